@@ -243,3 +243,5 @@ def test_what_was_accepted_leaves(
         sender.kill()
         sender.wait()
         sender.stdout.close()
+        for pull in pulls:
+            pull.close()

@@ -267,6 +267,14 @@ cdef class Connection(Receiver):
             del messages[0]
         return messages
 
+    cdef list yield_back(self):
+        cdef list messages = self._send_buffer.reclaim()
+        self.messages_out -= len(messages)
+        return messages
+
+    cdef bint holds_more(self) noexcept:
+        return self._blocked and not (self._broken or self._recalled or self._owing or self.lost)
+
     # ------------------------------------------------------------------ sending
 
     cdef int send(self, const Part *parts, Py_ssize_t count) except -1:

@@ -73,6 +73,8 @@ cdef class Peer:
     cdef int send_frames(self, const Run *run) except -1
     cdef int settle_at(self, SendQueue home) except -1
     cdef list reclaim(self)
+    cdef list yield_back(self)
+    cdef bint holds_more(self) noexcept
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1

@@ -209,6 +209,14 @@ cdef class Peer:
         """Takes back the messages that the peer has accepted and of which nothing has left; it gets nothing new."""
         return []
 
+    cdef list yield_back(self):
+        """As `reclaim`, from a peer that goes on: others have more room."""
+        return []
+
+    cdef bint holds_more(self) noexcept:
+        """Whether its kernel is full, and it can take messages all the same."""
+        return False
+
     def take_back(self):
         """As `reclaim`, where no queue takes them back."""
         return self.reclaim()

@@ -37,8 +37,11 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
     cdef bint _immediate
+    cdef bint _fills                 # a peer that is alone gets messages beyond its kernel's room
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
+    cdef Peer _alone(self)
+    cdef int _share(self) except -1
     cdef Peer _choose(self)
     cdef bint _give(self, Peer peer) except -1
     cdef bint _has_open(self) except -1

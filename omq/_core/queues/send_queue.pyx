@@ -69,6 +69,7 @@ cdef class RoundRobin(SendQueue):
         self._open = []
         self._conflate = conflate
         self._immediate = immediate
+        self._fills = not conflate
         self.quick = True
 
     @property
@@ -121,7 +122,11 @@ cdef class RoundRobin(SendQueue):
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer = self._choose()
         if peer is None:
-            return self._enqueue(parts, count)
+            peer = self._alone()
+            if peer is None or not peer.send(parts, count):
+                return self._enqueue(parts, count)
+            SendQueue.blocked(self, peer)  # counts what it holds
+            return 1
         self._next += 1
         self.given(peer)  # before it gets the message: it may give it back
         peer.send(parts, count)
@@ -147,6 +152,34 @@ cdef class RoundRobin(SendQueue):
                     continue
             return peer
         return None
+
+    @cython.final
+    cdef Peer _alone(self):
+        """The only peer, where its kernel is full and it may hold one more message; None: the message waits here.
+
+        What it holds leaves while the owner is busy, as the kernel has room: no thread without the GIL could take it
+        from the queue. A second peer gets its share of it (`_share`).
+        """
+        cdef Peer peer
+        if not self._fills or self._attached != 1 or Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
+            return None
+        peer = <Peer>self._open[0]
+        if not peer.holds_more():
+            return None
+        SendQueue.blocked(self, peer)  # some of it may have left
+        return peer if self._has_room() else None
+
+    cdef int _share(self) except -1:
+        """Takes back what a peer holds beyond its kernel's room: it is not alone any more."""
+        cdef Peer peer
+        cdef list messages
+        if self._fills and len(self._open) == 1:
+            peer = <Peer>self._open[0]
+            if peer.holds_more():
+                messages = peer.yield_back()
+                SendQueue.blocked(self, peer)
+                self.queue.extendleft(reversed(messages))
+        return 0
 
     cdef bint put_quickly(self, const Part *part) except -1:
         # With several peers each message has its own turn.
@@ -225,6 +258,8 @@ cdef class RoundRobin(SendQueue):
     cdef int attach(self, Peer peer) except -1:
         self._attached += 1
         peer.settle_at(self)
+        if self._attached == 2:
+            self._share()
         if peer.writable:
             self._open.append(peer)
             self._pump()
@@ -295,6 +330,7 @@ cdef class RequestSendQueue(RoundRobin):
     def __init__(self, wait_queue, hwm, recv_queue, relaxed, correlate, immediate=False):
         RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
         self.quick = False
+        self._fills = False  # a request that is given up must not leave
         self._recv_queue = recv_queue
         self._relaxed = relaxed
         self._correlate = correlate
