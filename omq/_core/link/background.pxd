@@ -46,7 +46,8 @@ cdef class WatchedSet:
     cdef long long _seen_at          # likewise on the clock, when that was
     cdef void close(self) noexcept
     cdef bint _open_event(self) noexcept nogil
-    cdef void signal(self) noexcept nogil
+    cdef void signal(self) noexcept
+    cdef void _raise(self) noexcept nogil
     cdef void clear(self) noexcept
 
 

@@ -129,17 +129,27 @@ cdef class WatchedSet:
                 self._event = NO_FD
         return self._event >= 0
 
-    cdef void signal(self) noexcept nogil:
-        """Makes the set readable: bytes were read ahead."""
+    cdef void signal(self) noexcept:
+        """Makes the set readable: bytes were read ahead, and are still there."""
+        hold_mutex(&self._background._mutex)
+        self._raise()
+        pthread_mutex_unlock(&self._background._mutex)
+
+    cdef void _raise(self) noexcept nogil:
+        """The same under the thread's mutex: `_ahead` and the event change together, or a signal would be lost."""
         cdef unsigned long long one = 1
-        store(&self._ahead, 1)
-        write(self._event, &one, sizeof(one))
+        if not load(&self._ahead):
+            store(&self._ahead, 1)
+            write(self._event, &one, sizeof(one))
 
     cdef void clear(self) noexcept:
         """Takes the signal back, before its bytes are taken."""
         cdef unsigned long long count
-        store(&self._ahead, 0)
-        read(self._event, &count, sizeof(count))
+        hold_mutex(&self._background._mutex)
+        if load(&self._ahead):
+            store(&self._ahead, 0)
+            read(self._event, &count, sizeof(count))
+        pthread_mutex_unlock(&self._background._mutex)
 
 
 @cython.final
@@ -457,7 +467,7 @@ cdef class Background:
 
     cdef Py_ssize_t _handle(self, void *watched, const epoll_event *event, long long now) noexcept nogil:
         cdef int slot = <int><unsigned int>event.data.u64
-        cdef Py_ssize_t moved = 0, taken
+        cdef Py_ssize_t moved = 0, taken = 0
         cdef void *reader = NULL
         pthread_mutex_lock(&self._mutex)
         if slot < (<WatchedSet>watched)._room and event.data.u64 == (<WatchedSet>watched)._places[slot].ticket != 0:
@@ -468,10 +478,10 @@ cdef class Background:
                 moved += (<ReadAhead>reader).send_buffer.flush_on()
             if event.events & (EPOLLIN | EPOLLHUP | EPOLLERR) and (<WatchedSet>watched)._open_event():
                 taken = (<ReadAhead>reader).take(now, self._view)
-                if taken and not load(&(<WatchedSet>watched)._ahead):
-                    (<WatchedSet>watched).signal()
                 moved += taken
             pthread_mutex_lock(&self._mutex)
+            if taken:
+                (<WatchedSet>watched)._raise()
             self._reader = NULL
             pthread_mutex_unlock(&self._mutex)
         return moved

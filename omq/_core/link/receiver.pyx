@@ -437,6 +437,9 @@ cdef class Receiver(Peer):
     cdef int complain(self, object error) except -1:
         return self._poller.complain(error)
 
+    cdef bint has_ahead(self) noexcept:
+        return self._read_ahead is not None and self._read_ahead.bytes > 0 and not self._stopped and not self.lost
+
     cdef bint sated(self) noexcept:
         return self._frame_reader.complete >= TURN_MESSAGES or self._frame_reader.has_large(TURN_BYTES)
 

@@ -17,8 +17,10 @@ dropping = pytest.warns(ResourceWarning, match="unclosed <omq.socket.P")
 @pytest.fixture
 def context():
     with omq.Context() as context:
-        # The first socket starts the threads, which keep descriptors.
-        omq.PULL(context, bind="tcp://127.0.0.1:*").close()
+        # The first connection starts the threads, which keep descriptors.
+        with omq.PULL(context, bind="tcp://127.0.0.1:*") as pull, omq.PUSH(context, connect=pull.endpoints[0]) as push:
+            push.wait_connected(timeout=BOUND)
+            pull.wait_connected(timeout=BOUND)
         yield context
 
 
