@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import omq
+
 BOUND = 30.0  # seconds that one wait of a test may take
 
 
@@ -41,13 +43,15 @@ def descriptors() -> set[tuple[str, str]]:
     """What is open, with what it leads to.
 
     What was open before may go at any time: earlier tests leave garbage. What the library's thread that helps another
-    one in has open comes when that first needs help, and stays.
+    one in has open comes when that first needs help, and stays. So do a context's own, which come with its first
+    connection.
     """
     found = set()
+    own = {str(fd) for context in omq.Context._all for fd in context.background.descriptors}
     for number in os.listdir("/proc/self/fd"):
         with contextlib.suppress(FileNotFoundError):  # the listing's own, for one
             target = os.readlink(f"/proc/self/fd/{number}")
-            if not target.endswith("/syscall"):
+            if not target.endswith("/syscall") and number not in own:
                 found.add((number, target))
     return found
 

@@ -13,5 +13,9 @@ class Background:
     def read_ahead_bytes(self) -> int:
         """Bytes that the thread has read and no owner has taken yet."""
 
+    @property
+    def descriptors(self) -> list[int]:
+        """The thread's own descriptors, which stay open once there is a connection. For tests."""
+
     def stop(self) -> None:
         """Ends the thread; what it has read is still taken by its owners."""

@@ -182,6 +182,11 @@ cdef class Background:
         """Bytes that the thread has read and no owner has taken yet."""
         return load(&self._budget.used)
 
+    @property
+    def descriptors(self):
+        """The thread's own descriptors."""
+        return [fd for fd in (self._epoll, self._wake) if fd >= 0]
+
     def stop(self):
         """Ends the thread for good; what it has read is still taken by its owners."""
         if self._pid != getpid():

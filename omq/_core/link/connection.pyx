@@ -36,6 +36,7 @@ from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
 from omq._core.link.poller cimport Poller
+from omq._core.link.read_ahead cimport ReadAhead
 from omq._core.link.receiver cimport Receiver
 from omq._core.link.command_backlog cimport (
     CLEAR,
@@ -117,12 +118,24 @@ cdef class Connection(Receiver):
 
     def start(self, bytes received not None):
         """Joins the epoll set; *received* are the bytes that came behind the handshake."""
+        cdef ReadAhead read_ahead
         self._join()
-        if received:
+        if not received:
+            return
+        read_ahead = self._read_ahead
+        if read_ahead is not None:
+            read_ahead.begin()
+        self._reading = True
+        try:
             self._frame_reader.feed(PyBytes_AS_STRING(received), PyBytes_GET_SIZE(received))
             self.bytes_in += PyBytes_GET_SIZE(received)
             if self._digest() == 0:
                 self._hand_over()
+        finally:
+            self._reading = False
+            if read_ahead is not None:
+                read_ahead.reset(self._frame_reader)
+                read_ahead.leave()
 
     def close(self):
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""

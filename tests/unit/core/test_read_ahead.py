@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
+import random
 import socket
+import threading
 import time
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
+import omq
+import omq.asyncio
 from omq._core.link.background import Background
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
@@ -18,6 +26,8 @@ from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from omq.zmtp.command import ping, pong
+from tests.interop.rawpeer import dialled
+from tests.waits import until
 
 SILENCE = 0.4  # seconds in which a look would have come
 
@@ -215,3 +225,80 @@ def test_the_end_of_a_connection_ends_it(family, owners):
     owner.peer.close()
     owner.far.setblocking(False)
     assert owner.far.recv(1) == b""
+
+
+PUBLIC, SECRET = omq.curve_keypair()
+SECURITY: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "null": ({}, {}),
+    "curve": ({"security": omq.CurveServer(SECRET)}, {"security": omq.CurveClient(PUBLIC)}),
+}
+
+
+@contextlib.contextmanager
+def sending(endpoint: str, messages: list[list[bytes]], options: dict[str, Any]) -> Iterator[None]:
+    """Another thread sends, from a context of its own."""
+
+    def send() -> None:
+        with omq.Context() as context, omq.PUSH(context, connect=endpoint, **options) as push:
+            for message in messages:
+                push.send_multipart(message)
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join(30)
+
+
+@pytest.mark.parametrize("security", SECURITY)
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/s"])
+async def test_what_was_read_ahead_comes_in_order_and_whole(endpoint: str, security: str, tmp_path: Path) -> None:
+    """Much more than the kernel holds, and than one of the owner's turns takes, in frames of all sizes."""
+    chance = random.Random(1)
+    sizes = [0, 1, 50, 255, 256, 5_000, 40_000, 600_000]
+    messages = [[b"%d" % i, *(bytes(chance.choice(sizes)) for _ in range(chance.choice((1, 1, 3))))] for i in range(80)]
+    server, client = SECURITY[security]
+    background = omq.Context.default().background
+    async with omq.asyncio.PULL(bind=endpoint.format(tmp_path), **server) as pull:
+        with sending(pull.endpoints[0], messages, client):
+            got = [await pull.recv_multipart(timeout=20)]
+            size = sum(map(len, itertools.chain(*messages)))
+            until(
+                lambda: background.read_ahead_bytes + pull.peers[0].bytes_in >= size,
+                lambda: (background.read_ahead_bytes, pull.peers[0].bytes_in, size),
+                10,
+            )
+            assert background.read_ahead_bytes > 4_000_000
+            while len(got) < len(messages):
+                got.append(await pull.recv_multipart(timeout=5))
+        assert got == messages
+        assert background.read_ahead_bytes == 0
+
+
+async def test_a_mark_bounds_what_is_read_ahead() -> None:
+    background = omq.Context.default().background
+    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*", recv_hwm=10) as pull:
+        with sending(pull.endpoints[0], [[bytes(100_000)] for _ in range(200)], {}):
+            await pull.recv()
+            until(lambda: background.read_ahead_bytes > 500_000)
+            time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
+            assert background.read_ahead_bytes < 1_500_000
+            for _ in range(199):
+                await pull.recv(timeout=5)
+
+
+async def test_a_frame_that_is_too_large_is_left_to_the_owner() -> None:
+    background = omq.Context.default().background
+    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*", max_message_size=1000) as pull:
+        async with dialled(pull.endpoints[0]) as raw:
+            await raw.shake("PUSH")
+            await raw.send(encode_frame(b"small"))
+            assert await pull.recv(timeout=5) == b"small"
+            await raw.send(b"\2" + (1 << 40).to_bytes(8, "big") + bytes(100_000))
+            time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
+            assert background.read_ahead_bytes <= 65536
+            with pytest.raises(omq.ReceiveTimeout):
+                await pull.recv(timeout=0.2)
+            assert not pull.peers
+            assert background.read_ahead_bytes == 0
