@@ -106,8 +106,6 @@ cdef class WatchedSet:
 
     def __dealloc__(self):
         self.close()
-        if self._event >= 0:
-            close(self._event)
         free(self._places)
 
     cdef void close(self) noexcept:
@@ -116,6 +114,9 @@ cdef class WatchedSet:
             self._background.end(self)
             close(self.fd)
             self.fd = NO_FD
+        if self._event >= 0:
+            close(self._event)
+            self._event = NO_FD
 
     cdef bint _open_event(self) noexcept nogil:
         """Puts the event into the set; False: there is no descriptor for it, and nothing may be read ahead."""
@@ -138,7 +139,7 @@ cdef class WatchedSet:
     cdef void _raise(self) noexcept nogil:
         """The same under the thread's mutex: `_ahead` and the event change together, or a signal would be lost."""
         cdef unsigned long long one = 1
-        if not load(&self._ahead):
+        if self._event >= 0 and not load(&self._ahead):
             store(&self._ahead, 1)
             write(self._event, &one, sizeof(one))
 

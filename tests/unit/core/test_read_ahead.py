@@ -290,15 +290,17 @@ async def test_a_mark_bounds_what_is_read_ahead() -> None:
 
 async def test_a_frame_that_is_too_large_is_left_to_the_owner() -> None:
     background = omq.Context.default().background
-    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*", max_message_size=1000) as pull:
-        async with dialled(pull.endpoints[0]) as raw:
-            await raw.shake("PUSH")
-            await raw.send(encode_frame(b"small"))
-            assert await pull.recv(timeout=5) == b"small"
-            await raw.send(b"\2" + (1 << 40).to_bytes(8, "big") + bytes(100_000))
-            time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
-            assert background.read_ahead_bytes <= 65536
-            with pytest.raises(omq.ReceiveTimeout):
-                await pull.recv(timeout=0.2)
-            assert not pull.peers
-            assert background.read_ahead_bytes == 0
+    async with (
+        omq.asyncio.PULL(bind="tcp://127.0.0.1:*", max_message_size=1000) as pull,
+        dialled(pull.endpoints[0]) as raw,
+    ):
+        await raw.shake("PUSH")
+        await raw.send(encode_frame(b"small"))
+        assert await pull.recv(timeout=5) == b"small"
+        await raw.send(b"\2" + (1 << 40).to_bytes(8, "big") + bytes(100_000))
+        time.sleep(SILENCE)  # noqa: ASYNC251 - the owner is busy
+        assert background.read_ahead_bytes <= 65536
+        with pytest.raises(omq.ReceiveTimeout):
+            await pull.recv(timeout=0.2)
+        assert not pull.peers
+        assert background.read_ahead_bytes == 0
