@@ -38,6 +38,7 @@ cdef class Peer:
     cdef bint dirty                  # the send queue will flush it when the turn ends
     cdef bint more                   # take_part: another part of the same message follows
     cdef Py_ssize_t parked           # messages counted in SendQueue.parked for it
+    cdef Py_ssize_t held             # messages that it was given last, while its kernel was full
     cdef readonly long long messages_in
     cdef readonly long long messages_out
     cdef readonly long long bytes_in

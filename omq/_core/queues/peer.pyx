@@ -712,6 +712,9 @@ cdef class SendQueue:
         """As `recall`."""
         self.recall(peer)
 
+    def share(self, Peer peer not None):
+        """Takes back what *peer* has of messages for any peer and cannot send for now: there are others."""
+
     def entrust(self, Peer peer not None):
         """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 

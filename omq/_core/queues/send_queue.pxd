@@ -41,7 +41,6 @@ cdef class RoundRobin(SendQueue):
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
     cdef Peer _alone(self)
-    cdef int _share(self) except -1
     cdef Peer _choose(self)
     cdef bint _give(self, Peer peer) except -1
     cdef bint _has_open(self) except -1

@@ -125,6 +125,7 @@ cdef class RoundRobin(SendQueue):
             peer = self._alone()
             if peer is None or not peer.send(parts, count):
                 return self._enqueue(parts, count)
+            peer.held += 1
             SendQueue.blocked(self, peer)  # counts what it holds
             return 1
         self._next += 1
@@ -158,7 +159,7 @@ cdef class RoundRobin(SendQueue):
         """The only peer, where its kernel is full and it may hold one more message; None: the message waits here.
 
         What it holds leaves while the owner is busy, as the kernel has room: no thread without the GIL could take it
-        from the queue. A second peer gets its share of it (`_share`).
+        from the queue. A second peer gets its part of it (`share`).
         """
         cdef Peer peer
         if not self._fills or self._attached != 1 or Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
@@ -169,17 +170,18 @@ cdef class RoundRobin(SendQueue):
         SendQueue.blocked(self, peer)  # some of it may have left
         return peer if self._has_room() else None
 
-    cdef int _share(self) except -1:
-        """Takes back what a peer holds beyond its kernel's room: it is not alone any more."""
-        cdef Peer peer
+    def share(self, Peer peer not None):
+        """Takes back what *peer* holds beyond its kernel's room: it is not alone any more, or about to leave."""
         cdef list messages
-        if self._fills and len(self._open) == 1:
-            peer = <Peer>self._open[0]
-            if peer.holds_more():
-                messages = peer.yield_back()
-                SendQueue.blocked(self, peer)
-                self.queue.extendleft(reversed(messages))
-        return 0
+        cdef Py_ssize_t at
+        if peer.held and peer.holds_more():
+            messages = peer.yield_back()
+            at = max(len(messages) - peer.held, 0)
+            for message in messages[:at]:
+                send_held(peer, message)
+            peer.held = 0
+            SendQueue.blocked(self, peer)
+            self.queue.extendleft(reversed(messages[at:]))
 
     cdef bint put_quickly(self, const Part *part) except -1:
         # With several peers each message has its own turn.
@@ -258,8 +260,8 @@ cdef class RoundRobin(SendQueue):
     cdef int attach(self, Peer peer) except -1:
         self._attached += 1
         peer.settle_at(self)
-        if self._attached == 2:
-            self._share()
+        if self._attached == 2 and len(self._open) == 1:
+            self.share(self._open[0])
         if peer.writable:
             self._open.append(peer)
             self._pump()
@@ -277,6 +279,7 @@ cdef class RoundRobin(SendQueue):
         return self.recall(peer)
 
     cdef int opened(self, Peer peer) except -1:
+        peer.held = 0
         SendQueue.opened(self, peer)
         if peer.attached and peer not in self._open:
             self._open.append(peer)

@@ -263,11 +263,11 @@ async def test_a_peer_that_is_not_read_is_neither_asked_nor_given_up(make, endpo
 @on_both_loops
 async def test_a_ping_behind_what_is_not_taken_is_answered_when_it_is(make):
     pull, raw = await connected(make, omq.PULL, b"PUSH", recv_hwm=1)
-    await raw.send(frames(b"one") + frames(bytes(300_000)) + command(b"PING", b"\0\0context"))
+    await raw.send(frames(b"one") + frames(bytes(700_000)) + command(b"PING", b"\0\0context"))
     with pytest.raises(TimeoutError):
         await asyncio.wait_for(next_command(raw, b"PONG"), 0.2)
     assert await pull.recv(timeout=5) == b"one"
-    assert len(await pull.recv(timeout=5)) == 300_000
+    assert len(await pull.recv(timeout=5)) == 700_000
     assert await next_command(raw, b"PONG") == b"context"
     raw.close()
 
