@@ -83,6 +83,11 @@ class Driver(Protocol):
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done when something has left."""
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the socket is gone, or is being dropped at this very moment."""
+        ...
+
     def hold(self, core: Any) -> None:
         """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
 
@@ -140,6 +145,10 @@ class LoopDriver:
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         return self._watch(loop)
+
+    @property
+    def is_orphaned(self) -> bool:
+        return False
 
     def hold(self, core: Any) -> None:
         pass  # nothing here needs it
@@ -213,6 +222,11 @@ class CallerDriver:
 
     def move(self) -> None:
         raise AssertionError("the I/O thread's loop stays there")
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the socket is gone, or is being dropped at this very moment."""
+        return self._core() is None
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core

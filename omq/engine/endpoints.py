@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
@@ -20,6 +20,22 @@ from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
 from omq.types import ONE_CONNECTION
 
 _SPENT = 1000  # dialers that may be remembered after their end
+
+
+class ConnectRoute(NamedTuple):
+    """What a call of `connect` asks for, once it is understood.
+
+    Attributes:
+        name: The endpoint, as a text.
+        endpoint: The endpoint.
+        transport: Its transport.
+        options: What holds for it.
+    """
+
+    name: str
+    endpoint: Any
+    transport: Any
+    options: Options
 
 
 class Endpoints:
@@ -40,6 +56,7 @@ class Endpoints:
         self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
+        self._asked: set[str] = set()  # endpoints that a thread is about to have connected
 
     def start(self) -> None:
         """There is a loop to serve them in."""
@@ -113,30 +130,54 @@ class Endpoints:
 
     def connect(self, text: str, given: Mapping[str, Any] | None = None) -> str:
         """Dials in the background; gives the endpoint. *given*: options for this endpoint alone."""
+        route = self.route(text, given)
+        before = self._dials_already(route)
+        if before is not None:
+            _refuse_others(before, route.options, given or {})
+        else:
+            self._dial(route)
+        return route.name
+
+    def route(self, text: str, given: Mapping[str, Any] | None = None) -> ConnectRoute:
+        """What `connect` with these arguments means; on any thread."""
         endpoint = parse_endpoint(text, bind=False)
         transport = transport_of(endpoint)
         options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
+        return ConnectRoute(str(endpoint), endpoint, transport, options)
+
+    def may_dial_later(self, route: ConnectRoute) -> bool:
+        """Whether `dial_once` will not fail, and its effect not show before it has had time; on any thread.
+
+        A name that is connected already may have other options, and the two ends of a pipe see each other at once.
+        """
+        if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
+            return False
+        self._asked.add(route.name)
+        return True
+
+    def dial_once(self, route: ConnectRoute) -> None:
+        """Connects, unless another thread was quicker."""
+        self._asked.discard(route.name)
+        if self._dials_already(route) is None:
+            self._dial(route)
+
+    def _dial(self, route: ConnectRoute) -> None:
         dialer: Dialer | InprocDialer
-        if isinstance(transport, StreamTransport):
-            before = self._dials_already(str(endpoint))
-            if before is not None:
-                _refuse_others(before, options, given or {})
-                return str(endpoint)
-            dialer = Dialer(self._engine, transport, endpoint, options)
+        if isinstance(route.transport, StreamTransport):
+            dialer = Dialer(self._engine, route.transport, route.endpoint, route.options)
         else:
-            dialer = InprocDialer(self._engine, str(endpoint), options)
+            dialer = InprocDialer(self._engine, route.name, route.options)
         if self._spent > _SPENT:
             self._forget_spent()
-        self.dialers.setdefault(dialer.endpoint, []).append(dialer)
+        self.dialers.setdefault(route.name, []).append(dialer)
         if self._engine.has_loop:
             dialer.start()
-        return dialer.endpoint
 
-    def _dials_already(self, endpoint: str) -> DialerBase | None:
+    def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""
-        if self._engine.socket_type not in ONE_CONNECTION:
+        if self._engine.socket_type not in ONE_CONNECTION or not isinstance(route.transport, StreamTransport):
             return None
-        dialers = self.dialers.get(endpoint, [])
+        dialers = self.dialers.get(route.name, [])
         # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
         dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
         return dialers[0] if dialers else None
@@ -193,6 +234,13 @@ class Endpoints:
     def in_use(self) -> bool:
         """Whether there are any."""
         return bool(self.listeners or self.dialers or self.leaving)
+
+    @property
+    def end_unnoticed(self) -> bool:
+        """Whether nobody can see when they end: no name is taken, and nothing waits for an endpoint; on any thread."""
+        if self.listeners or self.leaving:
+            return False
+        return all(isinstance(one, Dialer) for dialers in tuple(self.dialers.values()) for one in tuple(dialers))
 
     @property
     def may_bring_peers(self) -> bool:
