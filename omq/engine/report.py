@@ -44,8 +44,8 @@ class Reporter:
 
     @property
     def is_read(self) -> bool:
-        """Whether there are monitors."""
-        return bool(self._monitors)
+        """Whether there are monitors, or each event is logged."""
+        return bool(self._monitors) or log.isEnabledFor(logging.DEBUG)
 
     def add(self, monitor: Monitor) -> None:
         """Tells a monitor from now on."""

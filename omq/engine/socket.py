@@ -191,6 +191,11 @@ class Engine(StateMachine[SocketState]):
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
+    @property
+    def dials_silently(self) -> bool:
+        """Whether it runs, and nobody is told of attempts to connect."""
+        return self.state is SocketState.RUNNING and not self.reporter.is_read
+
     def is_last(self, session: Session | None) -> bool:
         """Whether only this session, or its dialer, could take what waits for any peer."""
         return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)

@@ -260,6 +260,11 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
         """Whether a new connection is of use."""
         ...
 
+    @property
+    def dials_silently(self) -> bool:
+        """Whether it runs, and nobody is told of attempts to connect."""
+        ...
+
     def is_last(self, session: Session | None) -> bool:
         """Whether only this session, or its dialer, could take what waits for any peer."""
         ...

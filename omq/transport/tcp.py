@@ -19,7 +19,17 @@ from typing import Any, ClassVar, Final
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport.base import AddrInfo, Listening, Lookup, Route, StreamTransport, refusal, shown
+from omq.transport.base import (
+    Address,
+    AddrInfo,
+    Listening,
+    Lookup,
+    Route,
+    SettingsRecorder,
+    StreamTransport,
+    refusal,
+    shown,
+)
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
 _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, knowing the destination
@@ -90,6 +100,15 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     def routes(self, endpoint: TcpEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
         source = answers[1] if endpoint.source is not None else ()
         return [partial(_prepare_for, info, endpoint, options, source) for info in candidates(answers[0])]
+
+    def address(self, endpoint: TcpEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
+        found = candidates(answers[0])
+        if len(found) != 1 or endpoint.source is not None or options.bind_device is not None or options.tos:
+            return None
+        recorder = SettingsRecorder()
+        tune(recorder, options)
+        family, _, _, _, name = found[0]
+        return Address(family, _packed(family, name), tuple(recorder.settings))
 
     def verify(self, sock: socket.socket) -> None:
         if _leads_to_itself(sock):
@@ -243,7 +262,7 @@ def _leads_to_itself(sock: socket.socket) -> bool:
         return False  # reset already: the handshake finds out
 
 
-def tune(sock: socket.socket, options: Options) -> None:
+def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     """Sets what a connection needs on its socket, accepted or connecting.
 
     Nagle's algorithm is always off (RFC 896): messages are gathered before they get here. Accepted sockets
@@ -269,6 +288,17 @@ def tune(sock: socket.socket, options: Options) -> None:
         milliseconds = math.ceil(options.tcp_user_timeout * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
     _set_buffers(sock, options)
+
+
+def _packed(family: int, address: tuple[Any, ...]) -> bytes:
+    """A `sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7))."""
+    host, port, *rest = address
+    begin = struct.pack("=H", family) + struct.pack("!H", port)
+    if family == socket.AF_INET:
+        return begin + socket.inet_aton(host) + bytes(8)
+    flow, scope = rest
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    return begin + struct.pack("!I", flow) + packed + struct.pack("=I", scope)
 
 
 def endpoint_of(address: tuple[Any, ...]) -> str:
@@ -388,7 +418,7 @@ def _new_socket(family: int, options: Options) -> socket.socket:
     return sock
 
 
-def _set_buffers(sock: socket.socket, options: Options) -> None:
+def _set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     if options.send_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
     if options.recv_buffer is not None:

@@ -24,6 +24,21 @@ def transmit(fd: int, data: bytes) -> int:
         OSError: The connection is broken.
     """
 
+def dial(family: int, name: bytes, settings: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
+    """Begins to connect a new stream socket, which does not block.
+
+    Args:
+        family: Of the socket.
+        name: The address to connect to, a `sockaddr`.
+        settings: What is set first: level, option, value.
+
+    Returns:
+        The descriptor and 0, if it is connected, or `EINPROGRESS`; else -1 and the error's number.
+    """
+
+def progress(fd: int) -> int:
+    """What has come of connecting a socket: 0, `EINPROGRESS`, or the error's number."""
+
 class HandshakePoller:
     """One epoll set for the handshakes of all connections that a socket accepts.
 
