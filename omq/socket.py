@@ -127,11 +127,12 @@ class Socket(SocketBase, SyncCore):
                 fit; or the endpoint is connected already, with another value, and has one connection.
             ClosedError: The socket is closed.
         """
+        io = self._adopt_thread()
         endpoints = self._engine.endpoints
         route = endpoints.route(endpoint, options)
         if endpoints.may_dial_later(route):
             # Dialling happens in the background, so there is nothing to wait for.
-            self._dial_later(route)
+            io.post(_dial, io, self._engine, route)
             return route.name
         return str(self._endpoint_call(endpoints.connect, endpoint, options))
 
@@ -144,10 +145,6 @@ class Socket(SocketBase, SyncCore):
         self._refuse_closed()
         self._io = self._context.io_thread
         return self._io
-
-    def _dial_later(self, route: ConnectRoute) -> None:
-        io = self._adopt_thread()
-        io.post(_dial, io, self._engine, route)
 
     def _start(self, call: Callable[..., Any] | None = None, *arguments: Any) -> Any:
         """Runs on the I/O thread."""

@@ -14,6 +14,7 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from encodings import idna
 from functools import partial
 from typing import Any, ClassVar, Final
 
@@ -36,6 +37,7 @@ _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect
 _LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
 #: Characters that a host name may have (RFC 1035, section 3.1); also keeps the IDNA codec from long work.
 _MAX_HOST: Final = 255
+_MAX_LABEL: Final = 63
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 #: Times that a port is looked for that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
@@ -481,11 +483,26 @@ def _host(text: str, wildcards: bool) -> str | None:
     # Interfaces and hosts are named with these; anything else would reach the resolver only to confuse it.
     if not all(char.isalnum() or char in "-._" for char in text):
         raise ValueError(f"{shown(text)} is no host name and no address")
-    try:
-        text.encode("idna")
-    except UnicodeError:
-        raise ValueError(f"{shown(text)} is no host name") from None
+    if not _has_labels(text):
+        raise ValueError(f"{shown(text)} is no host name")
     return text
+
+
+def _has_labels(host: str) -> bool:
+    """Whether a host name consists of labels that a resolver takes, as Python's IDNA codec sees it.
+
+    The codec itself would make another exception of what a signal handler raises in it.
+    """
+    if host.isascii():
+        *labels, last = host.split(".")
+        return len(last) <= _MAX_LABEL and all(0 < len(label) <= _MAX_LABEL for label in labels)
+    labels = idna.dots.split(host)
+    try:
+        for label in labels[:-1] if not labels[-1] else labels:
+            idna.ToASCII(label)
+    except UnicodeError:
+        return False
+    return True
 
 
 def _ipv6(text: str) -> str:
