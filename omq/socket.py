@@ -325,7 +325,13 @@ class Socket(SocketBase, SyncCore):
         """Runs on the I/O thread: nobody waits."""
         assert self._io is not None
         self._io.leaving.discard(id(self))
-        if not self._engine.closing:
+        engine = self._engine
+        if engine.closing:
+            return
+        engine.begin_closing()
+        if engine.half_close():
+            engine.stop()  # the usual case: there is nothing to wait for
+        else:
             self._keep()
             self._close_here(linger)
 

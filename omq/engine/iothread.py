@@ -17,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 import uvloop
@@ -289,13 +290,11 @@ class IoThread:
         Raises:
             ContextTerminated: The thread has ended.
         """
-        try:
-            if not self.over:
-                self.loop.call_soon_threadsafe(function, *arguments)
-                return
-        except RuntimeError:  # the loop is closed
-            pass
-        raise terminated()
+        if self.over:
+            raise terminated()
+        # Through the bell: the loop would take the GIL twice to make a call of `call_soon_threadsafe`, and each time it
+        # may have to wait for it.
+        self._bell.call(partial(function, *arguments))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function on the thread, and awaits what it gives if that is a coroutine. Waits; can be interrupted.
@@ -337,11 +336,7 @@ class IoThread:
         self.start()
         # Noted first: the end of the thread sets `over`, and then goes through the jobs that are noted.
         self._jobs[job] = None
-        try:
-            if not self.over:
-                self.loop.call_soon_threadsafe(job.run_in, self)
-                return
-        except RuntimeError:  # the loop is closed
-            pass
-        self.forget(job)
-        raise terminated()
+        if self.over:
+            self.forget(job)
+            raise terminated()
+        self._bell.call(job.run_in, self)
