@@ -13,6 +13,7 @@ from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.routed_calls import RoutedSyncCore
 from omq._core.calls.sync import SyncCore
 from omq._core.clock import patience
+from omq._core.link.handshake_io import HeadStart
 from omq.context import Context
 from omq.engine.driver import CallerDriver
 from omq.engine.endpoints import ConnectRoute
@@ -132,7 +133,7 @@ class Socket(SocketBase, SyncCore):
         route = endpoints.route(endpoint, options)
         if endpoints.may_dial_later(route):
             # Dialling happens in the background, so there is nothing to wait for.
-            io.post(_dial, io, self._engine, route)
+            io.post(_dial, io, self._engine, route, endpoints.begin(route))
             return route.name
         return str(self._endpoint_call(endpoints.connect, endpoint, options))
 
@@ -497,16 +498,16 @@ def _attach(io: IoThread, engine: Engine) -> None:
         io.look_after(engine)
 
 
-def _dial(io: IoThread, engine: Engine, route: ConnectRoute) -> None:
+def _dial(io: IoThread, engine: Engine, route: ConnectRoute, head_start: HeadStart | None) -> None:
     """Runs on the I/O thread. Nothing here holds the socket, which may be dropped meanwhile."""
     if engine.driver.is_orphaned and not engine.closed:
         # The garbage collector is at it, and will close the socket, with its linger: it is to dial before that.
         with contextlib.suppress(ContextTerminated):
-            io.post(_dial, io, engine, route)
+            io.post(_dial, io, engine, route, head_start)
         return
     _attach(io, engine)
     if not engine.closing:
-        engine.endpoints.dial_once(route)
+        engine.endpoints.dial_once(route, head_start)
 
 
 def _parts_cleanly(peer: Any) -> bool:

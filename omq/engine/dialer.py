@@ -11,6 +11,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
+from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import DialerState
 from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
@@ -42,8 +43,34 @@ class Dialer(DialerBase):
         # Until they are adopted; one that is detached or closed may stay, to close it does nothing.
         self._reaching: WeakSet[socket.socket] = WeakSet()
 
-    def start(self) -> None:
-        self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
+    def start(self, head_start: HeadStart | None = None) -> None:
+        """Begins; *head_start*: a connection that the caller's thread has begun."""
+        session = self._use(head_start) if head_start is not None else None
+        if session is None:
+            self._spawn()
+        else:
+            session.ended.add_done_callback(self._outlived)  # there is nothing to do before that
+
+    def _spawn(self, session: Session | None = None) -> None:
+        self._task = self.engine.spawn(self._run(session), f"omq dial {self.endpoint}")
+
+    def _outlived(self, _: object) -> None:
+        if self.state is not DialerState.CLOSED and self.engine.in_loop:
+            self._spawn(self.session)
+
+    def _use(self, head_start: HeadStart) -> Session | None:
+        """Makes a session, in this very step: a further one might have to wait for the GIL."""
+        if not head_start.said or not self.wanted:
+            head_start.close()  # the usual attempt finds out why, and tells
+            return None
+        self.move(DialerState.CONNECTING)
+        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+        self.move(DialerState.CONNECTED)
+        # Whom we have reached is known, for no name was looked up.
+        session = self.session = self.engine.adopt(
+            head_start.take(), self._transport, self.endpoint, self.endpoint, self.options, self, said=head_start.said
+        )
+        return session
 
     def revive(self) -> None:
         ended = self.session is None or self.session.ended.done()
@@ -52,13 +79,13 @@ class Dialer(DialerBase):
                 self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
             self.start()
 
-    async def _run(self) -> None:
+    async def _run(self, session: Session | None = None) -> None:
         self._backoff = Backoff(self.options)
         begun: socket.socket | None = None
         try:
             while self.wanted:
-                outcome = await self._keep(begun)
-                begun = None
+                outcome = await (self._keep(begun) if session is None else self._outlast(session))
+                begun = session = None
                 pause = self._backoff.next(outcome) if self.wanted else None
                 if pause is None:
                     break
@@ -122,6 +149,9 @@ class Dialer(DialerBase):
         session = self.session = self.engine.adopt(
             sock.detach(), self._transport, self.endpoint, remote, self.options, self
         )
+        return await self._outlast(session)
+
+    async def _outlast(self, session: Session) -> str:
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
@@ -212,8 +242,11 @@ class Dialer(DialerBase):
             sock.close()
 
     def close(self) -> None:
-        if self._task is not None and self.engine.in_loop:
-            self._task.cancel()
+        if self.engine.in_loop:
+            if self._task is not None:
+                self._task.cancel()
+            elif self.session is not None:
+                self.session.ended.remove_done_callback(self._outlived)
         super().close()
 
 

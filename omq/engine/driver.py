@@ -218,7 +218,11 @@ class CallerDriver:
             functools.partial(self._deferred_calls.cancel, self._attend),
         )
         self._schedule()
-        self._watch()
+        if core.attended and not core.published:
+            self._looks = core.looks
+            self._look_again(_AWAY)  # a caller waits already, and serves the set
+        else:
+            self._watch()
 
     def move(self) -> None:
         raise AssertionError("the I/O thread's loop stays there")

@@ -7,17 +7,22 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
+from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import AddressedSocket
-from omq.errors import BindError, EndpointError, OptionError
+from omq.errors import BindError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
-from omq.types import ONE_CONNECTION
+from omq.types import ONE_CONNECTION, TRAITS, SocketType
+from omq.zmtp.rehearsed import opening
+
+#: Types that shake hands with every peer; a PAIR with the first one only.
+_AT_ONCE = frozenset(kind for kind in SocketType if TRAITS[kind].handshakes and kind is not SocketType.PAIR)
 
 _SPENT = 1000  # dialers that may be remembered after their end
 
@@ -57,6 +62,7 @@ class Endpoints:
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
         self._asked: set[str] = set()  # endpoints that a thread is about to have connected
+        self._head_starts: set[HeadStart] = set()  # what it has begun for them
 
     def start(self) -> None:
         """There is a loop to serve them in."""
@@ -155,13 +161,37 @@ class Endpoints:
         self._asked.add(route.name)
         return True
 
-    def dial_once(self, route: ConnectRoute) -> None:
+    def begin(self, route: ConnectRoute) -> HeadStart | None:
+        """Connects on the caller's thread, and says what we have to say, where neither depends on anybody.
+
+        So it is with an address in figures and the mechanism NULL: what we say does not follow from what the peer says.
+        """
+        engine, options = self._engine, route.options
+        if options.security is not None or options.zap_domain or engine.socket_type not in _AT_ONCE:
+            return None
+        answers = [lookup.known for lookup in route.transport.lookups(route.endpoint, options)]
+        address = route.transport.address(route.endpoint, options, answers) if all(answers) else None
+        if address is None:
+            return None
+        try:
+            greeting = opening(engine.socket_type, tuple(engine.properties().items()))
+        except LocalProtocolError:
+            return None  # it is told where the handshake begins
+        head_start = HeadStart(address.family, address.name, address.settings, greeting)
+        self._head_starts.add(head_start)
+        return head_start
+
+    def dial_once(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
         """Connects, unless another thread was quicker."""
         self._asked.discard(route.name)
+        if head_start is not None:
+            self._head_starts.discard(head_start)
         if self._dials_already(route) is None:
-            self._dial(route)
+            self._dial(route, head_start)
+        elif head_start is not None:
+            head_start.close()
 
-    def _dial(self, route: ConnectRoute) -> None:
+    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
         dialer: Dialer | InprocDialer
         if isinstance(route.transport, StreamTransport):
             dialer = Dialer(self._engine, route.transport, route.endpoint, route.options)
@@ -171,7 +201,10 @@ class Endpoints:
             self._forget_spent()
         self.dialers.setdefault(route.name, []).append(dialer)
         if self._engine.has_loop:
-            dialer.start()
+            if head_start is not None and isinstance(dialer, Dialer):
+                dialer.start(head_start)
+            else:
+                dialer.start()
 
     def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""
@@ -265,12 +298,15 @@ class Endpoints:
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
         steps += [dialer.close for dialer in self.leaving]
-        return [*steps, self.listeners.clear, self.dialers.clear]
+        steps += [head_start.close for head_start in tuple(self._head_starts)]
+        return [*steps, self.listeners.clear, self.dialers.clear, self._head_starts.clear]
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for one in (*self.listeners.values(), *self._dialling(), *self.leaving):
             one.close_after_fork()
+        for head_start in self._head_starts:
+            head_start.close()
 
 
 def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:

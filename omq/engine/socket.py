@@ -240,10 +240,16 @@ class Engine(StateMachine[SocketState]):
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        *,
+        said: bytes = b"",
     ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+
+        *said*: what has been written to it already, the beginning of our side of the handshake.
+        """
         try:
             session = WireSession(self, fd, transport, endpoint, remote_address, options, dialer, limiter)
+            session.said = said
         except BaseException:
             os.close(fd)
             raise

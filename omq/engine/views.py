@@ -232,8 +232,13 @@ class AcceptingSocket(ReportingSocket, Protocol):
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        *,
+        said: bytes = b"",
     ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+
+        *said*: what has been written to it already, the beginning of our side of the handshake.
+        """
         ...
 
 

@@ -318,6 +318,11 @@ def endpoint_of(address: tuple[Any, ...]) -> str:
 
 
 def _numeric(host: str, port: int) -> list[AddrInfo]:
+    if not any(char in host for char in ":%"):
+        # getaddrinfo lets the GIL go, and a thread beside others that compute has to wait for it.
+        with suppress(OSError):
+            socket.inet_pton(socket.AF_INET, host)
+            return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
     kind, protocol, flags = socket.SOCK_STREAM, socket.IPPROTO_TCP, socket.AI_NUMERICHOST
     return list(socket.getaddrinfo(host, port, type=kind, proto=protocol, flags=flags))
 

@@ -39,6 +39,32 @@ def dial(family: int, name: bytes, settings: tuple[tuple[int, int, int], ...]) -
 def progress(fd: int) -> int:
     """What has come of connecting a socket: 0, `EINPROGRESS`, or the error's number."""
 
+class HeadStart:
+    """A connection that has just begun: it is made, and our side of the handshake said, without waiting.
+
+    Args:
+        family: As for `dial`.
+        name: As for `dial`.
+        settings: As for `dial`.
+        greeting: What is said if the connection is there at once.
+
+    Attributes:
+        fd: The descriptor; owned. -1 if the attempt has failed, or once it is taken or closed.
+        said: What the kernel has taken of the greeting; empty, too, where the connection leads to itself.
+    """
+
+    fd: int
+    said: bytes
+
+    def __init__(
+        self, family: int, name: bytes, settings: tuple[tuple[int, int, int], ...], greeting: bytes
+    ) -> None: ...
+    def take(self) -> int:
+        """Gives the descriptor away."""
+
+    def close(self) -> None:
+        """Closes the descriptor, if it still has one."""
+
 class HandshakePoller:
     """One epoll set for the handshakes of all connections that a socket accepts.
 

@@ -5,6 +5,7 @@ turn, several times for each new connection.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
+from libc.string cimport memcmp
 from libc.errno cimport EAGAIN, EINPROGRESS, EINTR, errno
 
 from omq._core.kernel cimport (
@@ -33,6 +34,8 @@ cdef extern from "<sys/socket.h>" nogil:
     ctypedef unsigned int socklen_t
     int accept4(int, sockaddr *, socklen_t *, int)
     int socket(int, int, int)
+    int getsockname(int, sockaddr *, socklen_t *)
+    int getpeername(int, sockaddr *, socklen_t *)
     int connect(int, const sockaddr *, socklen_t)
     int setsockopt(int, int, int, const void *, socklen_t)
     int getsockopt(int, int, int, void *, socklen_t *)
@@ -142,6 +145,47 @@ cpdef int progress(int fd):
     if getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0:
         return errno
     return code
+
+
+cdef class HeadStart:
+    cdef readonly int fd             # owned; -1 if nobody is reached, or once it is given away
+    cdef readonly bytes said
+
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+        self.said = b""
+
+    def __init__(self, int family, bytes name not None, tuple settings not None, bytes greeting not None):
+        cdef Py_ssize_t size
+        cdef int code
+        if self.fd >= 0:
+            raise RuntimeError("it has begun")
+        self.fd, code = dial(family, name, settings)
+        if code == 0 and not leads_to_itself(self.fd):
+            size = send(self.fd, PyBytes_AS_STRING(greeting), PyBytes_GET_SIZE(greeting), MSG_DONTWAIT | MSG_NOSIGNAL)
+            if size > 0:
+                self.said = greeting[:size]
+
+    def __dealloc__(self):
+        self.close()
+
+    def take(self):
+        cdef int fd = self.fd
+        self.fd = NO_FD
+        return fd
+
+    cpdef close(self):
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = NO_FD
+
+
+cdef bint leads_to_itself(int fd) noexcept:
+    cdef sockaddr_storage ours, theirs
+    cdef socklen_t size = sizeof(ours), other = sizeof(theirs)
+    if getsockname(fd, <sockaddr *>&ours, &size) < 0 or getpeername(fd, <sockaddr *>&theirs, &other) < 0:
+        return False
+    return size == other and size > sizeof(unsigned short) and memcmp(&ours, &theirs, size) == 0
 
 
 cdef class HandshakePoller:
