@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
 from typing import Any, Final, Self
 
@@ -355,8 +355,13 @@ class Socket(SocketBase, SyncCore):
             apart(self._engine.stop)
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
-            return self._io.begin(self._engine.close, patience)
+            return self._io.begin(self._close_there, patience)
         return None
+
+    def _close_there(self, linger: float | None) -> Coroutine[Any, Any, None] | None:
+        """Runs on the I/O thread; gives what is to be awaited there, if anything is."""
+        # In one step, mostly: for each further one the thread may have to wait for the GIL.
+        return None if self._engine.close_at_once() else self._engine.close(linger)
 
     def finish_close(self, future: Job | None) -> None:
         """The part of `close` that waits."""

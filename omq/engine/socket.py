@@ -385,6 +385,16 @@ class Engine(StateMachine[SocketState]):
         if self.state is SocketState.RUNNING:
             self.move(SocketState.CLOSING)
 
+    def close_at_once(self) -> bool:
+        """Ends everything if there is nothing to wait for: the peers' kernels have all, and no task is under way."""
+        if self.closing or not self.has_loop or self._tasks or self.is_laden():
+            return False
+        self.begin_closing()
+        if not self.half_close():
+            return False
+        self.stop()
+        return True
+
     async def close(self, linger: float | None) -> None:
         """Lets what was accepted leave, for *linger* seconds at most, then ends everything."""
         if self.closed:
