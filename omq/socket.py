@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, Final, Self, cast
 
 from omq._core.calls.attempt import checked_events
 from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.routed_calls import RoutedSyncCore
 from omq._core.calls.sync import SyncCore, wait_for_any
 from omq._core.clock import patience
+from omq._core.link.handshake_io import HeadStart
 from omq.context import Context
 from omq.engine.driver import CallerDriver
+from omq.engine.endpoints import ConnectRoute
+from omq.engine.iothread import IoThread
 from omq.engine.job import Job, apart
 from omq.engine.linger import give_up
 from omq.engine.orphan import IoClosing
@@ -24,6 +27,8 @@ from omq.monitor import Monitor
 from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
+
+_LEAVING: Final = 32  # closed sockets of a context whose end is not waited for
 
 
 class Socket(SocketBase, IoClosing, SyncCore):
@@ -54,6 +59,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         context = self._context_of(context)
         context.check()
         self._context = context
+        self._io: IoThread | None = None  # from the first use on: the engine is, or is about to be, that thread's
         driver = CallerDriver(self, context.flusher, context.deferred_calls, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._equip()
@@ -121,20 +127,31 @@ class Socket(SocketBase, IoClosing, SyncCore):
                 fit; or the endpoint is connected already, with another value, and has one connection.
             ClosedError: The socket is closed.
         """
-        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
+        io = self._adopt_thread()
+        endpoints = self._engine.endpoints
+        route = endpoints.route(endpoint, options)
+        if endpoints.may_dial_later(route):
+            # Dialling happens in the background, so there is nothing to wait for.
+            io.post(_dial, io, self._engine, route, endpoints.begin(route))
+            return route.name
+        return str(self._endpoint_call(endpoints.connect, endpoint, options))
 
     def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
+        return self._adopt_thread().run(self._start, call, endpoint, *options)
+
+    def _adopt_thread(self) -> IoThread:
+        """The context's thread, to which the engine belongs from its first use on."""
         self._context.check()
         self._refuse_closed()
         self._io = self._context.io_thread
-        return self._io.run(self._start, call, endpoint, *options)
+        return self._io
 
     def _start(self, call: Callable[..., Any] | None = None, *arguments: Any) -> Any:
-        """Runs on the I/O thread, to which the engine belongs from its first use on."""
-        if not self._engine.has_loop and not self._engine.closed:
-            self._engine.attach(self._io.loop)
-            self._io.look_after(self._engine)
-        self._refuse_closed()
+        """Runs on the I/O thread."""
+        assert self._io is not None
+        _attach(self._io, self._engine)
+        if self._engine.closing:
+            raise self._closed_error()
         return call(*arguments) if call is not None else None
 
     # ------------------------------------------------------------------ options and subscriptions
@@ -149,9 +166,9 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         # Python code that holds the socket's lock, or must not come apart, runs where no signal handler does.
-        if not self._engine.has_loop:
+        if self._io is None:
             return apart(call, *arguments)
-        if self._engine.closed or self._engine.on_loop_thread:
+        if self._engine.closed or self._io.is_current:
             return call(*arguments)
         return self._io.run(call, *arguments)
 
@@ -205,20 +222,18 @@ class Socket(SocketBase, IoClosing, SyncCore):
         """
         timeout = patience(timeout)
         self._refuse_unless_sending()
-        self._begin()
-        if not self._io.run(self._engine.flush, timeout):
+        if not self._begin().run(self._engine.flush, timeout):
             raise self._not_flushed(timeout)
 
     def _look(self) -> None:
         """Handles what the kernel has for this socket just now, subscriptions among it, in the calling thread."""
         self.dispatch()
 
-    def _begin(self) -> None:
-        """A socket belongs to the context's thread from its first use on."""
-        self._context.check()
-        self._refuse_closed()
-        self._io = self._context.io_thread
-        self._io.run(self._start)
+    def _begin(self) -> IoThread:
+        """Waits until the engine runs on the context's thread, and gives that."""
+        io = self._adopt_thread()
+        io.run(self._start)
+        return io
 
     def _show_room(self, room: ReadableEvent, stack: contextlib.ExitStack[Any]) -> None:
         """Makes *room* readable whenever the socket may have got room for a message, until the stack unwinds."""
@@ -237,8 +252,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
         timeout = patience(timeout)
-        self._begin()
-        if not self._io.run(self._engine.wait_until, reached, timeout):
+        if not self._begin().run(self._engine.wait_until, reached, timeout):
             if self.closed:
                 raise self._closed_error("was closed while a call waited")
             raise self._not_in_time(what, timeout)
@@ -261,10 +275,15 @@ class Socket(SocketBase, IoClosing, SyncCore):
     # ------------------------------------------------------------------ life
 
     @property
+    def closed(self) -> bool:
+        """Whether the socket is closed, or closing."""
+        return self._engine.closing or bool(SyncCore.closed.__get__(self))
+
+    @property
     def lingers(self) -> bool:
         """Whether closing now would wait for something that was accepted and has not left."""
         engine = self._engine
-        if not engine.has_loop or engine.closed or self.options.linger == 0:
+        if self._io is None or engine.closed or self.options.linger == 0:
             return False
         return bool(self._engine_call(engine.is_laden))
 
@@ -275,9 +294,11 @@ class Socket(SocketBase, IoClosing, SyncCore):
     def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
 
-        The call returns when what was accepted has left, or `linger` is over. It cannot wait on omq's own thread, which
-        runs what the garbage collector finds there: the socket then closes in the background. Of several calls at
-        once the least patient decides; a call that a signal interrupts ends nothing as long as another waits.
+        The call returns when what was accepted has left, or `linger` is over. Bound endpoints are free by then. The
+        connections of a socket that is bound nowhere, and whose peers have everything, end in the background. The call
+        cannot wait on omq's own thread, which runs what the garbage collector finds there: the socket then closes in
+        the background. Of several calls at once the least patient decides; a call that a signal interrupts ends
+        nothing as long as another waits.
 
         Args:
             linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
@@ -285,46 +306,93 @@ class Socket(SocketBase, IoClosing, SyncCore):
         Raises:
             OptionError: `linger` does not fit; the socket stays open.
         """
+        if self._ends_unnoticed():
+            patience = self._linger(linger)
+            self._mark_closed()
+            if self._has_delivered():
+                assert self._io is not None
+                self._io.leaving.add(id(self))
+                with contextlib.suppress(ContextTerminated):  # which has closed it, too
+                    self._io.post(self._close_later, patience)
+                return
         self.finish_close(self.begin_close(linger))
+
+    def _ends_unnoticed(self) -> bool:
+        """Whether it makes no difference to the caller when the socket ends, once its messages are delivered."""
+        io, engine = self._io, self._engine
+        if io is None or io.is_current or self.lock.mine or self._context.fork_guard.stale or engine.closing:
+            return False
+        # The thread may have more to end than it has time for: descriptors are not to pile up.
+        return len(io.leaving) < _LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
+
+    def _has_delivered(self) -> bool:
+        """Whether the peers' kernels have everything that was accepted, for good. No call accepts more."""
+        sessions = tuple(self._engine.pattern.sessions)
+        return self._engine.pattern.idle and all(_parts_cleanly(session.peer) for session in sessions)
+
+    def _close_later(self, linger: float | None) -> None:
+        """Runs on the I/O thread: nobody waits."""
+        assert self._io is not None
+        self._io.leaving.discard(id(self))
+        engine = self._engine
+        if engine.closing:
+            return
+        engine.begin_closing()
+        if engine.half_close():
+            engine.stop()  # the usual case: there is nothing to wait for
+        else:
+            self._keep()
+            self._close_here(linger)
 
     def begin_close(self, linger: Any) -> Job | None:
         """The part of `close` that does not wait. Gives the job to wait for, or `None`."""
         if self._context.fork_guard.stale:
             return None
         patience = self._linger(linger)
-        if self._engine.has_loop and not self._engine.closed and self._engine.on_loop_thread:
+        if self._io is not None and not self._engine.closed and self._io.is_current:
             self._keep()
             self._close_here(patience)
             return None
-        if self.lock.mine and self._engine.has_loop:
+        if self.lock.mine and self._io is not None:
             raise StateError("the socket is at work in this very thread: it cannot be closed in the middle of that")
         self._mark_closed()
         if self._engine.closed:
             return None
-        if not self._engine.has_loop:
+        if self._io is None:
             # It has never been bound or connected: nobody can come for what it accepted.
             apart(self._engine.stop)
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
-            return self._io.begin(self._engine.close, patience)
+            return self._io.begin(self._close_there, patience)
         return None
+
+    def _close_there(self, linger: float | None) -> Coroutine[Any, Any, None] | None:
+        """Runs on the I/O thread; gives what is to be awaited there, if anything is."""
+        # In one step, mostly: for each further one the thread may have to wait for the GIL.
+        return None if self._engine.close_at_once() else self._engine.close(linger)
 
     def stop(self) -> None:
         """Closes the socket at once; what has not left is dropped."""
         if self._context.fork_guard.stale:
             return
         self._mark_closed()
-        if not self._engine.has_loop:
+        if self._io is None:
             apart(self._engine.stop)
-        elif self._engine.on_loop_thread:
+        elif self._io.is_current:
             self._engine.stop()
         else:
             with contextlib.suppress(ContextTerminated):  # which has closed it, too
                 self._io.finish(self._io.begin(self._engine.stop))
 
+    @property
+    def _is_served(self) -> bool:
+        return self._io is not None and not self._io.over
+
     def _end_dropped(self) -> None:
+        assert self._io is not None
         self._keep()
-        self._engine.post(self._close_here, self.options.linger)
+        with contextlib.suppress(ContextTerminated):  # everything has ended
+            self._io.post(self._close_here, self.options.linger)
 
     def _keep(self) -> None:
         """Keeps the socket alive until it is closed in the background."""
@@ -334,6 +402,8 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _close_here(self, linger: float | None) -> None:
         """Runs on the I/O thread."""
+        assert self._io is not None
+        _attach(self._io, self._engine)
         self._mark_closed()
         self._engine.begin_closing()
         self._closing = self._engine.loop.create_task(self._engine.close(linger))
@@ -397,6 +467,29 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
                 room = room or ReadableEvent()
                 one._show_room(room, stack)
         return cast("list[Socket]", wait_for_any(cast("list[SyncCore]", distinct), events, timeout, room))
+
+
+def _attach(io: IoThread, engine: Engine) -> None:
+    """Runs on the I/O thread: the engine lives there from its first use on."""
+    if not engine.has_loop and not engine.closed:
+        engine.attach(io.loop)
+        io.look_after(engine)
+
+
+def _dial(io: IoThread, engine: Engine, route: ConnectRoute, head_start: HeadStart | None) -> None:
+    """Runs on the I/O thread. Nothing here holds the socket, which may be dropped meanwhile."""
+    if engine.driver.is_orphaned and not engine.closed:
+        # The garbage collector is at it, and will close the socket, with its linger: it is to dial before that.
+        with contextlib.suppress(ContextTerminated):
+            io.post(_dial, io, engine, route, head_start)
+        return
+    _attach(io, engine)
+    if not engine.closing:
+        engine.endpoints.dial_once(route, head_start)
+
+
+def _parts_cleanly(peer: Any) -> bool:
+    return bool(peer.parts_cleanly)
 
 
 # The types, one line each; `omq.types.TRAITS` says the rest.

@@ -93,14 +93,20 @@ class SocketBase:
         engine = getattr(self, "_engine", None)
         if engine is None or engine.closing or engine.fork_guard.stale or sys.is_finalizing():
             return
-        in_use = engine.in_use
+        served = self._is_served
+        in_use = served or engine.in_use
         complaint = f"unclosed {self!r}" if in_use else ""
-        if in_use and engine.in_loop:
+        if in_use and served:
             self._end_dropped()
         elif not self._leave_to_thread():
             engine.stop()
         if complaint:
             warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
+
+    @property
+    def _is_served(self) -> bool:
+        """Whether there is, or is about to be, a loop that the engine lives in."""
+        return self._engine.in_loop
 
     def _end_dropped(self) -> None:
         """Closes the socket in its loop, with its linger; the socket lives until then."""

@@ -3,32 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import errno
-import os
+import math
+import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 from weakref import WeakSet
 
+from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState
-from omq.engine.resolver import Resolver, reach
+from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
+from omq.engine.resolver import FRESH, connected, reach
 from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.options import Options
-from omq.transport import AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
-from omq.unpatched import socket, threading
+from omq.transport import Address, AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
+from omq.unpatched import socket
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
-
-#: The errors that say that nobody listens: where endpoints are files, one may be missing.
-_REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
-
-#: No other thread forks while a descriptor is made and noted: a child would keep what it does not know of. A signal
-#: handler may fork amid it in this thread.
-_UNFORKED: Final = threading.RLock()
-os.register_at_fork(before=_UNFORKED.acquire, after_in_parent=_UNFORKED.release, after_in_child=_UNFORKED.release)
 
 
 class Dialer(DialerBase):
@@ -42,12 +36,41 @@ class Dialer(DialerBase):
         self._transport = transport
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
-        self._resolver = Resolver()
+        self._backoff = Backoff(options)
+        self._address: Address | None = None  # the only one of the last attempt, if it is simple
+        self._until = 0.0  # when it is to be looked up again, in seconds of `time.monotonic()`
+        self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # what comes of waiting
         # Until they are adopted; one that is detached or closed may stay, to close it does nothing.
         self._reaching: WeakSet[socket.socket] = WeakSet()
 
-    def start(self) -> None:
+    def start(self, head_start: HeadStart | None = None) -> None:
+        """Begins; *head_start*: a connection that the caller's thread has begun."""
+        session = self._use(head_start) if head_start is not None else None
+        if session is None:
+            self._spawn()
+        else:
+            session.ended.add_done_callback(self._outlived)  # there is nothing to do before that
+
+    def _spawn(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
+
+    def _outlived(self, _: object) -> None:
+        if self.state is not DialerState.CLOSED and self.engine.in_loop:
+            self._spawn()
+
+    def _use(self, head_start: HeadStart) -> Session | None:
+        """Makes a session, in this very step: a further one might have to wait for the GIL."""
+        if not head_start.said or not self.wanted:
+            head_start.close()  # the usual attempt finds out why, and tells
+            return None
+        self.move(DialerState.CONNECTING)
+        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+        self.move(DialerState.CONNECTED)
+        # Whom we have reached is known, for no name was looked up.
+        session = self.session = self.engine.adopt(
+            head_start.take(), self._transport, self.endpoint, self.endpoint, self.options, self, said=head_start.said
+        )
+        return session
 
     def revive(self) -> None:
         if self._task is not None and self._task.cancelled():
@@ -58,7 +81,6 @@ class Dialer(DialerBase):
         self._task = None
 
     def enter_loop(self) -> None:
-        self._resolver = Resolver()
         self._go_on()
 
     def _go_on(self) -> None:
@@ -70,45 +92,95 @@ class Dialer(DialerBase):
         if self.session is None and self.state in (DialerState.CONNECTING, DialerState.CONNECTED):
             self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
         if self.session is None or self.wanted:
-            self.start()
+            self._spawn()
 
     async def _run(self) -> None:
-        backoff = Backoff(self.options)
-        while self.wanted:
-            outcome = await self._keep()
-            pause = backoff.next(outcome) if self.wanted else None
-            if pause is None:
-                break
-            self.go_on(DialerState.WAITING)
-            self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
-            await asyncio.sleep(pause)
+        self._backoff = Backoff(self.options)
+        begun: socket.socket | None = None
+        try:
+            while self.wanted:
+                # There may be a session already: the task before has made it, or a head start.
+                outcome = await (self._keep(begun) if self.session is None else self._outlast(self.session))
+                begun = None
+                pause = self._backoff.next(outcome) if self.wanted else None
+                if pause is None:
+                    break
+                self.go_on(DialerState.WAITING)
+                self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
+                if outcome == "refused" and self._address is not None and self.is_quiet:
+                    begun = await self._redial(self._address, pause)
+                else:
+                    await asyncio.sleep(pause)
+        finally:
+            if begun is not None:
+                begun.close()  # it is detached if it has become a connection
         self.give_up()
 
-    async def _keep(self) -> str:
+    async def _redial(self, address: Address, pause: float) -> socket.socket | None:
+        """Leaves the next attempts to the loop's `Redialler`; gives a socket that is, or is being, connected."""
+        redial = Redial(self, address, self._until)
+        answer: asyncio.Future[tuple[socket.socket | None, int]] = self.engine.loop.create_future()
+        self._answer = answer
+        redialler = redialler_of(self.engine.loop)
+        redialler.add(redial, pause)
+        try:
+            return (await answer)[0]
+        except BaseException:
+            if answer.done() and not answer.cancelled() and (sock := answer.result()[0]) is not None:
+                sock.close()
+            raise
+        finally:
+            redialler.drop(redial)
+            if self._answer is answer:
+                self._answer = None
+
+    @property
+    def is_quiet(self) -> bool:
+        return self.state is DialerState.WAITING and self.engine.dials_silently
+
+    def next_pause(self) -> float:
+        return self._backoff.next("refused") or 0.0
+
+    def go_on_with(self, fd: int, code: int) -> None:
+        sock = None
+        if fd >= 0:
+            sock = socket.socket(fileno=fd)
+            sock.setblocking(False)
+            self._reaching.add(sock)
+        if self._answer is None or self._answer.done():
+            if sock is not None:
+                sock.close()
+        else:
+            self._answer.set_result((sock, code))
+
+    async def _keep(self, begun: socket.socket | None = None) -> str:
         """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""
-        session = self.session  # the one that the task before has made
-        if session is None:
-            self.go_on(DialerState.CONNECTING)
-            self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
-            try:
-                sock = await self._connect()
-            except Exception as error:
-                # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
-                self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
-                return "refused" if isinstance(error, OSError) and error.errno in _REFUSED else "failed"
-            self.go_on(DialerState.CONNECTED)
-            remote = self._transport.remote_address(sock)
-            session = self.session = self.engine.adopt(
-                sock.detach(), self._transport, self.endpoint, remote, self.options, self
-            )
+        self.go_on(DialerState.CONNECTING)
+        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+        try:
+            sock = await self._connect(begun)
+        except Exception as error:
+            # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
+            self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
+            return "refused" if isinstance(error, OSError) and error.errno in REFUSED else "failed"
+        self.go_on(DialerState.CONNECTED)
+        remote = self._transport.remote_address(sock)
+        session = self.session = self.engine.adopt(
+            sock.detach(), self._transport, self.endpoint, remote, self.options, self
+        )
+        return await self._outlast(session)
+
+    async def _outlast(self, session: Session) -> str:
         await asyncio.shield(session.ended)  # it may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
 
-    async def _connect(self) -> socket.socket:
+    async def _connect(self, begun: socket.socket | None) -> socket.socket:
         timeout = self.options.connect_timeout
         try:
             async with asyncio.timeout(timeout):
+                if begun is not None:
+                    return await self._reach(begun, connected(self.engine.loop, begun))
                 routes = await self._find_routes()
                 if not routes:
                     raise ConnectError(f"{self.endpoint}: the name has no address")
@@ -117,12 +189,18 @@ class Dialer(DialerBase):
             raise ConnectError(f"{self.endpoint}: no connection within connect_timeout={timeout} s") from None
 
     async def _find_routes(self) -> Sequence[Route]:
-        """The ways to the endpoint; names are resolved anew each time, for an address may have moved."""
+        """The ways to the endpoint; names are resolved again and again, for an address may have moved."""
         options = self.options
+        self._address = None
+        self._until = math.inf
         answers: list[Sequence[AddrInfo]] = []
         for lookup in self._transport.lookups(self._target, options):
-            found = lookup.known or await self._resolve(lookup)
+            found = lookup.known
+            if not found:
+                found = await self._resolve(lookup)
+                self._until = time.monotonic() + FRESH
             answers.append(found)
+        self._address = self._transport.address(self._target, options, answers)
         return self._transport.routes(self._target, options, answers)
 
     async def _race(self, routes: Sequence[Route]) -> socket.socket:
@@ -153,16 +231,19 @@ class Dialer(DialerBase):
                 attempt.add_done_callback(_discard)
         # Refusals say the least: another failure tells more.
         try:
-            raise next((one for one in failures if getattr(one, "errno", 0) not in _REFUSED), failures[-1])
+            raise next((one for one in failures if getattr(one, "errno", 0) not in REFUSED), failures[-1])
         finally:
             del failures, error, attempt, done  # which the traceback would keep, and they the traceback
 
     async def _try(self, route: Route) -> socket.socket:
-        with _UNFORKED:
+        with UNFORKED:
             sock, address = route()
             self._reaching.add(sock)
+        return await self._reach(sock, reach(self.engine.loop, sock, address))
+
+    async def _reach(self, sock: socket.socket, work: Coroutine[Any, Any, None]) -> socket.socket:
         try:
-            await reach(self.engine.loop, sock, address)
+            await work
             self._transport.verify(sock)
         except OSError as error:
             sock.close()
@@ -174,7 +255,7 @@ class Dialer(DialerBase):
 
     async def _resolve(self, lookup: Lookup) -> list[AddrInfo]:
         try:
-            return await self._resolver.resolve(self.engine.loop, lookup)
+            return await redialler_of(self.engine.loop).resolver.resolve(self.engine.loop, lookup)
         except OSError as error:
             raise refusal(ConnectError, self.endpoint, error) from error
 
@@ -184,8 +265,11 @@ class Dialer(DialerBase):
 
     def close(self) -> None:
         task, self._task = self._task, None  # which keeps its exception, and that this dialer
-        if task is not None and self.engine.in_loop:
-            task.cancel()
+        if self.engine.in_loop:
+            if task is not None:
+                task.cancel()
+            elif self.session is not None:
+                self.session.ended.remove_done_callback(self._outlived)
         super().close()
 
 

@@ -86,6 +86,11 @@ class Driver(Protocol):
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done when something has left."""
 
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the socket is gone, or is being dropped at this very moment."""
+        ...
+
     def hold(self, core: Any) -> None:
         """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
 
@@ -154,6 +159,10 @@ class LoopDriver:
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         return self._watch(loop)
 
+    @property
+    def is_orphaned(self) -> bool:
+        return False
+
     def hold(self, core: Any) -> None:
         pass  # nothing here needs it
 
@@ -218,13 +227,22 @@ class CallerDriver:
             functools.partial(self._deferred_calls.cancel, self._attend),
         )
         self._schedule()
-        self._watch()
+        if core.attended and not core.published:
+            self._looks = core.looks
+            self._look_again(_AWAY)  # a caller waits already, and serves the set
+        else:
+            self._watch()
 
     def move(self) -> None:
         raise AssertionError("the I/O thread's loop stays there")
 
     def leave_loop(self) -> None:
         raise AssertionError("the I/O thread's loop ends with its sockets")
+
+    @property
+    def is_orphaned(self) -> bool:
+        """Whether the socket is gone, or is being dropped at this very moment."""
+        return self._core() is None
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core

@@ -6,21 +6,42 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
+from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import AddressedSocket
-from omq.errors import BindError, EndpointError, OptionError
+from omq.errors import BindError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
-from omq.types import ONE_CONNECTION
+from omq.types import ONE_CONNECTION, TRAITS, SocketType
+from omq.zmtp.rehearsed import opening
+
+#: Types that shake hands with every peer; a PAIR with the first one only.
+_AT_ONCE = frozenset(kind for kind in SocketType if TRAITS[kind].handshakes and kind is not SocketType.PAIR)
 
 _SPENT = 1000  # dialers that may be remembered after their end
+
+
+class ConnectRoute(NamedTuple):
+    """What a call of `connect` asks for, once it is understood.
+
+    Attributes:
+        name: The endpoint, as a text.
+        endpoint: The endpoint.
+        transport: Its transport.
+        options: What holds for it.
+    """
+
+    name: str
+    endpoint: Any
+    transport: Any
+    options: Options
 
 
 class Endpoints:
@@ -41,6 +62,8 @@ class Endpoints:
         self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
+        self._asked: set[str] = set()  # endpoints that a thread is about to have connected
+        self._head_starts: set[HeadStart] = set()  # what it has begun for them
 
     @property
     def _engine(self) -> AddressedSocket:
@@ -124,30 +147,81 @@ class Endpoints:
 
     def connect(self, text: str, given: Mapping[str, Any] | None = None) -> str:
         """Dials in the background; gives the endpoint. *given*: options for this endpoint alone."""
+        route = self.route(text, given)
+        before = self._dials_already(route)
+        if before is not None:
+            _refuse_others(before, route.options, given or {})
+        else:
+            self._dial(route)
+        return route.name
+
+    def route(self, text: str, given: Mapping[str, Any] | None = None) -> ConnectRoute:
+        """What `connect` with these arguments means; on any thread."""
         endpoint = parse_endpoint(text, bind=False)
         transport = transport_of(endpoint)
         options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
+        return ConnectRoute(str(endpoint), endpoint, transport, options)
+
+    def may_dial_later(self, route: ConnectRoute) -> bool:
+        """Whether `dial_once` will not fail, and its effect not show before it has had time; on any thread.
+
+        A name that is connected already may have other options, and the two ends of a pipe see each other at once.
+        """
+        if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
+            return False
+        self._asked.add(route.name)
+        return True
+
+    def begin(self, route: ConnectRoute) -> HeadStart | None:
+        """Connects on the caller's thread, and says what we have to say, where neither depends on anybody.
+
+        So it is with an address in figures and the mechanism NULL: what we say does not follow from what the peer says.
+        """
+        engine, options = self._engine, route.options
+        if options.security is not None or options.zap_domain or engine.socket_type not in _AT_ONCE:
+            return None
+        answers = [lookup.known for lookup in route.transport.lookups(route.endpoint, options)]
+        address = route.transport.address(route.endpoint, options, answers) if all(answers) else None
+        if address is None:
+            return None
+        try:
+            greeting = opening(engine.socket_type, tuple(engine.properties().items()))
+        except LocalProtocolError:
+            return None  # it is told where the handshake begins
+        head_start = HeadStart(address.family, address.name, address.settings, greeting)
+        self._head_starts.add(head_start)
+        return head_start
+
+    def dial_once(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
+        """Connects, unless another thread was quicker."""
+        self._asked.discard(route.name)
+        if head_start is not None:
+            self._head_starts.discard(head_start)
+        if self._dials_already(route) is None:
+            self._dial(route, head_start)
+        elif head_start is not None:
+            head_start.close()
+
+    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
         dialer: Dialer | InprocDialer
-        if isinstance(transport, StreamTransport):
-            before = self._dials_already(str(endpoint))
-            if before is not None:
-                _refuse_others(before, options, given or {})
-                return str(endpoint)
-            dialer = Dialer(self._engine, transport, endpoint, options)
+        if isinstance(route.transport, StreamTransport):
+            dialer = Dialer(self._engine, route.transport, route.endpoint, route.options)
         else:
-            dialer = InprocDialer(self._engine, str(endpoint), options)
+            dialer = InprocDialer(self._engine, route.name, route.options)
         if self._spent > _SPENT:
             self._forget_spent()
-        self.dialers.setdefault(dialer.endpoint, []).append(dialer)
+        self.dialers.setdefault(route.name, []).append(dialer)
         if self._engine.has_loop:
-            dialer.start()
-        return dialer.endpoint
+            if head_start is not None and isinstance(dialer, Dialer):
+                dialer.start(head_start)
+            else:
+                dialer.start()
 
-    def _dials_already(self, endpoint: str) -> DialerBase | None:
+    def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""
-        if self._engine.socket_type not in ONE_CONNECTION:
+        if self._engine.socket_type not in ONE_CONNECTION or not isinstance(route.transport, StreamTransport):
             return None
-        dialers = self.dialers.get(endpoint, [])
+        dialers = self.dialers.get(route.name, [])
         # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
         dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
         return dialers[0] if dialers else None
@@ -206,6 +280,13 @@ class Endpoints:
         return bool(self.listeners or self.dialers or self.leaving)
 
     @property
+    def end_unnoticed(self) -> bool:
+        """Whether nobody can see when they end: no name is taken, and nothing waits for an endpoint; on any thread."""
+        if self.listeners or self.leaving:
+            return False
+        return all(isinstance(one, Dialer) for dialers in tuple(self.dialers.values()) for one in tuple(dialers))
+
+    @property
     def may_bring_peers(self) -> bool:
         """Whether something is bound, or an endpoint is connected that has not given up."""
         return bool(self.listeners) or any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
@@ -254,12 +335,15 @@ class Endpoints:
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
         steps += [dialer.close for dialer in self.leaving]
-        return [*steps, self.listeners.clear, self.dialers.clear]
+        steps += [head_start.close for head_start in tuple(self._head_starts)]
+        return [*steps, self.listeners.clear, self.dialers.clear, self._head_starts.clear]
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for one in self._all():
             one.close_after_fork()
+        for head_start in self._head_starts:
+            head_start.close()
 
 
 def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, Protocol
 
 import uvloop
@@ -86,12 +87,14 @@ class IoThread:
     Attributes:
         loop: Its event loop, once it runs.
         over: Whether it makes no more calls.
+        leaving: Sockets, by `id`, that were closed and that the thread has not begun to end yet.
     """
 
     loop: asyncio.AbstractEventLoop
 
     def __init__(self, deferred_calls: DeferredCalls, bell: Bell) -> None:
         self.over = False
+        self.leaving: set[int] = set()
         self._deferred_calls = deferred_calls
         self._bell = bell
         self._convoy_breaker = ConvoyBreaker()
@@ -274,6 +277,25 @@ class IoThread:
         """A job is done."""
         self._jobs.pop(job, None)
 
+    @property
+    def is_current(self) -> bool:
+        """Whether the caller runs on this very thread."""
+        return threading.get_ident() == self._thread
+
+    def post(self, function: Callable[..., object], *arguments: Any) -> None:
+        """Has a function called on the thread, after what was asked for before. Waits for nothing.
+
+        Where the call is interrupted the function will be called, or never will be.
+
+        Raises:
+            ContextTerminated: The thread has ended.
+        """
+        if self.over:
+            raise terminated()
+        # Through the bell: the loop would take the GIL twice to make a call of `call_soon_threadsafe`, and each time it
+        # may have to wait for it.
+        self._bell.call(partial(function, *arguments))
+
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """Calls a function on the thread, and awaits what it gives if that is a coroutine. Waits; can be interrupted.
 
@@ -307,18 +329,14 @@ class IoThread:
         return job.result()
 
     def _post(self, job: Job) -> None:
-        if threading.get_ident() == self._thread:
+        if self.is_current:
             if self.over:
                 raise terminated()
             raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
         self.start()
         # Noted first: the end of the thread sets `over`, and then goes through the jobs that are noted.
         self._jobs[job] = None
-        try:
-            if not self.over:
-                self.loop.call_soon_threadsafe(job.run_in, self)
-                return
-        except RuntimeError:  # the loop is closed
-            pass
-        self.forget(job)
-        raise terminated()
+        if self.over:
+            self.forget(job)
+            raise terminated()
+        self._bell.call(job.run_in, self)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import asyncio
 import contextlib
 from typing import Any, Protocol
@@ -13,17 +12,18 @@ from omq.engine.linger import bounded
 from omq.engine.socket import Engine
 from omq.errors import ContextTerminated
 from omq.types import UNSET
+from omq.unpatched import _thread
 
 
 class IoClosing:
     """The end of a socket whose engine belongs to the I/O thread."""
 
     _engine: Engine
-    _io: IoThread
+    _io: IoThread | None
 
     def finish_close(self, future: Job | None) -> None:
         """The part of `close` that waits."""
-        if future is None:
+        if future is None or self._io is None:
             return
         try:
             self._io.finish(future)
@@ -35,7 +35,7 @@ class IoClosing:
 
     def give_up_close(self, future: Job | None) -> None:
         """Ends the socket after an interrupted `close`, unless another thread still waits in its own `close`."""
-        if future is None:
+        if future is None or self._io is None:
             return
         future.give_up(self._io)
         future.done.wait()
@@ -69,6 +69,7 @@ class Orphan(IoClosing):
         self._engine = engine
         self._context = context
         self._linger = linger
+        self._io = None
         self._move = Job(self._enter, ())
         self._has_thread = False
         context.adopt(self)
@@ -80,14 +81,14 @@ class Orphan(IoClosing):
 
     def _enter(self) -> None:
         """Runs in a thread of its own, which may wait for the I/O thread's start."""
-        self._io = self._context.io_thread
-        self._io.begin(self._close)
+        io = self._io = self._context.io_thread
+        io.begin(self._close)
 
     async def _close(self) -> None:
         """Runs on the I/O thread."""
         try:
             self._engine.enter_loop(asyncio.get_running_loop())
-            self._io.look_after(self._engine)
+            self._context.io_thread.look_after(self._engine)
             await self._engine.close(self._linger)
         finally:
             self._context.dismiss(self)
@@ -96,7 +97,7 @@ class Orphan(IoClosing):
         """Waits until the I/O thread has the socket; false if it never will."""
         if self._has_thread:
             self._move.done.wait()
-        return hasattr(self, "_io")
+        return self._io is not None
 
     def take(self) -> tuple[Engine, float | None]:
         """Gives the socket to a caller that closes it by itself, and its linger; it has not arrived."""
@@ -116,7 +117,7 @@ class Orphan(IoClosing):
 
     def begin_close(self, linger: Any) -> Job | None:
         """The part of `close` that does not wait. Gives the job to wait for, or `None`."""
-        if not self.arrive():
+        if not self.arrive() or self._io is None:
             return None
         with contextlib.suppress(ContextTerminated):
             return self._io.begin(self._engine.close, self._linger if linger is UNSET else linger)

@@ -42,6 +42,11 @@ class Reporter:
         self._timer: asyncio.TimerHandle | None = None
         self.trouble = ""
 
+    @property
+    def is_read(self) -> bool:
+        """Whether there are monitors, or each event is logged."""
+        return bool(self._monitors) or log.isEnabledFor(logging.DEBUG)
+
     def add(self, monitor: Monitor) -> None:
         """Tells a monitor from now on."""
         if not self._monitors:

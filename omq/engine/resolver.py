@@ -8,13 +8,24 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import copy
 import errno
 import os
 import signal
-from typing import Any
+import weakref
+from functools import partial
+from typing import Any, TypeAlias
 
+from omq._core.link.handshake_io import progress
+from omq.engine.weak_callback import weak_callback
 from omq.transport import AddrInfo, Lookup
 from omq.unpatched import socket, threading
+
+Question: TypeAlias = tuple[Any, ...]
+Answer: TypeAlias = list[AddrInfo] | BaseException
+
+FRESH = 1.0  # seconds for which an answer holds: many dialers may ask for one name, each ten times a second
+_QUESTIONS = 64  # answers that are kept, about
 
 _FULL = 0.01  # seconds before a Unix socket whose queue is full is tried again
 
@@ -36,8 +47,22 @@ async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: A
             await asyncio.sleep(_FULL)
         except InterruptedError:
             break  # connect(2): it goes on by itself
-    done = loop.create_future()
+    await connected(loop, sock)
+
+
+async def connected(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> None:
+    """Waits until a socket is connected.
+
+    Raises:
+        OSError: The system, or the other side, refuses.
+    """
     fd = sock.fileno()
+    code = progress(fd)  # mostly it is there already, on the same machine
+    if code != errno.EINPROGRESS:
+        if code:
+            raise OSError(code, os.strerror(code))
+        return
+    done = loop.create_future()
     loop.add_writer(fd, _connected, sock, done)
     try:
         await done
@@ -57,13 +82,16 @@ def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
 
 
 class Resolver:
-    """Looks names up, each in a thread of its own, so that nothing else waits for a resolver that hangs.
+    """Looks names up for one loop, each in a thread of its own, so that nothing else waits for a resolver that hangs.
 
-    A question that is asked again while it has no answer yet waits for the one that is under way.
+    A question that is asked again while it has no answer yet waits for the one that is under way. An answer holds for
+    a moment, also the one that there is none.
     """
 
     def __init__(self) -> None:
-        self._asked: dict[tuple[str, int], asyncio.Future[list[AddrInfo]]] = {}
+        # Weakly: a look-up that its loop has not outlived is never settled, and would keep the loop.
+        self._asked: weakref.WeakValueDictionary[Question, asyncio.Future[Answer]] = weakref.WeakValueDictionary()
+        self._known: dict[Question, tuple[float, Answer]] = {}  # with the time until which it holds
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, lookup: Lookup) -> list[AddrInfo]:
         """Asks the system's resolver.
@@ -75,7 +103,10 @@ class Resolver:
         Raises:
             OSError: The name has no address, or nobody could be asked.
         """
-        question = (lookup.host, lookup.port)
+        question = (lookup.host, lookup.port, *lookup.hints.items())
+        until, known = self._known.get(question, (0.0, []))
+        if loop.time() < until:
+            return _given(known)
         answer = self._asked.get(question)
         if answer is None:
             answer = loop.create_future()
@@ -89,36 +120,42 @@ class Resolver:
                 _look_up(loop, answer, lookup, alone=False)
             # Only now: if the system gives no thread, nobody is to wait for its answer.
             self._asked[question] = answer
-            answer.add_done_callback(lambda _: self._asked.pop(question, None))
+            answer.add_done_callback(partial(weak_callback(self._note), question))
         # A caller that gives up does not end the look-up for the others.
-        try:
-            return await asyncio.shield(answer)
-        finally:
-            del answer  # which keeps the exception, and that this frame
+        return _given(await asyncio.shield(answer))
+
+    def _note(self, question: Question, answer: asyncio.Future[Answer]) -> None:
+        self._asked.pop(question, None)
+        if answer.cancelled():
+            return
+        now = answer.get_loop().time()
+        if len(self._known) >= _QUESTIONS:
+            self._known = {one: known for one, known in self._known.items() if known[0] > now}
+        self._known[question] = now + FRESH, answer.result()
+
+
+def _given(answer: Answer) -> list[AddrInfo]:
+    """The addresses; raises where there are none. Each caller gets an error of its own."""
+    if isinstance(answer, BaseException):
+        raise copy.copy(answer)
+    return answer
 
 
 def _look_up(
-    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[list[AddrInfo]], lookup: Lookup, *, alone: bool = True
+    loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Answer], lookup: Lookup, *, alone: bool = True
 ) -> None:
     """Asks, in a thread of its own or else (not *alone*) in the loop's."""
     if alone:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
-    found: list[AddrInfo] = []
-    failure: BaseException | None = None
+    found: Answer
     try:
         found = list(socket.getaddrinfo(lookup.host, lookup.port, **lookup.hints))
     except BaseException as error:  # a name that no codec takes raises a UnicodeError
-        failure = error
+        found = error.with_traceback(None)
     with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-        loop.call_soon_threadsafe(_settle, answer, found, failure)
-    del answer, failure  # the one keeps the other, which keeps this frame
+        loop.call_soon_threadsafe(_settle, answer, found)
 
 
-def _settle(answer: asyncio.Future[list[AddrInfo]], found: list[AddrInfo], failure: BaseException | None) -> None:
-    if answer.done():
-        return
-    if failure is None:
+def _settle(answer: asyncio.Future[Answer], found: Answer) -> None:
+    if not answer.done():
         answer.set_result(found)
-    else:
-        answer.set_exception(failure)
-        answer.exception()  # so that asyncio does not complain where nobody waits

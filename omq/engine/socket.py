@@ -249,6 +249,11 @@ class Engine(StateMachine[SocketState]):
         """Whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
+    @property
+    def dials_silently(self) -> bool:
+        """Whether it runs, and nobody is told of attempts to connect."""
+        return self.state is SocketState.RUNNING and not self.reporter.is_read
+
     def is_last(self, session: Session | None) -> bool:
         """Whether only this session, or its dialer, could take what waits for any peer."""
         return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)
@@ -299,10 +304,16 @@ class Engine(StateMachine[SocketState]):
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        *,
+        said: bytes = b"",
     ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+
+        *said*: what has been written to it already, the beginning of our side of the handshake.
+        """
         try:
             session = WireSession(self, fd, transport, endpoint, remote_address, options, dialer, limiter)
+            session.said = said
         except BaseException:
             os.close(fd)
             raise
@@ -446,6 +457,16 @@ class Engine(StateMachine[SocketState]):
         """Serves no call any more."""
         if self.state is SocketState.RUNNING:
             self.move(SocketState.CLOSING)
+
+    def close_at_once(self) -> bool:
+        """Ends everything if there is nothing to wait for: the peers' kernels have all, and no task is under way."""
+        if self.closing or not self.has_loop or self._tasks or self.is_laden():
+            return False
+        self.begin_closing()
+        if not self.half_close():
+            return False
+        self.stop()
+        return True
 
     async def close(self, linger: float | None, *, keeps: bool = False) -> None:
         """Lets what was accepted leave, for *linger* seconds at most, then ends everything.

@@ -246,8 +246,13 @@ class AcceptingSocket(ReportingSocket, Protocol):
         options: Options,
         dialer: Origin | None,
         limiter: LimiterView | None = None,
+        *,
+        said: bytes = b"",
     ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay."""
+        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+
+        *said*: what has been written to it already, the beginning of our side of the handshake.
+        """
         ...
 
 
@@ -281,6 +286,11 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
     @property
     def wants_peers(self) -> bool:
         """Whether a new connection is of use."""
+        ...
+
+    @property
+    def dials_silently(self) -> bool:
+        """Whether it runs, and nobody is told of attempts to connect."""
         ...
 
     def is_last(self, session: Session | None) -> bool:

@@ -51,6 +51,7 @@ class WireSession(StateMachine[ConnectionState]):
         user_id: The user id that authentication has found; `None` for none.
         remote_address: Where the peer is, as an endpoint; empty if unknown.
         dropped_told: Messages dropped for the peer that monitors know of.
+        said: The beginning of what we say in the handshake, where it was written before the session was made.
     """
 
     peer: Connection
@@ -64,6 +65,7 @@ class WireSession(StateMachine[ConnectionState]):
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
     _ceased = False  # our user drains: the peer hears nothing more of us
+    said = b""
     _unsent = b""
     _answered = False  # accepted, and the peer may have taken the handshake for done
     _watched = False  # its handshake is read when something comes
@@ -144,6 +146,9 @@ class WireSession(StateMachine[ConnectionState]):
             # Where many peers come at once this one's greeting is here already: our answers to it leave together.
             self._unsent = greeting
             self._greet()
+        elif self.said:
+            self._write(greeting)
+            self._greet()  # the peer may have answered by now
         else:
             self._write(greeting)
 
@@ -264,6 +269,10 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _write(self, data: bytes) -> None:
         """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
+        if self.said and data:
+            common = min(len(self.said), len(data))
+            if data[:common] == self.said[:common]:
+                data, self.said = data[common:], self.said[common:]
         if self._unsent:
             data = self._unsent + data
         if not data or self._fd < 0:

@@ -11,6 +11,7 @@ from typing import Any
 
 from omq.errors import EndpointError
 from omq.transport.base import (
+    Address,
     AddrInfo,
     Endpoint,
     Listening,
@@ -83,6 +84,7 @@ def local_endpoint(name: str) -> str:
 
 
 __all__ = [
+    "Address",
     "AddrInfo",
     "Endpoint",
     "Listening",

@@ -33,6 +33,30 @@ class Endpoint(Protocol):
     scheme: ClassVar[str]
 
 
+class Address(NamedTuple):
+    """What system calls take to connect to an endpoint.
+
+    Attributes:
+        family: Of the socket.
+        name: A `sockaddr`, as bytes.
+        settings: What is set on the socket first: level, option, value.
+    """
+
+    family: int
+    name: bytes
+    settings: tuple[tuple[int, int, int], ...]
+
+
+class SettingsRecorder:
+    """In place of a socket: notes what `tune` sets."""
+
+    def __init__(self) -> None:
+        self.settings: list[tuple[int, int, int]] = []
+
+    def setsockopt(self, level: int, option: int, value: int) -> None:
+        self.settings.append((level, option, value))
+
+
 EndpointT = TypeVar("EndpointT", bound=Endpoint)
 
 
@@ -143,6 +167,10 @@ class StreamTransport(Transport[EndpointT]):
             options: Those of the socket that dials.
             answers: The addresses of what `lookups` has named, in that order.
         """
+
+    def address(self, endpoint: EndpointT, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
+        """The only address of an endpoint; `None` if it has several, or if `routes` do more than connect to it."""
+        return None
 
     def verify(self, sock: socket.socket) -> None:
         """Looks at a socket that has just been connected.

@@ -10,6 +10,7 @@ import errno
 import os
 import secrets
 import stat
+import struct
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -19,7 +20,7 @@ from typing import Any, ClassVar, Final
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport.base import AddrInfo, Listening, Route, StreamTransport, refusal
+from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, refusal
 from omq.unpatched import socket
 
 #: Bytes that a path or an abstract name may have: `sun_path` has 108, and one is for the NUL (`unix(7)`).
@@ -74,6 +75,14 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 
     def routes(self, endpoint: IpcEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
         return [partial(prepare, endpoint, options)]
+
+    def address(self, endpoint: IpcEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
+        if endpoint.path is None:
+            return None
+        recorder = SettingsRecorder()
+        tune(recorder, options)
+        family = socket.AF_UNIX
+        return Address(family, struct.pack("=H", family) + _address(endpoint.path), tuple(recorder.settings))
 
     def endpoint_of(self, address: Any) -> str:
         path = os.fsdecode(address).replace("\0", "@")
@@ -130,7 +139,7 @@ def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, byt
         raise refusal(ConnectError, endpoint, error) from error
 
 
-def tune(sock: socket.socket, options: Options) -> None:
+def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     """Sets the buffers of an accepted socket: unlike TCP's, it does not have them from its listener.
 
     Args:

@@ -13,12 +13,23 @@ import struct
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from encodings import idna
 from functools import partial
 from typing import Any, ClassVar, Final
 
 from omq.errors import BindError, ConnectError
 from omq.options import Options
-from omq.transport.base import AddrInfo, Listening, Lookup, Route, StreamTransport, refusal, shown
+from omq.transport.base import (
+    Address,
+    AddrInfo,
+    Listening,
+    Lookup,
+    Route,
+    SettingsRecorder,
+    StreamTransport,
+    refusal,
+    shown,
+)
 from omq.unpatched import socket
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
@@ -26,6 +37,7 @@ _IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect
 _LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
 #: Characters that a host name may have (RFC 1035, section 3.1); also keeps the IDNA codec from long work.
 _MAX_HOST: Final = 255
+_MAX_LABEL: Final = 63
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
 #: Times that a port is looked for that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
@@ -90,6 +102,15 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     def routes(self, endpoint: TcpEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
         source = answers[1] if endpoint.source is not None else ()
         return [partial(_prepare_for, info, endpoint, options, source) for info in candidates(answers[0])]
+
+    def address(self, endpoint: TcpEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
+        found = candidates(answers[0])
+        if len(found) != 1 or endpoint.source is not None or options.bind_device is not None or options.tos:
+            return None
+        recorder = SettingsRecorder()
+        tune(recorder, options)
+        family, _, _, _, name = found[0]
+        return Address(family, _packed(family, name), tuple(recorder.settings))
 
     def verify(self, sock: socket.socket) -> None:
         if _leads_to_itself(sock):
@@ -243,7 +264,7 @@ def _leads_to_itself(sock: socket.socket) -> bool:
         return False  # reset already: the handshake finds out
 
 
-def tune(sock: socket.socket, options: Options) -> None:
+def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     """Sets what a connection needs on its socket, accepted or connecting.
 
     Nagle's algorithm is always off (RFC 896): messages are gathered before they get here. Accepted sockets
@@ -271,6 +292,17 @@ def tune(sock: socket.socket, options: Options) -> None:
     _set_buffers(sock, options)
 
 
+def _packed(family: int, address: tuple[Any, ...]) -> bytes:
+    """A `sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7))."""
+    host, port, *rest = address
+    begin = struct.pack("=H", family) + struct.pack("!H", port)
+    if family == socket.AF_INET:
+        return begin + socket.inet_aton(host) + bytes(8)
+    flow, scope = rest
+    packed = socket.inet_pton(family, host.partition("%")[0])
+    return begin + struct.pack("!I", flow) + packed + struct.pack("=I", scope)
+
+
 def endpoint_of(address: tuple[Any, ...]) -> str:
     """Gives the endpoint text of a socket address, its own or a peer's.
 
@@ -286,6 +318,11 @@ def endpoint_of(address: tuple[Any, ...]) -> str:
 
 
 def _numeric(host: str, port: int) -> list[AddrInfo]:
+    if not any(char in host for char in ":%"):
+        # getaddrinfo lets the GIL go, and a thread beside others that compute has to wait for it.
+        with suppress(OSError):
+            socket.inet_pton(socket.AF_INET, host)
+            return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
     kind, protocol, flags = socket.SOCK_STREAM, socket.IPPROTO_TCP, socket.AI_NUMERICHOST
     return list(socket.getaddrinfo(host, port, type=kind, proto=protocol, flags=flags))
 
@@ -388,7 +425,7 @@ def _new_socket(family: int, options: Options) -> socket.socket:
     return sock
 
 
-def _set_buffers(sock: socket.socket, options: Options) -> None:
+def _set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     if options.send_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
     if options.recv_buffer is not None:
@@ -451,11 +488,26 @@ def _host(text: str, wildcards: bool) -> str | None:
     # Interfaces and hosts are named with these; anything else would reach the resolver only to confuse it.
     if not all(char.isalnum() or char in "-._" for char in text):
         raise ValueError(f"{shown(text)} is no host name and no address")
-    try:
-        text.encode("idna")
-    except UnicodeError:
-        raise ValueError(f"{shown(text)} is no host name") from None
+    if not _has_labels(text):
+        raise ValueError(f"{shown(text)} is no host name")
     return text
+
+
+def _has_labels(host: str) -> bool:
+    """Whether a host name consists of labels that a resolver takes, as Python's IDNA codec sees it.
+
+    The codec itself would make another exception of what a signal handler raises in it.
+    """
+    if host.isascii():
+        *labels, last = host.split(".")
+        return len(last) <= _MAX_LABEL and all(0 < len(label) <= _MAX_LABEL for label in labels)
+    labels = idna.dots.split(host)
+    try:
+        for label in labels[:-1] if not labels[-1] else labels:
+            idna.ToASCII(label)
+    except UnicodeError:
+        return False
+    return True
 
 
 def _ipv6(text: str) -> str:

@@ -62,6 +62,18 @@ def _script(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]
     return Script(Handshake(socket_type=socket_type, mechanism=Null(), properties=dict(properties)).start())
 
 
+@lru_cache(maxsize=32)
+def opening(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    """All that we say in a handshake with NULL, whatever the peer says.
+
+    Raises:
+        LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
+    """
+    handshake = Handshake(socket_type=socket_type, mechanism=Null(), properties=dict(properties))
+    greeting = handshake.start()
+    return greeting + handshake.receive(greeting)  # one of a peer's with NULL looks the same
+
+
 class RehearsedHandshake:
     """A handshake with NULL that asks no question. It follows the script; where that ends a usual handshake takes over.
 

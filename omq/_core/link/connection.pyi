@@ -52,6 +52,10 @@ class Connection(Receiver):
     def untaken_bytes(self) -> int:
         """Bytes that the peer's kernel does not have; over ipc, the peer itself."""
 
+    @property
+    def parts_cleanly(self) -> bool:
+        """Whether the peer has everything that was accepted for it, and closing destroys nothing there."""
+
     def start(self, received: bytes) -> None:
         """Joins the epoll set.
 

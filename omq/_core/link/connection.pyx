@@ -263,6 +263,15 @@ cdef class Connection(Receiver):
             ioctl(self.fd, SIOCOUTQ, &waiting)
         return self._send_buffer.bytes + waiting
 
+    @property
+    def parts_cleanly(self):
+        """Whether the peer has everything that was accepted for it, and closing destroys nothing there."""
+        if self.fd < 0 or self._broken:
+            return True
+        return self.untaken_bytes == 0 and not (
+            self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking()
+        )
+
     # ------------------------------------------------------------------ taking back
 
     def send_parts(self, list parts not None):

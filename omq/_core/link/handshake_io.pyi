@@ -24,6 +24,47 @@ def transmit(fd: int, data: bytes) -> int:
         OSError: The connection is broken.
     """
 
+def dial(family: int, name: bytes, settings: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
+    """Begins to connect a new stream socket, which does not block.
+
+    Args:
+        family: Of the socket.
+        name: The address to connect to, a `sockaddr`.
+        settings: What is set first: level, option, value.
+
+    Returns:
+        The descriptor and 0, if it is connected, or `EINPROGRESS`; else -1 and the error's number.
+    """
+
+def progress(fd: int) -> int:
+    """What has come of connecting a socket: 0, `EINPROGRESS`, or the error's number."""
+
+class HeadStart:
+    """A connection that has just begun: it is made, and our side of the handshake said, without waiting.
+
+    Args:
+        family: As for `dial`.
+        name: As for `dial`.
+        settings: As for `dial`.
+        greeting: What is said if the connection is there at once.
+
+    Attributes:
+        fd: The descriptor; owned. -1 if the attempt has failed, or once it is taken or closed.
+        said: What the kernel has taken of the greeting; empty, too, where the connection leads to itself.
+    """
+
+    fd: int
+    said: bytes
+
+    def __init__(
+        self, family: int, name: bytes, settings: tuple[tuple[int, int, int], ...], greeting: bytes
+    ) -> None: ...
+    def take(self) -> int:
+        """Gives the descriptor away."""
+
+    def close(self) -> None:
+        """Closes the descriptor, if it still has one."""
+
 class HandshakePoller:
     """One epoll set for the handshakes of all connections that a socket accepts.
 

@@ -5,7 +5,8 @@ turn, several times for each new connection.
 """
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from libc.errno cimport EAGAIN, EINTR, errno
+from libc.string cimport memcmp
+from libc.errno cimport EAGAIN, EINPROGRESS, EINTR, errno
 
 from omq._core.kernel cimport (
     EPOLLIN,
@@ -32,7 +33,21 @@ cdef extern from "<sys/socket.h>" nogil:
         pass
     ctypedef unsigned int socklen_t
     int accept4(int, sockaddr *, socklen_t *, int)
-    int SOCK_CLOEXEC, SOCK_NONBLOCK, AF_INET, AF_INET6
+    int socket(int, int, int)
+    int getsockname(int, sockaddr *, socklen_t *)
+    int getpeername(int, sockaddr *, socklen_t *)
+    int connect(int, const sockaddr *, socklen_t)
+    int setsockopt(int, int, int, const void *, socklen_t)
+    int getsockopt(int, int, int, void *, socklen_t *)
+    int SOCK_STREAM, SOCK_CLOEXEC, SOCK_NONBLOCK, AF_INET, AF_INET6, SOL_SOCKET, SO_ERROR
+
+cdef extern from "<poll.h>" nogil:
+    struct pollfd:
+        int fd
+        short events
+        short revents
+    int poll(pollfd *, unsigned long, int)
+    short POLLOUT
 
 cdef extern from "<netdb.h>" nogil:
     int getnameinfo(const sockaddr *, socklen_t, char *, socklen_t, char *, socklen_t, int)
@@ -95,6 +110,82 @@ def transmit(int fd, bytes data not None):
             return 0
         if errno != EINTR:
             raise _failure(errno)
+
+
+def dial(int family, bytes name not None, tuple settings not None):
+    cdef int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)
+    cdef int code, level, option, value
+    if fd < 0:
+        return NO_FD, errno
+    for level, option, value in settings:
+        if setsockopt(fd, level, option, &value, sizeof(value)) < 0:
+            code = errno
+            close(fd)
+            return NO_FD, code
+    if connect(fd, <const sockaddr *>PyBytes_AS_STRING(name), <socklen_t>PyBytes_GET_SIZE(name)) == 0:
+        return fd, 0
+    code = errno
+    if code == EINPROGRESS:
+        code = progress(fd)
+    if code != 0 and code != EINPROGRESS:
+        close(fd)
+        return NO_FD, code
+    return fd, code
+
+
+cpdef int progress(int fd):
+    cdef pollfd look
+    cdef int code = 0
+    cdef socklen_t size = sizeof(code)
+    look.fd = fd
+    look.events = POLLOUT
+    look.revents = 0
+    if poll(&look, 1, 0) <= 0:
+        return EINPROGRESS
+    if getsockopt(fd, SOL_SOCKET, SO_ERROR, &code, &size) < 0:
+        return errno
+    return code
+
+
+cdef class HeadStart:
+    cdef readonly int fd             # owned; -1 if nobody is reached, or once it is given away
+    cdef readonly bytes said
+
+    def __cinit__(self, *_):
+        self.fd = NO_FD
+        self.said = b""
+
+    def __init__(self, int family, bytes name not None, tuple settings not None, bytes greeting not None):
+        cdef Py_ssize_t size
+        cdef int code
+        if self.fd >= 0:
+            raise RuntimeError("it has begun")
+        self.fd, code = dial(family, name, settings)
+        if code == 0 and not leads_to_itself(self.fd):
+            size = send(self.fd, PyBytes_AS_STRING(greeting), PyBytes_GET_SIZE(greeting), MSG_DONTWAIT | MSG_NOSIGNAL)
+            if size > 0:
+                self.said = greeting[:size]
+
+    def __dealloc__(self):
+        self.close()
+
+    def take(self):
+        cdef int fd = self.fd
+        self.fd = NO_FD
+        return fd
+
+    cpdef close(self):
+        if self.fd >= 0:
+            close(self.fd)
+            self.fd = NO_FD
+
+
+cdef bint leads_to_itself(int fd) noexcept:
+    cdef sockaddr_storage ours, theirs
+    cdef socklen_t size = sizeof(ours), other = sizeof(theirs)
+    if getsockname(fd, <sockaddr *>&ours, &size) < 0 or getpeername(fd, <sockaddr *>&theirs, &other) < 0:
+        return False
+    return size == other and size > sizeof(unsigned short) and memcmp(&ours, &theirs, size) == 0
 
 
 cdef class HandshakePoller:

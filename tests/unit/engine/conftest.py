@@ -18,4 +18,5 @@ def reports(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str, str]]:
         seen.append((kind, endpoint, str(reason or "")))
 
     monkeypatch.setattr(Reporter, "emit", record)
+    monkeypatch.setattr(Reporter, "is_read", True)
     return seen

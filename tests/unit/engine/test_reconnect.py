@@ -5,55 +5,51 @@ import asyncio
 import pytest
 
 import omq.asyncio as omq
-from omq.engine import dialer, dialer_base
+from omq.engine import dialer_base
 from omq.engine.lifecycle import DialerState
 from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, accept, listening, port_of
 
 
-async def test_the_interval_grows_up_to_its_ceiling(make, monkeypatch, free_place):
-    slept = []
-    real = asyncio.sleep
+@pytest.fixture
+def pauses(monkeypatch):
+    """The pauses of every dialer, without jitter; none of them lasts."""
+    asked, real = [], dialer_base.Backoff.next
 
-    async def sleep(delay, *rest):
-        slept.append(delay)
-        await real(0, *rest)
+    def step(backoff, outcome):
+        asked.append(real(backoff, outcome))
+        return 0.001
 
-    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
+    monkeypatch.setattr(dialer_base.Backoff, "next", step)
     monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
+    return asked
+
+
+@pytest.mark.parametrize("monitored", [True, False])
+async def test_the_interval_grows_up_to_its_ceiling(make, pauses, free_place, monitored):
     push = make(omq.PUSH, connect=free_place, reconnect_interval=(0.1, 0.5))
-    while len(slept) < 6:
-        await real(0.001)
-    assert slept[:5] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
+    monitor = push.monitor() if monitored else None
+    await until(lambda: len(pauses) >= 6)
+    assert pauses[:5] == pytest.approx([0.1, 0.2, 0.4, 0.5, 0.5])
     push.stop()
+    if monitor is not None:
+        monitor.close()
 
 
-async def test_the_interval_starts_anew_after_a_handshake(make, monkeypatch, free_place):
+async def test_the_interval_starts_anew_after_a_handshake(make, pauses, free_place):
     """A peer that served for a while and left is dialled after the first interval, not after the last one."""
-    slept = []
-    real = asyncio.sleep
-
-    async def sleep(delay, *rest):
-        slept.append(delay)
-        await real(0, *rest)
-
-    monkeypatch.setattr(dialer_base.random, "uniform", lambda low, high: high)
     pull = make(omq.PULL, bind=free_place)
     where = pull.endpoints[0]
     push = make(omq.PUSH, connect=where, reconnect_interval=(0.01, 5.0))
     await push.wait_connected(timeout=5)
-    monkeypatch.setattr(dialer.asyncio, "sleep", sleep)
     pull.stop()
-    while len(slept) < 4:
-        await real(0.001)
+    await until(lambda: len(pauses) >= 4)
     pull = make(omq.PULL, bind=where)
-    while not push.peers:
-        await real(0.001)
-    slept.clear()
+    await until(lambda: push.peers)
+    pauses.clear()
     pull.stop()
-    while not slept:
-        await real(0.001)
-    assert slept[0] == pytest.approx(0.01)
+    await until(lambda: pauses)
+    assert pauses[0] == pytest.approx(0.01)
     push.stop()
 
 

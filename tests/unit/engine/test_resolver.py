@@ -8,9 +8,10 @@ import threading
 import pytest
 
 import omq.asyncio as omq
+from omq.engine import resolver as resolver_module
 from omq.engine.resolver import Resolver, reach
 from omq.transport import Lookup
-from tests.unit.conftest import on_both_loops
+from tests.unit.conftest import on_both_loops, until
 
 
 def lookup(host):
@@ -57,9 +58,9 @@ async def test_answers_and_failures():
     both = await asyncio.gather(*(resolver.resolve(loop, lookup("127.0.0.1")) for _ in range(2)))
     assert both[0][0][4] == ("127.0.0.1", 80)
     assert both[0] is both[1]
-    assert await resolver.resolve(loop, lookup("127.0.0.1")) is not both[0]
-    with pytest.raises(OSError, match="nown"):
-        await resolver.resolve(loop, lookup("no such host"))
+    for _ in range(2):
+        with pytest.raises(OSError, match="nown"):
+            await resolver.resolve(loop, lookup("no such host"))
     with pytest.raises(UnicodeError):
         await resolver.resolve(loop, lookup("a" * 70 + ".example"))
 
@@ -116,3 +117,31 @@ async def test_refusals():
         sock.setblocking(False)
         with pytest.raises(FileNotFoundError):
             await reach(loop, sock, f"/nonexistent/{os.getpid()}")
+
+
+@on_both_loops
+async def test_an_answer_holds_for_a_moment(monkeypatch):
+    """Many dialers ask for the name of one absent peer, each ten times a second."""
+    asked = []
+
+    def look_up(host, port, **hints):
+        asked.append(host)
+        if host == "nobody":
+            raise socket.gaierror(socket.EAI_NONAME, "unknown")
+        return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{len(asked)}", port))]
+
+    monkeypatch.setattr(socket, "getaddrinfo", look_up)
+    monkeypatch.setattr(resolver_module, "FRESH", 0.2)
+    loop = asyncio.get_running_loop()
+    resolver = Resolver()
+    first = await resolver.resolve(loop, lookup("peer"))
+    assert await resolver.resolve(loop, lookup("peer")) == first
+    errors = []
+    for _ in range(2):
+        with pytest.raises(socket.gaierror, match="unknown") as caught:
+            await resolver.resolve(loop, lookup("nobody"))
+        errors.append(caught.value)
+    assert errors[0] is not errors[1]  # each has a traceback of its own
+    assert asked == ["peer", "nobody"]
+    await until(lambda: loop.time() > resolver._known[("nobody", 80, *lookup("nobody").hints.items())][0])
+    assert await resolver.resolve(loop, lookup("peer")) != first  # the peer has moved
