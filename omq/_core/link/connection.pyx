@@ -151,7 +151,7 @@ cdef class Connection(Receiver):
             close(self.fd)
             self.fd = NO_FD
         self._backlog = None
-        self.send_queue = None
+        self.send_queue = self.home = None
         self._send_buffer.clear()
 
     cdef int _part_with_threads(self) except -1:
@@ -530,7 +530,8 @@ cdef class Connection(Receiver):
             if self.send_queue is not None:
                 self.send_queue.blocked(self)
         elif status == FLUSH_ENDED:
-            self.home.recall(self)  # the reading side finds the end
+            if self.home is not None:
+                self.home.recall(self)  # the reading side finds the end
         else:
             # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
             # the end; a message that has begun to leave is lost.

@@ -62,7 +62,7 @@ cdef class Pipe(ObjectPeer):
         cdef Pipe partner = self.partner
         self.lost = True
         self.writable = False
-        self.send_queue = None
+        self.send_queue = self.home = None
         if partner is not None:
             self.partner = None
             partner.partner = None
