@@ -327,8 +327,9 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _has_delivered(self) -> bool:
         """Whether the peers' kernels have everything that was accepted, for good. No call accepts more."""
-        sessions = tuple(self._engine.pattern.sessions)
-        return self._engine.pattern.idle and all(_parts_cleanly(session.peer) for session in sessions)
+        # All sessions count: also one that has left routing may have something to deliver.
+        sessions = tuple(self._engine._sessions)
+        return self._engine.pattern.idle and all(_parts_cleanly(session) for session in sessions)
 
     def _close_later(self, linger: float | None) -> None:
         """Runs on the I/O thread: nobody waits."""
@@ -488,8 +489,10 @@ def _dial(io: IoThread, engine: Engine, route: ConnectRoute, head_start: HeadSta
         engine.endpoints.dial_once(route, head_start)
 
 
-def _parts_cleanly(peer: Any) -> bool:
-    return bool(peer.parts_cleanly)
+def _parts_cleanly(session: Any) -> bool:
+    """Whether a session has nothing to deliver; one amid its handshake has no peer yet, and what waits is in the queue."""
+    peer = getattr(session, "peer", None)
+    return peer is None or bool(getattr(peer, "parts_cleanly", True))
 
 
 # The types, one line each; `omq.types.TRAITS` says the rest.
