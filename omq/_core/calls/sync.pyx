@@ -568,7 +568,7 @@ cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, l
     if ready < 0 and errno != EINTR:
         raise TransportError(errno, os.strerror(errno))
     PyErr_CheckSignals()
-    return ready
+    return max(ready, 0)  # a signal whose handler raises nothing: look again
 
 
 def wait_for_any(list cores not None, int events, object timeout, ReadableEvent room):
