@@ -490,7 +490,7 @@ def _dial(io: IoThread, engine: Engine, route: ConnectRoute, head_start: HeadSta
 
 
 def _parts_cleanly(session: Any) -> bool:
-    """Whether a session has nothing to deliver; one amid its handshake has no peer yet, and what waits is in the queue."""
+    """Whether a session has nothing to deliver; before the end of its handshake it has no peer, and no messages."""
     peer = getattr(session, "peer", None)
     return peer is None or bool(getattr(peer, "parts_cleanly", True))
 

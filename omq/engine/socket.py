@@ -536,10 +536,19 @@ class Engine(StateMachine[SocketState]):
             gone = [session.half_close() for session in tuple(self._sessions)]
         return all(gone)
 
+    def _introduce(self) -> None:
+        """Makes itself known to its parts, weakly: they live no longer than the whole, and do not keep it."""
+        whole = weakref.proxy(self)
+        for part in (self.reporter, self.heartbeat, self.authenticator, self._linger):
+            part._engine = whole
+        self.endpoints._found = weakref.ref(self)
+
     def stop(self) -> None:
         """Ends everything at once, in one order, once."""
         if self.closed:
             return
+        # The garbage collector has cleared weak references to what it ends before a finalizer comes here.
+        self._introduce()
         self.move(SocketState.CLOSED)
         # The stack runs the last step first, and each step, whatever the others raise.
         with contextlib.ExitStack() as steps:

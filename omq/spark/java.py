@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from typing import Final
-
-from omq.unpatched import subprocess
 
 OLDEST: Final = 17  # the first release that Spark 4 runs on
 PACKAGE: Final = "openjdk-17-jre-headless"

@@ -155,7 +155,7 @@ def nothing_to_collect() -> Iterator[None]:
 def living() -> Counter[str]:
     """How many objects of omq's there are that an ended socket is not to leave behind, by type."""
     kinds = (type(one) for one in gc.get_objects())
-    return Counter(kind.__qualname__ for kind in kinds if kind.__module__.startswith(OURS))
+    return Counter(kind.__qualname__ for kind in kinds if str(kind.__module__).startswith(OURS))
 
 
 # ---------------------------------------------------------------------- peers that are no sockets of omq's

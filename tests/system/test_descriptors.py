@@ -14,7 +14,8 @@ import omq, omq.asyncio, uvloop
 
 def table():
     found = {}
-    for fd in os.listdir("/proc/self/fd"):
+    own = {str(fd) for context in omq.Context._all for fd in context.background.descriptors}
+    for fd in set(os.listdir("/proc/self/fd")) - own:
         with contextlib.suppress(FileNotFoundError):  # the listing's own
             found[int(fd)] = os.readlink(f"/proc/self/fd/{fd}")
     return found

@@ -48,7 +48,7 @@ ASYNC = {"asyncio", "uvloop"}
 #: What gevent and eventlet patch: `omq.unpatched` has it as it was. Commands are programs of their own.
 PATCHED = {"_thread", "queue", "select", "selectors", "socket", "subprocess", "threading"}
 UNPATCHED = "omq.unpatched"
-MAY_BE_PATCHED = ("omq.cli", "omq.spark.demo", "omq.goby.protobuf.generate", UNPATCHED)
+MAY_BE_PATCHED = ("omq.cli", "omq.spark.demo", "omq.spark.java", "omq.goby.protobuf.generate", UNPATCHED)
 IO = ASYNC | PATCHED | {"ssl"}
 CLOCK = {"time", "datetime"}
 #: What a room may not import from outside the package.
@@ -67,6 +67,7 @@ LONGEST_FILE = 660  # lines; what is longer has two jobs
 #: Files with one job that is longer, each with the reason why nothing can be taken out: LONGEST_JOB lines at most.
 LONG_JOBS = {
     "omq._core.queues.peer": "a peer and its two queues hold one another, which takes one compiled module",
+    "omq._core.link.connection": "what leaves, and what comes back of it, is one descriptor's and one batch's",
     "omq._core.wire.frame_reader": "frames stand in the slabs as they came until they are taken",
 }
 LONGEST_JOB = 900

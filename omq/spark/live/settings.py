@@ -66,6 +66,7 @@ _ELSEWHERE: Final = {
     "send_hwm": WRITES,
     "send_timeout": WRITES,
     "linger": WRITES,
+    "error_linger": WRITES,
     "recv_hwm": READS,
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import select
 import threading
 
@@ -191,12 +192,14 @@ def test_a_message_that_waits_when_the_descriptor_is_given_back_and_asked_for_ag
     assert not _readable(fd)
 
 
-def test_a_descriptor_is_not_given_back_to_a_closed_socket(twin, endpoint):
+def test_the_descriptor_of_a_closed_socket_stays_until_it_is_given_back(twin, endpoint):
     pull = twin("PULL", bind=endpoint)
     fd = pull.fileno()
     pull.close()
-    pull.release_fileno()
     assert _readable(fd)
+    pull.release_fileno()
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(fd)
 
 
 def test_the_descriptor_of_a_socket_that_closes_wakes_who_waits_for_it(twin, endpoint):

@@ -479,8 +479,7 @@ async def test_close_delivers_after_an_attempt_was_cancelled(make, free_place):
     push = make(omq.PUSH, connect=free_place, reconnect_interval=0.001)
     await push.send(b"x")
     ((dialer,),) = push._engine.endpoints.dialers.values()
-    while dialer.state is not DialerState.CONNECTING or not dialer._reaching:  # noqa: ASYNC110
-        await asyncio.sleep(0)
+    await until(lambda: dialer.state is DialerState.WAITING)
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
     await until(dialer._task.done)

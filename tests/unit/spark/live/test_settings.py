@@ -206,6 +206,7 @@ EVERY: dict[str, tuple[str, Any]] = {
     "send_timeout": ("1.5", 1.5),
     "recv_timeout": ("2", 2.0),
     "linger": ("0", 0.0),
+    "error_linger": ("2", 2.0),
     "identity": ("me", b"me"),
     "reconnect_interval": ("0.5,4", (0.5, 4.0)),
     "reconnect_stop": ("refused, after disconnect", frozenset({"refused", "after disconnect"})),
