@@ -210,9 +210,7 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize(
-    ("count", "size", "peers"), [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1), (400, 50_000, 2)]
-)
+@pytest.mark.parametrize(("count", "size", "peers"), [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1)])
 def test_what_was_accepted_leaves(
     context: zmq.Context[Any], count: int, size: int, peers: int, twin: str, how: str
 ) -> None:
