@@ -49,7 +49,7 @@ cdef extern from *:
     bint omq_has_ended(int fd) noexcept nogil
 
 cdef enum:
-    LOOK_NS = 100000         # nanoseconds after a look during which no other is made: it takes half a microsecond
+    LOOK_NS = 100000         # nanoseconds after a look, which is a system call, during which no other is made
     VECTOR = 64              # segments that one system call takes
     FIRST_SEGMENTS = 16
     IDLE_LOOKS = 10          # looks without messages after which the background thread looks no more
