@@ -276,7 +276,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     @property
     def closed(self) -> bool:
-        """Whether the socket is closed, or closing."""
+        """Returns whether the socket is closed, or closing."""
         return self._engine.closing or bool(SyncCore.closed.__get__(self))
 
     @property
@@ -326,7 +326,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         return len(io.leaving) < _LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
 
     def _has_delivered(self) -> bool:
-        """Whether the peers' kernels have everything that was accepted, for good. No call accepts more."""
+        """Returns whether the peers' kernels have everything that was accepted, for good. No call accepts more."""
         # All sessions count: also one that has left routing may have something to deliver.
         sessions = tuple(self._engine._sessions)
         return self._engine.pattern.idle and all(_parts_cleanly(session) for session in sessions)

@@ -105,7 +105,7 @@ class SocketBase:
 
     @property
     def _is_served(self) -> bool:
-        """Whether there is, or is about to be, a loop that the engine lives in."""
+        """Returns whether there is, or is about to be, a loop that the engine lives in."""
         return self._engine.in_loop
 
     def _end_dropped(self) -> None:

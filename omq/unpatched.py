@@ -54,7 +54,7 @@ class Unpatched:
 
 
 def is_patched() -> bool:
-    """Whether gevent or eventlet has replaced parts of the standard library."""
+    """Returns whether gevent or eventlet has replaced parts of the standard library."""
     loaded = sys.modules
     gevent = loaded.get("gevent.monkey")
     if gevent is not None and any(map(gevent.is_module_patched, ("_thread", "time", "select", "socket", "queue"))):

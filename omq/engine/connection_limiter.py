@@ -62,7 +62,7 @@ class ConnectionLimiter:
 
     @property
     def full(self) -> bool:
-        """Whether as many handshakes as may be are under way."""
+        """Returns whether as many handshakes as may be are under way."""
         limit = self._options.max_handshakes
         return limit is not None and len(self._strangers) >= limit
 

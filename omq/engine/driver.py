@@ -88,7 +88,7 @@ class Driver(Protocol):
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the socket is gone, or is being dropped at this very moment."""
+        """Returns whether the socket is gone, or is being dropped at this very moment."""
         ...
 
     def hold(self, core: Any) -> None:
@@ -241,7 +241,7 @@ class CallerDriver:
 
     @property
     def is_orphaned(self) -> bool:
-        """Whether the socket is gone, or is being dropped at this very moment."""
+        """Returns whether the socket is gone, or is being dropped at this very moment."""
         return self._core() is None
 
     def hold(self, core: SyncCore) -> None:

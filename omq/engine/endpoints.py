@@ -163,7 +163,7 @@ class Endpoints:
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
     def may_dial_later(self, route: ConnectRoute) -> bool:
-        """Whether `dial_once` will not fail, and its effect not show before it has had time; on any thread.
+        """Returns whether `dial_once` will not fail, and its effect not show before it has had time; on any thread.
 
         A name that is connected already may have other options, and the two ends of a pipe see each other at once.
         """
@@ -299,7 +299,7 @@ class Endpoints:
 
     @property
     def are_inproc(self) -> bool:
-        """Whether they are all in this process."""
+        """Returns whether they are all in this process."""
         return all(isinstance(one, InprocDialer | InprocListener) for one in self._all())
 
     @property

@@ -279,7 +279,7 @@ class IoThread:
 
     @property
     def is_current(self) -> bool:
-        """Whether the caller runs on this very thread."""
+        """Returns whether the caller runs on this very thread."""
         return threading.get_ident() == self._thread
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:

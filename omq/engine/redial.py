@@ -41,7 +41,7 @@ class Redialled(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing has changed since the last attempt, and nobody wants to be told of the next one."""
+        """Returns whether nothing has changed since the last attempt, and nobody wants to be told of the next one."""
         ...
 
     def next_pause(self) -> float:

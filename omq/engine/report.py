@@ -44,7 +44,7 @@ class Reporter:
 
     @property
     def is_read(self) -> bool:
-        """Whether there are monitors, or each event is logged."""
+        """Returns whether there are monitors, or each event is logged."""
         return bool(self._monitors) or log.isEnabledFor(logging.DEBUG)
 
     def add(self, monitor: Monitor) -> None:

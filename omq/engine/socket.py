@@ -251,7 +251,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def dials_silently(self) -> bool:
-        """Whether it runs, and nobody is told of attempts to connect."""
+        """Returns whether it runs, and nobody is told of attempts to connect."""
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:

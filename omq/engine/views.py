@@ -205,7 +205,7 @@ class LivingSocket(RoutingSocket, Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing of it lives any more."""
+        """Returns whether nothing of it lives any more."""
         ...
 
     @property
@@ -290,7 +290,7 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
 
     @property
     def dials_silently(self) -> bool:
-        """Whether it runs, and nobody is told of attempts to connect."""
+        """Returns whether it runs, and nobody is told of attempts to connect."""
         ...
 
     def is_last(self, session: Session | None) -> bool:

@@ -160,7 +160,7 @@ class Pattern:
 
     @property
     def idle(self) -> bool:
-        """Whether everything that was accepted for sending has left; on any thread."""
+        """Returns whether everything that was accepted for sending has left; on any thread."""
         if self.send_queue is None:
             return True
         return self.send_queue.idle and not any(session.peer.unsent for session in tuple(self.sessions))

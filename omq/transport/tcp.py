@@ -494,7 +494,7 @@ def _host(text: str, wildcards: bool) -> str | None:
 
 
 def _has_labels(host: str) -> bool:
-    """Whether a host name consists of labels that a resolver takes, as Python's IDNA codec sees it.
+    """Returns whether a host name consists of labels that a resolver takes, as Python's IDNA codec sees it.
 
     The codec itself would make another exception of what a signal handler raises in it.
     """

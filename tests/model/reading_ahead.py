@@ -68,7 +68,7 @@ class ReadingAhead:
         return not w.stopped and w.waiting + len(w.ahead) < self.case.hwm
 
     def _readable(self, w: Any) -> bool:
-        """Whether the socket's epoll set has an event."""
+        """Returns whether the socket's epoll set has an event."""
         return not w.closed and (bool(w.kernel and not w.stopped) or w.event)
 
     def initial(self) -> State:

@@ -42,7 +42,7 @@ SHOWN = 40  # objects that a failure lists
 
 
 def is_ours(found: Any) -> bool:
-    """Whether an object is omq's: of a type of its own, or code of its own that runs, or could be called."""
+    """Returns whether an object is omq's: of a type of its own, or code of its own that runs, or could be called."""
     kind = type(found)  # `isinstance` would ask a weak proxy's object, which may be gone
     if kind is types.FrameType:
         return found.f_code.co_filename.startswith(PACKAGE)
@@ -329,7 +329,7 @@ def fails(client: Any) -> None:
 
 
 def is_redialled(client: Any) -> bool:
-    """Whether a dialer has left its attempts to the loop's redialler: nobody is told of them."""
+    """Returns whether a dialer has left its attempts to the loop's redialler: nobody is told of them."""
     return any(dialer._answer for dialers in client._engine.endpoints.dialers.values() for dialer in dialers)
 
 

@@ -54,7 +54,7 @@ class Connection(Receiver):
 
     @property
     def parts_cleanly(self) -> bool:
-        """Whether the peer has everything that was accepted for it, and closing destroys nothing there."""
+        """Returns whether the peer has everything that was accepted for it, and closing destroys nothing there."""
 
     def start(self, received: bytes) -> None:
         """Joins the epoll set.

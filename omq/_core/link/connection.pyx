@@ -265,7 +265,7 @@ cdef class Connection(Receiver):
 
     @property
     def parts_cleanly(self):
-        """Whether the peer has everything that was accepted for it, and closing destroys nothing there."""
+        """Returns whether the peer has everything that was accepted for it, and closing destroys nothing there."""
         if self.fd < 0 or self._broken:
             return True
         return self.untaken_bytes == 0 and not (

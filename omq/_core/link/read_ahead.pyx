@@ -137,7 +137,7 @@ cdef class ReadAhead:
     # ------------------------------------------------------------------ the background thread's side
 
     cdef bint is_full(self) noexcept nogil:
-        """Whether nothing more may be read ahead."""
+        """Returns whether nothing more may be read ahead."""
         return (self._halted or (self.hwm and self.waiting + self.messages >= self.hwm) or self.bytes >= self.limit
                 or load(&self.budget.used) >= self.budget.most)
 
@@ -332,7 +332,7 @@ cdef class ReadAhead:
             self._answer()
 
     cdef bint _is_open(self) noexcept nogil:
-        """Whether an answer does no harm: as far as can be known the peer has not closed."""
+        """Returns whether an answer does no harm: as far as can be known the peer has not closed."""
         cdef long long holds
         return not self.resets or (not self.behind and outlook(self.send_buffer.fd, &holds) == CLEAR)
 

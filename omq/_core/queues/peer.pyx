@@ -100,7 +100,7 @@ cdef class Peer:
         return False
 
     cdef bint has_ahead(self) noexcept:
-        """Whether bytes were read ahead of its owner that may be taken now."""
+        """Returns whether bytes were read ahead of its owner that may be taken now."""
         return False
 
     cdef int complain(self, object error) except -1:
@@ -214,7 +214,7 @@ cdef class Peer:
         return []
 
     cdef bint holds_more(self) noexcept:
-        """Whether its kernel is full, and it can take messages all the same."""
+        """Returns whether its kernel is full, and it can take messages all the same."""
         return False
 
     def take_back(self):
