@@ -2,14 +2,14 @@
 
 An owner that works, in Python or in a C function that keeps the GIL, keeps its event loop or the I/O thread from the
 descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where events have
-stood in a set for some 10 ms and no thread with the GIL has looked there more than a few times, the owner is taken to
+stood in a set for some 10 ms and no thread with the GIL has looked there meanwhile, the owner is taken to
 be away:
 
 - what the kernel has is read ahead (`read_ahead.pyx`), and PINGs among it are answered;
 - what was accepted beyond the kernel's room is written as soon as there is room, and so is a batch in which messages
   gather until the loop's turn ends.
 
-When the set is looked at often enough again the thread withdraws. While an owner serves its socket in time this thread wakes
+When the set is looked at again the thread withdraws. While an owner serves its socket in time this thread wakes
 up a few times a second at most, and never where nothing comes.
 """
 
@@ -77,7 +77,7 @@ cdef enum:
     GRACE_NS = 10000000       # see Background.grace_ns
     REST_NS = 20000000        # see Background.rest_ns
     LONGEST_REST = 4          # times that long: the longest rest
-    FEW = 4                   # looks of others at a set in that time below which its events may stand for too long
+    FEW = 1                   # looks of others at a set in that time below which its owner is taken to be away
     AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
     CALM_NS = 1000000000      # nanoseconds without an event after which the next rest is the first again
     MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
