@@ -29,7 +29,7 @@ _SPENT = 1000  # dialers that may be remembered after their end
 
 
 class ConnectRoute(NamedTuple):
-    """What a call of `connect` asks for, once it is understood.
+    """The parsed arguments of one call of `connect`.
 
     Attributes:
         name: The endpoint, as a text.
@@ -156,7 +156,7 @@ class Endpoints:
         return route.name
 
     def route(self, text: str, given: Mapping[str, Any] | None = None) -> ConnectRoute:
-        """What `connect` with these arguments means; on any thread."""
+        """Parses the arguments of `connect`; on any thread."""
         endpoint = parse_endpoint(text, bind=False)
         transport = transport_of(endpoint)
         options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
@@ -293,7 +293,7 @@ class Endpoints:
 
     @property
     def names(self) -> list[str]:
-        """Where what was accepted may go: what is connected, or is being left, and what is bound."""
+        """The endpoints that accepted messages may go to: connected, being left, or bound."""
         leaving = (dialer.endpoint for dialer in self.leaving)
         return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
 

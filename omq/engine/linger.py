@@ -86,7 +86,7 @@ class Linger:
             log.warning("%s has dropped %s: %s", self._engine.socket_type.value, unsent, why)
 
     def _unsent(self) -> str:
-        """What has not left, and where it was to go; empty if all has."""
+        """Returns what has not left, and for which endpoints, as text; empty if everything has."""
         engine = self._engine
         with engine.lock:
             if engine.closed or engine.drained:

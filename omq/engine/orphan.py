@@ -44,7 +44,7 @@ class IoClosing:
 
 
 class Foster(Protocol):
-    """What gives an orphan a thread: a context."""
+    """A context, which has a thread for orphans."""
 
     @property
     def io_thread(self) -> IoThread: ...

@@ -271,7 +271,7 @@ class NamedEndpoints(Protocol):
 
     @property
     def names(self) -> list[str]:
-        """What is connected, is being left, or is bound."""
+        """The endpoints that are connected, being left, or bound."""
         ...
 
 
@@ -432,7 +432,7 @@ class LingeringSocket(LivingSocket, Protocol):
 
     @property
     def endpoints(self) -> NamedEndpoints:
-        """Where what was accepted may go."""
+        """The endpoints that accepted messages may go to."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from tests.model.explorer import State, Step
 
 @dataclass(frozen=True)
 class Case:
-    """Who is there.
+    """The peer, and the limits of the connection.
 
     Attributes:
         sends: Messages that the peer sends.

@@ -160,7 +160,7 @@ def test_what_both_marks_hold_is_not_lost(
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("twin", TWINS)
 def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) -> None:
-    """What is read ahead is bounded: a sender that is not read any more stops."""
+    """Reading ahead is bounded: a sender that is not read any more stops."""
     with context.socket(zmq.PUSH) as push:
         push.sndhwm = 1
         endpoint = bound(push, "ipc")
