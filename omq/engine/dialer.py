@@ -14,7 +14,7 @@ from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState
 from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
-from omq.engine.resolver import FRESH, connected, reach
+from omq.engine.resolver import FRESH, connected, reach, resolver_of
 from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
 from omq.event import EventKind
@@ -255,7 +255,7 @@ class Dialer(DialerBase):
 
     async def _resolve(self, lookup: Lookup) -> list[AddrInfo]:
         try:
-            return await redialler_of(self.engine.loop).resolver.resolve(self.engine.loop, lookup)
+            return await resolver_of(self.engine.loop).resolve(self.engine.loop, lookup)
         except OSError as error:
             raise refusal(ConnectError, self.endpoint, error) from error
 

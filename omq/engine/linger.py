@@ -60,8 +60,8 @@ class Linger:
             if report is not None and not loop.is_closed():
                 report.cancel()
         if self._reported:
-            over = deadline is not None and loop.time() >= deadline
-            self.report_lost("linger is over" if over else "no peer can come for it")
+            # Not by the clock: a timer of uvloop's may come a fraction of a millisecond early.
+            self.report_lost("linger is over" if self._engine.may_have_peers else "no peer can come for it")
         await self._say_goodbye(deadline)
 
     def report_again(self) -> None:

@@ -17,8 +17,6 @@ import weakref
 from typing import Final, Protocol
 
 from omq._core.link.handshake_io import dial
-from omq.engine.resolver import Resolver
-from omq.engine.weak_callback import weak_callback
 from omq.transport import Address
 from omq.unpatched import threading
 
@@ -66,33 +64,32 @@ class Redial:
         until: When the address has to be looked up again, in seconds of `time.monotonic()`.
 
     Attributes:
-        over: Whether there are to be no more.
+        owner: The dialer; `None` if there are to be no more attempts.
         waits: Whether it is among those that the `Redialler` has.
     """
 
-    __slots__ = ("address", "over", "owner", "slack", "until", "waits")
+    __slots__ = ("address", "owner", "slack", "until", "waits")
 
     def __init__(self, owner: Redialled, address: Address, until: float) -> None:
-        self.owner = weakref.ref(owner)
+        self.owner: Redialled | None = owner
         self.address = address
         self.until = until
         self.slack = 0.0
-        self.over = False
         self.waits = False
 
 
 class Redialler:
     """The dialers of one loop that wait for their next attempt; all is called on the loop's thread.
 
-    It lives as long as the loop, and does not keep it.
+    The timer keeps it, and with it the dialers and their sockets: what a loop has work for is no garbage. A finalizer
+    closes sockets, and the collector clears every weak reference to garbage before it calls one.
     """
 
     def __init__(self) -> None:
-        self.resolver = Resolver()
         self._heap: list[tuple[float, int, Redial]] = []
         self._serial = itertools.count()
         self._over = 0  # of the heap, what waits no more
-        self._timer: weakref.ref[asyncio.TimerHandle] | None = None  # it would keep the loop
+        self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf  # when that is
 
     def add(self, redial: Redial, pause: float) -> None:
@@ -103,12 +100,12 @@ class Redialler:
 
     def drop(self, redial: Redial) -> None:
         """The dialer does not wait any more. Where the loop is closed, on any thread."""
-        redial.over = True
+        redial.owner = None
         if not redial.waits:
             return
         self._over += 1
         if 2 * self._over >= len(self._heap):
-            self._heap = [one for one in self._heap if not one[2].over]
+            self._heap = [one for one in self._heap if one[2].owner is not None]
             heapq.heapify(self._heap)
             self._over = 0
         if not self._heap:
@@ -124,12 +121,11 @@ class Redialler:
             self._disarm()
             self._due = self._heap[0][0]
             pause = max(self._due - now, _NEXT)
-            self._timer = weakref.ref(asyncio.get_running_loop().call_later(pause, weak_callback(self._sweep)))
+            self._timer = asyncio.get_running_loop().call_later(pause, self._sweep)
 
     def _disarm(self) -> None:
-        timer = self._timer() if self._timer is not None else None
-        if timer is not None:
-            timer.cancel()
+        if self._timer is not None:
+            self._timer.cancel()
         self._timer = None
         self._due = math.inf
 
@@ -145,10 +141,9 @@ class Redialler:
                     break
                 redial = heapq.heappop(heap)[2]
                 redial.waits = False
-                owner = redial.owner()
-                if redial.over:
+                owner = redial.owner
+                if owner is None:
                     self._over -= 1
-                if redial.over or owner is None:
                     continue
                 if now >= redial.until or not owner.is_quiet:
                     owner.go_on_with(-1, 0)
@@ -163,12 +158,17 @@ class Redialler:
         self._arm(now)
 
 
-_redialler_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Redialler]] = weakref.WeakKeyDictionary()
+#: Weakly: the value must not keep its key.
+_redialler_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Redialler]]] = (
+    weakref.WeakKeyDictionary()
+)
 
 
 def redialler_of(loop: asyncio.AbstractEventLoop) -> Redialler:
-    """The one of a loop, which runs in this thread."""
+    """Returns the one of a loop, which runs in this thread."""
     found = _redialler_of.get(loop)
-    if found is None:
-        found = _redialler_of[loop] = Redialler()
-    return found
+    redialler = found() if found is not None else None
+    if redialler is None:
+        redialler = Redialler()
+        _redialler_of[loop] = weakref.ref(redialler)
+    return redialler

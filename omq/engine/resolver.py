@@ -14,7 +14,7 @@ import os
 import signal
 import weakref
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from omq._core.link.handshake_io import progress
 from omq.engine.weak_callback import weak_callback
@@ -132,6 +132,17 @@ class Resolver:
         if len(self._known) >= _QUESTIONS:
             self._known = {one: known for one, known in self._known.items() if known[0] > now}
         self._known[question] = now + FRESH, answer.result()
+
+
+_resolver_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Resolver]] = weakref.WeakKeyDictionary()
+
+
+def resolver_of(loop: asyncio.AbstractEventLoop) -> Resolver:
+    """Returns the one of a loop, which runs in this thread; it lives as long as the loop, and does not keep it."""
+    found = _resolver_of.get(loop)
+    if found is None:
+        found = _resolver_of[loop] = Resolver()
+    return found
 
 
 def _given(answer: Answer) -> list[AddrInfo]:
