@@ -366,7 +366,7 @@ cdef class LeaderCore:
                 self._drain()
                 if self.recv_queue is not None:
                     self.recv_queue.hurry()
-                self.poller.serve()
+                self.poller.stand_in()
                 self._tell()
         finally:
             self.lock.release()

@@ -29,7 +29,7 @@ cdef class Background
 cdef class WatchedSet:
     cdef Background _background      # the thread that watches it
     cdef int fd                      # the epoll set of a socket, owned; -1 once closed
-    cdef long long _serves           # how often a thread with the GIL has looked at it; atomic
+    cdef long long _serves           # how often the owner has looked at it; atomic
     cdef long long _ahead            # whether bytes were read ahead that no such thread was told of; atomic
     cdef int _event                  # eventfd in the set, owned: readable while that is so; -1: none was read yet
     # Guarded by the thread's mutex.
@@ -44,6 +44,7 @@ cdef class WatchedSet:
     cdef long long _armed            # likewise on the clock, when it last became quiet
     cdef long long _seen             # `_serves` when it fired, or a while ago
     cdef long long _seen_at          # likewise on the clock, when that was
+    cdef bint _contended             # another thread was reading one of its connections at the last look
     cdef void close(self) noexcept
     cdef bint _open_event(self) noexcept nogil
     cdef void signal(self) noexcept

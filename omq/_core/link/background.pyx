@@ -2,14 +2,14 @@
 
 An owner that works, in Python or in a C function that keeps the GIL, keeps its event loop or the I/O thread from the
 descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where events have
-stood in a set for some 10 ms and no thread with the GIL has looked there meanwhile, the owner is taken to
-be away:
+stood in a set for some 10 ms and the owner has not looked there meanwhile, it is taken to be away. A look of the
+I/O thread's does not count: that thread stands in, and while the owner works in Python it has the GIL every 5 ms only.
 
 - what the kernel has is read ahead (`read_ahead.pyx`), and PINGs among it are answered;
 - what was accepted beyond the kernel's room is written as soon as there is room, and so is a batch in which messages
   gather until the loop's turn ends.
 
-When the set is looked at again the thread withdraws. While an owner serves its socket in time this thread wakes
+When the owner looks again the thread withdraws. While an owner serves its socket in time this thread wakes
 up a few times a second at most, and never where nothing comes.
 """
 
@@ -77,8 +77,8 @@ cdef enum:
     GRACE_NS = 10000000       # see Background.grace_ns
     REST_NS = 20000000        # see Background.rest_ns
     LONGEST_REST = 4          # times that long: the longest rest
-    FEW = 1                   # looks of others at a set in that time below which its owner is taken to be away
     AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
+    CONTENDED_NS = 1000000    # likewise, where another thread was reading
     CALM_NS = 1000000000      # nanoseconds without an event after which the next rest is the first again
     MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
     PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up
@@ -437,7 +437,7 @@ cdef class Background:
 
     cdef bint _attend(self, void *watched, long long now) noexcept nogil:
         cdef long long serves = load(&(<WatchedSet>watched)._serves)
-        cdef bint served = serves - (<WatchedSet>watched)._seen >= FEW
+        cdef bint served = serves != (<WatchedSet>watched)._seen
         cdef Py_ssize_t moved
         if (<WatchedSet>watched)._mode == RESTING:
             (<WatchedSet>watched)._armed = now
@@ -452,8 +452,11 @@ cdef class Background:
             if now - (<WatchedSet>watched)._seen_at > self.grace_ns:
                 (<WatchedSet>watched)._seen, (<WatchedSet>watched)._seen_at = serves, now
             moved = self._serve(watched, now)
-            # An owner that has read and is away again may have made room that no event shows.
-            (<WatchedSet>watched)._due = now if moved >= MUCH_BYTES else now + AWAY_NS
+            # An owner that has read and is away again may have made room that no event shows. A thread that reads in
+            # its place may wait for the GIL meanwhile.
+            (<WatchedSet>watched)._due = now + (
+                0 if moved >= MUCH_BYTES else CONTENDED_NS if (<WatchedSet>watched)._contended else AWAY_NS
+            )
             return 0 < moved < MUCH_BYTES
         return False
 
@@ -463,6 +466,7 @@ cdef class Background:
         cdef Py_ssize_t moved = 0
         cdef int i, n
         cdef int turn
+        (<WatchedSet>watched)._contended = False
         for turn in range(ROUNDS):
             n = epoll_wait((<WatchedSet>watched).fd, events, EVENTS, 0)
             for i in range(n):
@@ -484,6 +488,9 @@ cdef class Background:
                 moved += (<ReadAhead>reader).send_buffer.flush_on()
             if event.events & (EPOLLIN | EPOLLHUP | EPOLLERR) and (<WatchedSet>watched)._open_event():
                 taken = (<ReadAhead>reader).take(now, self._view)
+                if taken < 0:
+                    (<WatchedSet>watched)._contended = True
+                    taken = 0
                 moved += taken
             pthread_mutex_lock(&self._mutex)
             if taken:

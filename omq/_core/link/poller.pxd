@@ -32,6 +32,7 @@ cdef class Poller:
     cdef void _close(self) noexcept
     cdef WatchedSet watched_by(self, Background background)
     cdef int serve(self) except -1
+    cdef int stand_in(self) except -1
     cdef int only_fd(self) noexcept
     cdef int look(self) except -1
     cdef int handle(self, epoll_event *events, int count) except -1

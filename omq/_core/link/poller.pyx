@@ -131,6 +131,11 @@ cdef class Poller:
 
     cdef int serve(self) except -1:
         """Handles events that are ready, without waiting."""
+        self._note_look()
+        return self._work(False)
+
+    cdef int stand_in(self) except -1:
+        """As `serve`, in a thread that stands in for the owner: it waits for the GIL while that works in Python."""
         return self._work(False)
 
     cdef int only_fd(self) noexcept:
@@ -139,6 +144,7 @@ cdef class Poller:
 
     cdef int look(self) except -1:
         """As `serve`, while messages wait: leaves out a peer that has enough of them unread."""
+        self._note_look()
         return self._work(True)
 
     cdef int _work(self, bint skims) except -1:
@@ -147,7 +153,6 @@ cdef class Poller:
         cdef Peer only = self._only
         if self.fd < 0 or self._busy:
             return 0
-        self._note_look()
         if self._has_ahead():
             self._take_ahead(skims)
         if only is not None and only.only_reads():

@@ -161,7 +161,7 @@ cdef class ReadAhead:
         return <char *>chunk + chunk.end
 
     cdef Py_ssize_t take(self, long long now, unsigned char *view) noexcept nogil:
-        """Reads what the kernel has, up to one turn's worth; returns how many bytes.
+        """Reads what the kernel has, up to one turn's worth; returns how many bytes, -1: another thread reads.
 
         *view* has VIEW_BYTES bytes. Where nothing may be read, the thread looks at what is there.
         """
@@ -169,7 +169,7 @@ cdef class ReadAhead:
         cdef long long holds
         cdef char *into
         if not self.enter():
-            return 0  # a thread reads
+            return -1
         if self.resets and not self.behind and outlook(self.send_buffer.fd, &holds) == CROWDED:
             self.behind = True
         while taken < TURN_BYTES and self.send_buffer.fd >= 0 and not self.is_full():
