@@ -636,7 +636,11 @@ cdef class LeaderCore:
             self._look_for_signals(blocked_call)
             return 1
         if n == 0 and not found:
-            return now_ns() < deadline
+            # The thread may have waited for the GIL since, next to threads that compute: another sleep would be one more
+            # such wait.
+            n = epoll_wait(fd, events, EVENTS, 0) if fd == self.poller.fd else 0
+            if n <= 0:
+                return now_ns() < deadline
         self._drain()
         self.looks += 1
         blocked_call.woken = True  # this call is awake: no signal is needed for what it finds

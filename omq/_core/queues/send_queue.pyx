@@ -17,6 +17,7 @@ from omq._core.queues.peer cimport TURN_MESSAGES, SendQueue, Peer
 
 from collections import deque
 import os
+import random
 
 from omq.errors import StateError
 
@@ -27,6 +28,11 @@ cdef enum:
     SOME = 2                 # peers up to which a publisher's batches are as large as those of other sockets
     MOST_IN_BATCH = 1024     # messages at which a batch leaves where a publisher has many peers
     SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
+
+
+# Not from the system each time: `os.urandom` lets the GIL go, and next to threads that compute it comes back late.
+_serials = random.Random()
+os.register_at_fork(after_in_child=_serials.seed)
 
 
 cdef object hold(const Part *parts, Py_ssize_t count):
@@ -338,7 +344,7 @@ cdef class RequestSendQueue(RoundRobin):
         self._relaxed = relaxed
         self._correlate = correlate
         # At random, as in libzmq: a late reply to an earlier socket of the same identity must match no request here.
-        self._serial = int.from_bytes(os.urandom(4), "big")
+        self._serial = _serials.getrandbits(32)
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
         return 0
