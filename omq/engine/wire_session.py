@@ -473,11 +473,8 @@ class WireSession(StateMachine[ConnectionState]):
             self._timer = self.engine.loop.call_later(linger, self.end)
         send_queue = self.engine.pattern.send_queue
         with self.engine.lock:
-            if send_queue is not None:
-                if self.engine.is_last(self):
-                    send_queue.entrust(self.peer)
-                else:
-                    send_queue.share(self.peer)
+            if send_queue is not None and self.engine.is_last(self):
+                send_queue.entrust(self.peer)
             self._withdraw()
         if not self.peer.unsent_bytes:
             self._part(_GLANCE)  # at once: the user has disconnected, and wants nothing more of it

@@ -210,11 +210,17 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
 @pytest.mark.timeout(90)
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize(("count", "size", "peers"), [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1)])
+@pytest.mark.parametrize(
+    ("count", "size", "peers"),
+    [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1), (900, 50_000, 3), (900, 3000, 2), (90, 1 << 20, 3)],
+)
 def test_what_was_accepted_leaves(
     context: zmq.Context[Any], count: int, size: int, peers: int, twin: str, how: str
 ) -> None:
-    """Accepted messages wait for the kernel's room alone, and never for their sender."""
+    """Accepted messages wait for the kernel's room alone, and never for their sender.
+
+    Where several peers are full they go to whichever has room first, each to one, and in order.
+    """
     pulls = [context.socket(zmq.PULL) for _ in range(peers)]
     endpoints = [bound(pull, "tcp") for pull in pulls]
     poller = zmq.Poller()
@@ -223,20 +229,153 @@ def test_what_was_accepted_leaves(
     sender = child(SENDER, twin, ",".join(endpoints), how, 2.0, count, size)
     assert sender.stdout is not None
     try:
-        got, last = 0, 0.0
-        while got < count:
+        got: dict[zmq.Socket[Any], list[int]] = {pull: [] for pull in pulls}
+        last = 0.0
+        while sum(map(len, got.values())) < count:
             ready = poller.poll(20_000)
-            assert ready, f"{got} of {count}"
+            assert ready, {pull: len(numbers) for pull, numbers in got.items()}
             for pull, _ in ready:
                 while True:
                     try:
-                        pull.recv(zmq.DONTWAIT)
+                        got[pull].append(int(pull.recv(zmq.DONTWAIT)[:8]))
                     except zmq.Again:
                         break
-                    got += 1
             last = time.monotonic()
+        assert sorted(sum(got.values(), [])) == [*range(count)]
+        assert all(numbers == sorted(numbers) for numbers in got.values())
         sent = float(sender.stdout.readline())
         assert last - sent < 1.0  # it was more than the two seconds
+    finally:
+        sender.kill()
+        sender.wait()
+        sender.stdout.close()
+        for pull in pulls:
+            pull.close()
+
+
+EARLY_SENDER = (
+    BUSY
+    + """
+twin, endpoint, how, count = sys.argv[1:]
+messages = [b"%08d" % i for i in range(int(count))]
+
+def work():
+    print(time.monotonic(), flush=True)
+    busy(how, 2.0)
+
+if twin == "blocking":
+    import omq
+    with omq.PUSH(send_hwm=0) as socket:
+        for message in messages:
+            socket.send(message)
+        socket.connect(endpoint)
+        socket.wait_connected(timeout=20)
+        work()
+else:
+    import omq.asyncio as omq
+    async def main():
+        async with omq.PUSH(send_hwm=0) as socket:
+            for message in messages:
+                await socket.send(message)
+            socket.connect(endpoint)
+            await socket.wait_connected(timeout=20)
+            work()
+    asyncio.run(main())
+"""
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how: str) -> None:
+    """More than one turn gives to a new connection: the next turn does not come."""
+    count = 3000
+    with context.socket(zmq.PULL) as pull:
+        endpoint = bound(pull, "tcp")
+        sender = child(EARLY_SENDER, twin, endpoint, how, count)
+        assert sender.stdout is not None
+        try:
+            begun = float(sender.stdout.readline())
+            for number in range(count):
+                assert pull.poll(20_000)
+                assert pull.recv() == b"%08d" % number
+            assert time.monotonic() - begun < 1.5
+        finally:
+            sender.kill()
+            sender.wait()
+            sender.stdout.close()
+
+
+SEALED_SENDER = (
+    BUSY
+    + """
+twin, endpoints, how, count, curve = sys.argv[1:]
+sizes = [0, 100, 4097, 70_000, 300_000]
+messages = [[b"%08d" % i, *[bytes([i % 256]) * sizes[(i + k) % 5] for k in range(i % 4)]] for i in range(int(count))]
+options = dict(connect=endpoints.split(","))
+if curve:
+    import omq
+    options["security"] = omq.CurveClient(server_key=curve.encode())
+
+def work():
+    print(time.monotonic(), flush=True)
+    busy(how, 2.0)
+
+if twin == "blocking":
+    import omq
+    with omq.PUSH(**options) as socket:
+        socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+        for message in messages:
+            socket.send_multipart(message)
+        work()
+else:
+    import omq.asyncio as omq
+    async def main():
+        async with omq.PUSH(**options) as socket:
+            await socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+            for message in messages:
+                await socket.send_multipart(message)
+            work()
+    asyncio.run(main())
+"""
+)
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("security", ["plain", "CURVE"])
+@pytest.mark.parametrize("peers", [1, 2])
+def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, security: str, twin: str) -> None:
+    """The thread without the GIL makes the same frames as the owner."""
+    count, public = 500, ""
+    pulls = [context.socket(zmq.PULL) for _ in range(peers)]
+    if security == "CURVE":
+        key, secret = zmq.curve_keypair()
+        public = key.decode()
+        for pull in pulls:
+            pull.curve_server, pull.curve_secretkey = True, secret
+    for pull in pulls:
+        pull.rcvhwm = 1
+    endpoints = [bound(pull, "tcp") for pull in pulls]
+    sender = child(SEALED_SENDER, twin, ",".join(endpoints), "with the GIL", count, public)
+    assert sender.stdout is not None
+    poller = zmq.Poller()
+    for pull in pulls:
+        poller.register(pull, zmq.POLLIN)
+    sizes = [0, 100, 4097, 70_000, 300_000]
+    try:
+        begun = float(sender.stdout.readline())
+        got = []
+        while len(got) < count:
+            ready = poller.poll(20_000)
+            assert ready, len(got)
+            got += [pull.recv_multipart() for pull, _ in ready]
+        assert time.monotonic() - begun < 1.5
+        for message in got:
+            i = int(message[0])
+            assert message[1:] == [bytes([i % 256]) * sizes[(i + k) % 5] for k in range(i % 4)]
+        assert sorted(int(message[0]) for message in got) == [*range(count)]
     finally:
         sender.kill()
         sender.wait()

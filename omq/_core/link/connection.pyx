@@ -35,6 +35,7 @@ from omq._core.link.background cimport Background
 from omq._core.link.flusher cimport Flusher
 from omq._core.queues.peer cimport RecvQueue
 from omq._core.wire.pool cimport Pool
+from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.link.poller cimport Poller
 from omq._core.link.read_ahead cimport ReadAhead
 from omq._core.link.receiver cimport Receiver
@@ -162,6 +163,7 @@ cdef class Connection(Receiver):
         if self._background is not None:
             self._background.forget(self._send_buffer)
             self._background = None
+        self._send_buffer.waiting = None
         if self._read_ahead is not None:
             self._read_ahead.clear()
             self._read_ahead = None
@@ -197,6 +199,7 @@ cdef class Connection(Receiver):
             return True
         if not self._parting:
             self._parting = True
+            self.feed_from(None)
             self._backlog = None
             self._end_read_ahead()
             self._read_ahead = None
@@ -228,6 +231,7 @@ cdef class Connection(Receiver):
         """Ends our side of the stream, so that the peer sends nothing more; what it has sent until then comes still."""
         if self.fd >= 0 and not (self.lost or self._broken):
             self._backlog = None
+            self.feed_from(None)
             self._broken = True  # for writing
             shutdown(self.fd, SHUT_WR)
             # What comes is bounded by what the kernels hold: it is taken also while the user is busy.
@@ -238,6 +242,7 @@ cdef class Connection(Receiver):
     def retire(self):
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
         self.send_queue = None
+        self.feed_from(None)
         self._retired = True
         self.flush()
         self._look_empty()  # the flusher may have written everything already, and tells nobody
@@ -284,18 +289,30 @@ cdef class Connection(Receiver):
         self.writable = False
         self._recalled = True
         messages = self._send_buffer.reclaim()
+        self._count_handed()
         self.messages_out -= len(messages)
         if greeting and messages:
             del messages[0]
         return messages
 
-    cdef list yield_back(self):
-        cdef list messages = self._send_buffer.reclaim()
-        self.messages_out -= len(messages)
-        return messages
+    cdef int feed_from(self, WaitingMessages waiting) except -1:
+        self._send_buffer.hold()
+        self._send_buffer.waiting = waiting
+        self._send_buffer.let_go()
+        return 0
 
-    cdef bint holds_more(self) noexcept:
-        return self._blocked and not (self._broken or self._recalled or self._owing or self.lost)
+    cdef int note_waiting(self) except -1:
+        if self._background is not None:
+            self._send_buffer.hold()
+            self._background.note(self._send_buffer)
+            self._send_buffer.let_go()
+        return 0
+
+    cdef int _count_handed(self) except -1:
+        """Counts the messages that the background thread has taken; the batch is held, or nobody else has it."""
+        self.messages_out += self._send_buffer.handed
+        self._send_buffer.handed = 0
+        return 0
 
     # ------------------------------------------------------------------ sending
 
@@ -318,6 +335,8 @@ cdef class Connection(Receiver):
             first = send_buffer.bytes == 0
             if count:
                 send_buffer.put_message(parts, count)
+                if send_buffer.waiting is not None and send_buffer.waiting.kept_out:
+                    send_buffer.waiting.end()  # the background thread may go on behind this one
             self.messages_out += 1
             status = self._decide(first)
             if send_buffer._foreign:
@@ -494,21 +513,19 @@ cdef class Connection(Receiver):
         return status
 
     cdef int _push(self) noexcept:
-        """Hands the held batch to the kernel. FLUSH_*."""
+        """Hands the held batch to the kernel. FLUSH_*. A large one is let go meanwhile, and held again."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
         # Once it has left routing, what was accepted is for this peer, which may have ended its side and read on.
         send_buffer.looks = self.home is not None and self.send_queue is not None and not self._recalled
         if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
             with nogil:
-                status = send_buffer.flush(self.fd)
+                status = send_buffer.push(self.fd)
+                # The GIL may take seconds to come back. Until then the background thread writes on.
+                drop_flag(&send_buffer._taken)
+            send_buffer.hold()
         else:
-            status = send_buffer.flush(self.fd)
-        if status == FLUSH_DONE:
-            send_buffer.stuck = False
-            send_buffer.want(send_buffer.interest & ~EPOLLOUT)
-        elif status == FLUSH_BLOCKED:
-            send_buffer.want(send_buffer.interest | EPOLLOUT)
+            status = send_buffer.push(self.fd)
         return status
 
     cdef int _after(self, int status) except -1:
@@ -728,7 +745,12 @@ cdef class Connection(Receiver):
         cdef int status = FLUSH_NOTHING
         if self.fd < 0 or self._broken:
             return 0
+        if self._flusher is not None and self._blocked and self._send_buffer.waiting is not None:
+            # What waits follows at once. Should the GIL not come back soon, the background thread goes on.
+            with nogil:
+                self._send_buffer.flush_on()
         self._send_buffer.hold()
+        self._count_handed()
         if self._send_buffer.bytes or self._blocked or self._send_buffer.stuck:
             status = self._push()
         self._send_buffer.let_go()

@@ -5,6 +5,7 @@ cimport cython
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.send_buffer cimport Part
+from omq._core.wire.waiting cimport WaitingMessages
 
 cdef enum:
     TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
@@ -38,7 +39,6 @@ cdef class Peer:
     cdef bint dirty                  # the send queue will flush it when the turn ends
     cdef bint more                   # take_part: another part of the same message follows
     cdef Py_ssize_t parked           # messages counted in SendQueue.parked for it
-    cdef Py_ssize_t held             # messages that it was given last, while its kernel was full
     cdef readonly long long messages_in
     cdef readonly long long messages_out
     cdef readonly long long bytes_in
@@ -74,8 +74,8 @@ cdef class Peer:
     cdef int send_frames(self, const Run *run) except -1
     cdef int settle_at(self, SendQueue home) except -1
     cdef list reclaim(self)
-    cdef list yield_back(self)
-    cdef bint holds_more(self) noexcept
+    cdef int feed_from(self, WaitingMessages waiting) except -1
+    cdef int note_waiting(self) except -1
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1

@@ -110,9 +110,6 @@ class SendQueue:
     def __init__(self, wait_queue: WaitQueue, *arguments: Any) -> None: ...
     @property
     def wait_queue(self) -> WaitQueue: ...
-    def share(self, peer: Peer) -> None:
-        """Takes back what *peer* has of messages for any peer and cannot send for now: there are others."""
-
     def entrust(self, peer: Peer) -> None:
         """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 

@@ -209,13 +209,13 @@ cdef class Peer:
         """Takes back the messages that the peer has accepted and of which nothing has left; it gets nothing new."""
         return []
 
-    cdef list yield_back(self):
-        """As `reclaim`, from a peer that goes on: others have more room."""
-        return []
+    cdef int feed_from(self, WaitingMessages waiting) except -1:
+        """Has the background thread take on messages from *waiting* where the peer's kernel gets room; None: it does not."""
+        return 0
 
-    cdef bint holds_more(self) noexcept:
-        """Returns whether its kernel is full, and it can take messages all the same."""
-        return False
+    cdef int note_waiting(self) except -1:
+        """Has the background thread see to it that this peer gets what waits, should the owner's next turn not come."""
+        return 0
 
     def take_back(self):
         """As `reclaim`, where no queue takes them back."""
@@ -711,9 +711,6 @@ cdef class SendQueue:
     def reclaim(self, Peer peer not None):
         """As `recall`."""
         self.recall(peer)
-
-    def share(self, Peer peer not None):
-        """Takes back what *peer* has of messages for any peer and cannot send for now: there are others."""
 
     def entrust(self, Peer peer not None):
         """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""

@@ -4,6 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.object cimport PyObject
 
 from omq._core.wire.send_buffer cimport Part
+from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport SendQueue, Peer
@@ -32,15 +33,14 @@ cdef object hold(const Part *parts, Py_ssize_t count)
 cdef class RoundRobin(SendQueue):
     cdef list _open                  # peers that can be written; one that is alone may be blocked
     cdef Py_ssize_t _next            # index in _open of the peer whose turn is next
-    cdef readonly object queue       # deque of bytes, or tuples of bytes: accepted, given to no peer yet
+    cdef readonly WaitingMessages queue  # accepted, given to no peer yet
     cdef Py_ssize_t _attached        # number of peers, writable or not
     cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
     cdef bint _immediate
-    cdef bint _fills                 # a peer that is alone gets messages beyond its kernel's room
+    cdef bint _feeds                 # the background thread gives waiting messages to peers that get room
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _pump(self) except -1
-    cdef Peer _alone(self)
     cdef Peer _choose(self)
     cdef bint _give(self, Peer peer) except -1
     cdef bint _has_open(self) except -1

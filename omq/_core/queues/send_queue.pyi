@@ -1,9 +1,8 @@
-from collections import deque
-
 from omq._core.queues.matcher import Matcher
 from omq._core.queues.peer import Peer, SendQueue
 from omq._core.queues.recv_queue import RequestRecvQueue
 from omq._core.queues.wait_queue import WaitQueue
+from omq._core.wire.waiting import WaitingMessages
 
 class RoundRobin(SendQueue):
     """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).
@@ -17,7 +16,7 @@ class RoundRobin(SendQueue):
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, conflate: bool = False, immediate: bool = False) -> None: ...
     @property
-    def queue(self) -> deque[bytes | tuple[bytes, ...]]:
+    def queue(self) -> WaitingMessages:
         """Accepted messages that no peer has got yet."""
 
     def surrender(self, messages: list[bytes | tuple[bytes, ...]]) -> None:

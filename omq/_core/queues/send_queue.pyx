@@ -8,6 +8,7 @@ from libc.string cimport memcpy
 
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
 from omq._core.clock cimport now_ns
+from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.wire.frame_reader cimport Run
 from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER, write_header
 from omq._core.queues.recv_queue cimport RequestRecvQueue
@@ -15,7 +16,6 @@ from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport TURN_MESSAGES, SendQueue, Peer
 
-from collections import deque
 import os
 import random
 
@@ -71,16 +71,16 @@ cdef class RoundRobin(SendQueue):
 
     def __init__(self, wait_queue, hwm, conflate=False, immediate=False):
         self.hwm = hwm
-        self.queue = deque()
+        self.queue = WaitingMessages()
         self._open = []
         self._conflate = conflate
         self._immediate = immediate
-        self._fills = not conflate
+        self._feeds = not conflate
         self.quick = True
 
     @property
     def idle(self):
-        return not self.queue and self.parked == 0
+        return self.queue.count == 0 and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
         """Notes that *peer* gets a message; None: it has not got it."""
@@ -88,7 +88,7 @@ cdef class RoundRobin(SendQueue):
 
     def entrust(self, Peer peer not None):
         cdef bint taken = True
-        while taken and self.queue and not peer.lost:
+        while taken and self.queue.count and not peer.lost:
             taken = self._give(peer)
 
     cdef bint _give(self, Peer peer) except -1:
@@ -96,20 +96,22 @@ cdef class RoundRobin(SendQueue):
         cdef long long before = peer.messages_out
         cdef Py_ssize_t returns = self._returns
         cdef bint taken = False
-        message = self.queue.popleft()
-        self.given(peer)  # before it gets it: it may give it back
+        cdef WaitingMessages queue = self.queue
+        message = queue.begin()
+        if message is None:
+            return True  # the background thread was quicker
         try:
+            self.given(peer)  # before it gets it: it may give it back
             taken = send_held(peer, message)
         finally:
             if not taken and peer.messages_out == before and self._returns == returns:
                 self.given(None)
-                self.queue.appendleft(message)  # no memory; or the peer is gone, and the news is on its way
+                queue.append_left(message)  # no memory; or the peer is gone, and the news is on its way
+            queue.end()
         return taken
 
     def surrender(self, list messages not None):
-        # Two steps without bytecode: no signal handler comes between.
-        messages.extend(self.queue)
-        self.queue.clear()
+        messages.extend(self.queue.take_all())  # no bytecode: no signal handler comes between
         self.wait_queue.notify()
 
     def deliver(self, Peer peer not None, list messages not None):
@@ -128,12 +130,7 @@ cdef class RoundRobin(SendQueue):
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer = self._choose()
         if peer is None:
-            peer = self._alone()
-            if peer is None or not peer.send(parts, count):
-                return self._enqueue(parts, count)
-            peer.held += 1
-            SendQueue.blocked(self, peer)  # counts what it holds
-            return 1
+            return self._enqueue(parts, count)
         self._next += 1
         self.given(peer)  # before it gets the message: it may give it back
         peer.send(parts, count)
@@ -143,7 +140,7 @@ cdef class RoundRobin(SendQueue):
     cdef Peer _choose(self):
         """The peer that the next message goes to, with room for it; None: there is none, and the message waits."""
         cdef Peer peer
-        while Py_SIZE(self.queue) == 0 and self._open:
+        while self.queue.count == 0 and self._open:
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
@@ -160,38 +157,9 @@ cdef class RoundRobin(SendQueue):
             return peer
         return None
 
-    @cython.final
-    cdef Peer _alone(self):
-        """The only peer, where its kernel is full and it may hold one more message; None: the message waits here.
-
-        What it holds leaves while the owner is busy, as the kernel has room: no thread without the GIL could take it
-        from the queue. A second peer gets its part of it (`share`).
-        """
-        cdef Peer peer
-        if not self._fills or self._attached != 1 or Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
-            return None
-        peer = <Peer>self._open[0]
-        if not peer.holds_more():
-            return None
-        SendQueue.blocked(self, peer)  # some of it may have left
-        return peer if self._has_room() else None
-
-    def share(self, Peer peer not None):
-        """Takes back what *peer* holds beyond its kernel's room: it is not alone any more, or about to leave."""
-        cdef list messages
-        cdef Py_ssize_t at
-        if peer.held and peer.holds_more():
-            messages = peer.yield_back()
-            at = max(len(messages) - peer.held, 0)
-            for message in messages[:at]:
-                send_held(peer, message)
-            peer.held = 0
-            SendQueue.blocked(self, peer)
-            self.queue.extendleft(reversed(messages[at:]))
-
     cdef bint put_quickly(self, const Part *part) except -1:
         # With several peers each message has its own turn.
-        if Py_SIZE(self.queue) or Py_SIZE(self._open) != 1:
+        if self.queue.count or Py_SIZE(self._open) != 1:
             return False
         return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
 
@@ -199,7 +167,7 @@ cdef class RoundRobin(SendQueue):
         cdef Peer peer
         cdef Py_ssize_t limit = TURN_MESSAGES
         # With several peers each message has its own turn.
-        if self.queue or len(self._open) != 1:
+        if self.queue.count or len(self._open) != 1:
             return 0
         peer = <Peer>self._open[0]
         if self.hwm:
@@ -209,7 +177,7 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t room_for_run(self) except -1:
         cdef Peer peer
         # With several peers each message has its own turn.
-        if Py_SIZE(self.queue) or len(self._open) != 1:
+        if self.queue.count or len(self._open) != 1:
             return 0
         peer = <Peer>self._open[0]
         if not peer.takes_frames():
@@ -222,7 +190,7 @@ cdef class RoundRobin(SendQueue):
     cdef bint _has_room(self) noexcept:
         if self._immediate and self._attached == 0:
             return False
-        return self.hwm == 0 or self._conflate or len(self.queue) + self.parked < self.hwm
+        return self.hwm == 0 or self._conflate or self.queue.count + self.parked < self.hwm
 
     cdef bint can_put(self) except -1:
         # What fills a peer to the mark is written first, as `put` does: only then it shows whether there is room.
@@ -236,7 +204,7 @@ cdef class RoundRobin(SendQueue):
         if not self._has_room():
             return 0
         if self._conflate:
-            self.queue.clear()
+            self.queue.take_all()
         self.queue.append(hold(parts, count))
         if not self._scheduled and self._has_open():
             self._pump()  # a signal handler has raised where the pumping was to be arranged
@@ -258,16 +226,16 @@ cdef class RoundRobin(SendQueue):
     cdef int _put_back(self, Peer peer, list messages) except -1:
         """Puts messages that *peer* has given back in front of newer ones."""
         if not self._conflate:
-            self.queue.extendleft(reversed(messages))
-        elif not self.queue:
+            self.queue.put_back(messages)
+        elif self.queue.count == 0:
             self.queue.append(messages[len(messages) - 1])
         return 0
 
     cdef int attach(self, Peer peer) except -1:
         self._attached += 1
         peer.settle_at(self)
-        if self._attached == 2 and len(self._open) == 1:
-            self.share(self._open[0])
+        if self._feeds:
+            peer.feed_from(self.queue)
         if peer.writable:
             self._open.append(peer)
             self._pump()
@@ -276,6 +244,7 @@ cdef class RoundRobin(SendQueue):
 
     cdef int detach(self, Peer peer) except -1:
         self._attached -= 1
+        peer.feed_from(None)
         if peer in self._open:
             self._open.remove(peer)
         self.wait_queue.notify()
@@ -285,7 +254,6 @@ cdef class RoundRobin(SendQueue):
         return self.recall(peer)
 
     cdef int opened(self, Peer peer) except -1:
-        peer.held = 0
         SendQueue.opened(self, peer)
         if peer.attached and peer not in self._open:
             self._open.append(peer)
@@ -307,7 +275,7 @@ cdef class RoundRobin(SendQueue):
         """Gives one turn's worth of waiting messages to the peers that can be written."""
         cdef Peer peer
         cdef Py_ssize_t left = TURN_MESSAGES * len(self._open)
-        while self.queue and self._open and left > 0:
+        while self.queue.count and self._open and left > 0:
             left -= 1
             if self._next >= len(self._open):
                 self._next = 0
@@ -320,14 +288,17 @@ cdef class RoundRobin(SendQueue):
             self._next += 1
             if not self._give(peer) and peer in self._open:
                 self._open.remove(peer)
-        if self.queue and self._has_open() and not self._scheduled:
+        if self.queue.count and self._has_open() and not self._scheduled:
             self._schedule()
             self._scheduled = True
+            if self._feeds:
+                for peer in self._open:
+                    peer.note_waiting()
         return 0
 
     cdef int _flush_turn(self) except -1:
         SendQueue._flush_turn(self)
-        if self.queue and self._has_open():
+        if self.queue.count and self._has_open():
             self._pump()
             self.wait_queue.notify()
         return 0
@@ -339,7 +310,7 @@ cdef class RequestSendQueue(RoundRobin):
     def __init__(self, wait_queue, hwm, recv_queue, relaxed, correlate, immediate=False):
         RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
         self.quick = False
-        self._fills = False  # a request that is given up must not leave
+        self._feeds = False  # a request that is given up must not leave
         self._recv_queue = recv_queue
         self._relaxed = relaxed
         self._correlate = correlate
@@ -362,19 +333,19 @@ cdef class RequestSendQueue(RoundRobin):
         cdef int done = 0
         cdef RequestRecvQueue recv_queue = self._recv_queue
         cdef Peer asked = recv_queue.asked
-        cdef object older = None
+        cdef WaitingMessages older = None
         request_id = None
         if recv_queue.awaiting:
             if not self._relaxed and not recv_queue.hopeless():
                 raise StateError("a REQ socket takes the reply before it sends the next request")
             # The older request is given up: if it has not left yet, it is dropped (ZMQ_REQ_RELAXED).
             older = self.queue
-            self.queue = deque()
+            self.queue = WaitingMessages()
             if not RoundRobin.can_put(self):
-                self.queue = older or self.queue  # a peer that is asked for room may give it back
+                self.queue = older if older.count else self.queue  # a peer that is asked for room may give it back
                 return 0
-            older = older or self.queue
-            self.queue = deque()
+            older = older if older.count else self.queue
+            self.queue = WaitingMessages()
             asked = recv_queue.asked
         if recv_queue._head is not None or recv_queue._stash is not None:
             recv_queue.clear()
@@ -409,7 +380,7 @@ cdef class RequestSendQueue(RoundRobin):
                 free(whole)
 
     def surrender(self, list messages not None):
-        if self.queue:
+        if self.queue.count:
             self._recv_queue.gone = True  # nobody gets the reply: the next request may go out
         RoundRobin.surrender(self, messages)
 

@@ -43,7 +43,7 @@ cdef bint recall(const Segment *segments, int count, const char *arena, Codec co
         midst = begun = count > 1 and segments[1].inside
     while i < count:
         segment = segments + i
-        p = <const unsigned char *>(segment.base if segment.base != NULL else arena + segment.offset) - segment.sent
+        p = <const unsigned char *>(<const char *>segment.base if segment.base != NULL else arena + segment.offset) - segment.sent
         whole = segment.sent + segment.size
         if offset >= whole:
             i += 1
@@ -100,7 +100,8 @@ cdef bytes reopened(const unsigned char *p, const WireFrame *frame, Codec codec,
 
 cdef bytes borrowed(const Segment *segment):
     """A payload that was put by reference."""
-    cdef bytes owner = <bytes>segment.owner if segment.owner != NULL else None
-    if owner is not None and segment.sent == 0 and PyBytes_GET_SIZE(owner) == segment.size:
+    # The last part of a message may have the whole of it as owner.
+    cdef object owner = <object>segment.owner if segment.owner != NULL else None
+    if type(owner) is bytes and segment.sent == 0 and PyBytes_GET_SIZE(owner) == segment.size:
         return owner
     return PyBytes_FromStringAndSize(segment.base - segment.sent, segment.sent + segment.size)

@@ -6,6 +6,7 @@ from cpython.object cimport PyObject
 from omq._core.wire.pool cimport Pool
 from omq._core.wire.framing cimport LONG_HEADER, write_header
 from omq._core.wire.codec cimport Codec
+from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy, memset
 
@@ -81,6 +82,8 @@ cdef class SendBuffer:
     cdef long long last_full         # likewise, when the caller last wrote the batch because it was full
     cdef long long _late             # likewise, when the Flusher last wrote the batch
     cdef long long _seen             # `total` at the Flusher's last look
+    cdef WaitingMessages waiting     # the background thread takes on from there; None: it does not
+    cdef long long handed            # messages that it has taken and the owner has not counted yet
     cdef bint noted                  # the background thread knows that messages gather here
     cdef bint _gathered              # there were some at its last look
     cdef int _idle                   # its looks in a row that found none
@@ -93,6 +96,12 @@ cdef class SendBuffer:
     cdef Py_ssize_t flush_on(self) noexcept nogil
     cdef bint flush_gathered(self) noexcept nogil
     cdef void _write_on(self) noexcept nogil
+    cdef bint _take_waiting(self) noexcept nogil
+    cdef bint _put_owned(self, PyObject *message) noexcept nogil
+    cdef bint _put_owned_part(self, PyObject *part, int flags, bint first) noexcept nogil
+    cdef bint _grow(self, Py_ssize_t size, bint pooled) noexcept nogil
+    cdef bint _has_segments(self, int more) noexcept nogil
+    cdef Segment *_new_segment(self) noexcept nogil
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_several(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put(self, const Part *part, int flags) except -1
@@ -107,6 +116,7 @@ cdef class SendBuffer:
     cdef int copy_run(self, const char *data, Py_ssize_t size, int messages) except -1
     cdef void end_message(self) noexcept
     cdef int flush(self, int fd, bint lets_append=*) noexcept nogil
+    cdef int push(self, int fd) noexcept nogil
     cdef bint _finds_end(self, int fd) noexcept nogil
     cdef list reclaim(self)
     cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept

@@ -48,6 +48,14 @@ cdef extern from *:
     """
     bint omq_has_ended(int fd) noexcept nogil
 
+cdef extern from "Python.h" nogil:
+    # Macros that read what never changes.
+    bint PyBytes_CheckExact(PyObject *)
+    const char *bytes_data "PyBytes_AS_STRING"(PyObject *)
+    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *)
+    Py_ssize_t tuple_size "PyTuple_GET_SIZE"(PyObject *)
+    PyObject *tuple_item "PyTuple_GET_ITEM"(PyObject *, Py_ssize_t)
+
 cdef enum:
     LOOK_NS = 100000         # nanoseconds after a look, which is a system call, during which no other is made
     VECTOR = 64              # segments that one system call takes
@@ -135,8 +143,7 @@ cdef class SendBuffer:
 
     cdef int _reserve(self, Py_ssize_t size) except -1:
         """Makes room for *size* bytes at the end of the arena."""
-        cdef Py_ssize_t capacity, dead
-        cdef char *arena
+        cdef Py_ssize_t dead
         cdef int i
         if self._used + size <= self._capacity:
             return 0
@@ -159,49 +166,65 @@ cdef class SendBuffer:
                     self._segments[i].offset -= dead
             self._used -= dead
             return 0
-        capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
+        if not self._grow(size, True):
+            raise MemoryError()
+        return 0
+
+    cdef bint _grow(self, Py_ssize_t size, bint pooled) noexcept nogil:
+        """Makes room for *size* bytes in a larger arena; False: there is no memory. *pooled*: the pool may be used."""
+        cdef Py_ssize_t capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
+        cdef char *arena
         while capacity < self._used + size:
             capacity *= 2
         arena = <char *>malloc(capacity)
         if arena == NULL:
-            raise MemoryError()
+            return False
         if self._arena != NULL:
             memcpy(arena, self._arena, self._used)
-            if self._capacity == BLOCK_SIZE:
+            if pooled and self._capacity == BLOCK_SIZE:
                 self._pool.put(self._arena)
             else:
                 free(self._arena)
         self._arena = arena
         self._capacity = capacity
-        return 0
+        return True
 
-    cdef Segment *_append(self) except NULL:
-        """Appends an empty segment."""
-        cdef int room
+    cdef bint _has_segments(self, int more) noexcept nogil:
+        """Makes room for *more* segments; False: there is no memory."""
+        cdef int room = self._room or FIRST_SEGMENTS
         cdef void *memory
-        cdef Segment *segment
         # `_done` has room for the references that wait there and for all that is still to be sent.
-        cdef bint full = self._ndone + self._count - self._first >= self._room
-        if not full and self._count == self._room:
-            memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
-            self._count -= self._first
-            self._first = 0
-        elif full:
-            room = self._room * 2 if self._room else FIRST_SEGMENTS
+        while room < self._ndone + self._count - self._first + more:
+            room *= 2
+        if room > self._room:
             memory = realloc(self._done, room * sizeof(PyObject *))
             if memory == NULL:
-                raise MemoryError()
+                return False
             self._done = <PyObject **>memory
             memory = realloc(self._segments, room * sizeof(Segment))
             if memory == NULL:
-                raise MemoryError()
+                return False
             self._segments = <Segment *>memory
             self._room = room
-        segment = self._segments + self._count
+        if self._count + more > self._room:
+            memmove(self._segments, self._segments + self._first, (self._count - self._first) * sizeof(Segment))
+            self._count -= self._first
+            self._first = 0
+        return True
+
+    cdef Segment *_new_segment(self) noexcept nogil:
+        """Appends an empty segment, for which there is room."""
+        cdef Segment *segment = self._segments + self._count
         memset(segment, 0, sizeof(Segment))
         segment.inside = self._inside
         self._count += 1
         return segment
+
+    cdef Segment *_append(self) except NULL:
+        """Appends an empty segment."""
+        if not self._has_segments(1):
+            raise MemoryError()
+        return self._new_segment()
 
     cdef Segment *_open(self) except NULL:
         """The segment for the next bytes of the arena."""
@@ -344,8 +367,11 @@ cdef class SendBuffer:
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(frame)
         cdef Segment *segment
         cdef Py_ssize_t length
-        with nogil:
-            length = codec.encode(p, flags, part.data, part.size)
+        if self.waiting is not None and self.waiting.kept_out:
+            length = codec.encode(p, flags, part.data, part.size)  # the background thread is not to wait for the GIL
+        else:
+            with nogil:
+                length = codec.encode(p, flags, part.data, part.size)
         if length <= 0:
             self.failed |= length < 0
             return 0
@@ -436,6 +462,7 @@ cdef class SendBuffer:
         cdef Py_ssize_t end
         cdef bint is_message
         self.hold()
+        self.waiting = None
         hush()  # the collector would run any code under the flag
         try:
             if self._first < self._count:
@@ -541,6 +568,16 @@ cdef class SendBuffer:
                 break
         return FLUSH_DONE
 
+    cdef int push(self, int fd) noexcept nogil:
+        """As `flush`, for the owner; the epoll set watches for room where the kernel has none."""
+        cdef int status = self.flush(fd)
+        if status == FLUSH_DONE:
+            self.stuck = False
+            self.want(self.interest & ~EPOLLOUT)
+        elif status == FLUSH_BLOCKED:
+            self.want(self.interest | EPOLLOUT)
+        return status
+
     cdef bint _finds_end(self, int fd) noexcept nogil:
         """Looks whether the peer's end has arrived: what is written after it is lost, and the write succeeds (tcp)."""
         cdef long long now
@@ -643,16 +680,99 @@ cdef class SendBuffer:
         return again
 
     cdef Py_ssize_t flush_on(self) noexcept nogil:
-        """Writes what the kernel had no room for, on the background thread; returns how many bytes."""
-        cdef Py_ssize_t before
+        """Writes what the kernel had no room for, on the background thread, and what waits; returns how many bytes."""
+        cdef long long before
         if not take_flag(&self._taken):
             return 0  # the caller works on it
-        before = self.bytes
-        if before and self.fd >= 0 and not self.failed:
-            self._write_on()
-        before -= self.bytes
+        before = self.total - self.bytes
+        if self.fd >= 0 and not self.failed:
+            if self.bytes:
+                self._write_on()
+            while self.bytes == 0 and not self.failed and self._take_waiting():
+                self._write_on()
+        before = self.total - self.bytes - before
         drop_flag(&self._taken)
-        return max(before, <Py_ssize_t>0)
+        return <Py_ssize_t>before
+
+    cdef bint _take_waiting(self) noexcept nogil:
+        """Fills the empty batch with messages that wait for a peer with room; False: there is none."""
+        cdef PyObject *message
+        if self.waiting is None or (self.codec is not None and not self.codec.watchable):
+            return False
+        if not self.waiting.enter_quickly():
+            return False
+        while self.bytes < BATCH_BYTES and not self.failed:
+            message = self.waiting.oldest()
+            if message == NULL or not self._put_owned(message):
+                break
+            self.waiting.hand_over()
+            self.handed += 1
+        self.waiting.leave()
+        return self.bytes > 0
+
+    cdef bint _put_owned(self, PyObject *message) noexcept nogil:
+        """As `put_message`, with bytes or a tuple of them, whose reference becomes the batch's; False: no memory."""
+        cdef Py_ssize_t count, i
+        cdef bint whole
+        if PyBytes_CheckExact(message):
+            whole = self._put_owned_part(message, 0, True)
+        else:
+            count = tuple_size(message)
+            # First for all of them: the parts of a message that has no room stay together.
+            whole = self._has_segments(<int>(2 * count))
+            for i in range(count):
+                if not whole:
+                    break
+                whole = self._put_owned_part(tuple_item(message, i), FLAG_MORE if i < count - 1 else 0, i == 0)
+            self._inside = False
+        if not whole:
+            return False
+        self._segments[self._count - 1].owner = message
+        self._segments[self._count - 1].messages += 1
+        self.messages += 1
+        return True
+
+    cdef bint _put_owned_part(self, PyObject *part, int flags, bint first) noexcept nogil:
+        """As `_put`. A message begins in a segment of its own: its last one is to have the reference."""
+        cdef Py_ssize_t size = bytes_size(part)
+        cdef bint apart = size > INLINE_LIMIT and (self.codec is None or self.codec.borrows)
+        cdef Py_ssize_t most = (LONG_HEADER if self.codec is None else self.codec.overhead) + (0 if apart else size)
+        cdef Py_ssize_t length
+        cdef Segment *segment
+        cdef unsigned char *p
+        if not self._has_segments(2) or (self._used + most > self._capacity and not self._grow(most, False)):
+            self.failed = self.failed or not first  # the peer gets no half of a message
+            return False
+        self._inside = not first
+        p = <unsigned char *>self._arena + self._used
+        if self.codec is None:
+            length = write_header(p, flags, size)
+            if not apart:
+                memcpy(p + length, bytes_data(part), size)
+                length += size
+        elif apart:
+            length = self.codec.head(p, flags, size)
+        else:
+            length = self.codec.encode(p, flags, bytes_data(part), size)
+        if length < 0:
+            self.failed = True
+            return False
+        if first or self._segments[self._count - 1].base != NULL:
+            segment = self._new_segment()
+            segment.offset = self._used
+        else:
+            segment = self._segments + self._count - 1
+        segment.size += length
+        self._used += length
+        if apart:
+            segment = self._new_segment()
+            segment.inside = segment.payload = True
+            segment.base = <char *>bytes_data(part)
+            segment.size = size
+            length += size
+        self.bytes += length
+        self.total += length
+        return True
 
     cdef bint flush_gathered(self) noexcept nogil:
         """Writes messages that gather while their loop's turn does not end, on the background thread.
@@ -667,13 +787,16 @@ cdef class SendBuffer:
         sent = self.total - self.bytes
         if self.fd < 0 or self.failed:
             again = False
-        elif self.bytes == 0:
+        elif self.bytes == 0 and not (self._idle and not self.stuck and self._take_waiting()):
             self._idle += 1
             again = self._idle < IDLE_LOOKS
         else:
-            self._idle = 0
-            if self._gathered and sent == self._sent_before:
+            # What waits belongs to no batch: the turn that was to move it does not come.
+            if (self._gathered or self._idle) and sent == self._sent_before:
                 self._write_on()
+                while self.bytes == 0 and not self.failed and self._take_waiting():
+                    self._write_on()
+            self._idle = 0
         self._gathered = self.bytes > 0
         self._sent_before = self.total - self.bytes
         if not again:

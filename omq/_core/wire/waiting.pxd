@@ -1,0 +1,38 @@
+# Messages that wait until a peer can be written.
+
+from cpython.object cimport PyObject
+
+from omq._core.lock cimport drop_flag, take_flag
+
+
+cdef class WaitingMessages:
+    cdef PyObject **_ring            # strong references to bytes, or tuples of bytes; owned
+    cdef Py_ssize_t _room            # entries there is memory for: a power of 2, or 0
+    cdef Py_ssize_t _first           # index of the oldest message
+    cdef readonly Py_ssize_t count   # messages
+    cdef int _taken                  # atomic flag: a thread is at work here
+    cdef bint kept_out               # the owner moves a message to a peer: the background thread takes none
+    cdef void _enter(self) noexcept
+    cdef int _make_room(self) except -1
+    cdef int append(self, object message) except -1
+    cdef int append_left(self, object message) except -1
+    cdef int put_back(self, list messages) except -1
+    cdef object begin(self)
+    cdef void end(self) noexcept
+
+    cdef inline void leave(self) noexcept nogil:
+        drop_flag(&self._taken)
+
+    # For the background thread, which waits for nobody.
+
+    cdef inline bint enter_quickly(self) noexcept nogil:
+        return take_flag(&self._taken)
+
+    cdef inline PyObject *oldest(self) noexcept nogil:
+        """The message that is next; NULL: there is none, or the owner is giving one to a peer."""
+        return self._ring[self._first] if self.count and not self.kept_out else NULL
+
+    cdef inline void hand_over(self) noexcept nogil:
+        """Forgets the oldest message: its reference is another's now."""
+        self._first = (self._first + 1) & (self._room - 1)
+        self.count -= 1
