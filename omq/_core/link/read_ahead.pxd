@@ -85,6 +85,7 @@ cdef class ReadAhead:
     cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil
     cdef void _scan(self, const unsigned char *p, Py_ssize_t size) noexcept nogil
     cdef int _measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef Py_ssize_t _sight(self, const WireFrame *frame) noexcept nogil
     cdef void _meet(self, const unsigned char *p, const WireFrame *frame) noexcept nogil
     cdef bint _is_open(self) noexcept nogil
     cdef void _answer(self) noexcept nogil

@@ -265,7 +265,7 @@ cdef class ReadAhead:
         """Goes through the bytes that come next: counts messages, and meets PINGs."""
         cdef WireFrame frame
         cdef const unsigned char *at
-        cdef Py_ssize_t available, step, total
+        cdef Py_ssize_t available, step, total, needed
         cdef int state
         cdef bint small
         while size > 0 and not self._halted:
@@ -285,7 +285,8 @@ cdef class ReadAhead:
                     return
                 small = state and PING_BYTES <= frame.payload <= PING_BYTES + CONTEXT_BYTES
                 total = frame.length + <Py_ssize_t>frame.size if state else CARRY_BYTES
-                if available < total and (state == 0 or small):
+                needed = CARRY_BYTES if state == 0 else total if small else self._sight(&frame)
+                if available < needed:
                     if available >= CARRY_BYTES:
                         self._halted = True
                         return
@@ -297,7 +298,9 @@ cdef class ReadAhead:
                     if small and self._parsed - self._carried >= self._known:
                         self._meet(at, &frame)
                         self._known = self._parsed - self._carried + total
-                    # A codec's frames hide their flags: each counts as a message.
+                    if self.send_buffer.codec is not None:
+                        frame.flags = self.send_buffer.codec.flags_of(at, &frame)
+                    # Where nobody can tell each frame counts as a message.
                     if frame.flags < 0 or not frame.flags & (FLAG_MORE | FLAG_COMMAND):
                         self.messages += 1
                     step = min(total - self._carried, size)
@@ -311,6 +314,12 @@ cdef class ReadAhead:
         if self.send_buffer.codec is None:
             return measure_plain(p, available, frame)
         return self.send_buffer.codec.measure(p, available, frame)
+
+    cdef Py_ssize_t _sight(self, const WireFrame *frame) noexcept nogil:
+        """Octets of a frame, from its beginning, that show its flags."""
+        if self.send_buffer.codec is None:
+            return 0
+        return frame.length + min(self.send_buffer.codec.sight, <Py_ssize_t>frame.size)
 
     cdef void _meet(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
         """Notes a PING that is to be answered, if the frame is one."""

@@ -37,6 +37,7 @@ cdef class Codec:
     cdef readonly Py_ssize_t overhead  # octets around a payload that `encode` may write to
     cdef readonly Py_ssize_t growth    # octets by which a slab's bytes may grow in `decode`: half a block at most
     cdef readonly bint borrows         # a large payload leaves as it is, behind the octets that `head` writes
+    cdef readonly Py_ssize_t sight     # octets behind a frame's header that `flags_of` needs: 67 at most
     cdef readonly bint watchable       # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
@@ -48,6 +49,7 @@ cdef class Codec:
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
     cdef bytes finish(self, bytes body, int *found)
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil
+    cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil
     cdef object answer(self)
     cdef object explain(self, int found)
 

@@ -115,6 +115,13 @@ cdef class Codec:
         memcpy(into, p + frame.length, <size_t>frame.payload)
         return frame.flags
 
+    cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
+        """The flags of a frame at *p*, of which `sight` octets behind the header have come; FLAGS_UNKNOWN: nobody can tell.
+
+        Nothing is proved: whoever changes a frame on its way may change what this returns.
+        """
+        return frame.flags
+
     cdef object answer(self):
         """The answer to a frame with FLAG_OWN; None: nothing.
 

@@ -286,6 +286,7 @@ cdef class CurveCipher(Codec):
         self.sent = sent
         self.received = received
         self.overhead = LONG_HEADER + SEALED_EXTRA + SEALED_ROOM
+        self.sight = SEALED_EXTRA
         self.borrows = False
 
     def __dealloc__(self):
@@ -480,6 +481,18 @@ cdef class CurveCipher(Codec):
             return OPEN_FORGED
         memcpy(into, text + 1, <size_t>frame.payload)
         return FLAG_COMMAND if text[0] & SEALED_COMMAND else FLAG_MORE if text[0] & SEALED_MORE else 0
+
+    cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
+        cdef const unsigned char *body = p + frame.length
+        cdef unsigned char text[SEALED_FLAGS + 1]
+        if self._sodium.core == NULL or frame.size < SEALED_EXTRA:
+            return FLAGS_UNKNOWN
+        # The cipher's first 32 octets are the authenticator's key; the flags come next.
+        memset(text, 0, SEALED_FLAGS)
+        text[SEALED_FLAGS] = body[SEALED_FLAGS]
+        self._sodium.stream(text, text, SEALED_FLAGS + 1, body + 8, self._in_key)
+        return (FLAG_COMMAND if text[SEALED_FLAGS] & SEALED_COMMAND
+                else FLAG_MORE if text[SEALED_FLAGS] & SEALED_MORE else 0)
 
     cdef object explain(self, int found):
         return RemoteProtocolError({

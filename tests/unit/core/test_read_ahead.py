@@ -288,6 +288,19 @@ async def test_a_mark_bounds_what_is_read_ahead() -> None:
                 await pull.recv(timeout=5)
 
 
+@pytest.mark.parametrize("security", SECURITY)
+async def test_a_message_of_many_parts_counts_once(security: str) -> None:
+    """Also where the frames are sealed: as many messages are read ahead as the mark has room for."""
+    background = omq.Context.default().background
+    server, client = SECURITY[security]
+    async with omq.asyncio.PULL(bind="tcp://127.0.0.1:*", recv_hwm=100, **server) as pull:
+        with sending(pull.endpoints[0], [[bytes(10_000)] * 10 for _ in range(150)], client):
+            await pull.recv_multipart()
+            until(lambda: background.read_ahead_bytes > 9_000_000)
+            for _ in range(149):
+                await pull.recv_multipart(timeout=5)
+
+
 async def test_a_frame_that_is_too_large_is_left_to_the_owner() -> None:
     background = omq.Context.default().background
     async with (
