@@ -38,6 +38,7 @@ cdef class BlockedCall:
     cdef bint woken                  # something happened that the call waits for
     cdef bint aside                  # its thread runs signal handlers, however long they take, and can do nothing else
     cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
+    cdef long long fresh_nap         # likewise, of any thread while the socket has no connection
     cdef long long spun              # nanoseconds that the call has spun
     cdef LeaderCore _core
     cdef int wake(self) except -1

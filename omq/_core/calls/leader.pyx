@@ -103,6 +103,7 @@ cdef enum:
     LONG_NS = 500000          # nanoseconds of work on the I/O thread after which other threads are let in
     BREATH_NS = 20000         # nanoseconds for which the I/O thread then sleeps
     REST_NS = 100000          # nanoseconds between two pieces of work in which other threads came in anyway
+    FRESH_NAP_NS = 200000     # nanoseconds of the first sleep of a call on a socket without a connection; see `_until`
     FIRST_NAP_NS = 10000000   # nanoseconds of the main thread's first sleep; each further one is twice as long
     LAST_NAP_NS = 1000000000  # nanoseconds of the main thread's longest sleep
 
@@ -151,6 +152,7 @@ cdef class BlockedCall:
     def __cinit__(self, LeaderCore core):
         self._core = core
         self.nap = FIRST_NAP_NS
+        self.fresh_nap = FRESH_NAP_NS
         sem_init(&self._wake, 0, 0)
 
     def __dealloc__(self):
@@ -549,6 +551,13 @@ cdef class LeaderCore:
         So the thread that runs the handlers looks again, soon at first and then once a second.
         """
         cdef long long until
+        if blocked_call.fresh_nap < FIRST_NAP_NS and self.poller.is_empty():
+            # The I/O thread brings the first connection, and needs the GIL for that. Next to threads that compute both
+            # would wait for it one after the other: so this thread joins the line while the I/O thread stands in it.
+            until = now_ns() + blocked_call.fresh_nap
+            blocked_call.fresh_nap *= 2
+            if until < deadline:
+                return until
         if PyThread_get_thread_ident() == self._fork_guard._main:
             until = now_ns() + blocked_call.nap
             if until < deadline:

@@ -43,6 +43,10 @@ cdef class Poller:
     cdef int _work(self, bint skims) except -1
     cdef int _tell(self, Peer peer, unsigned int events) except -1
 
+    cdef inline bint is_empty(self) noexcept:
+        """Returns whether no connection is in the set."""
+        return self._count == 0
+
     cdef inline void _note_look(self) noexcept:
         """Counts a look at the set, which shows the background thread that somebody serves it."""
         if self._watched is not None:
