@@ -68,8 +68,8 @@ cdef class Background:
     cdef PointerArray _readers       # ReadAheads, for looks from time to time
     cdef void *_reader               # the ReadAhead that the thread works on after an event
     cdef PointerArray _gathering     # SendBuffers in which messages gather until their loop's turn ends
-    cdef long long _look_due         # nanoseconds on the monotonic clock, when the next of the ReadAheads is to be looked at
-    cdef long long _gathering_due    # likewise, when the SendBuffers are; NEVER: there are none
+    cdef long long _look_due         # nanoseconds on the monotonic clock, when the next ReadAhead is to be looked at; atomic
+    cdef long long _gathering_due    # likewise, when the SendBuffers are; NEVER: there are none; atomic
     cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef int _call(self) noexcept nogil

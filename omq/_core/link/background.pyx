@@ -298,7 +298,7 @@ cdef class Background:
             watched._places[slot].read_ahead = <void *>read_ahead
             sooner = read_ahead.read + FIRST_LOOK_NS < self._look_due
             if sooner:
-                self._look_due = read_ahead.read + FIRST_LOOK_NS
+                store(&self._look_due, read_ahead.read + FIRST_LOOK_NS)
         pthread_mutex_unlock(&self._mutex)
         if not done:
             raise MemoryError()
@@ -328,7 +328,7 @@ cdef class Background:
         send_buffer.noted = enrol(&self._gathering, <void *>send_buffer)
         wake = self._gathering_due == NEVER
         if wake:
-            self._gathering_due = now_ns() + self.grace_ns
+            store(&self._gathering_due, now_ns() + self.grace_ns)
         pthread_mutex_unlock(&self._mutex)
         if wake:
             self._call()
@@ -367,9 +367,9 @@ cdef class Background:
                     self._report(events[i].data.u64, now)
             if self._attend_all(now):
                 nanosleep(&pause, NULL)
-            if now >= self._gathering_due:
+            if now >= load(&self._gathering_due):
                 self._write_gathered(now)
-            if now >= self._look_due:
+            if now >= load(&self._look_due):
                 self._look_after(now)
 
     cdef int _left(self) noexcept nogil:
@@ -517,7 +517,7 @@ cdef class Background:
                 # It may have been noted again meanwhile; then it stands further behind as well.
                 self._gathering.count -= 1
                 self._gathering.entries[i] = self._gathering.entries[self._gathering.count]
-        self._gathering_due = now + self.grace_ns if self._gathering.count else NEVER
+        store(&self._gathering_due, now + self.grace_ns if self._gathering.count else NEVER)
         pthread_mutex_unlock(&self._mutex)
 
     cdef void _look_after(self, long long now) noexcept nogil:
@@ -544,5 +544,5 @@ cdef class Background:
             i = i + 1 if i < self._readers.count and self._readers.entries[i] == reader else 0
         # Several connections are looked after together.
         soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
-        self._look_due = max(due, soonest)  # NEVER is later than all
+        store(&self._look_due, max(due, soonest))  # NEVER is later than all
         pthread_mutex_unlock(&self._mutex)

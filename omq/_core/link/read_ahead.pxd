@@ -40,12 +40,12 @@ cdef struct Chunk:           # bytes in order of arrival, behind this struct in 
 cdef class ReadAhead:
     cdef SendBuffer send_buffer      # answers go there; its descriptor and its codec are the connection's
     cdef Budget *budget              # that of the background thread; NULL: nothing is read ahead
-    # Guarded by the flag.
+    # Guarded by the flag; what is atomic is also read without it, and `hwm` is changed so.
     cdef int _taken                  # atomic flag: a thread reads the descriptor, or looks at its bytes
     cdef Chunk *_first               # what was read ahead; owned
     cdef Chunk *_last
-    cdef Py_ssize_t bytes            # bytes in there
-    cdef Py_ssize_t hwm              # messages that may wait in all; 0: no bound
+    cdef long long bytes             # bytes in there; atomic
+    cdef long long hwm               # messages that may wait in all; 0: no bound; atomic
     cdef Py_ssize_t limit            # bytes that may be read ahead
     cdef Py_ssize_t waiting          # messages that waited at the connection's last read
     cdef Py_ssize_t messages         # messages that have begun behind those

@@ -18,7 +18,7 @@ from posix.time cimport nanosleep, timespec
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
 from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, unread_bytes
-from omq._core.lock cimport add_to, load
+from omq._core.lock cimport add_to, load, store
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.wire.codec cimport GLANCE_LIMIT, OVERHEAD_LIMIT, WireFrame, measure_plain
@@ -107,7 +107,7 @@ cdef class ReadAhead:
         cdef Py_ssize_t got = frame_reader.absorb(<char *>chunk + chunk.pos, chunk.end - chunk.pos)
         if got > 0:
             chunk.pos += got
-            self.bytes -= got
+            store(&self.bytes, self.bytes - got)
             add_to(&self.budget.used, -got)
             if chunk.pos == chunk.end:
                 self._first = chunk.next
@@ -126,7 +126,7 @@ cdef class ReadAhead:
         self._last = NULL
         if self.bytes:
             add_to(&self.budget.used, -self.bytes)
-        self.bytes = 0
+        store(&self.bytes, 0)
 
     cdef void heard(self, long long now) noexcept nogil:
         """Notes a PING, which was read, or found unread for the first time."""
@@ -138,7 +138,8 @@ cdef class ReadAhead:
 
     cdef bint is_full(self) noexcept nogil:
         """Returns whether nothing more may be read ahead."""
-        return (self._halted or (self.hwm and self.waiting + self.messages >= self.hwm) or self.bytes >= self.limit
+        cdef long long hwm = load(&self.hwm)
+        return (self._halted or (hwm and self.waiting + self.messages >= hwm) or self.bytes >= self.limit
                 or load(&self.budget.used) >= self.budget.most)
 
     cdef char *_room(self, Py_ssize_t *room) noexcept nogil:
@@ -183,7 +184,7 @@ cdef class ReadAhead:
             if got <= 0:
                 break
             self._last.end += got
-            self.bytes += got
+            store(&self.bytes, self.bytes + got)
             add_to(&self.budget.used, got)
             taken += got
             seen = <Py_ssize_t>min(self._parsed - self._head, <long long>got)
@@ -224,7 +225,7 @@ cdef class ReadAhead:
 
     cdef bint _is_still(self, Stillness *last) noexcept nogil:
         """Whether the epoll set shows that nothing is unread: one look at the set serves all connections of a socket."""
-        if self.send_buffer.poll_fd < 0 or not self.send_buffer.interest & EPOLLIN:
+        if self.send_buffer.poll_fd < 0 or not load(&self.send_buffer.interest) & EPOLLIN:
             return False  # the set does not show it
         if last.poll_fd != self.send_buffer.poll_fd:
             last.poll_fd = self.send_buffer.poll_fd

@@ -25,6 +25,7 @@ from omq._core.link.command_backlog cimport CROWDED, can_reset, outlook
 from omq._core.link.background cimport Background, WatchedSet
 from omq._core.link.flusher cimport Flusher
 from omq._core.link.read_ahead cimport ReadAhead
+from omq._core.lock cimport load, store
 from omq._core.link.poller cimport Poller
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
@@ -130,7 +131,7 @@ cdef class Receiver(Peer):
     def set_recv_hwm(self, Py_ssize_t hwm):
         self._hwm = hwm
         if self._read_ahead is not None:
-            self._read_ahead.hwm = hwm
+            store(&self._read_ahead.hwm, hwm)
         if self._stopped and self.recv_queue is not None and (hwm == 0 or self._frame_reader.complete < hwm):
             self.recv_queue._resume(self)
 
@@ -438,7 +439,7 @@ cdef class Receiver(Peer):
         return self._poller.complain(error)
 
     cdef bint has_ahead(self) noexcept:
-        return self._read_ahead is not None and self._read_ahead.bytes > 0 and not self._stopped and not self.lost
+        return self._read_ahead is not None and load(&self._read_ahead.bytes) > 0 and not self._stopped and not self.lost
 
     cdef bint sated(self) noexcept:
         return self._frame_reader.complete >= TURN_MESSAGES or self._frame_reader.has_large(TURN_BYTES)
@@ -470,7 +471,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint only_reads(self) noexcept:
-        return self._send_buffer.interest & (EPOLLIN | EPOLLOUT) == EPOLLIN
+        return load(&self._send_buffer.interest) & (EPOLLIN | EPOLLOUT) == EPOLLIN
 
     cdef Py_ssize_t ready(self) noexcept:
         return self._frame_reader.complete

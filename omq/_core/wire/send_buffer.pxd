@@ -76,7 +76,7 @@ cdef class SendBuffer:
     cdef long long looked            # nanoseconds on the monotonic clock, when there was no end last
     cdef int fd                      # the connection's descriptor; -1 none, or closed
     cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
-    cdef unsigned int interest       # EPOLL* watched for
+    cdef long long interest          # EPOLL* watched for; atomic: it is read without the flag
     cdef unsigned long long ticket   # the number that comes with an event of the epoll set
     cdef long long last_write        # nanoseconds on the monotonic clock
     cdef long long last_full         # likewise, when the caller last wrote the batch because it was full

@@ -30,7 +30,7 @@ from omq._core.kernel cimport (
     send,
     sendmsg,
 )
-from omq._core.lock cimport drop_flag, hush, take_flag, unhush
+from omq._core.lock cimport drop_flag, hush, store, take_flag, unhush
 
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
@@ -627,7 +627,7 @@ cdef class SendBuffer:
         cdef epoll_event event
         if interest == self.interest:
             return 0
-        self.interest = interest
+        store(&self.interest, interest)
         if self.poll_fd < 0 or self.fd < 0:
             return 0
         event.events = interest
