@@ -28,7 +28,7 @@ from omq._core.wire.send_buffer cimport (
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader, Run
 from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
-from omq._core.lock cimport drop_flag
+from omq._core.lock cimport drop_flag, load
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.background cimport Background
@@ -610,7 +610,18 @@ cdef class Connection(Receiver):
 
     cdef Py_ssize_t _unread(self) noexcept:
         """Bytes that have arrived and that the owner has not read."""
-        return unread_bytes(self.fd) + (self._read_ahead.bytes if self._read_ahead is not None else 0)
+        cdef ReadAhead read_ahead = self._read_ahead
+        cdef bint held = self._reading  # by this thread's read or another's: the background thread is kept out
+        cdef Py_ssize_t unread
+        if read_ahead is None:
+            return unread_bytes(self.fd)
+        # Bytes that the background thread just moves from the kernel to its memory would be in neither count.
+        if not held:
+            read_ahead.begin()
+        unread = unread_bytes(self.fd) + <Py_ssize_t>load(&read_ahead.bytes)
+        if not held:
+            read_ahead.leave()
+        return unread
 
     @property
     def held_up(self):
