@@ -161,6 +161,7 @@ cdef class Receiver(Peer):
         cdef ReadAhead read_ahead = self._read_ahead
         cdef long long before = self._from_kernel
         cdef Py_ssize_t unanswered
+        cdef char context[CONTEXT]
         if read_ahead is None or self._reading:
             return self._take_in()
         read_ahead.begin()
@@ -178,11 +179,13 @@ cdef class Receiver(Peer):
             read_ahead.behind = self._behind
             unanswered = read_ahead.unanswered
             read_ahead.unanswered = -1
+            if unanswered > 0:
+                memcpy(context, read_ahead._context, unanswered)  # the next PING's may come as soon as the flag is free
             read_ahead.leave()
             if self.has_ahead() and self._attached_to is not None:
                 self._attached_to.signal()  # this turn is over, and nothing else shows that more is there
             if unanswered >= 0 and not self.lost:
-                self._pong(<const char *>read_ahead._context, unanswered)
+                self._pong(context, unanswered)
 
     cdef int _take_in(self) except -1:
         cdef Py_ssize_t got, before
