@@ -31,8 +31,8 @@ cdef class WatchedSet:
     cdef int fd                      # the epoll set of a socket, owned; -1 once closed
     cdef long long _serves           # how often the owner has looked at it; atomic
     cdef long long _ahead            # whether bytes were read ahead that no such thread was told of; atomic
-    cdef int _event                  # eventfd in the set, owned: readable while that is so; -1: none was read yet
     # Guarded by the thread's mutex.
+    cdef int _event                  # eventfd in the set, owned: readable while `_ahead`; -1: none was read yet
     cdef int _slot                   # its number; -1: it is watched no more
     cdef unsigned int _serial        # a number that is used again has another one
     cdef Place *_places              # its connections, by the slots of their tickets; owned

@@ -119,7 +119,11 @@ cdef class WatchedSet:
             self._event = NO_FD
 
     cdef bint _open_event(self) noexcept nogil:
-        """Puts the event into the set; False: there is no descriptor for it, and nothing may be read ahead."""
+        """Puts the event into the set, under the thread's mutex.
+
+        Returns:
+            Whether it is there; without a descriptor for it nothing may be read ahead.
+        """
         cdef epoll_event event
         if self._event < 0:
             self._event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -479,14 +483,16 @@ cdef class Background:
         cdef int slot = <int><unsigned int>event.data.u64
         cdef Py_ssize_t moved = 0, taken = 0
         cdef void *reader = NULL
+        cdef bint readable = False
         pthread_mutex_lock(&self._mutex)
         if slot < (<WatchedSet>watched)._room and event.data.u64 == (<WatchedSet>watched)._places[slot].ticket != 0:
             reader = self._reader = (<WatchedSet>watched)._places[slot].read_ahead
+            readable = event.events & (EPOLLIN | EPOLLHUP | EPOLLERR) and (<WatchedSet>watched)._open_event()
         pthread_mutex_unlock(&self._mutex)
         if reader != NULL:
             if event.events & EPOLLOUT:
                 moved += (<ReadAhead>reader).send_buffer.flush_on()
-            if event.events & (EPOLLIN | EPOLLHUP | EPOLLERR) and (<WatchedSet>watched)._open_event():
+            if readable:
                 taken = (<ReadAhead>reader).take(now, self._view)
                 if taken < 0:
                     (<WatchedSet>watched)._contended = True
