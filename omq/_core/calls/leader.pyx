@@ -487,6 +487,7 @@ cdef class LeaderCore:
 
     cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1:
         """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
+        cdef bint in_time
         blocked_call.woken = False
         self._look_for_signals(blocked_call)
         if blocked_call.woken or self.closed:
@@ -496,9 +497,12 @@ cdef class LeaderCore:
             self._leader = blocked_call
             blocked_call.leading = True
             self._dismiss()
-        if blocked_call.leading:
-            return self._lead(blocked_call, deadline)
-        return self._follow(blocked_call, deadline)
+        in_time = self._lead(blocked_call, deadline) if blocked_call.leading else self._follow(blocked_call, deadline)
+        # A signal that came meanwhile, or while this thread waited for the GIL: its handler may raise, so it runs before
+        # the call takes what it has waited for.
+        if PyThread_get_thread_ident() == self._fork_guard._main:
+            self._look_for_signals(blocked_call)
+        return in_time
 
     cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1:
         """Waits in a receiving call: sleeps, or if messages are unfinished after many drops, lets other threads in."""
@@ -508,9 +512,9 @@ cdef class LeaderCore:
         with nogil:
             sched_yield()
         self.lock.acquire()
-        self._look_for_signals(blocked_call)
         self.looks += 1
         self.poller.look()
+        self._look_for_signals(blocked_call)
         return now_ns() < deadline
 
     cdef int _let_go(self) except -1:
@@ -528,14 +532,20 @@ cdef class LeaderCore:
         A handler may take long, or wait for work that this very thread would do as leader. So the thread does not lead
         meanwhile, and others do not rely on it to use a wake-up.
         """
+        cdef bint alone = self.readable.count + self.writable.count == 1
         blocked_call.aside = True
         if blocked_call.leading:
             blocked_call.leading = False
             self._leader = None
             if PyThread_get_thread_ident() == self._fork_guard._main:
                 # Handlers run in this thread only.
-                self._wake_another()
+                if not alone:
+                    self._wake_another()
                 self._leave_awake()
+        if blocked_call.woken and not alone:
+            # What it was woken for must not wait for the handler's end: another call gets it.
+            self.readable.wake_first()
+            self.writable.wake_first()
         try:
             self.lock.release()
             PyErr_CheckSignals()

@@ -16,9 +16,9 @@ from tests import waits
 
 
 @pytest.fixture
-def linked() -> Iterator[tuple[omq.PULL, omq.PUSH]]:
+def linked(request: pytest.FixtureRequest) -> Iterator[tuple[omq.PULL, omq.PUSH]]:
     with omq.PULL() as pull, omq.PUSH() as push:
-        push.connect(pull.bind("tcp://127.0.0.1:0"))
+        push.connect(pull.bind(getattr(request, "param", "tcp://127.0.0.1:0")))
         push.send(b"first")
         assert pull.recv(timeout=10) == b"first"
         yield pull, push
@@ -115,6 +115,108 @@ def test_handler_takes_long(
     for thread in (sender, *others):
         thread.join()
     assert got == [b"0", b"1"]
+
+
+class Raised(Exception):
+    pass
+
+
+def fail() -> None:
+    raise Raised
+
+
+def when_pending(push: omq.PUSH, ready: Callable[[], bool]) -> threading.Thread:
+    """Sends a message to the main thread, which sleeps in a call, after a signal that has not ended its sleep."""
+    main = threading.main_thread().native_id
+    assert main is not None
+
+    def run() -> None:
+        waits.until(lambda: ready() and waits.sleeps(main), "the call that waits")
+        signal.pthread_kill(threading.get_ident(), signal.SIGUSR1)
+        push.send(b"kept")
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+CALLS: dict[str, Callable[[omq.PULL], object]] = {
+    "recv": lambda pull: pull.recv(timeout=10),
+    "recv_multipart": lambda pull: pull.recv_multipart(timeout=10),
+    "recv_many": lambda pull: pull.recv_many(timeout=10),
+    "recv_message": lambda pull: pull.recv_message(timeout=10),
+    "recv_into": lambda pull: pull.recv_into(bytearray(64), timeout=10),
+    "recv_columns": lambda pull: pull.recv_columns(bytearray(64), bytearray(64), timeout=10),
+    "iteration": next,
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
+def test_a_handler_that_raises_when_a_wait_ends_loses_no_message(
+    call: Callable[[omq.PULL], object],
+    linked: tuple[omq.PULL, omq.PUSH],
+    handle: Callable[[Callable[[], None]], None],
+) -> None:
+    pull, push = linked
+    handle(fail)
+    for _ in range(5):
+        sender = when_pending(push, lambda: True)
+        with pytest.raises(Raised):
+            call(pull)
+        sender.join()
+        assert pull.recv(timeout=2) == b"kept"
+
+
+@pytest.mark.parametrize("raises", [True, False], ids=["that raises", "that takes long"])
+@pytest.mark.parametrize(
+    ("leads", "linked"),
+    # Over inproc the message wakes the call that is first in line, and not the leader.
+    [(True, "tcp://127.0.0.1:0"), (False, "inproc://handlers")],
+    ids=["that leads", "that follows"],
+    indirect=["linked"],
+)
+def test_a_handler_leaves_the_message_to_another_thread(
+    leads: bool,
+    raises: bool,
+    linked: tuple[omq.PULL, omq.PUSH],
+    handle: Callable[[Callable[[], None]], None],
+) -> None:
+    pull, push = linked
+    main = threading.main_thread()
+    got: list[bytes] = []
+    followed = threading.Event()
+
+    def handler() -> None:
+        if not leads and not followed.is_set():
+            # Meanwhile the other thread becomes the leader; this one stays first in line.
+            waits.until(lambda: waits.sleeps(other.native_id or 0), "the other call that leads")
+            followed.set()
+            return
+        if not raises:
+            waits.until(lambda: got, "what the other thread receives meanwhile", 3)
+        raise Raised
+
+    def follow() -> None:
+        waits.until(lambda: pull.readable.waiting == 1, "the call that leads")
+        got.append(pull.recv(timeout=10))
+
+    def ready() -> bool:
+        if pull.readable.waiting < 2:
+            return False
+        if not leads and not followed.is_set():
+            signal.pthread_kill(main.ident or 0, signal.SIGUSR1)
+            assert followed.wait(10)
+        return waits.sleeps(other.native_id or 0)
+
+    handle(handler)
+    other = threading.Thread(target=follow)
+    other.start()
+    sender = when_pending(push, ready)
+    with pytest.raises(Raised):
+        pull.recv(timeout=10)
+    sender.join()
+    other.join()
+    assert got == [b"kept"]
 
 
 def test_another_thread_leads_while_a_handler_takes_its_time(
