@@ -104,6 +104,7 @@ cdef class LeaderCore:
     cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _let_go(self) except -1
     cdef int _look_for_signals(self, BlockedCall blocked_call) except -1
+    cdef int _run_handlers(self) except -1
     cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _lead(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _follow(self, BlockedCall blocked_call, long long deadline) except -1

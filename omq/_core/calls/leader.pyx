@@ -554,6 +554,21 @@ cdef class LeaderCore:
             blocked_call.aside = False
         return 0
 
+    cdef int _run_handlers(self) except -1:
+        """Runs signal handlers, without the lock, after a look at the descriptors and before a message is taken.
+
+        A look may read for long. A handler may raise, or close the socket.
+        """
+        if PyThread_get_thread_ident() == self._fork_guard._main:
+            try:
+                self.lock.release()
+                PyErr_CheckSignals()
+            finally:
+                self.lock.acquire()
+            if self.closed:
+                self._refuse()
+        return 0
+
     cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1:
         """When to wake up in any case, in nanoseconds on the monotonic clock.
 

@@ -99,6 +99,8 @@ cdef class SyncCore(LeaderCore):
             # Who looks for a message reads one that has come: large ones have each taken a turn, so that it is time to.
             if into != NULL and self.recv_queue.is_idle():
                 offered = self.recv_queue.offer(<char *>into.buf, into.len)
+            if self.recv_queue.look_if_due():
+                self._run_handlers()
             result = self._try(how, argument, into)
             if result is None:
                 if into != NULL and not offered:
@@ -110,6 +112,7 @@ cdef class SyncCore(LeaderCore):
                 if self._behind or (timeout is not None and timeout == 0):
                     self.looks += 1
                     self.poller.serve()
+                    self._run_handlers()
                     result = self._try(how, argument, into)
             if result is None:
                 if timeout is not None and timeout == 0:
@@ -162,6 +165,8 @@ cdef class SyncCore(LeaderCore):
                 give_way()  # lets the I/O thread show what arrives at other sockets
             self._enter()
             try:
+                if self.recv_queue.look_if_due():
+                    self._run_handlers()
                 message = self.recv_queue.take()
                 if message is not None:
                     if self._readable_event is not None:

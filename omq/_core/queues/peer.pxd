@@ -139,6 +139,14 @@ cdef class RecvQueue:
     cdef list _whole(self, Peer peer)
 
     @cython.final
+    cdef inline bint look_if_due(self) except -1:
+        """Looks at the descriptors now if taking the next message would begin with that; returns whether it has looked."""
+        if self._sight > 0 and self._sight_bytes > 0:
+            return False
+        self._look()
+        return True
+
+    @cython.final
     cdef inline bint has_ready(self) noexcept:
         """Whether the peer whose turn it is has a message at hand."""
         return self._head is not None and self._head.ready() > 0

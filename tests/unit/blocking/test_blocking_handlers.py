@@ -219,6 +219,62 @@ def test_a_handler_leaves_the_message_to_another_thread(
     assert got == [b"kept"]
 
 
+def test_a_handler_that_raises_while_large_messages_are_read_loses_few(
+    linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]
+) -> None:
+    """What is left is Python's own moment, between the end of a call and the assignment of its result."""
+    pull, push = linked
+    count, body = 1000, bytes(300_000)
+    armed = False
+    raised = received = 0
+
+    def handler() -> None:
+        nonlocal armed, raised
+        if armed:
+            armed = False
+            raised += 1
+            raise Raised
+
+    def send() -> None:
+        for _ in range(count):
+            push.send(body, timeout=10)
+        push.send(b"end", timeout=10)
+
+    handle(handler)
+    main = threading.main_thread().ident or 0
+    over = threading.Event()
+
+    def interrupt() -> None:
+        while not over.wait(0.001):
+            signal.pthread_kill(main, signal.SIGUSR1)
+
+    threads = [threading.Thread(target=send), threading.Thread(target=interrupt)]
+    for thread in threads:
+        thread.start()
+    try:
+        deadline = time.monotonic() + 20
+        message = body
+        while message != b"end":
+            assert time.monotonic() < deadline
+            try:
+                armed = True
+                message = pull.recv(timeout=2)
+                armed = False
+                received += 1
+            except Raised:
+                pass
+            except omq.ReceiveTimeout:
+                break  # the last message is lost
+    finally:
+        armed = False
+        over.set()
+        for thread in threads:
+            thread.join()
+    lost = count + 1 - received
+    assert raised > 20
+    assert lost < raised / 4, f"{lost} of {raised}"
+
+
 def test_another_thread_leads_while_a_handler_takes_its_time(
     linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]
 ) -> None:
