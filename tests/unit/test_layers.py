@@ -70,6 +70,7 @@ LONG_JOBS = {
     "omq._core.link.connection": "what leaves, and what comes back of it, is one descriptor's and one batch's",
     "omq._core.wire.frame_reader": "frames stand in the slabs as they came until they are taken",
     "omq._core.wire.send_buffer": "three threads fill and empty one batch under one flag",
+    "omq._core.calls.leader": "calls that lead, follow and wake each other share one lock and one line",
 }
 LONGEST_JOB = 900
 
