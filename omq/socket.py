@@ -13,10 +13,8 @@ from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.routed_calls import RoutedSyncCore
 from omq._core.calls.sync import SyncCore, wait_for_any
 from omq._core.clock import patience
-from omq._core.link.handshake_io import HeadStart
 from omq.context import Context
 from omq.engine.driver import CallerDriver
-from omq.engine.endpoints import ConnectRoute
 from omq.engine.iothread import IoThread
 from omq.engine.job import Job, apart
 from omq.engine.linger import give_up
@@ -130,10 +128,14 @@ class Socket(SocketBase, IoClosing, SyncCore):
         io = self._adopt_thread()
         endpoints = self._engine.endpoints
         route = endpoints.route(endpoint, options)
-        if endpoints.may_dial_later(route):
-            # Dialling happens in the background, so there is nothing to wait for.
-            io.post(_dial, io, self._engine, route, endpoints.begin(route))
-            return route.name
+        try:
+            if endpoints.ask(route):
+                # Dialling happens in the background, so there is nothing to wait for.
+                io.post(_dial_asked, io, self._engine)
+                return route.name
+        except BaseException:
+            endpoints.ask_no_more(route)
+            raise
         return str(self._endpoint_call(endpoints.connect, endpoint, options))
 
     def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
@@ -144,15 +146,22 @@ class Socket(SocketBase, IoClosing, SyncCore):
         self._context.check()
         self._refuse_closed()
         self._io = self._context.io_thread
+        self._engine.driver.meet(self)
         return self._io
 
     def _start(self, call: Callable[..., Any] | None = None, *arguments: Any) -> Any:
         """Runs on the I/O thread."""
-        assert self._io is not None
-        _attach(self._io, self._engine)
+        self._arrive()
         if self._engine.closing:
             raise self._closed_error()
         return call(*arguments) if call is not None else None
+
+    def _arrive(self) -> None:
+        """Runs on the I/O thread, first: what was asked for before comes before."""
+        assert self._io is not None
+        _attach(self._io, self._engine)
+        if not self._engine.closing:
+            self._engine.endpoints.dial_asked()
 
     # ------------------------------------------------------------------ options and subscriptions
 
@@ -308,6 +317,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         """
         if self._ends_unnoticed():
             patience = self._linger(linger)
+            self._engine.driver.meet(self)
             self._mark_closed()
             if self._has_delivered():
                 assert self._io is not None
@@ -338,6 +348,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         engine = self._engine
         if engine.closing:
             return
+        self._arrive()
         engine.begin_closing()
         if engine.half_close():
             engine.stop()  # the usual case: there is nothing to wait for
@@ -350,6 +361,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         if self._context.fork_guard.stale:
             return None
         patience = self._linger(linger)
+        self._engine.driver.meet(self)
         if self._io is not None and not self._engine.closed and self._io.is_current:
             self._keep()
             self._close_here(patience)
@@ -370,6 +382,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
     def _close_there(self, linger: float | None) -> Coroutine[Any, Any, None] | None:
         """Runs on the I/O thread; gives what is to be awaited there, if anything is."""
         # In one step, mostly: for each further one the thread may have to wait for the GIL.
+        self._arrive()
         return None if self._engine.close_at_once() else self._engine.close(linger)
 
     def stop(self) -> None:
@@ -403,8 +416,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _close_here(self, linger: float | None) -> None:
         """Runs on the I/O thread."""
-        assert self._io is not None
-        _attach(self._io, self._engine)
+        self._arrive()
         self._mark_closed()
         self._engine.begin_closing()
         self._closing = self._engine.loop.create_task(self._engine.close(linger))
@@ -477,16 +489,17 @@ def _attach(io: IoThread, engine: Engine) -> None:
         io.look_after(engine)
 
 
-def _dial(io: IoThread, engine: Engine, route: ConnectRoute, head_start: HeadStart | None) -> None:
+def _dial_asked(io: IoThread, engine: Engine) -> None:
     """Runs on the I/O thread. Nothing here holds the socket, which may be dropped meanwhile."""
-    if engine.driver.is_orphaned and not engine.closed:
+    if engine.closed:
+        return
+    if engine.driver.is_orphaned:
         # The garbage collector is at it, and will close the socket, with its linger: it is to dial before that.
         with contextlib.suppress(ContextTerminated):
-            io.post(_dial, io, engine, route, head_start)
+            io.post(_dial_asked, io, engine)
         return
     _attach(io, engine)
-    if not engine.closing:
-        engine.endpoints.dial_once(route, head_start)
+    engine.endpoints.dial_asked()
 
 
 def _parts_cleanly(session: Any) -> bool:

@@ -94,6 +94,9 @@ class Driver(Protocol):
     def hold(self, core: Any) -> None:
         """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
 
+    def meet(self, core: Any) -> None:
+        """The socket is in use, although it has been dropped: a finalizer uses it."""
+
     def stop(self) -> None:
         """Nothing is to be driven any more."""
 
@@ -165,6 +168,9 @@ class LoopDriver:
 
     def hold(self, core: Any) -> None:
         pass  # nothing here needs it
+
+    def meet(self, core: Any) -> None:
+        pass
 
     def stop(self) -> None:
         self.leave_loop()
@@ -246,6 +252,11 @@ class CallerDriver:
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core
+
+    def meet(self, core: SyncCore) -> None:
+        """Knows the socket again: a finalizer uses it, and the collector has cleared weak references to it before."""
+        if self._core() is None and not self._stopped:
+            self._core = weakref.ref(core)
 
     def _flush_turn(self) -> None:
         core = self._core()

@@ -62,8 +62,8 @@ class Endpoints:
         self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
-        self._asked: set[str] = set()  # endpoints that a thread is about to have connected
-        self._head_starts: set[HeadStart] = set()  # what it has begun for them
+        # What threads have asked for and the I/O thread has not begun, by endpoint.
+        self._asked: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
 
     @property
     def _engine(self) -> AddressedSocket:
@@ -162,17 +162,30 @@ class Endpoints:
         options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
-    def may_dial_later(self, route: ConnectRoute) -> bool:
-        """Returns whether `dial_once` will not fail, and its effect not show before it has had time; on any thread.
+    def ask(self, route: ConnectRoute) -> bool:
+        """Has `dial_asked` connect an endpoint, on any thread, and connects on this one, where that depends on nobody.
 
-        A name that is connected already may have other options, and the two ends of a pipe see each other at once.
+        Returns:
+            Whether `dial_asked` will not fail, and its effect not show before it has had time. A name that is connected
+            already may have other options, and the two ends of a pipe see each other at once.
         """
         if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
             return False
-        self._asked.add(route.name)
+        self._asked[route.name] = route, None
+        head_start = self._begin(route)
+        if route.name in self._asked:
+            self._asked[route.name] = route, head_start
+        elif head_start is not None:
+            head_start.close()  # the I/O thread was quicker
         return True
 
-    def begin(self, route: ConnectRoute) -> HeadStart | None:
+    def ask_no_more(self, route: ConnectRoute) -> None:
+        """Takes `ask` back, unless it was heard; on any thread."""
+        _, head_start = self._asked.pop(route.name, (route, None))
+        if head_start is not None:
+            head_start.close()
+
+    def _begin(self, route: ConnectRoute) -> HeadStart | None:
         """Connects on the caller's thread, and says what we have to say, where neither depends on anybody.
 
         So it is with an address in figures and the mechanism NULL: what we say does not follow from what the peer says.
@@ -188,19 +201,16 @@ class Endpoints:
             greeting = opening(engine.socket_type, tuple(engine.properties().items()))
         except LocalProtocolError:
             return None  # it is told where the handshake begins
-        head_start = HeadStart(address.family, address.name, address.settings, greeting)
-        self._head_starts.add(head_start)
-        return head_start
+        return HeadStart(address.family, address.name, address.settings, greeting)
 
-    def dial_once(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
-        """Connects, unless another thread was quicker."""
-        self._asked.discard(route.name)
-        if head_start is not None:
-            self._head_starts.discard(head_start)
-        if self._dials_already(route) is None:
-            self._dial(route, head_start)
-        elif head_start is not None:
-            head_start.close()
+    def dial_asked(self) -> None:
+        """Connects what was asked for, unless another thread was quicker."""
+        while self._asked:
+            route, head_start = self._asked.pop(next(iter(self._asked)))
+            if self._dials_already(route) is None:
+                self._dial(route, head_start)
+            elif head_start is not None:
+                head_start.close()
 
     def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
         dialer: Dialer | InprocDialer
@@ -289,7 +299,8 @@ class Endpoints:
     @property
     def may_bring_peers(self) -> bool:
         """Whether something is bound, or an endpoint is connected that has not given up."""
-        return bool(self.listeners) or any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
+        dials = any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
+        return dials or bool(self.listeners or self._asked)
 
     @property
     def names(self) -> list[str]:
@@ -335,15 +346,16 @@ class Endpoints:
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
         steps += [dialer.close for dialer in self.leaving]
-        steps += [head_start.close for head_start in tuple(self._head_starts)]
-        return [*steps, self.listeners.clear, self.dialers.clear, self._head_starts.clear]
+        steps += [head_start.close for _, head_start in tuple(self._asked.values()) if head_start is not None]
+        return [*steps, self.listeners.clear, self.dialers.clear, self._asked.clear]
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
         for one in self._all():
             one.close_after_fork()
-        for head_start in self._head_starts:
-            head_start.close()
+        for _, head_start in self._asked.values():
+            if head_start is not None:
+                head_start.close()
 
 
 def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:

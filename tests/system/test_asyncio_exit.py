@@ -53,6 +53,7 @@ LOOPS = {
     "uvloop by hand": "by_hand(uvloop.new_event_loop(), {work})",
     "asyncio, never closed": "by_hand(asyncio.SelectorEventLoop(), {work}, close=False)",
     "uvloop, never closed": "by_hand(uvloop.new_event_loop(), {work}, close=False)",
+    "asyncio, kept": "loop = asyncio.SelectorEventLoop()\nloop.run_until_complete({work})",
 }
 
 

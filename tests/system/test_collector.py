@@ -243,6 +243,38 @@ CLOSES_WHATEVER_STATE_IT_IS_IN_IN_A_LOOP = """
     assert not failed, failed
 """
 
+SENDS_AS_SOON_AS_IT_IS_MADE = """
+    import omq
+    gc.disable()
+    pull = omq.PULL(bind="tcp://127.0.0.1:*")
+
+    class Client:
+        def __init__(self, accepted, patient, closes):
+            self.socket, self.me = omq.PUSH(connect=pull.endpoints[0]), self
+            self.patient, self.closes = patient, closes
+            if accepted:
+                self.socket.send(b"accepted")
+        def __del__(self):
+            try:
+                if self.patient:
+                    self.socket.wait_connected(timeout=10)
+                self.socket.send(b"last")
+                if self.closes:
+                    self.socket.close()
+            except Exception as error:
+                failed.append(error)
+
+    for accepted in (False, True):
+        for patient in (False, True):
+            for closes in (False, True):
+                for _ in range(20):
+                    Client(accepted, patient, closes)
+                assert gc.collect()
+                for _ in range(20 * (1 + accepted)):
+                    pull.recv(timeout=10)
+    assert not failed, failed
+"""
+
 PROGRAMS = {
     name: text for name, text in globals().items() if name.isupper() and isinstance(text, str) and name != "COMMON"
 }
