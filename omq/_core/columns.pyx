@@ -76,7 +76,8 @@ cdef int grow(Growing *one, size_t more) noexcept nogil:
 cdef inline int put(Growing *one, const void *data, size_t size) noexcept nogil:
     if grow(one, size):
         return -1
-    memcpy(one.data + one.size, data, size)
+    if size:  # an empty value may come before there is any memory
+        memcpy(one.data + one.size, data, size)
     one.size += size
     return 0
 
