@@ -483,7 +483,7 @@ cdef class Background:
         cdef int slot = <int><unsigned int>event.data.u64
         cdef Py_ssize_t moved = 0, taken = 0
         cdef void *reader = NULL
-        cdef bint readable = False
+        cdef bint readable = False, handed = False
         pthread_mutex_lock(&self._mutex)
         if slot < (<WatchedSet>watched)._room and event.data.u64 == (<WatchedSet>watched)._places[slot].ticket != 0:
             reader = self._reader = (<WatchedSet>watched)._places[slot].read_ahead
@@ -492,6 +492,7 @@ cdef class Background:
         if reader != NULL:
             if event.events & EPOLLOUT:
                 moved += (<ReadAhead>reader).send_buffer.flush_on()
+                handed = (<ReadAhead>reader).send_buffer.handed != 0
             if readable:
                 taken = (<ReadAhead>reader).take(now, self._view)
                 if taken < 0:
@@ -499,7 +500,7 @@ cdef class Background:
                     taken = 0
                 moved += taken
             pthread_mutex_lock(&self._mutex)
-            if taken:
+            if taken or (handed and (<WatchedSet>watched)._open_event()):
                 (<WatchedSet>watched)._raise()
             self._reader = NULL
             pthread_mutex_unlock(&self._mutex)

@@ -310,6 +310,15 @@ cdef class Connection(Receiver):
             self._send_buffer.let_go()
         return 0
 
+    cdef int note_handed(self) except -1:
+        if self._send_buffer.handed:
+            self._send_buffer.hold()
+            self._count_handed()
+            self._send_buffer.let_go()
+            if self.send_queue is not None:
+                self.send_queue.wait_queue.notify()
+        return 0
+
     cdef int _count_handed(self) except -1:
         """Counts the messages that the background thread has taken; the batch is held, or nobody else has it."""
         self.messages_out += self._send_buffer.handed

@@ -181,7 +181,7 @@ cdef class Poller:
         return self._handle(events, count, False)
 
     cdef int _take_ahead(self, bint skims) except -1:
-        """Takes what the background thread has read ahead, before anything newer is read."""
+        """Takes what the background thread has read ahead, before anything newer is read; hears what it has sent."""
         cdef Peer peer
         cdef bint again = False
         cdef Py_ssize_t slot
@@ -193,7 +193,10 @@ cdef class Poller:
             self._watched.clear()
             for slot in range(len(self._peers)):
                 peer = <Peer>self._peers[slot]
-                if peer is None or not peer.has_ahead():
+                if peer is None:
+                    continue
+                peer.note_handed()
+                if not peer.has_ahead():
                     continue
                 if skims and peer.sated():
                     again = True

@@ -76,6 +76,7 @@ cdef class Peer:
     cdef list reclaim(self)
     cdef int feed_from(self, WaitingMessages waiting) except -1
     cdef int note_waiting(self) except -1
+    cdef int note_handed(self) except -1
     cdef Py_ssize_t pending(self) noexcept
     cdef long long sent_bytes(self) noexcept
     cdef int end_turn(self) except -1

@@ -217,6 +217,10 @@ cdef class Peer:
         """Has the background thread see to it that this peer gets what waits, should the owner's next turn not come."""
         return 0
 
+    cdef int note_handed(self) except -1:
+        """Counts what the background thread has taken from those that wait, and wakes calls: there is room for others."""
+        return 0
+
     def take_back(self):
         """As `reclaim`, where no queue takes them back."""
         return self.reclaim()

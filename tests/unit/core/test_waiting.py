@@ -1,0 +1,86 @@
+"""Messages that wait for a peer with room, and the thread without the GIL that gives them away."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+import time
+
+import pytest
+
+import omq.asyncio
+from tests.unit.conftest import until
+
+GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
+READY = b"\x05READY\x0bSocket-Type\0\0\0\x04PULL"
+
+
+def peer(server: socket.socket) -> socket.socket:
+    """A connection of omq's whose other side is not read unless the test does."""
+    connection, _ = server.accept()
+    connection.sendall(GREETING + b"\x04" + bytes([len(READY)]) + READY)
+    return connection
+
+
+def read(connections: list[socket.socket], size: int) -> None:
+    """Reads so many bytes of each connection."""
+    for connection in connections:
+        left = size
+        while left:
+            left -= len(connection.recv(min(left, 65536)))
+
+
+@pytest.mark.parametrize("peers", [1, 3])
+async def test_a_call_that_waits_for_room_gets_what_the_thread_has_made(peers: int) -> None:
+    """While the loop is away the queue empties into the kernels, which are full again when it comes back."""
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        async with omq.asyncio.PUSH(send_hwm=20, linger=0) as push:
+            connections = []
+            for _ in range(peers):
+                push.connect(endpoint)
+                connections.append(await loop.run_in_executor(None, peer, server))
+            await push.wait_connected(peers, timeout=10)
+            accepted = 0
+
+            async def fill() -> None:
+                nonlocal accepted
+                while True:
+                    await push.send(bytes(100_000))
+                    accepted += 1
+
+            filling = asyncio.create_task(fill())
+            before = -1
+            while accepted != before:
+                before = accepted
+                await asyncio.sleep(0.2)
+            reader = threading.Thread(target=read, args=(connections, 2_000_000))
+            reader.start()
+            time.sleep(0.5)  # noqa: ASYNC251 - the owner is busy
+            reader.join(10)
+            assert accepted == before
+            await until(lambda: accepted >= before + 10)
+            filling.cancel()
+            for connection in connections:
+                connection.close()
+
+
+async def test_what_the_thread_has_given_counts_as_sent() -> None:
+    loop = asyncio.get_running_loop()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        async with omq.asyncio.PUSH(connect=endpoint, linger=0) as push:
+            connection = await loop.run_in_executor(None, peer, server)
+            await push.wait_connected(timeout=10)
+            for _ in range(200):
+                await push.send(bytes(100_000))
+            reader = threading.Thread(target=read, args=([connection], 200 * 100_009))
+            reader.start()
+            time.sleep(1)  # noqa: ASYNC251 - the owner is busy
+            reader.join(10)
+            assert not reader.is_alive()
+            await until(lambda: push.peers[0].messages_out >= 200)
+            assert push.peers[0].messages_out == 200
+            connection.close()
