@@ -37,7 +37,7 @@ async def test_a_call_that_waits_for_room_gets_what_the_thread_has_made(peers: i
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
-        async with omq.asyncio.PUSH(send_hwm=20, linger=0) as push:
+        async with omq.asyncio.PUSH(send_hwm=20 * peers, linger=0) as push:
             connections = []
             for _ in range(peers):
                 push.connect(endpoint)
@@ -56,12 +56,12 @@ async def test_a_call_that_waits_for_room_gets_what_the_thread_has_made(peers: i
             while accepted != before:
                 before = accepted
                 await asyncio.sleep(0.2)
-            reader = threading.Thread(target=read, args=(connections, 2_000_000))
+            reader = threading.Thread(target=read, args=(connections, 1_000_000))
             reader.start()
             time.sleep(0.5)  # noqa: ASYNC251 - the owner is busy
             reader.join(10)
             assert accepted == before
-            await until(lambda: accepted >= before + 10)
+            await until(lambda: accepted >= before + 5)
             filling.cancel()
             for connection in connections:
                 connection.close()
