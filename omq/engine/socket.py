@@ -99,7 +99,18 @@ class Engine(StateMachine[SocketState]):
         if self.pattern.send_queue is not None:
             self.pattern.send_queue.single_part = self.pattern.traits.single_part
         self.pattern.share(driver.pipe_lock)
+        self._listen()
+
+    def _listen(self) -> None:
         self.pattern.listen(weak_callback(self.changed), weak_callback(self._subscribed))
+
+    def _loop_calls(self) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
+        """What the poller of handshakes calls."""
+        return (
+            weak_callback(self._watch_descriptor),
+            weak_callback(self._forget_descriptor),
+            weak_callback(self._report_handshake),
+        )
 
     @property
     def closing(self) -> bool:
@@ -115,16 +126,15 @@ class Engine(StateMachine[SocketState]):
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
         """Begins to run, in this loop."""
+        handshakes = HandshakePoller(*self._loop_calls())
+        if self.has_loop or self.closed:
+            return  # the garbage collector came, and a finalizer was quicker
         self.move(SocketState.RUNNING)
+        self.handshakes = handshakes
         self.loop = loop
         self.has_loop = True
         self._thread = threading.get_ident()
         self.driver.start(loop)
-        self.handshakes = HandshakePoller(
-            weak_callback(self._watch_descriptor),
-            weak_callback(self._forget_descriptor),
-            weak_callback(self._report_handshake),
-        )
         if self._parent is not None:
             self._over: asyncio.Future[None] = loop.create_future()
             supervision = self._supervise()
@@ -144,6 +154,7 @@ class Engine(StateMachine[SocketState]):
 
         Runs in the loop's thread or, where no thread runs the loop, in any.
         """
+        self._introduce()
         self.on_stop()
         self.on_stop = lambda: None  # the socket of the user's stays in its own thread
         self.begin_closing()
@@ -537,17 +548,22 @@ class Engine(StateMachine[SocketState]):
         return all(gone)
 
     def _introduce(self) -> None:
-        """Makes itself known to its parts, weakly: they live no longer than the whole, and do not keep it."""
+        """Makes itself known to its parts, weakly: they live no longer than the whole, and do not keep it.
+
+        Again where a finalizer may have called: the garbage collector clears weak references before that.
+        """
         whole = weakref.proxy(self)
         for part in (self.reporter, self.heartbeat, self.authenticator, self._linger):
             part._engine = whole
         self.endpoints._found = weakref.ref(self)
+        self._listen()
+        if self.has_loop:
+            self.handshakes.call(*self._loop_calls())
 
     def stop(self) -> None:
         """Ends everything at once, in one order, once."""
         if self.closed:
             return
-        # The garbage collector has cleared weak references to what it ends before a finalizer comes here.
         self._introduce()
         self.move(SocketState.CLOSED)
         # The stack runs the last step first, and each step, whatever the others raise.

@@ -216,6 +216,21 @@ def test_it_leaves_while_the_program_goes_on_without_a_loop(program: Any, way: s
         assert ended(running) == ""
 
 
+@pytest.mark.parametrize("way", GOES_ON)
+def test_it_waits_for_its_first_peer_without_a_loop(program: Any, free_place: str, way: str) -> None:
+    """Nothing of a connection was there yet when the loop ended."""
+    if way in ("closed in another loop", "the context ends"):
+        pytest.skip("the program waits for its peer")
+    running = program(PRELUDE + GOES_ON[way] + "\nprint('goes on', flush=True)\nsys.stdin.read()", free_place)
+    assert running.line() == "goes on"
+    with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
+        assert numbers(pull, 10) == list(range(10))
+        until(lambda: not pull.peers)
+    running.process.stdin.close()
+    running.process.stdin = None
+    assert "dropped" not in ended(running)
+
+
 @pytest.mark.parametrize("keep", [None, "global"])
 def test_no_thread_is_needed_for_it(program: Any, keep: str | None) -> None:
     # From Python 3.12 on there are none once the interpreter begins to end.

@@ -85,6 +85,14 @@ class HandshakePoller:
         unwatch: Callable[[int], object],
         report: Callable[[Exception], object],
     ) -> None: ...
+    def call(
+        self,
+        watch: Callable[[int, Callable[[], None]], object],
+        unwatch: Callable[[int], object],
+        report: Callable[[Exception], object],
+    ) -> None:
+        """Replaces the functions."""
+
     def open(self) -> None:
         """Makes the epoll set, unless it is there.
 

@@ -199,6 +199,9 @@ cdef class HandshakePoller:
         self._readers = {}
 
     def __init__(self, watch not None, unwatch not None, report not None):
+        self.call(watch, unwatch, report)
+
+    def call(self, watch not None, unwatch not None, report not None):
         self._watch = watch
         self._unwatch = unwatch
         self._report = report

