@@ -157,7 +157,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         return call(*arguments) if call is not None else None
 
     def _arrive(self) -> None:
-        """Runs on the I/O thread, first: what was asked for before comes before."""
+        """Begins each step on the I/O thread: connects what `connect` has noted before it."""
         assert self._io is not None
         _attach(self._io, self._engine)
         if not self._engine.closing:
@@ -503,7 +503,7 @@ def _dial_asked(io: IoThread, engine: Engine) -> None:
 
 
 def _parts_cleanly(session: Any) -> bool:
-    """Whether a session has nothing to deliver; before the end of its handshake it has no peer, and no messages."""
+    """Returns whether a session has nothing to deliver. Before the end of its handshake it has no peer."""
     peer = getattr(session, "peer", None)
     return peer is None or bool(getattr(peer, "parts_cleanly", True))
 

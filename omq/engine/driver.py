@@ -95,7 +95,7 @@ class Driver(Protocol):
         """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
 
     def meet(self, core: Any) -> None:
-        """The socket is in use, although it has been dropped: a finalizer uses it."""
+        """Restores the reference to a socket that has been dropped and that a finalizer uses."""
 
     def stop(self) -> None:
         """Nothing is to be driven any more."""
@@ -254,7 +254,7 @@ class CallerDriver:
         self._core = lambda: core
 
     def meet(self, core: SyncCore) -> None:
-        """Knows the socket again: a finalizer uses it, and the collector has cleared weak references to it before."""
+        """Restores the weak reference to the socket, which the collector has cleared before it called a finalizer."""
         if self._core() is None and not self._stopped:
             self._core = weakref.ref(core)
 

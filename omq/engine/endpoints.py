@@ -163,7 +163,7 @@ class Endpoints:
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
     def ask(self, route: ConnectRoute) -> bool:
-        """Has `dial_asked` connect an endpoint, on any thread, and connects on this one, where that depends on nobody.
+        """Notes an endpoint for `dial_asked`, on any thread, and begins to connect where no name has to be looked up.
 
         Returns:
             Whether `dial_asked` will not fail, and its effect not show before it has had time. A name that is connected
@@ -180,7 +180,7 @@ class Endpoints:
         return True
 
     def ask_no_more(self, route: ConnectRoute) -> None:
-        """Takes `ask` back, unless it was heard; on any thread."""
+        """Withdraws `ask` unless `dial_asked` has begun; on any thread."""
         _, head_start = self._asked.pop(route.name, (route, None))
         if head_start is not None:
             head_start.close()
@@ -204,7 +204,7 @@ class Endpoints:
         return HeadStart(address.family, address.name, address.settings, greeting)
 
     def dial_asked(self) -> None:
-        """Connects what was asked for, unless another thread was quicker."""
+        """Connects the endpoints that `ask` has noted, unless another thread was quicker."""
         while self._asked:
             route, head_start = self._asked.pop(next(iter(self._asked)))
             if self._dials_already(route) is None:

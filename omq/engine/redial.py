@@ -39,7 +39,7 @@ class Redialled(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Returns whether nothing has changed since the last attempt, and nobody wants to be told of the next one."""
+        """Returns whether nothing has changed since the last attempt, and no monitor reports the next one."""
         ...
 
     def next_pause(self) -> float:

@@ -105,7 +105,7 @@ class Engine(StateMachine[SocketState]):
         self.pattern.listen(weak_callback(self.changed), weak_callback(self._subscribed))
 
     def _loop_calls(self) -> tuple[Callable[..., None], Callable[..., None], Callable[..., None]]:
-        """What the poller of handshakes calls."""
+        """Returns the functions for the poller of handshakes."""
         return (
             weak_callback(self._watch_descriptor),
             weak_callback(self._forget_descriptor),
@@ -262,7 +262,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def dials_silently(self) -> bool:
-        """Returns whether it runs, and nobody is told of attempts to connect."""
+        """Returns whether it runs, and no monitor reports attempts to connect."""
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:

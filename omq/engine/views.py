@@ -290,7 +290,7 @@ class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
 
     @property
     def dials_silently(self) -> bool:
-        """Returns whether it runs, and nobody is told of attempts to connect."""
+        """Returns whether it runs, and no monitor reports attempts to connect."""
         ...
 
     def is_last(self, session: Session | None) -> bool:

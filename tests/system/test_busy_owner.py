@@ -73,27 +73,48 @@ else:
 SENDER = (
     BUSY
     + """
-twin, endpoints, how, seconds, count, size = sys.argv[1:]
-messages = [b"%08d" % i + bytes(int(size) - 8) for i in range(int(count))]
+twin, endpoints, how, messages, public_key, when = sys.argv[1:]
+messages = eval(messages)
+endpoints = endpoints.split(",")
+options = {}
+if when == "before there is a peer":
+    options["send_hwm"] = 0
+if public_key:
+    import omq
+    options["security"] = omq.CurveClient(server_key=public_key.encode())
+
+def connect(socket):
+    for endpoint in endpoints:
+        socket.connect(endpoint)
 
 def work():
     print(time.monotonic(), flush=True)
-    busy(how, float(seconds))
+    busy(how, 2.0)
 
 if twin == "blocking":
     import omq
-    with omq.PUSH(connect=endpoints.split(",")) as socket:
-        socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+    with omq.PUSH(**options) as socket:
+        if when == "connected":
+            connect(socket)
+            socket.wait_connected(len(endpoints), timeout=20)
         for message in messages:
-            socket.send(message)
+            socket.send_multipart(message)
+        if when != "connected":
+            connect(socket)
+            socket.wait_connected(len(endpoints), timeout=20)
         work()
 else:
     import omq.asyncio as omq
     async def main():
-        async with omq.PUSH(connect=endpoints.split(",")) as socket:
-            await socket.wait_connected(endpoints.count(",") + 1, timeout=20)
+        async with omq.PUSH(**options) as socket:
+            if when == "connected":
+                connect(socket)
+                await socket.wait_connected(len(endpoints), timeout=20)
             for message in messages:
-                await socket.send(message)
+                await socket.send_multipart(message)
+            if when != "connected":
+                connect(socket)
+                await socket.wait_connected(len(endpoints), timeout=20)
             work()
     asyncio.run(main())
 """
@@ -115,6 +136,19 @@ def child(program: str, *arguments: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [sys.executable, "-c", program, *map(str, arguments)], stdout=subprocess.PIPE, text=True, env=dict(os.environ)
     )
+
+
+def sender(
+    twin: str,
+    endpoints: list[str],
+    how: str,
+    messages: str,
+    *,
+    public_key: str = "",
+    when: str = "connected",
+) -> subprocess.Popen[str]:
+    """Starts a process that sends *messages*, a Python expression, says when, and is busy for two seconds."""
+    return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when)
 
 
 def bound(socket: zmq.Socket[Any], transport: str) -> str:
@@ -226,8 +260,8 @@ def test_what_was_accepted_leaves(
     poller = zmq.Poller()
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
-    sender = child(SENDER, twin, ",".join(endpoints), how, 2.0, count, size)
-    assert sender.stdout is not None
+    sending = sender(twin, endpoints, how, f"[[b'%08d' % i + bytes({size - 8})] for i in range({count})]")
+    assert sending.stdout is not None
     try:
         got: dict[zmq.Socket[Any], list[int]] = {pull: [] for pull in pulls}
         last = 0.0
@@ -243,46 +277,14 @@ def test_what_was_accepted_leaves(
             last = time.monotonic()
         assert sorted(number for numbers in got.values() for number in numbers) == [*range(count)]
         assert all(numbers == sorted(numbers) for numbers in got.values())
-        sent = float(sender.stdout.readline())
+        sent = float(sending.stdout.readline())
         assert last - sent < 1.0  # it was more than the two seconds
     finally:
-        sender.kill()
-        sender.wait()
-        sender.stdout.close()
+        sending.kill()
+        sending.wait()
+        sending.stdout.close()
         for pull in pulls:
             pull.close()
-
-
-EARLY_SENDER = (
-    BUSY
-    + """
-twin, endpoint, how, count = sys.argv[1:]
-messages = [b"%08d" % i for i in range(int(count))]
-
-def work():
-    print(time.monotonic(), flush=True)
-    busy(how, 2.0)
-
-if twin == "blocking":
-    import omq
-    with omq.PUSH(send_hwm=0) as socket:
-        for message in messages:
-            socket.send(message)
-        socket.connect(endpoint)
-        socket.wait_connected(timeout=20)
-        work()
-else:
-    import omq.asyncio as omq
-    async def main():
-        async with omq.PUSH(send_hwm=0) as socket:
-            for message in messages:
-                await socket.send(message)
-            socket.connect(endpoint)
-            await socket.wait_connected(timeout=20)
-            work()
-    asyncio.run(main())
-"""
-)
 
 
 @pytest.mark.timeout(60)
@@ -293,53 +295,23 @@ def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how
     count = 3000
     with context.socket(zmq.PULL) as pull:
         endpoint = bound(pull, "tcp")
-        sender = child(EARLY_SENDER, twin, endpoint, how, count)
-        assert sender.stdout is not None
+        messages = f"[[b'%08d' % i] for i in range({count})]"
+        sending = sender(twin, [endpoint], how, messages, when="before there is a peer")
+        assert sending.stdout is not None
         try:
-            begun = float(sender.stdout.readline())
+            begun = float(sending.stdout.readline())
             for number in range(count):
                 assert pull.poll(20_000)
                 assert pull.recv() == b"%08d" % number
             assert time.monotonic() - begun < 1.5
         finally:
-            sender.kill()
-            sender.wait()
-            sender.stdout.close()
+            sending.kill()
+            sending.wait()
+            sending.stdout.close()
 
 
-SEALED_SENDER = (
-    BUSY
-    + """
-twin, endpoints, how, count, curve = sys.argv[1:]
-sizes = [0, 100, 4097, 70_000, 300_000]
-messages = [[b"%08d" % i, *[bytes([i % 256]) * sizes[(i + k) % 5] for k in range(i % 4)]] for i in range(int(count))]
-options = dict(connect=endpoints.split(","))
-if curve:
-    import omq
-    options["security"] = omq.CurveClient(server_key=curve.encode())
-
-def work():
-    print(time.monotonic(), flush=True)
-    busy(how, 2.0)
-
-if twin == "blocking":
-    import omq
-    with omq.PUSH(**options) as socket:
-        socket.wait_connected(endpoints.count(",") + 1, timeout=20)
-        for message in messages:
-            socket.send_multipart(message)
-        work()
-else:
-    import omq.asyncio as omq
-    async def main():
-        async with omq.PUSH(**options) as socket:
-            await socket.wait_connected(endpoints.count(",") + 1, timeout=20)
-            for message in messages:
-                await socket.send_multipart(message)
-            work()
-    asyncio.run(main())
-"""
-)
+SIZES = [0, 100, 4097, 70_000, 300_000]
+PARTS = f"[[b'%08d' % i, *(bytes([i % 256]) * {SIZES}[(i + k) % 5] for k in range(i % 4))] for i in range({{}})]"
 
 
 @pytest.mark.timeout(90)
@@ -358,14 +330,13 @@ def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, s
     for pull in pulls:
         pull.rcvhwm = 1
     endpoints = [bound(pull, "tcp") for pull in pulls]
-    sender = child(SEALED_SENDER, twin, ",".join(endpoints), "with the GIL", count, public)
-    assert sender.stdout is not None
+    sending = sender(twin, endpoints, "with the GIL", PARTS.format(count), public_key=public)
+    assert sending.stdout is not None
     poller = zmq.Poller()
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
-    sizes = [0, 100, 4097, 70_000, 300_000]
     try:
-        begun = float(sender.stdout.readline())
+        begun = float(sending.stdout.readline())
         got = []
         while len(got) < count:
             ready = poller.poll(20_000)
@@ -374,11 +345,11 @@ def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, s
         assert time.monotonic() - begun < 1.5
         for message in got:
             i = int(message[0])
-            assert message[1:] == [bytes([i % 256]) * sizes[(i + k) % 5] for k in range(i % 4)]
+            assert message[1:] == [bytes([i % 256]) * SIZES[(i + k) % 5] for k in range(i % 4)]
         assert sorted(int(message[0]) for message in got) == [*range(count)]
     finally:
-        sender.kill()
-        sender.wait()
-        sender.stdout.close()
+        sending.kill()
+        sending.wait()
+        sending.stdout.close()
         for pull in pulls:
             pull.close()

@@ -329,7 +329,7 @@ def fails(client: Any) -> None:
 
 
 def is_redialled(client: Any) -> bool:
-    """Returns whether a dialer has left its attempts to the loop's redialler: nobody is told of them."""
+    """Returns whether a dialer has left its attempts to the loop's redialler, which no monitor reports."""
     return any(dialer._answer for dialers in client._engine.endpoints.dialers.values() for dialer in dialers)
 
 

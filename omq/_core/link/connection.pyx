@@ -320,7 +320,7 @@ cdef class Connection(Receiver):
         return 0
 
     cdef int _count_handed(self) except -1:
-        """Counts the messages that the background thread has taken; the batch is held, or nobody else has it."""
+        """Counts the messages that the background thread has taken; the batch is held, or has no other user."""
         self.messages_out += self._send_buffer.handed
         self._send_buffer.handed = 0
         return 0

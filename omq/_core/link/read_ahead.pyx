@@ -301,7 +301,7 @@ cdef class ReadAhead:
                         self._known = self._parsed - self._carried + total
                     if self.send_buffer.codec is not None:
                         frame.flags = self.send_buffer.codec.flags_of(at, &frame)
-                    # Where nobody can tell each frame counts as a message.
+                    # Where the flags stay unknown each frame counts as a message.
                     if frame.flags < 0 or not frame.flags & (FLAG_MORE | FLAG_COMMAND):
                         self.messages += 1
                     step = min(total - self._carried, size)

@@ -210,15 +210,15 @@ cdef class Peer:
         return []
 
     cdef int feed_from(self, WaitingMessages waiting) except -1:
-        """Has the background thread take on messages from *waiting* where the peer's kernel gets room; None: it does not."""
+        """Sets the queue from which the background thread feeds the peer when its kernel gets room; None: it does not."""
         return 0
 
     cdef int note_waiting(self) except -1:
-        """Has the background thread see to it that this peer gets what waits, should the owner's next turn not come."""
+        """Has the background thread feed this peer if the owner's next turn is late."""
         return 0
 
     cdef int note_handed(self) except -1:
-        """Counts what the background thread has taken from those that wait, and wakes calls: there is room for others."""
+        """Counts the messages that the background thread has given to this peer, and wakes calls that wait for room."""
         return 0
 
     def take_back(self):

@@ -116,9 +116,9 @@ cdef class Codec:
         return frame.flags
 
     cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
-        """The flags of a frame at *p*, of which `sight` octets behind the header have come; FLAGS_UNKNOWN: nobody can tell.
+        """Returns the flags of a frame at *p*, of which `sight` octets after the header have come, or FLAGS_UNKNOWN.
 
-        Nothing is proved: whoever changes a frame on its way may change what this returns.
+        They are not authenticated: an attacker who changes the frame on its way changes them.
         """
         return frame.flags
 

@@ -695,7 +695,7 @@ cdef class SendBuffer:
         return <Py_ssize_t>before
 
     cdef bint _take_waiting(self) noexcept nogil:
-        """Fills the empty batch with messages that wait for a peer with room; False: there is none."""
+        """Fills the empty batch with messages that wait for a peer with room; False: there is no message."""
         cdef PyObject *message
         if self.waiting is None or (self.codec is not None and not self.codec.watchable):
             return False

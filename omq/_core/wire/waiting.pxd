@@ -14,6 +14,8 @@ cdef class WaitingMessages:
     cdef bint kept_out               # the owner moves a message to a peer: the background thread takes none
     cdef void _enter(self) noexcept
     cdef int _make_room(self) except -1
+    cdef list _messages(self, bint taken)
+    cdef int _put(self, object message, bint first) except -1
     cdef int append(self, object message) except -1
     cdef int append_left(self, object message) except -1
     cdef int put_back(self, list messages) except -1
@@ -23,13 +25,13 @@ cdef class WaitingMessages:
     cdef inline void leave(self) noexcept nogil:
         drop_flag(&self._taken)
 
-    # For the background thread, which waits for nobody.
+    # For the background thread, which never waits for the flag.
 
     cdef inline bint enter_quickly(self) noexcept nogil:
         return take_flag(&self._taken)
 
     cdef inline PyObject *oldest(self) noexcept nogil:
-        """The message that is next; NULL: there is none, or the owner is giving one to a peer."""
+        """Returns the next message; NULL: the queue is empty, or the owner is giving a message to a peer."""
         return self._ring[self._first] if self.count and not self.kept_out else NULL
 
     cdef inline void hand_over(self) noexcept nogil:

@@ -1,7 +1,7 @@
-"""Messages that wait until one of several peers can be written, for the owner and the background thread.
+"""The queue of messages that wait until a peer can be written, shared by the owner and the background thread.
 
-The owner takes a message when it learns that a peer has room. While the owner is away the background thread does, without
-the GIL: so it takes over references, and neither makes nor drops one.
+The owner takes a message when it learns that a peer has room. While the owner is busy the background thread takes it,
+without the GIL: it takes over the reference, and neither makes nor drops one.
 """
 
 cimport cython
@@ -32,15 +32,23 @@ cdef class WaitingMessages:
         return self.count
 
     def __iter__(self):
-        return iter(self._all())
+        return iter(self._messages(False))
 
-    def _all(self):
-        cdef list found = []
+    def take_all(self):
+        """Takes all messages, the oldest first: all or, where it raises, none."""
+        return self._messages(True)
+
+    cdef list _messages(self, bint taken):
+        cdef list found = []  # before the flag is up: to make a list may run the garbage collector, and with it any code
         cdef Py_ssize_t i
         self._enter()
         try:
             for i in range(self.count):
                 found.append(<object>self._ring[(self._first + i) & (self._room - 1)])
+            if taken:
+                for message in found:
+                    Py_DECREF(<PyObject *>message)  # the list has its own reference
+                self.count = 0
         finally:
             self.leave()
         return found
@@ -55,7 +63,7 @@ cdef class WaitingMessages:
                     nanosleep(&moment, NULL)
 
     cdef int _make_room(self) except -1:
-        """Makes room for one more message. The flag is up."""
+        """Makes room for one more message; the caller holds the flag."""
         cdef Py_ssize_t room, i
         cdef PyObject **ring
         if self.count < self._room:
@@ -72,28 +80,24 @@ cdef class WaitingMessages:
         self._first = 0
         return 0
 
-    cdef int append(self, object message) except -1:
+    cdef int _put(self, object message, bint first) except -1:
         self._enter()
         try:
             self._make_room()
             Py_INCREF(message)
-            self._ring[(self._first + self.count) & (self._room - 1)] = <PyObject *>message
+            if first:
+                self._first = (self._first - 1) & (self._room - 1)
+            self._ring[(self._first + (0 if first else self.count)) & (self._room - 1)] = <PyObject *>message
             self.count += 1
         finally:
             self.leave()
         return 0
 
+    cdef int append(self, object message) except -1:
+        return self._put(message, False)
+
     cdef int append_left(self, object message) except -1:
-        self._enter()
-        try:
-            self._make_room()
-            Py_INCREF(message)
-            self._first = (self._first - 1) & (self._room - 1)
-            self._ring[self._first] = <PyObject *>message
-            self.count += 1
-        finally:
-            self.leave()
-        return 0
+        return self._put(message, True)
 
     cdef int put_back(self, list messages) except -1:
         """Puts *messages* in front of the others, in their order."""
@@ -102,7 +106,7 @@ cdef class WaitingMessages:
         return 0
 
     cdef object begin(self):
-        """Takes the oldest message, and keeps the background thread out until `end`; None: there is none.
+        """Takes the oldest message, and keeps the background thread out until `end`; None: the queue is empty.
 
         That thread would give the next message to the peer that is about to get this one.
         """
@@ -120,17 +124,7 @@ cdef class WaitingMessages:
         return message
 
     cdef void end(self) noexcept:
-        """Lets the background thread take on: the message has its place."""
+        """Lets the background thread take messages again: the peer has the message."""
         self._enter()
         self.kept_out = False
         self.leave()
-
-    def take_all(self):
-        """Takes all messages, the oldest first."""
-        cdef list found = []
-        message = self.begin()
-        while message is not None:
-            found.append(message)
-            self.end()
-            message = self.begin()
-        return found

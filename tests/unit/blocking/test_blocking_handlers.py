@@ -222,7 +222,7 @@ def test_a_handler_leaves_the_message_to_another_thread(
 def test_a_handler_that_raises_while_large_messages_are_read_loses_few(
     linked: tuple[omq.PULL, omq.PUSH], handle: Callable[[Callable[[], None]], None]
 ) -> None:
-    """What is left is Python's own moment, between the end of a call and the assignment of its result."""
+    """A message is lost only between the end of a call and the assignment of its result."""
     pull, push = linked
     count, body = 1000, bytes(300_000)
     armed = False

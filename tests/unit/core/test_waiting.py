@@ -24,7 +24,7 @@ def peer(server: socket.socket) -> socket.socket:
 
 
 def read(connections: list[socket.socket], size: int) -> None:
-    """Reads so many bytes of each connection."""
+    """Reads *size* bytes of each connection."""
     for connection in connections:
         left = size
         while left:
@@ -33,7 +33,7 @@ def read(connections: list[socket.socket], size: int) -> None:
 
 @pytest.mark.parametrize("peers", [1, 3])
 async def test_a_call_that_waits_for_room_gets_what_the_thread_has_made(peers: int) -> None:
-    """While the loop is away the queue empties into the kernels, which are full again when it comes back."""
+    """The queue empties into the kernels during a blocked turn of the loop; they are full again when it ends."""
     loop = asyncio.get_running_loop()
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
