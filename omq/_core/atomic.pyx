@@ -14,6 +14,7 @@ from posix.time cimport CLOCK_MONOTONIC, timespec
 
 from omq._core.clock cimport now_ns, seconds
 from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
+from omq._core.switch_interval cimport restore, shorten
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
@@ -42,6 +43,7 @@ cdef class Latch:
         cdef long long nap = FIRST_NAP_NS
         cdef long long deadline = 0x7fffffffffffffff
         cdef double patience
+        cdef bint hurries = False
         cdef timespec when
         timeout = seconds(timeout)
         if timeout is not None:
@@ -55,6 +57,12 @@ cdef class Latch:
                 if self.is_set or now >= deadline:
                     break
                 until = min(now + nap, deadline)
+                if nap == FIRST_NAP_NS:
+                    hurries = True
+                    shorten()  # another thread needs the GIL for what is waited for
+                elif hurries:
+                    hurries = False
+                    restore()
                 nap = min(2 * nap, <long long>LAST_NAP_NS)
                 when.tv_sec = until // 1000000000
                 when.tv_nsec = until % 1000000000
@@ -63,6 +71,8 @@ cdef class Latch:
             return self.is_set
         finally:
             self._waiters -= 1
+            if hurries:
+                restore()
 
 
 @cython.final

@@ -39,9 +39,12 @@ cdef class BlockedCall:
     cdef bint aside                  # its thread runs signal handlers, however long they take, and can do nothing else
     cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
     cdef long long fresh_nap         # likewise, of any thread while the socket has no connection
+    cdef bint hurries                # the call has shortened the switch interval
     cdef long long spun              # nanoseconds that the call has spun
     cdef LeaderCore _core
     cdef int wake(self) except -1
+    cdef int hurry(self) except -1
+    cdef int hurry_no_more(self) except -1
 
 
 cdef class SyncWaitQueue(WaitQueue):

@@ -28,6 +28,7 @@ from omq._core.kernel cimport (
     eventfd,
 )
 from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
+from omq._core.switch_interval cimport reset, restore, shorten
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
@@ -143,6 +144,7 @@ cdef class ForkGuard:
     def expire(self, inherited):
         """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
         self.stale = True
+        reset()
         # The reference is never released: a destructor would change epoll sets that the parent uses.
         Py_INCREF(inherited)
 
@@ -165,6 +167,19 @@ cdef class BlockedCall:
                 self._core._signal()
             else:
                 sem_post(&self._wake)
+        return 0
+
+    cdef int hurry(self) except -1:
+        """Has threads hand on the GIL sooner: the I/O thread needs it to bring the first connection."""
+        if not self.hurries:
+            self.hurries = True
+            shorten()
+        return 0
+
+    cdef int hurry_no_more(self) except -1:
+        if self.hurries:
+            self.hurries = False
+            restore()
         return 0
 
 
@@ -576,13 +591,16 @@ cdef class LeaderCore:
         So the thread that runs the handlers looks again, soon at first and then once a second.
         """
         cdef long long until
-        if blocked_call.fresh_nap < FIRST_NAP_NS and self.poller.is_empty():
+        if blocked_call.fresh_nap < FIRST_NAP_NS and (blocked_call.hurries or self.poller.is_empty()):
             # The I/O thread brings the first connection, and needs the GIL for that. Next to threads that compute both
             # would wait for it one after the other: so this thread joins the line while the I/O thread stands in it.
+            blocked_call.hurry()
             until = now_ns() + blocked_call.fresh_nap
             blocked_call.fresh_nap *= 2
             if until < deadline:
                 return until
+        else:
+            blocked_call.hurry_no_more()  # the peer takes its time
         if PyThread_get_thread_ident() == self._fork_guard._main:
             until = now_ns() + blocked_call.nap
             if until < deadline:
@@ -704,6 +722,7 @@ cdef class LeaderCore:
 
     cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1:
         """Ends a wait: the place in the wait queue, the leader's place and an unused wake-up go to others."""
+        blocked_call.hurry_no_more()
         wait_queue.leave(blocked_call)
         if blocked_call.leading:
             blocked_call.leading = False
