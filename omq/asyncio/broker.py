@@ -34,6 +34,7 @@ from omq.broker.client.checks import (
     check_stage,
     check_stages,
     check_subscription,
+    patience,
 )
 from omq.broker.client.client_core import (
     Request,
@@ -65,6 +66,7 @@ from omq.broker.protocol import u64
 from omq.broker.server import AsyncServer as Server
 from omq.broker.types import Columns, Committed, Delivery, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
+from omq.types import UNSET, Unset
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -361,6 +363,11 @@ class Client:
             if size <= 0 or start == before:
                 break
         return start
+
+    async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
+        """Waits until every acknowledgement, `nack` and position is recorded; see `omq.broker.Client.flush`."""
+        self._caller.refuse()
+        await self._caller.flush(timeout=timeout if isinstance(timeout, Unset) else patience(timeout))
 
     # ------------------------------------------------------------------ life
 

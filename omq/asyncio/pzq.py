@@ -6,15 +6,15 @@ async with omq.asyncio.pzq.Producer("tcp://127.0.0.1:11131") as producer:
     await producer.send(b"job")
 async with omq.asyncio.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
     async for delivery in consumer:
-        await delivery.ack()
+        delivery.ack()
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Generator, Iterable
+from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -163,14 +163,39 @@ class Delivery(DeliveryBase):
 
     __slots__ = ()
 
-    async def ack(self) -> None:
-        """It is done, and will not come again."""
-        await self._consumer._answer(self._answer(True))
-        self._consumer._done.note(self.key)
+    def ack(self) -> Left:
+        """Acknowledges the message: it will not come again.
 
-    async def nack(self) -> None:
-        """It is to be delivered again, at once."""
-        await self._consumer._answer(self._answer(False))
+        Returns:
+            An awaitable: calling is enough, awaiting it waits until the acknowledgement has left the process.
+
+        Raises:
+            ClosedError: The consumer is closed.
+        """
+        self._consumer._answer(self._answer(True))
+        self._consumer._done.note(self.key)
+        return Left(self._consumer._socket)
+
+    def nack(self) -> Left:
+        """Asks for the message again, at once.
+
+        Returns:
+            As `ack`.
+        """
+        self._consumer._answer(self._answer(False))
+        return Left(self._consumer._socket)
+
+
+class Left:
+    """Waits, where it is awaited, until the kernel has what was sent before."""
+
+    __slots__ = ("_socket",)
+
+    def __init__(self, socket: omq.ROUTER) -> None:
+        self._socket = socket
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._socket.flush().__await__()
 
 
 class Consumer:
@@ -192,13 +217,17 @@ class Consumer:
         delivery = Delivery(self, await self._socket.recv_multipart(timeout=timeout))
         while delivery.key in self._done:
             # It was sent once more before its acknowledgement came.
-            await delivery.ack()
+            delivery.ack()
             left = None if end is None else max(end - time.monotonic(), 0)
             delivery = Delivery(self, await self._socket.recv_multipart(timeout=left))
         return delivery
 
-    async def _answer(self, frames: list[bytes]) -> None:
-        await self._socket.send_multipart(frames)
+    def _answer(self, frames: list[bytes]) -> None:
+        call = self._socket.send_multipart(frames, timeout=0)  # there is always room, unless an option says otherwise
+        # A second step is needed where the socket would have the loop take a turn first.
+        with suppress(StopIteration):
+            while True:
+                call.send(None)
 
     def __aiter__(self) -> Self:
         return self

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from omq.broker.core.permissions import EVERYBODY, Permission
 from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
+from omq.broker.settings import SETTINGS, check_setting
 from omq.errors import UsageError
 
 __all__ = ["Config", "ConfigError", "TopicSpec", "http_address", "parse_topic", "read_config", "topic_spec"]
@@ -42,7 +43,8 @@ DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 LONGEST_NAME: Final = 255  # bytes of a topic's name
 
-Settings = Mapping[str, int | float | str]
+Settings = Mapping[str, int | float | str | list[int | float | str]]
+_TEXTS: Final = frozenset({"dead_letter", "overflow"})
 
 
 class ConfigError(UsageError):
@@ -64,7 +66,7 @@ class TopicSpec:
         name: Its name.
         delivery: `broadcast` or `round-robin`.
         persistence: `transient`, `strong`, `weak` or `async`.
-        settings: `max_messages`, `max_bytes`, `max_age`, `max_deliveries`, `dead_letter`.
+        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `max_deliveries`, `dead_letter`, `retry_delay`.
 
     Raises:
         ConfigError: Something of it does not fit.
@@ -85,12 +87,12 @@ class TopicSpec:
             self._check_setting(key, value)
 
     def _check_setting(self, key: str, value: object) -> None:
-        check = _SETTINGS.get(key)
-        if check is None:
-            raise _Unfit(key, value, f"is no setting of a topic{_suggestion(key, _SETTINGS)}")
-        check(key, value)
-        if key in _ROUND_ROBIN and self.delivery != "round-robin":
-            raise _Unfit(key, value, "is a setting of round-robin topics")
+        if key not in SETTINGS:
+            raise _Unfit(key, value, f"is no setting of a topic{_suggestion(key, SETTINGS)}")
+        try:
+            check_setting(key, value, self.delivery, self.settings)
+        except ValueError as reason:
+            raise _Unfit(key, value, str(reason)) from None
         if key == "dead_letter" and value == self.name:
             raise _Unfit(key, value, "is the topic itself")
 
@@ -119,26 +121,6 @@ def _check_name(key: str, name: object) -> None:
         raise _Unfit(key, name, "a topic's name has no '/' and no control characters")
 
 
-def _check_count(key: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value < 2**62:
-        raise _Unfit(key, value, "is a whole number from 1 on")
-
-
-def _check_seconds(key: str, value: object) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e12:
-        raise _Unfit(key, value, "is a number of seconds above 0")
-
-
-_SETTINGS: Final[Mapping[str, Callable[[str, object], None]]] = {
-    "max_messages": _check_count,
-    "max_bytes": _check_count,
-    "max_age": _check_seconds,
-    "max_deliveries": _check_count,
-    "dead_letter": _check_name,
-}
-_ROUND_ROBIN: Final = frozenset({"max_deliveries", "dead_letter"})
-
-
 def _suggestion(key: str, known: Iterable[str]) -> str:
     names = list(known)
     close = get_close_matches(key, names, 1)
@@ -157,14 +139,14 @@ def parse_topic(text: str) -> TopicSpec:
     at = next(pairs, 1)
     if at + 1 >= len(words):
         raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
-    settings: dict[str, int | float | str] = {}
+    settings: dict[str, int | float | str | list[int | float | str]] = {}
     for word in words[at + 2 :]:
         key, mark, value = word.partition("=")
         if not mark:
             raise ConfigError(f"{shown(word)}: is no SETTING=VALUE, such as max_age=3600")
         if key in settings:
             raise ConfigError(f"{key} = {shown(value)}: is there twice")
-        settings[key] = _number(value) if key != "dead_letter" else value
+        settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
     return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings)
 
 
@@ -175,6 +157,10 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             pass
     return text
+
+
+def _numbers(text: str) -> list[int | float | str]:
+    return [_number(word) for word in text.split(",")]
 
 
 def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
@@ -193,7 +179,7 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
     if not isinstance(topic, Mapping):
         raise ConfigError(f"a topic is a string, a mapping or a TopicSpec, not a {type(topic).__name__}")
     row = dict(topic)
-    settings = {key: row.pop(key) for key in list(row) if key in _SETTINGS}
+    settings = {key: row.pop(key) for key in list(row) if key in SETTINGS}
     settings |= row.pop("settings", {})
     for key, value in row.items():
         if key not in ("name", "delivery", "persistence"):
@@ -203,7 +189,7 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
     return TopicSpec(**row, settings=settings)
 
 
-_TOPIC_KEYS: Final = ("name", "delivery", "persistence", *_SETTINGS)
+_TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)
 
 
 def http_address(text: str) -> tuple[str, int]:

@@ -77,7 +77,7 @@ class PermissionDenied(BrokerError):
 
 
 class StoreFull(BrokerError):
-    """The disk is full: nothing was stored. Reading goes on, and so does writing once there is room."""
+    """The topic or the disk is full: nothing was stored. Reading goes on, and so does writing once there is room."""
 
     code = "full"
 

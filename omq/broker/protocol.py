@@ -6,6 +6,7 @@ The page is docs/reference/broker-protocol.md.
 from __future__ import annotations
 
 import json
+import math
 import struct
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
@@ -53,6 +54,7 @@ CONSUME: Final = b"CONSUME"
 ACK: Final = b"ACK"
 NACK: Final = b"NACK"
 RETURN: Final = b"RETURN"
+PROGRESS: Final = b"PROGRESS"
 SETTLE: Final = b"SETTLE"
 READ: Final = b"READ"
 REACH: Final = b"REACH"
@@ -130,6 +132,24 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
         if last < first or not first:
             raise SyntaxFault(f"the ids from {first} to {last} are no range")
     return pairs
+
+
+def delayed_ranges(parts: list[bytes]) -> tuple[float | None, list[tuple[int, int]]]:
+    """Reads the arguments of NACK: pairs as in `ranges`, and before them a delay, if there is one.
+
+    Returns:
+        The delay in seconds, or `None`; and the pairs.
+    """
+    if len(parts[0]) != 4:
+        return None, ranges(parts)
+    if len(parts) == 1:
+        raise SyntaxFault("NACK has pairs of ids after its delay")
+    return short_number(parts[0], "the delay") / 1000, ranges(parts[1:])
+
+
+def pack_delay(seconds: float) -> bytes:
+    """The delay of NACK: milliseconds, rounded up."""
+    return u32(min(math.ceil(seconds * 1000), 2**32 - 1))
 
 
 def pack_ranges(pairs: Iterable[tuple[int, int]]) -> bytes:

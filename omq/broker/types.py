@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from omq._core.blocks import Message
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Awaitable, Mapping
 
     from typing_extensions import Buffer
+
+MAX_DELAY_S = 4_000_000  #: Seconds that a delivery may be put off.
 
 __all__ = ["Columns", "Committed", "Delivery", "Maps", "Message", "NameInfo", "Record", "Records", "Texts", "TopicInfo"]
 
@@ -120,10 +122,16 @@ class Committed:
 
 
 class Holder(Protocol):
-    """Who settles deliveries: a consumer of either twin."""
+    """A consumer of either twin. In asyncio each call gives an awaitable: it waits until the broker has recorded it."""
 
-    def settle(self, delivery: Delivery, done: bool) -> None:
-        """Tells the broker that a delivery is done, or that it is to come again."""
+    def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
+        """Has the broker note that a delivery is finished."""
+
+    def retry(self, delivery: Delivery, delay: float | None) -> Awaitable[None] | None:
+        """Asks the broker for a delivery again, after so many seconds."""
+
+    def progress(self, delivery: Delivery) -> Awaitable[None] | None:
+        """Has the broker begin the time of a delivery anew."""
 
 
 class Delivery(Message):
@@ -141,21 +149,59 @@ class Delivery(Message):
     #: Counts the connections of the client: in the next one the broker delivers again what was not acknowledged.
     session: int
 
-    def ack(self) -> None:
-        """Says that the message is done. Does not wait: see `Consumer`. Saying it twice does no harm.
+    def ack(self) -> Any:
+        """Acknowledges the message: it is finished. Repeating it does no harm.
+
+        Returns:
+            `None`: the call does not wait; `Client.flush` does. In asyncio an awaitable: calling is enough, awaiting it
+            waits until the broker has recorded the acknowledgement.
 
         Raises:
             ClosedError: The consumer is closed: the broker has given the message to another one.
         """
-        self.holder.settle(self, True)
+        return self.holder.acknowledge(self)
 
-    def nack(self) -> None:
-        """Says that the message is to be delivered again, at once and to whoever is free. Does not wait.
+    def nack(self, *, delay: float | None = None) -> Any:
+        """Asks for the message again, for whichever consumer is free then.
+
+        Args:
+            delay: Seconds until then; 0: at once; `None`: as the topic's `retry_delay` says.
+
+        Returns:
+            As `ack`.
+
+        Raises:
+            ValueError: *delay* is below 0, or no number of seconds.
+            ClosedError: The consumer is closed: the broker has given the message to another one.
+        """
+        return self.holder.retry(self, check_delay(delay))
+
+    def in_progress(self) -> Any:
+        """Begins the message's `ack_timeout` anew, and that of the messages delivered after it.
+
+        Returns:
+            As `ack`.
 
         Raises:
             ClosedError: The consumer is closed: the broker has given the message to another one.
         """
-        self.holder.settle(self, False)
+        return self.holder.progress(self)
+
+
+def check_delay(delay: float | None) -> float | None:
+    """Returns the seconds of `nack`.
+
+    Raises:
+        ValueError: They are below 0, more than 49 days, or no number.
+        TypeError: They are not a number.
+    """
+    if delay is None:
+        return None
+    if isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise TypeError(f"delay={delay!r}: must be a number of seconds, or None")
+    if not 0 <= delay <= MAX_DELAY_S:
+        raise ValueError(f"delay={delay!r}: must be 0 to {MAX_DELAY_S} seconds")
+    return float(delay)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -171,7 +217,8 @@ class TopicInfo:
         last: The newest id that was given; 0 for none.
         bytes: What the kept messages take.
         subscribers: How many read it, or share it.
-        settings: `max_messages`, `max_bytes`, `max_age`, `max_deliveries`, `dead_letter`, as far as they are set.
+        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `max_deliveries`, `dead_letter`, `retry_delay`, as
+            far as they are set.
     """
 
     name: str

@@ -21,6 +21,20 @@ class StagesFull(StoreFull):
     """What is staged for a topic in memory takes as much of it as the topic may: to be committed or aborted first."""
 
 
+class TopicFull(StoreError):
+    """A bounded topic has no room for what was to be published, and does not drop anything.
+
+    Args:
+        topic_id: The topic.
+        count: Messages that it has no room for.
+    """
+
+    def __init__(self, topic_id: int, count: int) -> None:
+        super().__init__(f"topic {topic_id} has no room for {count} messages")
+        self.topic_id = topic_id
+        self.count = count
+
+
 class StoreFailed(StoreError):
     """A write or a sync failed: this store takes nothing more until it is opened again. Reads go on."""
 

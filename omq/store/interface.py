@@ -6,7 +6,7 @@ Operations are objects: `submit` takes one, the store fills in its result or its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, Protocol
@@ -21,6 +21,16 @@ BLOCK_SIZE: Final = 256 * 1024  # bytes of records: appends are joined, and cut,
 SILENCE: Final = 86_400_000_000  # microseconds after which a producer is forgotten
 ANSWERS: Final = 65_536  # that are kept for one producer which never says which ones it has
 LAST_SEQUENCE: Final = 2**64 - 1
+MAX_MEMORY: Final = 64 << 20  # bytes that a topic in memory keeps if its settings do not say
+
+
+def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
+    """Returns whether the store drops the oldest messages of a topic beyond `max_messages` and `max_bytes`.
+
+    A round-robin topic's are work that is not finished: whoever publishes is refused, or waits. So the store drops none
+    of them but for their age.
+    """
+    return delivery == "broadcast" and settings.get("overflow", "drop-oldest") == "drop-oldest"
 
 
 class Write:
@@ -53,6 +63,7 @@ class Append(Write):
             is not noticed.
         sequence: The producer's number of this write.
         settled: The producer has the answers of all sequences below, and will not repeat them.
+        repeats_only: Stores nothing: answers a repetition, and fails with `TopicFull` otherwise.
 
     Attributes:
         first: The id of the first record; 0 where the sequence is settled, and its id forgotten.
@@ -60,7 +71,18 @@ class Append(Write):
         duplicate: It had been stored before, or is settled.
     """
 
-    __slots__ = ("count", "duplicate", "first", "producer", "records", "sequence", "settled", "timestamp", "topic_id")
+    __slots__ = (
+        "count",
+        "duplicate",
+        "first",
+        "producer",
+        "records",
+        "repeats_only",
+        "sequence",
+        "settled",
+        "timestamp",
+        "topic_id",
+    )
 
     def __init__(
         self,
@@ -71,8 +93,11 @@ class Append(Write):
         sequence: int = 0,
         settled: int = 0,
         context: Any = None,
+        *,
+        repeats_only: bool = False,
     ) -> None:
         super().__init__(context)
+        self.repeats_only = repeats_only
         self.topic_id = topic_id
         self.records = records
         self.count = count
@@ -91,8 +116,8 @@ class MakeTopic(Write):
         name: Its name.
         delivery: Who gets a message.
         persistence: What an acknowledgement means.
-        settings: `max_messages`, `max_bytes`, `max_age` (seconds), which the store obeys, and whatever else is to be
-            kept (as JSON).
+        settings: `max_age` (seconds), which the store obeys; `max_messages` and `max_bytes`, which it obeys where
+            `drops_oldest` says so; and whatever else is to be kept (as JSON).
 
     Attributes:
         topic_id: Its id, never used for another one.
@@ -234,6 +259,7 @@ class CommitStages(Write):
         stages: Theirs.
         context: The caller's own.
         may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
+        has_room: Asked there whether the topic of this id has room for so many messages; `None`: any has.
 
     Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
@@ -242,13 +268,19 @@ class CommitStages(Write):
         repeated: It is a second one: nothing has grown.
     """
 
-    __slots__ = ("commit", "grown", "may", "names", "published", "repeated", "stages")
+    __slots__ = ("commit", "grown", "has_room", "may", "names", "published", "repeated", "stages")
 
     def __init__(
-        self, commit: bytes, stages: list[bytes], context: Any = None, may: Callable[[int], bool] | None = None
+        self,
+        commit: bytes,
+        stages: list[bytes],
+        context: Any = None,
+        may: Callable[[int], bool] | None = None,
+        has_room: Callable[[int, int], bool] | None = None,
     ) -> None:
         super().__init__(context)
         self.may = may
+        self.has_room = has_room
         self.commit = commit
         self.stages = stages
         self.published: list[tuple[bytes, int, int, int]] = []

@@ -18,11 +18,13 @@ from omq.store.errors import (
     StagesFull,
     StoreClosed,
     StoreError,
+    TopicFull,
     UnknownTopic,
 )
 from omq.store.interface import (
     ANSWERS,
     LAST_SEQUENCE,
+    MAX_MEMORY,
     SILENCE,
     AbortStage,
     Append,
@@ -43,6 +45,7 @@ from omq.store.interface import (
     TopicState,
     Trim,
     Write,
+    drops_oldest,
 )
 from omq.store.internal import Carried, Carry
 from omq.store.joining import OpenBlock, Records, pieces, reaching
@@ -175,11 +178,12 @@ class MemoryTopic:
     def retain(self, max_memory: int) -> None:
         """Drops what the settings do not keep."""
         settings = self.settings
-        if settings.get("max_messages"):
+        bounded = drops_oldest(self.delivery, settings)
+        if bounded and settings.get("max_messages"):
             self.first = max(self.first, self.last - settings["max_messages"] + 1)
         if self.delivery == "round_robin" and self.settled.watermark < self.first - 1:
             self.settled.add(self.settled.watermark + 1, self.first - 1)
-        most = settings.get("max_bytes")
+        most = settings.get("max_bytes") if bounded else None
         oldest = uptime() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = self.settled.watermark + 1 if self.delivery == "round_robin" else 0
         while self.gone < len(self.blocks):
@@ -189,7 +193,7 @@ class MemoryTopic:
                 excess = self.bytes - most
                 number = block.count if excess >= len(block.records) else reaching(block.records, excess)
                 self.first = max(self.first, min(block.first + number, self.last))
-            too_much = not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
+            too_much = bounded and not most and self.bytes > max_memory and self.gone < len(self.blocks) - 1
             if not (too_much or block.when < oldest or block.first + block.count <= max(self.first, below)):
                 break
             self.drop_oldest()
@@ -399,6 +403,8 @@ class MemoryTopics:
             write.first, _, write.timestamp = answer or (0, 0, 0)
             write.duplicate = True
             self.stats.duplicates += 1
+        elif write.repeats_only:
+            raise TopicFull(topic.id, write.count)
         else:
             write.first = self._grow(topic, write.records, write.count)
             producer.answers[write.sequence] = write.first, write.count, write.timestamp
@@ -476,12 +482,18 @@ class MemoryTopics:
         if known is not None:
             (write.published, write.names), write.repeated = known, True
             return
+        counts: dict[int, int] = {}
         for stage in write.stages:
             if stage not in self._stages:
                 raise StageError("there is no stage {}", stage)
             topic_id = self.topic(self._stages[stage][1]).id
             if write.may is not None and not write.may(topic_id):
                 raise NotAllowed(topic_id)
+            kept = self._stages[stage][2]
+            counts[topic_id] = counts.get(topic_id, 0) + sum(count for _, count in kept.values())
+        for topic_id, count in counts.items():
+            if write.has_room is not None and not write.has_room(topic_id, count):
+                raise TopicFull(topic_id, count)
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:
@@ -526,7 +538,7 @@ class MemoryStore:
         *,
         notify: Notify,
         appended: Appended = lambda grown: None,
-        max_memory: int = 64 * 1024 * 1024,
+        max_memory: int = MAX_MEMORY,
     ) -> None:
         self.id = os.urandom(16).hex()
         self.findings: list[str] = []

@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import os
+import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby
 from typing import Any, Final
@@ -20,11 +21,13 @@ from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.client.feeds import Feed, ShareFeed
 from omq.broker.errors import BrokerFailed, BrokerTimeout, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
+from omq.types import UNSET, Unset
 
 log = logging.getLogger("omq")
 
 _AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
 _FULL: Final = 0.005  # seconds until the next attempt where the socket takes nothing
+_DENSE_S: Final = 0.001  # seconds between acknowledgements that leave together
 
 
 class AsyncCaller:
@@ -48,7 +51,10 @@ class AsyncCaller:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        self._settled: list[tuple[ShareFeed, int, bool, int]] = []  # what leaves when the loop's turn ends
+        self._settled: list[tuple[ShareFeed, int, int]] = []  # acknowledged; leaves when the loop's turn ends
+        self._said = 0.0  # when something acknowledged has left
+        self._acknowledged = self._durable = 0  # calls of `ack` and `nack`; those that are recorded
+        self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
         self._dropped: deque[Feed] = deque()  # whose holders are gone
         self._later: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
@@ -137,13 +143,13 @@ class AsyncCaller:
             request = core.request(command, *parts)
         return await self.finish(request)
 
-    async def finish(self, request: Request) -> list[bytes]:
-        """Waits for an answer."""
+    async def finish(self, request: Request, timeout: float | Unset | None = UNSET) -> list[bytes]:
+        """Waits for an answer; *timeout*: other seconds than those of the client."""
         if not request.done:
             try:
                 future = asyncio.get_running_loop().create_future()
                 request.wake = partial(wake, future)
-                await self._in_time(future, f"an answer to {request.command.decode()}")
+                await self._in_time(future, f"an answer to {request.command.decode()}", timeout)
             except BaseException:
                 if not self.closed:
                     self.core.give_up(request)
@@ -151,60 +157,121 @@ class AsyncCaller:
                 raise
         return request.result()
 
-    async def wait_for(self, ready: Callable[[], bool], what: str) -> None:
+    async def wait_for(self, ready: Callable[[], bool], what: str, timeout: float | Unset | None = UNSET) -> None:
         """Waits until something is so."""
         while not ready():
             self.refuse()
             future = asyncio.get_running_loop().create_future()
             self._changes.append((ready, future))
             try:
-                await self._in_time(future, what)
+                await self._in_time(future, what, timeout)
             finally:
                 self._changes = [change for change in self._changes if change[1] is not future]
 
-    async def _in_time(self, future: asyncio.Future[None], what: str) -> None:
+    async def _in_time(self, future: asyncio.Future[None], what: str, timeout: float | Unset | None) -> None:
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
         try:
-            async with asyncio.timeout(self.timeout):
+            async with asyncio.timeout(seconds):
                 await future
         except TimeoutError:
             if self.core.is_busy:
                 raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time") from None
             if self.core.state is State.UP:
-                raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {self.timeout} s") from None
-            raise BrokerTimeout(self._watch.failure(self.endpoint, self.timeout)) from None
+                raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {seconds} s") from None
+            raise BrokerTimeout(self._watch.failure(self.endpoint, seconds)) from None
 
-    async def flush(self, flush: Request | None = None) -> None:
+    async def flush(self, flush: Request | None = None, timeout: float | Unset | None = UNSET) -> None:
         """Waits until what was acknowledged is durable.
 
         Args:
             flush: A flush that was asked for already.
+            timeout: Seconds from one answer to the next, where they are not those of the client.
         """
         self._settle()
         while flush is not None or self.core.dirty:
             if flush is None:
                 with self.asking() as core:
                     flush = core.flush()
-            await self.finish(flush)
+            await self.finish(flush, timeout)
             # What goes on after a lost connection is settled again, and may say a position again.
-            await self.wait_for(lambda: not self.core.resuming, "an answer to what went on")
+            await self.wait_for(lambda: not self.core.resuming, "an answer to what went on", timeout)
             if flush.session == self.core.session:
                 return
             flush = None
+        other = self.core.flushing
+        if other is not None and not other.done:  # another task's covers what was acknowledged before
+            await self.wait_for(lambda: other.done, "an answer to FLUSH", timeout)
+            await self.flush(timeout=timeout)  # it may have come to nothing
 
-    def settle(self, feed: ShareFeed, session: int, number: int, done: bool) -> None:
-        """Acknowledges a message, or asks for it again, when this turn of the loop ends: with what else is then."""
+    async def recorded(self) -> None:
+        """Waits until what was acknowledged before this call is durable. Calls that wait share a flush.
+
+        Raises:
+            BrokerTimeout: The broker has not said so in time.
+            ClosedError: The client was closed.
+        """
+        mark = self._acknowledged
+        while self._durable < mark:
+            self.refuse()
+            if self._flushing is None:
+                self._flushing = asyncio.get_running_loop().create_task(self._flush_all(), name="omq broker flush")
+                self._flushing.add_done_callback(_look_at)  # every task that waits may be cancelled
+            await asyncio.shield(self._flushing)
+
+    async def _flush_all(self) -> None:
+        mark = self._acknowledged
+        try:
+            await self.flush()
+        finally:
+            self._flushing = None
+        self._durable = max(self._durable, mark)
+
+    def acknowledge(self, feed: ShareFeed, session: int, number: int) -> None:
+        """Acknowledges a message: at once where such calls are sparse, else with those that follow in this turn."""
+        self._acknowledged += 1
+        now = time.monotonic()
         if not self._settled:
             assert self._loop is not None
+            if now - self._said > _DENSE_S:
+                self._said = now
+                self.core.settle(feed, session, (number,), True)
+                self.send_out()
+                return
             self._loop.call_soon(self._settle)
-        self._settled.append((feed, session, done, number))
+        self._settled.append((feed, session, number))
+        if now - self._said > _DENSE_S:
+            self._settle()
+
+    def note_acknowledged(self) -> None:
+        """Something was acknowledged, and said."""
+        self._acknowledged += 1
+
+    def retry(self, feed: ShareFeed, session: int, numbers: Sequence[int], delay: float | None) -> None:
+        """Asks for messages again."""
+        self._acknowledged += 1
+        self._settle()  # in their order
+        self.core.settle(feed, session, numbers, False, delay)
+        self.send_out()
+
+    def progress(self, feed: ShareFeed, session: int, number: int) -> None:
+        """Begins the time of a message anew."""
+        self._settle()
+        self.core.progress(feed, session, number)
+        self.send_out()
 
     def _settle(self) -> None:
         settled, self._settled = self._settled, []
-        for (feed, session, done), group in groupby(settled, key=_holding):
+        for (feed, session), group in groupby(settled, key=_holding):
             if not feed.ended:
-                self.core.settle(feed, session, [number for *_, number in group], done)
+                self.core.settle(feed, session, [number for *_, number in group], True)
         if settled:
+            self._said = time.monotonic()
             self.send_out()
+
+    def settle_late(self) -> None:
+        """Says what was acknowledged a while ago: the program may go off to work for long."""
+        if self._settled and time.monotonic() - self._said > _DENSE_S:
+            self._settle()
 
     # ------------------------------------------------------------------ the socket
 
@@ -312,8 +379,14 @@ class AsyncCaller:
         self.send_out()
 
 
-def _holding(settled: tuple[ShareFeed, int, bool, int]) -> tuple[ShareFeed, int, bool]:
-    return settled[:3]
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Takes note of an exception, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
+
+
+def _holding(settled: tuple[ShareFeed, int, int]) -> tuple[ShareFeed, int]:
+    return settled[:2]
 
 
 def wake(future: asyncio.Future[None]) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from functools import partial
+from itertools import groupby
 from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -18,7 +19,7 @@ from omq.broker.errors import (
     BrokerError,
     BrokerTimeout,
 )
-from omq.broker.types import Delivery, Message
+from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
 
 if TYPE_CHECKING:
@@ -29,6 +30,18 @@ log = logging.getLogger("omq")
 _Message = TypeVar("_Message", bound=Message)
 
 
+class Recorded:
+    """Waits, where it is awaited, until the broker has recorded what was acknowledged before."""
+
+    __slots__ = ("_caller",)
+
+    def __init__(self, caller: AsyncCaller) -> None:
+        self._caller = caller
+
+    def __await__(self) -> Generator[Any, None, None]:
+        return self._caller.recorded().__await__()
+
+
 class AsyncStream(Generic[_Message]):
     """What subscriptions and consumers have in common."""
 
@@ -36,6 +49,7 @@ class AsyncStream(Generic[_Message]):
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
+        self._recorded = Recorded(caller)
         feed.reader = ref(self)
         self._waiting: set[asyncio.Future[None]] = set()
         feed.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
@@ -56,6 +70,7 @@ class AsyncStream(Generic[_Message]):
         while True:
             for message in self._batch:
                 if self._counts(message):
+                    self._caller.settle_late()
                     return message
             await self._load(until)
 
@@ -174,45 +189,76 @@ class AsyncSubscription(AsyncStream[Message]):
         """The name that the broker keeps its position under."""
         return self._feed.name
 
-    def ack(self, message: Message | int) -> None:
-        """Moves the position of the subscription's name; not awaited; see `omq.broker.Subscription.ack`."""
+    def ack(self, message: Message | int) -> Recorded:
+        """Moves the position of the subscription's name; see `omq.broker.Subscription.ack`.
+
+        Returns:
+            An awaitable: calling is enough, awaiting it waits until the broker has recorded the position.
+        """
         if self._feed.name is None:
             raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
         with self._caller.asking() as core:
             if self._feed.ended:
                 raise ClosedError(f"the subscription of {self.topic!r} is closed")
             core.move(self._feed, message)
+        self._caller.note_acknowledged()
+        return self._recorded
 
     def _decode(self, block: Block) -> list[Message]:
         return messages_of(self._feed, block)
 
 
 class AsyncConsumer(AsyncStream[Delivery]):
-    """A share of a round-robin topic; see `omq.broker.Consumer`. `ack` and `nack` are not awaited."""
+    """A share of a round-robin topic; see `omq.broker.Consumer`.
+
+    `ack`, `nack` and `in_progress` give an awaitable: calling them is enough, and awaiting waits until the broker has
+    recorded them.
+    """
 
     _feed: ShareFeed
 
-    def ack(self, deliveries: Iterable[Delivery]) -> None:
+    def ack(self, deliveries: Iterable[Delivery]) -> Recorded:
         """Acknowledges many; see `omq.broker.Consumer.ack`."""
         for delivery in deliveries:
-            self.settle(delivery, True)
+            self.acknowledge(delivery)
+        return self._recorded
 
-    def nack(self, deliveries: Iterable[Delivery]) -> None:
+    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> Recorded:
         """Asks for many again; see `omq.broker.Consumer.nack`."""
-        for delivery in deliveries:
-            self.settle(delivery, False)
+        delay = check_delay(delay)
+        self._refuse_ended()
+        for session, group in groupby(deliveries, key=_session):
+            self._caller.retry(self._feed, session, [one.id for one in group], delay)
+        return self._recorded
 
-    def settle(self, delivery: Delivery, done: bool) -> None:
-        """What `Delivery.ack` and `nack` call."""
+    def acknowledge(self, delivery: Delivery) -> Recorded:
+        """Does what `Delivery.ack` is for."""
+        self._refuse_ended()
+        self._caller.acknowledge(self._feed, delivery.session, delivery.id)
+        return self._recorded
+
+    def retry(self, delivery: Delivery, delay: float | None) -> Recorded:
+        """Does what `Delivery.nack` is for."""
+        self._refuse_ended()
+        self._caller.retry(self._feed, delivery.session, (delivery.id,), delay)
+        return self._recorded
+
+    def progress(self, delivery: Delivery) -> Recorded:
+        """Does what `Delivery.in_progress` is for."""
+        self._refuse_ended()
+        self._caller.progress(self._feed, delivery.session, delivery.id)
+        return self._recorded
+
+    def _refuse_ended(self) -> None:
         self._caller.refuse()
         if self._feed.ended:
             raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
-        self._caller.settle(self._feed, delivery.session, delivery.id, done)
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while True:
             for delivery in self._batch:
                 if self._counts(delivery):
+                    self._caller.settle_late()
                     yield delivery
             try:
                 await self._load(None)
@@ -222,8 +268,7 @@ class AsyncConsumer(AsyncStream[Delivery]):
     def _counts(self, message: Delivery) -> bool:
         if message.session != self._caller.core.session:
             return False  # the broker delivers it again
-        # It may have come again, and then have been acknowledged.
-        return message.deliveries == 1 or not self._feed.is_done(message.id)
+        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
 
     def _decode(self, block: Block) -> list[Delivery]:
         feed = self._feed
@@ -243,6 +288,10 @@ async def leave(close: Callable[[], Any], error: BaseException | None) -> None:
         if error is None:
             raise
         log.warning("%s", trouble)
+
+
+def _session(delivery: Delivery) -> int:
+    return delivery.session
 
 
 def _wake_all(waiting: set[asyncio.Future[None]]) -> None:

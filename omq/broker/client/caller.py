@@ -288,6 +288,10 @@ class Caller:
             if flush.session == self.core.session:
                 return
             flush = None
+        other = self.core.flushing
+        if other is not None and not other.done:  # another thread's covers what was acknowledged before
+            self.wait_for(lambda: other.done, until, "an answer to FLUSH")
+            self.flush(until)  # it may have come to nothing
 
     def settle_dropped(self) -> None:
         """Ends what has no holder any more."""

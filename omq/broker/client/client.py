@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
@@ -22,6 +23,7 @@ from omq.broker.client.checks import (
     check_stage,
     check_stages,
     check_subscription,
+    patience,
 )
 from omq.broker.client.client_core import (
     Request,
@@ -43,6 +45,7 @@ from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.protocol import u64
 from omq.broker.types import Columns, Committed, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
+from omq.types import UNSET, Unset
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -112,8 +115,12 @@ class Client:
             delivery: `"broadcast"`: every subscriber gets every message; `"round-robin"`: one consumer gets each.
             persistence: `"strong"`: a message is on the disk before it is acknowledged; `"weak"`: it is written, and
                 flushed every second; `"async"`: it is written some time; `"transient"`: it stays in memory.
-            **settings: `max_messages`, `max_bytes`, `max_age` (seconds): what is kept. `max_deliveries`, and
-                `dead_letter`, the topic that a message goes to after them.
+            **settings: `max_messages`, `max_bytes`, `max_age` (seconds): what is kept. `overflow`: what a topic does
+                that is full: `"block"` (publishers wait, within their timeout), `"reject"` (they get `StoreFull`, the
+                default of round-robin) or `"drop-oldest"` (the default of broadcast; of round-robin the oldest
+                unfinished message goes to the dead letters). `max_deliveries`, and `dead_letter`, the topic that a
+                message goes to after them. `retry_delay`: seconds that a delivery waits which was nacked or timed out,
+                or a list of them, one for each attempt; 0.1, doubling to 30, if it is left out.
 
         Raises:
             TopicError: It is there with other settings; or the name or a setting does not fit.
@@ -167,7 +174,7 @@ class Client:
             TopicError: There is no such topic.
             MessageTooLarge: The body is.
             PermissionDenied: This client may not publish there.
-            StoreFull: The broker has no room for it.
+            StoreFull: The topic, or the broker's disk, has no room for it.
             ClosedError: The client is closed.
         """
         caller = self._caller
@@ -484,6 +491,23 @@ class Client:
             if size <= 0 or start == before:
                 break
         return start
+
+    def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
+        """Waits until every acknowledgement, `nack` and position of this client is recorded.
+
+        Args:
+            timeout: Seconds from one answer of the broker to the next; `None` for ever; left out, the client's.
+
+        Raises:
+            BrokerTimeout: The broker has not said so in time.
+            ClosedError: The client is closed.
+        """
+        caller = self._caller
+        caller.refuse()
+        seconds = caller.timeout if isinstance(timeout, Unset) else patience(timeout)
+        with caller.lock:
+            caller.say_gathered()
+        caller.flush(None if seconds is None else time.monotonic() + seconds)
 
     # ------------------------------------------------------------------ life
 

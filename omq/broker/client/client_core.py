@@ -143,6 +143,7 @@ class ClientCore:
         max_body: The largest body that the broker takes, in bytes.
         flight: Bytes of records that wait for their answers.
         fault: Why this client is of no use with this broker.
+        flushing: The last flush that was asked for; it may be done.
         retreat: How long a busy broker is left alone.
     """
 
@@ -162,6 +163,7 @@ class ClientCore:
         self._gathering: list[ShareFeed] = []
         self._appends: dict[int, Request] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be made again
+        self.flushing: Request | None = None  # the last flush that was asked for
         self._changed = False  # something was acknowledged, or moved, and not flushed
         self._unsure: list[Acked] = []  # what shares that are gone left
         self._claims: set[bytes] = set()  # tags of what is settled again
@@ -349,6 +351,7 @@ class ClientCore:
         # Else what goes on may say something that this does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
         request.acked = self._take_unsure()
+        self.flushing = request
         return self._enter(request)
 
     @property
@@ -420,8 +423,10 @@ class ClientCore:
         self._reply(feed.used(block[1]))
         return block
 
-    def settle(self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool) -> None:
-        """Acknowledges messages that came in a connection, or asks for them again."""
+    def settle(
+        self, feed: ShareFeed, session: int, numbers: Sequence[int], done: bool, delay: float | None = None
+    ) -> None:
+        """Acknowledges messages that came in a connection, or asks for them again, after *delay* seconds."""
         self.say_gathered()  # in their order
         if session < feed.since or not numbers:
             return  # they were other messages
@@ -429,14 +434,22 @@ class ClientCore:
             feed.remember(number, done)
         if session == self.session and feed.in_force:
             pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
-            command = protocol.ACK if done else protocol.NACK
-            self.out += [[command, feed.tag, part] for part in packed_ranges(pairs)]
+            first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
+            if delay is not None:
+                first.append(protocol.pack_delay(delay))
+            self.out += [[*first, part] for part in packed_ranges(pairs)]
             self._changed = True
             if done:
                 feed.unsure += numbers
                 self._make_sure(feed)
         elif done:
             self._acknowledged_late(feed, numbers)
+
+    def progress(self, feed: ShareFeed, session: int, number: int) -> None:
+        """Begins the time of a message anew, if the broker still has it as delivered."""
+        self.say_gathered()
+        if session == self.session and feed.in_force:
+            self._say(protocol.PROGRESS, feed.tag, *packed_ranges([(number, number)]))
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
         """Acknowledges a message that came in a connection, in one message with others.

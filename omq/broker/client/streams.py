@@ -16,7 +16,7 @@ from omq.broker.client.caller import Caller
 from omq.broker.client.checks import patience
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import BrokerError, BrokerTimeout
-from omq.broker.types import Delivery, Message
+from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
 
 log = logging.getLogger("omq")
@@ -246,8 +246,8 @@ class Consumer(Stream[Delivery]):
     """A share of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
     What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is
-    closed. `ack` and `nack` do not wait; `close`, and the next `publish` of the client, return once what was
-    acknowledged before is durable. Threads may share it.
+    closed. `ack` and `nack` do not wait; `Client.flush`, `close`, and the next `publish` of the client return once what
+    was acknowledged before is durable. Threads may share it.
     """
 
     _feed: ShareFeed
@@ -256,28 +256,38 @@ class Consumer(Stream[Delivery]):
         """Acknowledges many, in one message; see `Delivery.ack`."""
         self._settle(list(deliveries), True)
 
-    def nack(self, deliveries: Iterable[Delivery]) -> None:
+    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> None:
         """Asks for many again, in one message; see `Delivery.nack`."""
-        self._settle(list(deliveries), False)
+        self._settle(list(deliveries), False, check_delay(delay))
 
-    def settle(self, delivery: Delivery, done: bool) -> None:
-        """What `Delivery.ack` and `nack` call."""
-        if not done:
-            self._settle((delivery,), False)
-            return
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Does what `Delivery.ack` is for."""
         caller, feed = self._caller, self._feed
         caller.refuse()
         with caller.lock:
             self._refuse_ended()
             caller.acknowledge(feed, delivery.session, delivery.id)
 
-    def _settle(self, deliveries: Sequence[Delivery], done: bool) -> None:
+    def retry(self, delivery: Delivery, delay: float | None) -> None:
+        """Does what `Delivery.nack` is for."""
+        self._settle((delivery,), False, delay)
+
+    def progress(self, delivery: Delivery) -> None:
+        """Does what `Delivery.in_progress` is for."""
+        caller = self._caller
+        caller.refuse()
+        with caller.lock:
+            self._refuse_ended()
+            caller.core.progress(self._feed, delivery.session, delivery.id)
+            caller.send_out()
+
+    def _settle(self, deliveries: Sequence[Delivery], done: bool, delay: float | None = None) -> None:
         caller = self._caller
         caller.refuse()
         with caller.lock:
             self._refuse_ended()
             for session, group in groupby(deliveries, key=_session):
-                caller.core.settle(self._feed, session, [one.id for one in group], done)
+                caller.core.settle(self._feed, session, [one.id for one in group], done, delay)
             caller.send_out()
 
     def _refuse_ended(self) -> None:
@@ -302,8 +312,7 @@ class Consumer(Stream[Delivery]):
     def _counts(self, message: Delivery) -> bool:
         if message.session != self._caller.core.session:
             return False  # the broker delivers it again
-        # It may have come again, and then have been acknowledged.
-        return message.deliveries == 1 or not self._feed.is_done(message.id)
+        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
 
     def _decode(self, block: Block, session: int) -> list[Delivery]:
         feed = self._feed

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from omq._version import __version__
+from omq.broker.core.admission import Publication
 from omq.broker.core.broadcast import BroadcastTopic, Subscription
 from omq.broker.core.journal import Journal
 from omq.broker.core.permissions import Permission, Permissions
@@ -22,6 +23,7 @@ from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
 from omq.broker.extras import missing_extra
 from omq.broker.protocol import check_name
+from omq.store.errors import TopicFull
 from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore
 
@@ -185,6 +187,8 @@ class Broker:
         del self.topics[name]
         topic.deleted = True
         topic.end(TopicError(f"topic {name!r} was deleted"))
+        if topic.admission is not None:
+            topic.admission.end(TopicError(f"topic {name!r} was deleted"))
         making = self._making[name] = self.loop.create_future()
         try:
             await self.journal.do(DeleteTopic(topic.id))
@@ -241,6 +245,7 @@ class Broker:
         sequence: int = 0,
         settled: int = 0,
         done: Done,
+        alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """Stores records that were checked (`omq._core.blocks.check`).
 
@@ -252,6 +257,7 @@ class Broker:
             sequence: See `producer`.
             settled: The producer has the answers of all sequences below.
             done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
+            alive: Returns whether anybody waits for that: what waits for room in a full topic is dropped otherwise.
 
         Raises:
             TopicError: The topic was deleted.
@@ -261,10 +267,15 @@ class Broker:
         if topic.deleted:
             raise TopicError(f"topic {topic.name!r} was deleted")
         self.check_waiting(len(records))
-        topic.append(records, count, done, producer, sequence, settled)
+        topic.append(records, count, done, producer, sequence, settled, alive)
 
     def commit(
-        self, commit: bytes, stages: list[bytes], may: Callable[[int], bool], done: Callable[[CommitStages], None]
+        self,
+        commit: bytes,
+        stages: list[bytes],
+        may: Callable[[int], bool],
+        done: Callable[[CommitStages], None],
+        alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """Publishes stages at once; see `CommitStages`.
 
@@ -273,15 +284,33 @@ class Broker:
             stages: Theirs.
             may: Asked in the store's thread whether the topic of this id may be published to.
             done: Gets it back in the loop, with its result or its error.
+            alive: Returns whether anybody waits for that.
         """
 
+        def submit() -> None:
+            self.journal.submit(CommitStages(commit, stages, may=may, has_room=self._has_room), committed)
+
         def committed(write: CommitStages) -> None:
+            if isinstance(write.error, TopicFull) and (topic := self._by_id.get(write.error.topic_id)) is not None:
+                assert topic.admission is not None
+                topic.admission.hold(Publication(write.error.count, 0, submit, refuse, None, alive, reserves=False))
+                return
             if write.error is None:
                 for id, (count, size) in write.grown.items():
                     self.took(id, count, size)
             done(write)
 
-        self.journal.submit(CommitStages(commit, stages, may=may), committed)
+        def refuse(error: BrokerError) -> None:
+            write = CommitStages(commit, stages)
+            write.error = error
+            done(write)
+
+        submit()
+
+    def _has_room(self, topic_id: int, count: int) -> bool:
+        """Returns whether a topic takes so many messages more; in any thread."""
+        topic = self._by_id.get(topic_id)
+        return topic is None or topic.admission is None or topic.admission.has_room(count)
 
     def took(self, id: int, count: int, size: int) -> None:
         """A topic has got messages otherwise than by `append`."""

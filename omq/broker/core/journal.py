@@ -18,6 +18,7 @@ from omq.broker.errors import (
 from omq.store import errors as store_errors
 from omq.store.interface import Write
 from omq.store.journal import Journal as StoreJournal
+from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
 
@@ -26,6 +27,7 @@ _Write = TypeVar("_Write", bound=Write)
 #: What the store says, and what the broker says then; the first that fits.
 _ERRORS: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
     (store_errors.StoreFull, StoreFull),
+    (store_errors.TopicFull, StoreFull),
     (store_errors.UnknownTopic, TopicError),
     (store_errors.StageError, WrongState),
     (store_errors.Gone, Overrun),
@@ -52,6 +54,10 @@ class Journal(StoreJournal):
 
     def __init__(self, grown: Callable[[dict[int, int]], None]) -> None:
         super().__init__(grown, log, "broker")
+
+    def in_memory(self, persistence: str) -> bool:
+        """Returns whether topics of this persistence are kept in memory."""
+        return persistence == "transient" or isinstance(self.store, MemoryStore)
 
     async def do(self, write: _Write) -> _Write:
         """Submits a write and waits for it.

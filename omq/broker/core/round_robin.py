@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+import time
+from collections.abc import Iterable, Iterator
+from heapq import heappop, heappush
 from typing import Final, Literal, Protocol
 
 from omq.broker.core.journal import Journal, broker_error
@@ -16,6 +18,7 @@ from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError
 from omq.broker.protocol import u32
+from omq.broker.settings import overflow_of, retry_delay_of
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
 
@@ -29,6 +32,8 @@ BURIED: Final = 256
 _AHEAD: Final = 1 << 17
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
+#: Seconds between two log lines about work that a topic has dropped.
+_LOG_INTERVAL_S: Final = 60.0
 
 
 class DeadLetters(Protocol):
@@ -53,8 +58,20 @@ class Share:
     """
 
     __slots__ = (
-        *("_leases", "_loop", "_many_overdue", "_overdue", "_timer", "_withheld"),
-        *("active", "credit", "flight", "last", "sink", "topic"),
+        "_hung_until",
+        "_leases",
+        "_loop",
+        "_many_overdue",
+        "_overdue",
+        "_reached",
+        "_timer",
+        "_withheld",
+        "active",
+        "credit",
+        "flight",
+        "last",
+        "sink",
+        "topic",
     )
 
     def __init__(
@@ -69,6 +86,9 @@ class Share:
         self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
         self._many_overdue = _LEASES  # pieces of that after which those are thrown out which somebody else has now
         self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
+        #: The last message, in the order of delivery, that it has finished or shown to work at: order and id.
+        self._reached = (0, 0)
+        self._hung_until = 0.0  # until then it is at the message after that, which has come back already
         self._loop = loop
         self._leases = Leases(ack_timeout)
         self._timer: asyncio.TimerHandle | None = None
@@ -89,14 +109,20 @@ class Share:
             for piece in self.flight.take(first, last):
                 done += piece.last - piece.first + 1
                 oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
+                self._reach(piece)
                 self.topic.settled(piece.first, piece.last)
             if self._overdue:
                 for piece in self._overdue.take(first, last):
                     self.topic.settled_late(piece.first, piece.last)
         self._returned(done, oldest)
 
-    def nack(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """These are to be delivered again, at once."""
+    def nack(self, ranges: Iterable[tuple[int, int]], delay: float | None = None) -> None:
+        """These are to be delivered again.
+
+        Args:
+            ranges: Ids, first and last of each range; what it does not hold is passed over.
+            delay: Seconds until then; `None`: as the topic's `retry_delay` says.
+        """
         if not self.active:
             return
         done = 0
@@ -105,8 +131,54 @@ class Share:
             for piece in self.flight.take(first, last):
                 done += piece.last - piece.first + 1
                 oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self.topic.returned(piece)
+                self._reach(piece)
+                self.topic.failed(piece, delay)
         self._returned(done, oldest)
+
+    def progress(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """It works at these: their time begins anew, and so does that of what was delivered to it after them."""
+        if not self.active:
+            return
+        now = self._loop.time()
+        oldest: tuple[int, int] | None = None
+        for first, last in ranges:
+            for piece in self.flight.take(first, last):
+                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
+                self._reach(piece)
+                deadline = now + self._leases.timeout
+                self.flight.add(piece.first, piece.last, piece.tries, deadline, piece.order)
+                self._leases.go_on(piece, deadline)
+        self._returned(0, oldest)
+
+    def _reach(self, piece: Piece) -> None:
+        """It has finished a message, or works at it: so it had begun with all that were delivered before."""
+        if (piece.order, piece.last) > self._reached:
+            self._reached = piece.order, piece.last
+        self._hung_until = 0.0
+
+    def _attempted(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bool]]:
+        """Yields messages that come back, each with whether the consumer had begun with it: it works in their order.
+
+        That is all up to the last one that it has finished or shown to work at, and the one after it; one more each
+        time that `ack_timeout` has passed without a sign.
+        """
+        now = self._loop.time()
+        hangs = now < self._hung_until
+        for piece in sorted(pieces, key=_delivery):
+            first = piece.first
+            if piece.order < self._reached[0]:
+                begun = piece.last
+            elif piece.order == self._reached[0]:
+                begun = min(max(self._reached[1], first - 1), piece.last)
+            else:
+                begun = first - 1
+            if begun < piece.last and not hangs:
+                begun, hangs = begun + 1, True
+                self._hung_until = now + self._leases.timeout * 0.9  # timers are not exact
+            if begun >= first:
+                yield Piece(first, begun, piece.tries), True
+            if begun < piece.last:
+                yield Piece(max(begun + 1, first), piece.last, piece.tries), False
 
     def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Nobody has seen these: they go to others, and this delivery does not count.
@@ -146,8 +218,11 @@ class Share:
             self._timer.cancel()
             self._timer = None
         self.topic.left(self)
-        for piece in self.flight.take_all():
-            self.topic.returned(piece)
+        for piece, begun in self._attempted(self.flight.take_all()):
+            if begun:
+                self.topic.returned(piece)
+            else:
+                self.topic.unseen(piece)
 
     def hold(self, first: int, last: int, tries: int) -> None:
         """These are delivered to it now, for the time numbered `tries`."""
@@ -161,6 +236,7 @@ class Share:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
+        lost: list[Piece] = []
         while (following := self._leases.next) is not None and following[0] <= now:
             order, first, last = self._leases.pop()
             for piece in self.flight.take(first, last):
@@ -171,7 +247,8 @@ class Share:
                     self.flight.add(piece.first, piece.last, piece.tries, deadline, order)
                     self._leases.go_on(piece, deadline)
                 else:
-                    self._lose(piece)
+                    lost.append(piece)
+        self._lose(lost)
         if len(self._overdue) > self._many_overdue:
             self._overdue = self.topic.waiting_of(self._overdue)
             self._many_overdue = max(_LEASES, 2 * len(self._overdue))
@@ -179,13 +256,22 @@ class Share:
         if (following := self._leases.next) is not None:
             self._timer = self._loop.call_at(following[0], self._expire)
 
-    def _lose(self, piece: Piece) -> None:
+    def _lose(self, pieces: list[Piece]) -> None:
         """The time of these is up."""
-        # Whoever hangs would else be given the same ones for ever.
-        self._withheld += piece.last - piece.first + 1
-        self._overdue.take(piece.first, piece.last)
-        self._overdue.add(piece.first, piece.last, 0)
-        self.topic.returned(piece)
+        for piece in pieces:
+            # A consumer that hangs would else be given the same ones for ever.
+            self._withheld += piece.last - piece.first + 1
+            self._overdue.take(piece.first, piece.last)
+            self._overdue.add(piece.first, piece.last, 0)
+        for part, begun in self._attempted(pieces):
+            if begun:
+                self.topic.failed(part)
+            else:
+                self.topic.unseen(part)
+
+
+def _delivery(piece: Piece) -> tuple[int, int]:
+    return piece.order, piece.first
 
 
 class RoundRobinTopic(Topic):
@@ -201,6 +287,13 @@ class RoundRobinTopic(Topic):
         self._hungry: dict[Share, None] = {}
         #: What was delivered, came back, and is to be delivered again.
         self._redo = Pieces()
+        #: What has failed, and waits for its `retry_delay`: until the deadline of each piece.
+        self._delayed = Pieces()
+        self._due: list[tuple[float, int, int]] = []  # a heap of when, first and last id of what is in there, or was
+        self._looks_at = 0.0  # when the loop looks at it next; 0: it does not
+        self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
+        self.dropped = self.expired = 0
+        self._next_line = 0.0  # when the log may tell of dropped work again, on the monotonic clock
         self._max_tries: int | None = self.settings.get("max_deliveries")
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
         self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
@@ -270,6 +363,8 @@ class RoundRobinTopic(Topic):
 
     def settled(self, first: int, last: int) -> None:
         """Messages are acknowledged."""
+        if self.admission is not None:
+            self.admission.go_on()
         done = self._done
         if done and done[-1][1] + 1 == first:
             done[-1] = (done[-1][0], last)
@@ -279,7 +374,7 @@ class RoundRobinTopic(Topic):
 
     def settled_late(self, first: int, last: int) -> None:
         """Messages are acknowledged after their deadline: they count if nobody else has begun with them."""
-        for piece in self._redo.take(first, last):
+        for piece in (*self._redo.take(first, last), *self._delayed.take(first, last)):
             self.settled(piece.first, piece.last)
 
     def settled_again(self, first: int, last: int) -> None:
@@ -303,21 +398,67 @@ class RoundRobinTopic(Topic):
         """What of some messages was delivered, came back, and waits to be delivered again."""
         found = Pieces()
         for piece in pieces:
-            for first, last in self._redo.within(piece.first, piece.last):
-                found.add(first, last, 0)
+            for waiting in (self._redo, self._delayed):
+                for first, last in waiting.within(piece.first, piece.last):
+                    found.add(first, last, 0)
         return found
 
     def returned(self, piece: Piece) -> None:
-        """Messages were delivered in vain."""
-        if self.deleted:
+        """Messages come back from a consumer that is gone: others get them at once."""
+        if not self.deleted and not self._is_spent(piece):
+            self._deliver_again(piece)
+
+    def failed(self, piece: Piece, delay: float | None = None) -> None:
+        """Messages were delivered in vain: others pass them while they wait.
+
+        Args:
+            piece: The messages.
+            delay: Seconds; `None`: as `retry_delay` says.
+        """
+        if self.deleted or self._is_spent(piece):
             return
-        if self._max_tries is not None and piece.tries >= self._max_tries:
-            self._buried.append(piece)
-            self._bury()
+        if delay is None:
+            delay = retry_delay_of(self.settings, piece.tries)
+        if delay <= 0:
+            self._deliver_again(piece)
             return
+        due = asyncio.get_running_loop().time() + delay
+        self._delayed.add(piece.first, piece.last, piece.tries, due)
+        heappush(self._due, (due, piece.first, piece.last))
+        self._look_at(due)
+
+    def _is_spent(self, piece: Piece) -> bool:
+        """Whether messages were delivered as often as they may be: then they go to the dead letters."""
+        if self._max_tries is None or piece.tries < self._max_tries:
+            return False
+        self._buried.append(piece)
+        self._bury()
+        return True
+
+    def _deliver_again(self, piece: Piece) -> None:
         self._redo.add(piece.first, piece.last, piece.tries)
         if self._hungry:
             self._turns.ready(self)
+
+    def _look_at(self, due: float) -> None:
+        """Has the loop look at what waits when this time has come."""
+        if not self._looks_at or due < self._looks_at:
+            self._looks_at = due
+            self._turns.later(max(due - asyncio.get_running_loop().time(), 0), self._retry_due)
+
+    def _retry_due(self) -> None:
+        """Delivers again what has waited for its time."""
+        self._looks_at = 0.0
+        now = asyncio.get_running_loop().time() + 0.001  # what is due in a moment is due now
+        while self._due and self._due[0][0] <= now:
+            _, first, last = heappop(self._due)
+            for piece in self._delayed.take(first, last):
+                if piece.deadline > now:  # it has failed again meanwhile
+                    self._delayed.add(piece.first, piece.last, piece.tries, piece.deadline)
+                else:
+                    self._deliver_again(piece)
+        if self._due:
+            self._look_at(self._due[0][0])
 
     def unseen(self, piece: Piece) -> None:
         """Messages were delivered, and come back without having been looked at."""
@@ -332,18 +473,105 @@ class RoundRobinTopic(Topic):
     # ------------------------------------------------------------------ handing out
 
     @property
-    def backlog(self) -> int:  # type: ignore[override]
-        """Messages that wait to be delivered."""
+    def _ready(self) -> int:
+        """Messages that can be delivered now."""
         return self._redo.count + max(self.readable - self.handed - self._ahead.count, 0)
 
+    @property
+    def backlog(self) -> int:  # type: ignore[override]
+        """Messages that wait to be delivered."""
+        return self._ready + self._delayed.count
+
+    @property
+    def unfinished(self) -> int:
+        """Messages that are not acknowledged, and not on their way to the dead letters; in any thread."""
+        in_flight = sum(share.flight.count for share in tuple(self._shares))
+        new = max(self.last - self.handed - self._ahead.count, 0)
+        return self._redo.count + self._delayed.count + in_flight + new
+
+    def used(self) -> tuple[int, int]:
+        """Returns how many messages are not finished, and about how many bytes they have; in any thread."""
+        unfinished, state = self.unfinished, self.state()
+        kept = state.messages(0, self.last)
+        return unfinished, state.bytes * min(unfinished, kept) // kept if kept else 0
+
+    def grown(self, last: int) -> None:
+        super().grown(last)
+        if self._drops_oldest:
+            self._drop_oldest()
+
+    def _drop_oldest(self) -> None:
+        """Moves the oldest work that no consumer has to the dead letters, as far as the topic has too much."""
+        messages, size = self.used()
+        most = self.settings.get("max_messages")
+        excess = max(messages - most, 0) if most is not None else 0
+        limit = self.settings.get("max_bytes")
+        if limit is not None and size > limit and messages > 1:
+            excess = max(excess, messages - max(messages * limit // size, 1))
+        before = self.dropped
+        while excess > 0 and (piece := self._take_oldest(excess)) is not None:
+            excess -= piece.last - piece.first + 1
+            self.dropped += piece.last - piece.first + 1
+            self._buried.append(piece)
+        if self.dropped > before:
+            self._changed()
+            self._bury()
+            self._log_dropped(f"it is full: {self.dropped - before} unfinished messages go to the dead letters")
+
+    def _take_oldest(self, most: int) -> Piece | None:
+        """Takes the oldest messages out of what waits, at most so many; `None` where nothing waits."""
+        waiting = [pieces for pieces in (self._redo, self._delayed) if pieces]
+        if waiting:
+            oldest = min(waiting, key=lambda pieces: pieces.head.first)
+            head = oldest.head
+            return oldest.take(head.first, min(head.last, head.first + most - 1))[0]
+        self._pass_ahead()
+        first, last = self.handed + 1, min(self.handed + most, self.readable)
+        if self._ahead:
+            last = min(last, self._ahead.head.first - 1)
+        if first > last:
+            return None
+        self.handed = last
+        return Piece(first, last, 0)
+
+    def refresh(self) -> None:
+        """Forgets what `max_age` has dropped."""
+        if "max_age" not in self.settings:
+            return
+        first = self.state().first
+        expired = 0
+        for waiting in (self._redo, self._delayed):
+            if waiting and waiting.head.first < first:
+                for piece in waiting.take(1, first - 1):
+                    expired += piece.last - piece.first + 1
+        if self.handed + 1 < first:
+            expired += (
+                first - 1 - self.handed - sum(piece.last - piece.first + 1 for piece in self._ahead.take(1, first - 1))
+            )
+            self.handed = first - 1
+            self._changed()
+        self._count_expired(expired)
+
+    def _count_expired(self, expired: int) -> None:
+        if expired:
+            self.expired += expired
+            self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
+
+    def _log_dropped(self, what: str) -> None:
+        now = time.monotonic()
+        if now >= self._next_line:
+            self._next_line = now + _LOG_INTERVAL_S
+            log.warning("topic %r: %s", self.name, what)
+
     def pump(self) -> bool:
-        if not self._hungry or not self.backlog:
+        self.refresh()
+        if not self._hungry or not self._ready:
             return False
         left = TURN
-        portion = min(-(-self.backlog // len(self._hungry)), PORTION)
+        portion = min(-(-self._ready // len(self._hungry)), PORTION)
         try:
             with self._journal.store.read(self.id) as reader:
-                while left > 0 and self.backlog:
+                while left > 0 and self._ready:
                     share = self._next_share()
                     if share is None:
                         return False
@@ -352,7 +580,7 @@ class RoundRobinTopic(Topic):
             log.error("topic %r cannot be read: %s", self.name, error)
             self.end(broker_error(error))
             return False
-        return bool(self._hungry and self.backlog)
+        return bool(self._hungry and self._ready)
 
     def _next_share(self) -> Share | None:
         """The share whose turn it is; it goes behind the others."""
@@ -494,6 +722,8 @@ class RoundRobinTopic(Topic):
             error = write.error
             if error is None:
                 self.dead_lettered += 1
+                if self.admission is not None:
+                    self.admission.go_on()
                 if write.size:
                     self._dead_letters.took(target, 1, write.size)
             elif isinstance(error, Gone | DamagedError):

@@ -51,6 +51,10 @@ class TopicStats(TypedDict):
     delivered_bytes: int  # (counter)
     redelivered: int  # deliveries that were not the first (counter)
     dead_lettered: int  # messages that went to the dead-letter topic (counter)
+    rejected: int  # messages that were refused as the topic was full (counter)
+    blocked: int  # messages whose publishers wait for room in the topic
+    dropped: int  # round robin, overflow drop-oldest: unfinished work that went to the dead letters (counter)
+    expired: int  # round robin: unfinished work that max_age has dropped (counter)
     subscriptions: list[SubscriptionStats]
     names: list[PositionStats]
 

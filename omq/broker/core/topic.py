@@ -6,13 +6,14 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
+from omq.broker.core.admission import Admission, Publication
 from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
 from omq.broker.errors import AlreadySettled, BrokerError, TopicError
-from omq.broker.protocol import check_name
-from omq.store.errors import UnknownTopic
-from omq.store.interface import Append, Delivery, TopicState, Write
+from omq.broker.settings import SETTINGS, check_setting, overflow_of
+from omq.store.errors import TopicFull, UnknownTopic
+from omq.store.interface import MAX_MEMORY, Append, Delivery, TopicState, Write
 
 log = logging.getLogger("omq.broker")
 
@@ -26,8 +27,6 @@ Done = Callable[[int, BrokerError | None], None]
 
 DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
-_WHOLE: Final = ("max_messages", "max_bytes", "max_deliveries")
-_ROUND_ROBIN: Final = ("max_deliveries", "dead_letter")
 
 
 class Turns(Protocol):
@@ -54,22 +53,12 @@ def check_settings(delivery: str, persistence: str, settings: Mapping[str, Any])
     for name, value in settings.items():
         if value is None:
             continue
-        if name in _ROUND_ROBIN and delivery != "round-robin":
-            raise TopicError(f"{name} is for round-robin topics")
-        if name in _WHOLE:
-            if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**62:
-                raise TopicError(f"{name} is a whole number, 1 or more, not {value!r}")
-        elif name == "max_age":
-            if not isinstance(value, int | float) or isinstance(value, bool) or not 0 < value < 1e12:
-                raise TopicError(f"max_age is a number of seconds above 0, not {value!r}")
-            value = float(value)
-        elif name == "dead_letter":
-            if not isinstance(value, str):
-                raise TopicError(f"dead_letter is the name of a topic, not {value!r}")
-            check_name(value)
-        else:
+        if name not in SETTINGS:
             raise TopicError(f"there is no setting {str(name)[:80]!r}")
-        found[name] = value
+        try:
+            found[name] = check_setting(name, value, delivery, settings)
+        except ValueError as reason:
+            raise TopicError(f"{name}={str(value)[:80]!r}: {reason}") from None
     return found
 
 
@@ -105,6 +94,8 @@ class Topic:
         self.delivered = self.delivered_bytes = 0
         self._journal = journal
         self._turns = turns
+        #: `None`: it takes whatever is published.
+        self.admission = self._admission(journal)
         self._keeping: Write | None = None  # the last write of `_keep` that is not answered
         self._unkept: BrokerError | None = None  # why the last one was not done
         self._retrying = False
@@ -116,6 +107,17 @@ class Topic:
 
     # ------------------------------------------------------------------ publishing
 
+    def _admission(self, journal: Journal) -> Admission | None:
+        """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
+        max_bytes = self.settings.get("max_bytes")
+        if max_bytes is None and self.delivery == "round-robin" and journal.in_memory(self.persistence):
+            max_bytes = MAX_MEMORY
+        max_messages = self.settings.get("max_messages")
+        overflow = overflow_of(self.delivery, self.settings)
+        if overflow == "drop-oldest" or (max_messages is None and max_bytes is None):
+            return None
+        return Admission(self, overflow, max_messages, max_bytes, self._turns)
+
     def append(
         self,
         records: bytes | memoryview,
@@ -124,27 +126,78 @@ class Topic:
         producer: bytes = b"",
         sequence: int = 0,
         settled: int = 0,
+        alive: Callable[[], bool] = lambda: True,
     ) -> None:
         """Stores checked records; see `Broker.append`."""
         size = len(records)
+        admission = self.admission
+
+        def append(answered: Callable[[Append], None], *, repeats_only: bool = False) -> None:
+            self._journal.waiting += size
+            write = Append(self.id, records, count, producer, sequence, settled, repeats_only=repeats_only)
+            self._journal.submit(write, answered)
 
         def appended(write: Append) -> None:
             self._journal.waiting -= size
-            if write.error is not None:
-                done(0, broker_error(write.error))
-                return
-            if not write.first:
-                done(0, AlreadySettled(f"sequence {sequence} is below what its producer has settled: not stored"))
-                return
-            if not write.duplicate:
-                self.took(count, size)
-                last = write.first + count - 1
-                if last > self.last:
-                    self.last = last
-            done(write.first, None)
+            self._appended(write, done)
 
-        self._journal.waiting += size
-        self._journal.submit(Append(self.id, records, count, producer, sequence, settled), appended)
+        if admission is None:
+            append(appended)
+            return
+        is_answered = False
+
+        def answer(write: Append) -> None:
+            nonlocal is_answered
+            self._journal.waiting -= size
+            if not is_answered:  # once, though it may be submitted while the store is asked about a repetition
+                is_answered = True
+                self._appended(write, done)
+
+        def submit() -> None:
+            append(admitted)
+
+        def admitted(write: Append) -> None:
+            answer(write)
+            admission.answered(publication)
+
+        def probe(told: Callable[[bool], None]) -> None:
+            def probed(write: Append) -> None:
+                if isinstance(write.error, TopicFull):
+                    self._journal.waiting -= size
+                    told(False)
+                else:
+                    told(True)
+                    answer(write)
+
+            append(probed, repeats_only=True)
+
+        may_repeat = bool(producer and sequence)
+        publication = Publication(
+            count, size, submit, lambda error: done(0, error), probe if may_repeat else None, alive
+        )
+        admission.take(publication)
+
+    def _appended(self, write: Append, done: Done) -> None:
+        if write.error is not None:
+            done(0, broker_error(write.error))
+            return
+        if not write.first:
+            done(0, AlreadySettled(f"sequence {write.sequence} is below what its producer has settled: not stored"))
+            return
+        if not write.duplicate:
+            self.took(write.count, len(write.records))
+            last = write.first + write.count - 1
+            if last > self.last:
+                self.last = last
+        done(write.first, None)
+
+    def used(self) -> tuple[int, int]:
+        """Returns the messages that count for its bounds, and about how many bytes they have; in any thread."""
+        state = self.state()
+        return state.messages(0, self.last), state.bytes
+
+    def refresh(self) -> None:
+        """Takes note of what the store has dropped by itself."""
 
     def took(self, count: int, size: int) -> None:
         """Counts messages that were published, however they came."""
@@ -174,6 +227,8 @@ class Topic:
     async def close(self) -> None:
         """Ends everybody who reads, and saves what they have left; the broker ends."""
         self.end(None)
+        if self.admission is not None:
+            self.admission.end(None)
         self.save()
 
     # ------------------------------------------------------------------ what readers leave
@@ -268,6 +323,7 @@ class Topic:
 
     def stats(self) -> TopicStats:
         """What it tells about itself."""
+        self.refresh()
         state = self.state()
         return {
             "name": self.name,
@@ -286,6 +342,10 @@ class Topic:
             "delivered_bytes": self.delivered_bytes,
             "redelivered": self.redelivered,
             "dead_lettered": self.dead_lettered,
+            "rejected": 0 if self.admission is None else self.admission.rejected,
+            "blocked": 0 if self.admission is None else self.admission.blocked,
+            "dropped": self.dropped,
+            "expired": self.expired,
             "subscriptions": self.subscriptions(),
             "names": self.names(),
         }
@@ -293,3 +353,5 @@ class Topic:
     backlog = 0
     redelivered = 0
     dead_lettered = 0
+    dropped = 0
+    expired = 0

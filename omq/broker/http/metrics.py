@@ -37,10 +37,22 @@ COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("delivered_bytes", "Bytes of records sent to subscribers and consumers.", lambda topic: topic["delivered_bytes"]),
     ("messages_redelivered", "Deliveries that were not a message's first.", lambda topic: topic["redelivered"]),
     ("messages_dead_lettered", "Messages that went to a dead-letter topic.", lambda topic: topic["dead_lettered"]),
+    ("messages_rejected", "Messages that were refused as the topic was full.", lambda topic: topic["rejected"]),
+    (
+        "messages_dropped",
+        "Unfinished messages that a full work queue moved to the dead letters.",
+        lambda topic: topic["dropped"],
+    ),
+    (
+        "messages_expired",
+        "Unfinished messages of a work queue that max_age has dropped.",
+        lambda topic: topic["expired"],
+    ),
 )
 GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_bytes", "Bytes that the topic keeps.", lambda topic: topic["bytes"]),
     ("topic_messages", "Messages that the topic keeps.", lambda topic: topic["messages"]),
+    ("topic_blocked_messages", "Messages whose publishers wait for room in the topic.", lambda topic: topic["blocked"]),
     ("topic_subscribers", "Subscriptions and consumers in force.", lambda topic: len(topic["subscriptions"])),
 )
 

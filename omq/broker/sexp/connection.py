@@ -196,7 +196,7 @@ class Connection:
             self._finish()
 
         try:
-            self.door.broker.append(topic, records, count, done=done)
+            self.door.broker.append(topic, records, count, done=done, alive=lambda: self.wire.open)
         except BrokerError as error:
             done(0, error)
 

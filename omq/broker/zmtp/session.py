@@ -374,7 +374,7 @@ class Session:
             self._order.take(self._take, size, producer, sequence, settled)
         else:
             self._take(size)
-        topic.append(records, count, stored, producer, sequence, settled)
+        topic.append(records, count, stored, producer, sequence, settled, self._is_alive)
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
@@ -419,7 +419,10 @@ class Session:
             # It was asked when they were staged: that may be long ago.
             return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
-        self.broker.commit(commit, stages, may, committed)
+        self.broker.commit(commit, stages, may, committed, self._is_alive)
+
+    def _is_alive(self) -> bool:
+        return self.alive
 
     def _unstaged(self, error: BaseException) -> BrokerError:
         """Why nothing was done with a stage, which the client knows by its own name."""
@@ -522,9 +525,14 @@ class Session:
             share.ack(ranges)
 
     def _nack(self, tag: bytes, message: list[bytes]) -> None:
-        ranges = p.ranges(message[2:])
+        delay, ranges = p.delayed_ranges(message[2:])
         if share := self._share(tag, "a subscription has nothing to give back"):
-            share.nack(ranges)
+            share.nack(ranges, delay)
+
+    def _progress(self, tag: bytes, message: list[bytes]) -> None:
+        ranges = p.ranges(message[2:])
+        if share := self._share(tag, "a subscription has nothing to work at"):
+            share.progress(ranges)
 
     def _return(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
@@ -600,6 +608,7 @@ class Session:
         p.ACK: (_ack, 1, p.MAX_PARTS),
         p.NACK: (_nack, 1, p.MAX_PARTS),
         p.RETURN: (_return, 1, p.MAX_PARTS),
+        p.PROGRESS: (_progress, 1, p.MAX_PARTS),
         p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.REACH: (_reach, 4, 4),

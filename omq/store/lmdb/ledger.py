@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.store.clock import Clock, wall
-from omq.store.errors import DamagedError, NotAllowed, StageError, StoreError, StoreFull, UnknownTopic
+from omq.store.errors import DamagedError, NotAllowed, StageError, StoreError, StoreFull, TopicFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
     AbortStage,
@@ -22,6 +22,7 @@ from omq.store.interface import (
     Stage,
     Trim,
     Write,
+    drops_oldest,
 )
 from omq.store.internal import (
     Allow,
@@ -259,6 +260,8 @@ class Ledger:
         producer = self._producers.of(self._transaction, write)
         if self._producers.repeated(self._transaction, producer, write):
             self.duplicates += 1
+        elif write.repeats_only:
+            raise TopicFull(topic.id, write.count)
         else:
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
@@ -272,7 +275,7 @@ class Ledger:
             last: The last id that its topic has given; 0: it is the topic that knows.
         """
         topic = self.topics.get(write.topic_id)
-        if topic is None or topic.id in self.owing or topic.reserved is None:
+        if topic is None or topic.id in self.owing or topic.reserved is None or write.repeats_only:
             return False
         write.first = (last or topic.last) + 1
         if write.first + write.count + RESERVED // 2 > topic.reserved:
@@ -450,6 +453,8 @@ class Ledger:
             topic = self._topic(topic_id)
             if write.may is not None and not write.may(topic_id):
                 raise NotAllowed(topic_id)
+            if write.has_room is not None and not write.has_room(topic_id, count):
+                raise TopicFull(topic_id, count)
             self._allow(topic, topic.last + count)
         before = {id: self.topics[id].bytes for id in counts}
         write.published = [
@@ -501,9 +506,10 @@ class Ledger:
         """Drops what a topic does not keep, at most `left` blocks; how many are left."""
         settings = topic.settings
         first = topic.first
-        if settings.get("max_messages"):
+        bounded = drops_oldest(topic.delivery, settings)
+        if bounded and settings.get("max_messages"):
             first = max(first, topic.last - int(settings["max_messages"]) + 1)
-        most = settings.get("max_bytes") or 0
+        most = (settings.get("max_bytes") or 0) if bounded else 0
         oldest = self._now - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = first
         if topic.delivery == "round_robin" and topic.settled is not None:

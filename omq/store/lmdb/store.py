@@ -14,6 +14,7 @@ import lmdb
 
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, bare
 from omq.store.interface import (
+    MAX_MEMORY,
     AbortStage,
     Append,
     Appended,
@@ -87,7 +88,7 @@ class Store:
         notify: Notify,
         appended: Appended = lambda grown: None,
         flush_interval: float = 1.0,
-        max_memory: int = 64 * 1024 * 1024,
+        max_memory: int = MAX_MEMORY,
     ) -> None:
         self.findings = []
         self.refused = {}

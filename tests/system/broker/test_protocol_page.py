@@ -80,7 +80,7 @@ def test_a_client_id_has_one_session(server, client, topic, jobs):
         assert again.answer(b"s")[0] == b"SUBSCRIBED"
         again.say(b"CONSUME", b"c", jobs, {})
         assert again.answer(b"c")[0] == b"CONSUMING"
-        assert [count for _, _, count in again.jobs(b"c", 3)] == [2, 2, 2]
+        assert [count for _, _, count in again.jobs(b"c", 3)] == [2, 1, 1]  # the first one was begun
 
 
 @pytest.mark.parametrize(
@@ -310,8 +310,9 @@ def test_what_is_overdue_goes_to_another_consumer(client, other, jobs):
     assert len(client.jobs(b"c", 3)) == 3
     client.say(b"CANCEL", b"none")
     consume(other, b"c", jobs, credit=10, ack_timeout=30)
-    got = other.jobs(b"c", 1)
-    assert got[0][2] == 2
+    got = other.jobs(b"c", 3)
+    assert sorted(got) == [(1, b"a", 2), (2, b"b", 1), (3, b"c", 1)]
+    assert got[-1][0] == 1  # what has failed waits, and the others pass it
 
 
 def test_a_consumer_that_leaves_gives_back_at_once(client, other, jobs):
@@ -320,9 +321,62 @@ def test_a_consumer_that_leaves_gives_back_at_once(client, other, jobs):
     assert len(client.jobs(b"c", 3)) == 3
     consume(other, b"c", jobs)
     client.socket.close(linger=0)
-    assert other.jobs(b"c", 3) == [(1, b"a", 2), (2, b"b", 2), (3, b"c", 2)]
+    assert other.jobs(b"c", 3) == [(1, b"a", 2), (2, b"b", 1), (3, b"c", 1)]
     other.say(b"CANCEL", b"c")
     assert other.answer(b"c") == [b"CANCELLED", b"c"]
+
+
+def test_a_nack_names_its_delay(client, jobs):
+    client.append(jobs, *ABC)
+    consume(client, b"c", jobs)
+    assert len(client.jobs(b"c", 3)) == 3
+    began = time.monotonic()
+    client.say(b"NACK", b"c", u32(300), 1, 1)
+    client.say(b"NACK", b"c", u32(0), 2, 2, 3, 3)
+    assert client.jobs(b"c", 2) == [(2, b"b", 2), (3, b"c", 2)]
+    assert time.monotonic() - began < 0.3
+    assert client.jobs(b"c", 1) == [(1, b"a", 2)]
+    assert time.monotonic() - began >= 0.29
+    client.say(b"NACK", b"c", u32(0))
+    assert client.answer(b"c")[:3] == [b"ERROR", b"c", b"syntax"]
+
+
+def test_progress_keeps_a_message(client, other, jobs):
+    client.append(jobs, *ABC)
+    consume(client, b"c", jobs, ack_timeout=0.4)
+    assert len(client.jobs(b"c", 3)) == 3
+    consume(other, b"c", jobs)
+    for _ in range(4):
+        assert other.silent()  # 0.2 s
+        client.say(b"PROGRESS", b"c", 1, 1)
+    client.say(b"ACK", b"c", 1, 3)
+    client.ask(b"FLUSH", expect=b"FLUSHED")
+    assert other.silent()
+
+
+@pytest.mark.parametrize("overflow", ["reject", "block", "drop-oldest"])
+def test_a_full_topic(client, other, topic, overflow):
+    settings = {"max_messages": 3, "overflow": overflow}
+    name = f"full {overflow}"
+    client.create(name, delivery="round-robin", persistence="weak", settings=settings)
+    assert client.append(name.encode(), *ABC) == 1
+    client.say(b"PUBLISH", b"more", name.encode(), b"d")
+    if overflow == "reject":
+        assert client.answer(b"more")[:3] == [b"ERROR", b"more", b"full"]
+    elif overflow == "block":
+        assert client.silent()
+        consume(other, b"c", name.encode())
+        assert len(other.jobs(b"c", 3)) == 3
+        other.say(b"ACK", b"c", 1, 1)
+        assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
+        assert other.jobs(b"c", 1) == [(4, b"d", 1)]
+    else:
+        assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
+        until(
+            lambda: any(one["name"] == f"{name}.dead" and one["last"] for one in json.loads(client.ask(b"TOPICS")[0]))
+        )
+        consume(other, b"c", name.encode())
+        assert [id for id, *_ in other.jobs(b"c", 3)] == [2, 3, 4]
 
 
 def test_dead_letters(client, topic):

@@ -30,6 +30,10 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
         "delivered_bytes": 3_120_000,
         "redelivered": 0,
         "dead_lettered": 0,
+        "rejected": 0,
+        "blocked": 0,
+        "dropped": 0,
+        "expired": 0,
         "subscriptions": [],
         "names": [],
     }

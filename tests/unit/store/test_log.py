@@ -1,11 +1,12 @@
 """What every store does, on disk and in memory."""
 
 import random
+from typing import Any
 
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import Gone, StageError, StoreClosed, StoreError, UnknownTopic
+from omq.store.errors import Gone, StageError, StoreClosed, StoreError, TopicFull, UnknownTopic
 from omq.store.interface import (
     BLOCK_SIZE,
     AbortStage,
@@ -254,12 +255,53 @@ def test_what_is_acknowledged_is_settled(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_ids_that_were_dropped_count_as_settled(log: Opened, kind: str) -> None:
-    topic = log.make("t", "round_robin", kind, max_messages=5)
+@pytest.mark.parametrize("settings", [{}, {"overflow": "drop-oldest"}, {"overflow": "block"}, {"max_bytes": 100}])
+def test_work_is_not_dropped_for_its_number(log: Opened, kind: str, settings: dict[str, Any]) -> None:
+    topic = log.make("t", "round_robin", kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
-    log.do(Settle(topic, [], handed=1))
-    assert log.log.settled(topic).watermark == 15
+    log.do(Settle(topic, [(2, 3)], handed=1))
+    assert list(log.log.settled(topic).missing(1, 21)) == [(1, 1), (4, 20)]
+    assert log.log.topic(topic).first == 1
+
+
+@of_every_kind
+@pytest.mark.parametrize("overflow", ["reject", "block"])
+def test_a_broadcast_topic_keeps_what_it_may_not_drop(log: Opened, kind: str, overflow: str) -> None:
+    topic = log.make("t", persistence=kind, max_messages=5, overflow=overflow)
+    for i in range(20):
+        log.append(topic, b"%d" % i)
+    assert log.log.topic(topic).first == 1
+
+
+@of_every_kind
+def test_an_append_that_only_repeats_stores_nothing(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    record = blocks.encode([b"x"])
+    with pytest.raises(TopicFull):
+        log.do(Append(topic, record, 1, b"p", 1, repeats_only=True))
+    first = log.do(Append(topic, record, 1, b"p", 1)).first
+    again = log.do(Append(topic, record, 1, b"p", 1, repeats_only=True))
+    assert (again.first, again.duplicate) == (first, True)
+    assert log.do(Append(topic, record, 1, b"p", 2)).first == first + 1
+
+
+@of_every_kind
+def test_a_commit_asks_for_room(log: Opened, kind: str) -> None:
+    topic = log.make("t", persistence=kind)
+    asked: list[tuple[int, int]] = []
+
+    def has_room(id: int, count: int) -> bool:
+        asked.append((id, count))
+        return len(asked) > 1
+
+    for sequence in (1, 2):
+        log.do(Stage(topic, blocks.encode([b"x"] * 2), 2, b"s", sequence))
+    with pytest.raises(TopicFull):
+        log.do(CommitStages(b"c", [b"s"], has_room=has_room))
+    assert log.log.topic(topic).last == 0
+    assert log.do(CommitStages(b"c", [b"s"], has_room=has_room)).published == [(b"s", topic, 1, 4)]
+    assert asked == [(topic, 4)] * 2
 
 
 @of_every_kind

@@ -625,7 +625,7 @@ def test_whatever_is_said_the_broker_goes_on(seed):
 def test_what_the_store_refuses_is_told_for_each_message(stage, monkeypatch, raised):
     stage.create("t")
 
-    def refuse(topic, records, count, *, done) -> None:
+    def refuse(topic, records, count, *, done, alive) -> None:
         if raised:
             raise Busy("too much waits")
         done(0, StoreFull("the disk is full"))

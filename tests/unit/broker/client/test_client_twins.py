@@ -10,7 +10,7 @@ import omq.broker
 #: What is for `with` and iteration, which asyncio spells another way.
 SPELLED = {"__enter__": "__aenter__", "__exit__": "__aexit__", "__iter__": "__aiter__", "__next__": "__anext__"}
 #: What does not wait, and is awaited in neither.
-PLAIN = {"ack", "nack", "settle", "read", "read_columns"}
+PLAIN = {"ack", "nack", "acknowledge", "retry", "progress", "read", "read_columns"}
 
 
 def calls(kind: type) -> dict[str, object]:

@@ -1,6 +1,6 @@
 """Ranges of ids that remember something, against a dictionary of single ids."""
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq.broker.core.pieces import Pieces
@@ -13,6 +13,7 @@ def flat(pieces):
     return {id: (piece.tries, piece.deadline) for piece in pieces for id in range(piece.first, piece.last + 1)}
 
 
+@settings(deadline=None)
 @given(STEPS)
 def test_pieces_are_what_a_dictionary_of_ids_would_be(steps):
     pieces, model = Pieces(), {}

@@ -7,12 +7,14 @@ import lmdb
 import pytest
 
 from omq._core import blocks
+from omq.broker import errors
 from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import BURIED, RoundRobinTopic
 from omq.broker.core.topic import BLOCK, TURN
 from omq.broker.errors import BrokerFailed, TopicError
+from omq.broker.settings import retry_delay_of
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import MoveToDeadLetter
+from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
 from tests.unit.broker.core.cores import Taker, append, core, quiet, until
 
@@ -91,9 +93,9 @@ async def test_a_consumer_without_room_leaves_the_messages_to_others():
         await until(lambda: len(full.got) == 1)
 
 
-async def test_what_is_given_back_is_delivered_again_at_once_with_its_count():
+async def test_what_is_given_back_is_delivered_again_with_its_count():
     async with core() as broker:
-        topic = await prepared(broker, count=5)
+        topic = await prepared(broker, count=5, retry_delay=0)
         taker = Taker()
         share = broker.consume(topic, taker, credit=100)
         await until(lambda: len(taker.got) == 5)
@@ -173,7 +175,7 @@ async def test_single_messages_that_come_back_are_handed_out_some_at_a_turn():
         share = broker.consume(topic, taker, credit=2000)
         await until(lambda: len(taker.got) == 2000)
         share.ack((id, id) for id in range(1, 2001, 2))
-        share.nack((id, id) for id in range(2, 2001, 2))
+        share.nack(((id, id) for id in range(2, 2001, 2)), 0.0)
         before = len(taker.got)
         while before < 3000:
             await asyncio.sleep(0)
@@ -194,7 +196,7 @@ async def test_a_consumer_that_leaves_gives_back_at_once():
         share.ack([(2, 4)])
         await until(lambda: len(other.got) == 3)
         assert other.ids == [2, 3, 4]
-        assert other.counts == [2, 2, 2]
+        assert other.counts == [2, 1, 1]  # it had begun with the first one only
         assert topic.readers == 1
 
 
@@ -305,19 +307,19 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
 async def test_dead_letters_go_to_the_topic_that_is_named_and_there():
     async with core() as broker:
         graves = await broker.create("graves", persistence="async", settings={"max_messages": 100})
-        topic = await prepared(broker, count=3, max_deliveries=1, dead_letter="graves")
+        topic = await prepared(broker, count=3, max_deliveries=1, dead_letter="graves", retry_delay=0)
         taker = Taker()
         mourner = Taker()
         broker.subscribe(graves, "beginning", mourner)
         broker.consume(topic, taker, ack_timeout=0.02)
         await until(lambda: len(mourner.got) == 3)
         assert [body for _, body in mourner.got] == [b"1", b"2", b"3"]
-        assert taker.counts == [1, 1, 1]
+        assert set(taker.counts) == {1}
 
 
 async def test_what_came_back_is_there_after_a_restart_with_its_counts():
     async with core() as broker:
-        topic = await prepared(broker, count=10)
+        topic = await prepared(broker, count=10, retry_delay=0)
         taker = Taker()
         share = broker.consume(topic, taker, credit=6)
         await until(lambda: len(taker.got) == 6)
@@ -336,21 +338,26 @@ async def test_what_came_back_is_there_after_a_restart_with_its_counts():
 
 async def test_what_retention_drops_is_no_backlog():
     async with core() as broker:
-        topic = await prepared(broker, count=0, max_messages=5)
-        for number in range(20):
-            await append(broker, topic, [b"%d" % number])
+        topic = await prepared(broker, count=20, max_age=0.05)
+        await asyncio.sleep(0.1)
         taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: taker.got and taker.ids[-1] == 20)
-        assert taker.ids[0] == topic.state().first
-        share.nack([(taker.ids[0], taker.ids[0])])
-        taker.left = 0
-        for number in range(20):
-            await append(broker, topic, [b"%d" % number])
-        taker.left = 1 << 20
-        share.more(0)
-        await until(lambda: taker.ids[-1] == 40)
+        broker.consume(topic, taker, credit=100)
+        await append(broker, topic, [b"new"])
+        await until(lambda: taker.got)
+        assert taker.got == [(21, b"new")]
         assert topic.backlog == 0
+        assert topic.unfinished == 1
+        assert topic.stats()["expired"] == 20
+
+
+async def test_work_that_expires_is_counted_and_logged_without_a_consumer(caplog):
+    async with core() as broker:
+        topic = await prepared(broker, count=20, max_age=0.05, max_messages=20)
+        await asyncio.sleep(0.1)
+        assert await append(broker, topic, [b"x"] * 5) == 21
+        assert topic.stats()["expired"] == 20
+        assert topic.unfinished == 5
+        assert "20 unfinished messages are older than max_age=0.05" in caplog.text
 
 
 class Damaged:
@@ -444,8 +451,9 @@ async def test_what_is_to_be_buried_when_the_broker_ends_leaves_no_task(tmp_path
     await broker.start()
     topic = await prepared(broker, count=3, max_deliveries=1)
     taker = Taker()
-    broker.consume(topic, taker)
+    share = broker.consume(topic, taker)
     await until(lambda: len(taker.got) == 3)
+    share.nack([(1, 3)])
     await broker.close()
     broker = Broker(tmp_path)
     await broker.start()
@@ -588,6 +596,301 @@ async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else
         broker.consume(topic, other, credit=10)
         await until(lambda: len(other.got) == 6)
         assert other.ids == [1, 4, 5, 8, 9, 10]
-        assert other.counts == [2, 2, 1, 1, 1, 1]
+        assert other.counts == [2, 1, 1, 1, 1, 1]
         await flushed(topic)
         assert list(settled(broker, topic).missing(1, 8)) == [(1, 1), (4, 5)]
+
+
+async def test_a_message_that_fails_waits_longer_each_time_and_others_pass_it():
+    async with core() as broker:
+        topic = await prepared(broker, count=2, retry_delay=[0.02, 0.1])
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=1)
+        clock = asyncio.get_running_loop().time
+        came = []
+        for number in range(4):
+            await until(lambda number=number: len(taker.got) > number)
+            came.append(clock())
+            if taker.got[len(came) - 1][1] == b"2":
+                share.ack([(2, 2)])
+            else:
+                share.nack([(1, 1)])
+        assert taker.ids == [1, 2, 1, 1]
+        assert taker.counts == [1, 1, 2, 3]
+        # A loop's clock has milliseconds.
+        assert came[2] - came[0] >= 0.018
+        assert came[3] - came[2] >= 0.098
+        assert topic.backlog == topic.unfinished == 1
+
+
+def test_the_default_retry_delay_doubles_to_half_a_minute():
+    assert [retry_delay_of({}, attempts) for attempts in (0, 1, 2, 3, 9, 10, 10_000)] == [
+        0.1, 0.1, 0.2, 0.4, 25.6, 30.0, 30.0
+    ]  # fmt: skip
+    assert [retry_delay_of({"retry_delay": 7.0}, attempts) for attempts in (1, 100)] == [7.0, 7.0]
+    assert [retry_delay_of({"retry_delay": [1.0, 5.0]}, attempts) for attempts in (1, 2, 3)] == [1.0, 5.0, 5.0]
+
+
+async def test_nack_names_another_delay():
+    async with core() as broker:
+        topic = await prepared(broker, count=2)
+        taker = Taker()
+        share = broker.consume(topic, taker)
+        await until(lambda: len(taker.got) == 2)
+        share.nack([(1, 1)], 60.0)
+        share.nack([(2, 2)], 0.0)
+        await until(lambda: len(taker.got) == 3)
+        assert taker.ids == [1, 2, 2]
+        assert topic.backlog == 1
+
+
+async def test_what_waits_for_its_delay_can_be_acknowledged_late():
+    async with core() as broker:
+        topic = await prepared(broker, count=1, retry_delay=60)
+        taker = Taker()
+        share = broker.consume(topic, taker, ack_timeout=0.02)
+        await until(lambda: taker.got and topic.backlog == 1)
+        share.ack([(1, 1)])
+        assert topic.unfinished == 0
+        await flushed(topic)
+        assert settled(broker, topic).watermark == 1
+
+
+async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
+    """Neighbours that were sent ahead to a consumer that hangs keep their attempts."""
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_deliveries=2, retry_delay=0)
+        hung = Taker()
+        broker.consume(topic, hung, ack_timeout=0.1, credit=20)
+        for number in range(20):  # deadlines of their own
+            await append(broker, topic, [b"%d" % number])
+        await until(lambda: len(hung.got) == 20)
+        hung.left = 0
+        await until(lambda: topic.backlog == 20)
+        other = Taker()
+        broker.consume(topic, other, credit=100)
+        await until(lambda: len(other.got) == 20)
+        assert sorted(other.counts) == [1] * 19 + [2]
+        assert dict(zip(other.ids, other.counts, strict=True))[1] == 2
+
+
+@pytest.mark.parametrize("reached", ["nothing", "acknowledged", "in progress"])
+async def test_a_consumer_that_dies_is_charged_for_what_it_had_begun(reached):
+    async with core() as broker:
+        topic = await prepared(broker, count=20, max_deliveries=3)
+        dying, other = Taker(), Taker()
+        share = broker.consume(topic, dying, credit=20)
+        await until(lambda: len(dying.got) == 20)
+        begun = {1}
+        if reached == "acknowledged":
+            share.ack([(5, 5)])
+            begun = {1, 2, 3, 4, 6}
+        elif reached == "in progress":
+            share.progress([(5, 5)])
+            begun = {1, 2, 3, 4, 5, 6}
+        share.end()
+        broker.consume(topic, other, credit=100)
+        await until(lambda: len(other.got) == 20 - (reached == "acknowledged"))
+        assert {id for id, count in zip(other.ids, other.counts, strict=True) if count == 2} == begun
+
+
+async def test_a_poison_message_takes_no_neighbour_with_it():
+    async with core() as broker:
+        topic = await prepared(broker, count=21, max_deliveries=3)
+        for _ in range(3):
+            dying = Taker()
+            share = broker.consume(topic, dying, credit=100)
+            await until(lambda dying=dying: len(dying.got) == 21)
+            share.end()  # the first one kills it
+        await until(lambda: topic.dead_lettered == 1)
+        good = Taker()
+        broker.consume(topic, good, credit=100)
+        await until(lambda: len(good.got) == 20)
+        assert good.ids == list(range(2, 22))
+        assert good.counts == [1] * 20
+
+
+async def test_progress_begins_the_time_anew():
+    async with core() as broker:
+        topic = await prepared(broker, count=2)
+        taker = Taker()
+        share = broker.consume(topic, taker, ack_timeout=0.2)
+        await until(lambda: len(taker.got) == 2)
+        for _ in range(5):
+            await asyncio.sleep(0.1)
+            share.progress([(1, 1)])
+        assert topic.redelivered == 0
+        assert topic.backlog == 0
+        share.ack([(1, 2)])
+        assert topic.unfinished == 0
+
+
+async def test_a_full_work_queue_refuses_and_forgets_nothing(caplog):
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_messages=50)
+        answers = await asyncio.gather(
+            *(append(broker, topic, [b"%d" % number]) for number in range(200)), return_exceptions=True
+        )
+        assert answers[:50] == list(range(1, 51))
+        assert all(isinstance(one, errors.StoreFull) for one in answers[50:])
+        assert "'j' is full" in str(answers[50])
+        assert "max_messages=50" in str(answers[50])
+        assert topic.stats()["rejected"] == 150
+        assert caplog.text.count("topic 'j' is full") == 1
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == 50)
+        share.ack([(1, 30)])
+        await append(broker, topic, [b"x"] * 30)
+        with pytest.raises(errors.StoreFull):
+            await append(broker, topic, [b"x"])
+
+
+async def test_a_repetition_needs_no_room():
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_messages=2)
+        first = await append(broker, topic, [b"1", b"2"], producer=b"p", sequence=1)
+        assert await append(broker, topic, [b"1", b"2"], producer=b"p", sequence=1) == first
+        with pytest.raises(errors.StoreFull):
+            await append(broker, topic, [b"3"], producer=b"p", sequence=2)
+        assert topic.stats()["rejected"] == 1
+        assert broker.journal.waiting == 0
+
+
+async def accepted_until_full(broker, topic, body):
+    """How many messages a topic takes before it is full."""
+    for accepted in range(100):
+        try:
+            await append(broker, topic, [body])
+        except errors.StoreFull:
+            return accepted
+    raise AssertionError("it is never full")
+
+
+async def test_bytes_bound_a_work_queue():
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_bytes=10_000)
+        accepted = await accepted_until_full(broker, topic, bytes(1000))
+        assert 8 <= accepted <= 10
+
+
+async def test_publishers_wait_for_room_in_their_order():
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_messages=5, overflow="block")
+        jobs = [asyncio.ensure_future(append(broker, topic, [b"%d" % number])) for number in range(12)]
+        await quiet(broker)
+        await until(lambda: sum(job.done() for job in jobs) == 5)
+        assert topic.stats()["blocked"] == 7
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == 5)
+        share.ack([(1, 2)])
+        await until(lambda: sum(job.done() for job in jobs) == 7)
+        share.ack([(1, 7)])
+        await until(lambda: len(taker.got) == 12)
+        assert [body for _, body in taker.got] == [b"%d" % number for number in range(12)]
+        assert [await job for job in jobs] == list(range(1, 13))
+        assert topic.stats()["blocked"] == 0
+        assert broker.journal.waiting == 0
+
+
+async def test_more_than_a_whole_topic_waits_until_it_is_empty():
+    async with core() as broker:
+        topic = await prepared(broker, count=1, max_messages=5, overflow="block")
+        large = asyncio.ensure_future(append(broker, topic, [b"x"] * 20))
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: taker.got)
+        assert not large.done()
+        share.ack([(1, 1)])
+        assert await large == 2
+
+
+async def test_who_waits_for_room_in_a_topic_that_is_deleted_is_told():
+    async with core() as broker:
+        topic = await prepared(broker, count=5, max_messages=5, overflow="block")
+        job = asyncio.ensure_future(append(broker, topic, [b"x"]))
+        await quiet(broker)
+        await broker.delete("j")
+        with pytest.raises(TopicError):
+            await job
+
+
+async def test_a_publisher_that_is_gone_keeps_no_place():
+    async with core() as broker:
+        topic = await prepared(broker, count=5, max_messages=5, overflow="block")
+        lives = True
+        broker.append(topic, blocks.encode([b"gone"]), 1, done=lambda *_: None, alive=lambda: lives)
+        lives = False
+        job = asyncio.ensure_future(append(broker, topic, [b"there"]))
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == 5)
+        share.ack([(1, 1)])
+        assert await job == 6
+        await until(lambda: len(taker.got) == 6)
+        assert taker.got[-1] == (6, b"there")
+
+
+@pytest.mark.parametrize("consumed", [0, 7])
+async def test_the_oldest_work_goes_to_the_dead_letters_where_that_is_wanted(caplog, consumed):
+    async with core() as broker:
+        topic = await prepared(broker, count=0, max_messages=5, overflow="drop-oldest")
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=consumed) if consumed else None
+        for number in range(1, 21):
+            await append(broker, topic, [b"%d" % number])
+        await until(lambda: topic.dead_lettered == 15)
+        assert topic.unfinished == 5
+        assert topic.stats()["dropped"] == 15
+        assert "go to the dead letters" in caplog.text
+        dead = broker.topic("j.dead")
+        held = set(taker.ids)  # nothing is taken from a consumer
+        assert dead.last == 15
+        if share is not None:
+            share.ack([(1, 100)])
+        other = Taker()
+        broker.consume(topic, other, credit=100)
+        await until(lambda: topic.backlog == 0)
+        await quiet(broker)
+        with broker.journal.store.read(dead.id) as reader:
+            buried = [
+                int(one.body) for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")
+            ]
+        assert sorted([*buried, *held, *other.ids]) == list(range(1, 21))
+
+
+@pytest.mark.parametrize("overflow", ["reject", "block"])
+async def test_a_commit_finds_no_more_room_than_a_publisher(overflow):
+    async with core() as broker:
+        topic = await prepared(broker, count=3, max_messages=5, overflow=overflow)
+        stage = Stage(topic.id, blocks.encode([b"x"] * 3), 3, b"s")
+        await broker.journal.do(stage)
+        answers = []
+        broker.commit(b"c", [b"s"], lambda id: True, answers.append)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == 3)
+        await quiet(broker)
+        if overflow == "reject":
+            assert isinstance(answers.pop().error, errors.StoreFull)
+            assert topic.stats()["rejected"] == 3
+            share.ack([(1, 1)])
+            broker.commit(b"c", [b"s"], lambda id: True, answers.append)
+        else:
+            assert not answers
+            share.ack([(1, 1)])
+        await until(lambda: answers)
+        assert answers[0].error is None
+        await until(lambda: len(taker.got) == 6)
+
+
+async def test_work_in_memory_is_bounded_and_never_dropped():
+    async with core() as broker:
+        topic = await prepared(broker, count=0)
+        accepted = await accepted_until_full(broker, topic, bytes(1 << 20))
+        assert accepted == 63  # of 64 MiB
+        taker = Taker()
+        broker.consume(topic, taker, credit=100)
+        await until(lambda: len(taker.got) == accepted)
+        assert taker.ids == list(range(1, accepted + 1))

@@ -19,6 +19,7 @@ STEP = st.one_of(
     st.tuples(st.just("leave"), SHARE),
     st.tuples(st.just("ack"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
     st.tuples(st.just("nack"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
+    st.tuples(st.just("progress"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
     st.tuples(st.just("give_back"), SHARE, st.lists(RANGE, min_size=1, max_size=3)),
     st.tuples(st.just("more"), SHARE, st.integers(1, 5)),
     st.tuples(st.just("full"), SHARE),
@@ -36,6 +37,8 @@ class World:
         self.topic = topic
         self.shares = {}
         self.held = {}  # what each consumer has, by share
+        self.order = {}  # ids in the order of their delivery to it
+        self.reached = {}  # how many of these it had begun with at least
         self.late = {}  # what it had until it was overdue, and did not acknowledge
         self.deliveries = Counter()
         self.done = set()
@@ -54,11 +57,24 @@ class World:
             taker = Taker()
             self.shares[number] = self.broker.consume(self.topic, taker, ack_timeout=1000, credit=credit), taker
             self.held[number], self.late[number], self.looked[number] = set(), set(), 0
+            self.order[number], self.reached[number] = [], 0
 
     async def leave(self, number):
         if number in self.shares:
             self.shares.pop(number)[0].end()
+            self.lose(number)
             self.held.pop(number)
+
+    def lose(self, number):
+        """What a consumer has comes back: it had begun with all that it has reached, and the next one."""
+        latest = {id: place for place, id in enumerate(self.order[number])}
+        places = sorted(latest[id] for id in self.held[number])
+        unseen = [place for place in places if place >= self.reached[number]][1:]
+        self.deliveries.subtract(self.order[number][place] for place in unseen)
+
+    def reach(self, number, ids):
+        latest = {id: place for place, id in enumerate(self.order[number])}
+        self.reached[number] = max([self.reached[number], *(latest[id] + 1 for id in ids)])
 
     async def ack(self, number, ranges):
         if number in self.shares:
@@ -67,6 +83,7 @@ class World:
             self.late[number] -= late
             mine_late = {id for id in late if self.waits(id)}
             self.shares[number][0].ack(ranges)
+            self.reach(number, mine)
             self.done |= mine | mine_late
             self.held[number] -= mine
 
@@ -82,8 +99,16 @@ class World:
 
     async def nack(self, number, ranges):
         if number in self.shares:
-            self.held[number] -= {id for first, last in ranges for id in range(first, last + 1)}
+            mine = {id for id in self.held[number] if any(first <= id <= last for first, last in ranges)}
+            self.reach(number, mine)
+            self.held[number] -= mine
             self.shares[number][0].nack(ranges)
+
+    async def progress(self, number, ranges):
+        if number in self.shares:
+            mine = {id for id in self.held[number] if any(first <= id <= last for first, last in ranges)}
+            self.reach(number, mine)
+            self.shares[number][0].progress(ranges)
 
     async def give_back(self, number, ranges):
         if number in self.shares:
@@ -113,6 +138,7 @@ class World:
                 share._timer.cancel()
             share._expire()
             share._leases.timeout = 1000
+            self.lose(number)
             self.late[number] |= self.held[number]
             self.held[number] = set()
 
@@ -139,12 +165,14 @@ class World:
                 assert count == self.deliveries[id] <= MAX_DELIVERIES
                 assert id not in self.done
                 self.held[number].add(id)
+                self.order[number].append(id)
             assert share.flight.count == len(self.held[number])
         everything = [id for held in self.held.values() for id in held]
         assert len(everything) == len(set(everything)), "a message is with two consumers"
         dead = {id for id, count in self.deliveries.items() if count == MAX_DELIVERIES and id not in everything}
         waiting = self.topic.last - len(self.done | dead) - len(everything)
         assert self.topic.backlog == waiting
+        assert self.topic.unfinished == waiting + len(everything)
         if waiting:
             assert not any(share.credit > 0 and taker.left for share, taker in self.shares.values())
 
@@ -152,7 +180,10 @@ class World:
 async def play(steps):
     async with core() as broker:
         topic = await broker.create(
-            "j", delivery="round-robin", persistence="weak", settings={"max_deliveries": MAX_DELIVERIES}
+            "j",
+            delivery="round-robin",
+            persistence="weak",
+            settings={"max_deliveries": MAX_DELIVERIES, "retry_delay": 0},
         )
         world = World(broker, topic)
         for step in steps:

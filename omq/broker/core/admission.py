@@ -1,0 +1,231 @@
+"""What a bounded topic takes of what is published to it: `overflow` decides about the rest."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Final, Protocol
+
+from omq.broker.errors import BrokerError, Busy, StoreFull
+
+log = logging.getLogger("omq.broker")
+
+#: Bytes of one topic's publications that wait for room; beyond, clients are told that the broker is busy.
+_MAX_HELD: Final = 16 << 20
+#: Seconds between two looks whether a topic has room again, where nothing tells.
+_POLL_INTERVAL_S: Final = 0.25
+#: Seconds between two log lines about one topic that is full.
+_LOG_INTERVAL_S: Final = 60.0
+
+
+class BoundedTopic(Protocol):
+    """A topic whose messages are bounded.
+
+    Attributes:
+        name: Its name.
+        deleted: It is gone, or about to go.
+    """
+
+    name: str
+    deleted: bool
+
+    def used(self) -> tuple[int, int]:
+        """Returns the messages that count for the bounds, and about how many bytes they have; in any thread."""
+
+    def refresh(self) -> None:
+        """Takes note of what the store has dropped by itself."""
+
+
+class Timer(Protocol):
+    """Makes calls later."""
+
+    def later(self, seconds: float, call: Callable[[], None]) -> None:
+        """Makes a call later, unless the broker has ended by then."""
+
+
+class Publication:
+    """Messages that are to be published together.
+
+    Args:
+        count: Their number.
+        size: Their bytes.
+        submit: Hands them to the store.
+        refuse: Answers with an error.
+        probe: Asks the store whether they were published before, which answers them; `None` where nothing can tell.
+        alive: Returns whether anybody waits for the answer.
+        reserves: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
+    """
+
+    __slots__ = ("alive", "count", "probe", "refuse", "reserves", "size", "submit")
+
+    def __init__(
+        self,
+        count: int,
+        size: int,
+        submit: Callable[[], None],
+        refuse: Callable[[BrokerError], None],
+        probe: Callable[[Callable[[bool], None]], None] | None,
+        alive: Callable[[], bool],
+        *,
+        reserves: bool = True,
+    ) -> None:
+        self.reserves = reserves
+        self.count = count
+        self.size = size
+        self.submit = submit
+        self.refuse = refuse
+        self.probe = probe
+        self.alive = alive
+
+
+class Admission:
+    """Admits publications to a topic as long as it has room. Lives in the broker's loop.
+
+    Args:
+        topic: The topic.
+        overflow: `reject` or `block`: what happens to the others.
+        max_messages: How many messages it may have; `None` for no bound.
+        max_bytes: How many bytes they may have, about; `None` for no bound.
+        timer: Makes calls later.
+
+    Attributes:
+        rejected: Messages that were refused, since the broker has started.
+    """
+
+    def __init__(
+        self, topic: BoundedTopic, overflow: str, max_messages: int | None, max_bytes: int | None, timer: Timer
+    ) -> None:
+        self.rejected = 0
+        self._topic = topic
+        self._blocks = overflow == "block"
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._timer = timer
+        self._submitted = self._submitted_bytes = 0  # handed to the store, and not answered
+        self._held: deque[Publication] = deque()  # waiting for room, the first one first
+        self._held_bytes = 0
+        self._polls = False
+        self._next_line = 0.0  # when the log may tell again, on the monotonic clock
+
+    @property
+    def blocked(self) -> int:
+        """Messages that wait for room."""
+        return sum(one.count for one in self._held)
+
+    def has_room(self, count: int, size: int = 0) -> bool:
+        """Returns whether the topic takes so many messages more; in any thread."""
+        messages, used = self._topic.used()
+        messages += self._submitted
+        used += self._submitted_bytes
+        if not messages and self._blocks:
+            return True  # what is larger than the whole topic would wait for ever
+        if self._max_messages is not None and messages + count > self._max_messages:
+            return False
+        return self._max_bytes is None or used + size <= self._max_bytes
+
+    def take(self, one: Publication) -> None:
+        """Hands a publication to the store, keeps it until there is room, or refuses it."""
+        self._topic.refresh()
+        if not self._held and self.has_room(one.count, one.size):
+            self._submit(one)
+        elif not self._blocks:
+            self._probe(one, lambda: self._reject(one))
+        elif self._held and self._held_bytes + one.size > _MAX_HELD:
+            one.refuse(Busy(f"topic {self._topic.name!r} is full, and {self._held_bytes} bytes wait for room in it"))
+        else:
+            self._held.append(one)
+            self._held_bytes += one.size
+            self._log("those who publish wait")
+            self._probe(one, lambda: None)
+            self._watch()
+
+    def hold(self, one: Publication) -> None:
+        """Keeps what the store had no room for until there is some, or refuses it."""
+        if self._blocks:
+            self._held.append(one)
+            self._held_bytes += one.size
+            self._watch()
+        else:
+            self._reject(one)
+
+    def answered(self, one: Publication) -> None:
+        """The store has answered a publication."""
+        self._submitted -= one.count
+        self._submitted_bytes -= one.size
+        self.go_on()
+
+    def go_on(self) -> None:
+        """There may be room: submits what waits for it."""
+        while self._held:
+            one = self._held[0]
+            if one.alive() and not self._topic.deleted and not self.has_room(one.count, one.size):
+                return
+            self._forget(one)
+            if one.alive():
+                self._submit(one)  # a topic that was deleted is told by the store
+
+    def end(self, error: BrokerError | None) -> None:
+        """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
+        held, self._held, self._held_bytes = self._held, deque(), 0
+        if error is not None:
+            for one in held:
+                one.refuse(error)
+
+    def _submit(self, one: Publication) -> None:
+        if one.reserves:
+            self._submitted += one.count
+            self._submitted_bytes += one.size
+        one.submit()
+
+    def _forget(self, one: Publication) -> None:
+        self._held.remove(one)
+        self._held_bytes -= one.size
+
+    def _probe(self, one: Publication, otherwise: Callable[[], None]) -> None:
+        """Has the store answer a repetition, which needs no room; else makes a call."""
+        if one.probe is None:
+            otherwise()
+            return
+
+        def done(answered: bool) -> None:
+            if not answered:
+                otherwise()
+            elif one in self._held:
+                self._forget(one)
+
+        one.probe(done)
+
+    def _reject(self, one: Publication) -> None:
+        self.rejected += one.count
+        self._log("what is published is refused")
+        messages, used = self._topic.used()
+        bounds = [
+            f"{name}={bound}"
+            for name, bound in (("max_messages", self._max_messages), ("max_bytes", self._max_bytes))
+            if bound is not None
+        ]
+        one.refuse(
+            StoreFull(
+                f"topic {self._topic.name!r} is full: it has {messages} messages of about {used} bytes, no room for "
+                f"{one.count} more, and {', '.join(bounds)}; publish fewer at once or later, or set overflow"
+            )
+        )
+
+    def _log(self, what: str) -> None:
+        now = time.monotonic()
+        if now >= self._next_line:
+            self._next_line = now + _LOG_INTERVAL_S
+            log.warning("topic %r is full: %s", self._topic.name, what)
+
+    def _watch(self) -> None:
+        if not self._polls and self._held:
+            self._polls = True
+            self._timer.later(_POLL_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._polls = False
+        self._topic.refresh()
+        self.go_on()
+        self._watch()
