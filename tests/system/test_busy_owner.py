@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 import time
@@ -30,7 +31,7 @@ RECEIVER = (
     BUSY
     + """
 twin, kind, endpoint, how, seconds, hwm, count = sys.argv[1:]
-options = dict(connect=endpoint, recv_hwm=int(hwm))
+options = dict(connect=endpoint, conflate=True) if hwm == "newest" else dict(connect=endpoint, recv_hwm=int(hwm))
 if kind == "SUB":
     options["subscribe"] = b""
 
@@ -39,7 +40,7 @@ def work():
     busy(how, float(seconds))
 
 def judge(numbers):
-    print(len(numbers), numbers == sorted(set(numbers)), flush=True)
+    print(len(numbers), numbers == sorted(set(numbers)), *numbers[-1:] if hwm == "newest" else (), flush=True)
 
 if twin == "blocking":
     import omq
@@ -73,10 +74,11 @@ else:
 SENDER = (
     BUSY
     + """
-twin, endpoints, how, messages, public_key, when = sys.argv[1:]
+twin, endpoints, how, messages, public_key, when, kind = sys.argv[1:]
 messages = eval(messages)
 endpoints = endpoints.split(",")
-options = {}
+options = {"conflate": True} if kind.startswith("newest") else {}
+kind = kind.removeprefix("newest ")
 if when == "before there is a peer":
     options["send_hwm"] = 0
 if public_key:
@@ -93,10 +95,10 @@ def work():
 
 if twin == "blocking":
     import omq
-    with omq.PUSH(**options) as socket:
+    with getattr(omq, kind)(**options) as socket:
         if when == "connected":
             connect(socket)
-            socket.wait_connected(len(endpoints), timeout=20)
+            getattr(socket, "wait_subscribed" if kind == "PUB" else "wait_connected")(n=len(endpoints), timeout=20)
         for message in messages:
             socket.send_multipart(message)
         if when != "connected":
@@ -106,10 +108,12 @@ if twin == "blocking":
 else:
     import omq.asyncio as omq
     async def main():
-        async with omq.PUSH(**options) as socket:
+        async with getattr(omq, kind)(**options) as socket:
             if when == "connected":
                 connect(socket)
-                await socket.wait_connected(len(endpoints), timeout=20)
+                await getattr(socket, "wait_subscribed" if kind == "PUB" else "wait_connected")(
+                    n=len(endpoints), timeout=20
+                )
             for message in messages:
                 await socket.send_multipart(message)
             if when != "connected":
@@ -146,9 +150,10 @@ def sender(
     *,
     public_key: str = "",
     when: str = "connected",
+    kind: str = "PUSH",
 ) -> subprocess.Popen[str]:
     """Starts a process that sends *messages*, a Python expression, says when, and is busy for two seconds."""
-    return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when)
+    return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when, kind)
 
 
 def bound(socket: zmq.Socket[Any], transport: str) -> str:
@@ -238,6 +243,89 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
             receiver.stdout.close()
             push.disable_monitor()
             monitor.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("quiet", [False, True], ids=["trickle", "quiet"])
+def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool, twin: str, how: str) -> None:
+    """A burst that our kernel has no room for holds answers back for a moment only: the peer could have closed."""
+    with context.socket(zmq.PUSH) as push:
+        push.heartbeat_ivl, push.heartbeat_timeout = 100, 1500
+        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        endpoint = bound(push, "tcp")
+        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 3.0, 1000, 60)
+        assert receiver.stdout is not None
+        try:
+            push.send(b"begin")
+            assert receiver.stdout.readline() == "busy\n"
+            for number in range(20):
+                push.send(b"%08d" % number + bytes(300_000))
+            for number in range(20, 60):
+                push.send(b"%08d" % number)
+                assert not monitor.poll(0 if quiet else 50)
+            assert not monitor.poll(2500 if quiet else 500)
+            assert receiver.stdout.readline() == "60 True\n"
+        finally:
+            receiver.kill()
+            receiver.wait()
+            receiver.stdout.close()
+            push.disable_monitor()
+            monitor.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("size", [100, 20_000, 200_000])
+def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: str, how: str) -> None:
+    """With `conflate` the first message after the work is the newest one, as if the owner had not been away."""
+    with context.socket(zmq.XPUB) as pub:
+        endpoint = bound(pub, "tcp")
+        receiver = child(RECEIVER, twin, "SUB", endpoint, how, 1.5, "newest", 1)
+        assert receiver.stdout is not None
+        try:
+            assert pub.poll(20_000)
+            assert pub.recv() == b"\1"
+            pub.send(b"begin")
+            assert receiver.stdout.readline() == "busy\n"
+            for number in range(200):
+                pub.send(b"%08d" % number + bytes(size))
+                time.sleep(0.003)
+            assert receiver.stdout.readline().split() == ["1", "True", "199"]
+        finally:
+            receiver.kill()
+            receiver.wait()
+            receiver.stdout.close()
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize("kind", ["PUSH", "PUB"])
+def test_the_newest_message_leaves(context: zmq.Context[Any], kind: str, twin: str, how: str) -> None:
+    """With `conflate` a message that waits for room leaves while its sender works."""
+    with context.socket(zmq.PULL if kind == "PUSH" else zmq.SUB) as receiver:
+        receiver.rcvhwm = 1
+        if kind == "PUB":
+            receiver.subscribe(b"")
+        endpoint = bound(receiver, "tcp")
+        messages = "[[b'%08d' % number + bytes(200_000)] for number in range(300)]"
+        process = sender(twin, [endpoint], how, messages, kind=f"newest {kind}")
+        assert process.stdout is not None
+        try:
+            while not select.select([process.stdout], [], [], 0.05)[0]:
+                receiver.poll(0)  # libzmq subscribes to a new peer within a call
+            busy_since = float(process.stdout.readline())
+            newest = -1
+            while newest < 299:
+                assert receiver.poll(1500 - 1000 * (time.monotonic() - busy_since)), f"{newest} is the newest"
+                newest = int(receiver.recv()[:8])
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
 
 
 @pytest.mark.alone

@@ -502,6 +502,8 @@ cdef class Background:
             pthread_mutex_lock(&self._mutex)
             if taken or (handed and (<WatchedSet>watched)._open_event()):
                 (<WatchedSet>watched)._raise()
+            if (<ReadAhead>reader).due < self._look_due:
+                store(&self._look_due, (<ReadAhead>reader).due)
             self._reader = NULL
             pthread_mutex_unlock(&self._mutex)
         return moved

@@ -35,10 +35,26 @@ cdef extern from *:
     """
     int SO_MEMINFO
 
+cdef extern from *:
+    """
+    #include <netinet/in.h>
+    #include <netinet/tcp.h>
+
+    /* Microseconds of a round trip, as the kernel has measured it; 0: it is not known. */
+    static unsigned int round_trip_us(int fd) {
+        struct tcp_info info;
+        socklen_t size = sizeof(info);
+        return getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_rtt : 0;
+    }
+    """
+    unsigned int round_trip_us(int) noexcept nogil
+
 cdef enum:
     RMEM, RCVBUF = 1         # fields of SO_MEMINFO: bytes that the receive buffer has, and may have
     FIELDS = 16              # more fields than it has
     SHARE = 4                # the part of the receive buffer below which it has room
+    LEAST_SETTLING_NS = 200000000  # nanoseconds after which a lost segment is sent again, at least (TCP_RTO_MIN)
+    ROUND_TRIPS = 8          # round trips that this takes
     SEND_BUFFER = 4194304    # bytes that a peer's send buffer has at most while the system's limits are unchanged
 
 
@@ -65,6 +81,11 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
         return CLEAR  # a kernel without that option, or a sandbox
     holds[0] = <long long>memory[RCVBUF] + SEND_BUFFER
     return CROWDED if <long long>memory[RMEM] * SHARE > memory[RCVBUF] else CLEAR
+
+
+cdef long long settling_ns(int fd) noexcept nogil:
+    """Nanoseconds with room in our kernel after which a peer's on this network has sent what it has."""
+    return min(<long long>LEAST_SETTLING_NS + ROUND_TRIPS * 1000 * <long long>round_trip_us(fd), <long long>QUICK_NS)
 
 
 cdef int unread_bytes(int fd) noexcept nogil:

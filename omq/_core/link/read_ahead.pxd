@@ -60,6 +60,7 @@ cdef class ReadAhead:
     cdef bint _halted                # bytes that only the owner can judge: nothing behind them is read ahead
     cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
     cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
+    cdef long long crowded           # nanoseconds on the monotonic clock, when our kernel had no room, or was not emptied
     cdef Py_ssize_t had              # bytes that the kernel had at the last look
     cdef long long ahead             # PINGs that have been answered, or will be, and are still to be read
     cdef unsigned char _context[CONTEXT_BYTES]  # of the PING that is still to be answered

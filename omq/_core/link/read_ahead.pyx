@@ -17,7 +17,7 @@ from posix.time cimport nanosleep, timespec
 
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLIN, MSG_DONTWAIT, MSG_NOSIGNAL, recv, send
-from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, unread_bytes
+from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, settling_ns, unread_bytes
 from omq._core.lock cimport add_to, load, store
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.wire.send_buffer cimport SendBuffer
@@ -169,13 +169,16 @@ cdef class ReadAhead:
         cdef Py_ssize_t taken = 0, room, got, seen
         cdef long long holds
         cdef char *into
+        cdef bint caught_up = False
         if not self.enter():
             return -1
-        if self.resets and not self.behind and outlook(self.send_buffer.fd, &holds) == CROWDED:
+        if self.resets and outlook(self.send_buffer.fd, &holds) == CROWDED:
             self.behind = True
+            self.crowded = now
         while taken < TURN_BYTES and self.send_buffer.fd >= 0 and not self.is_full():
             got = unread_bytes(self.send_buffer.fd)
             if got <= 0:
+                caught_up = True
                 break
             into = self._room(&room)
             if into == NULL:
@@ -193,9 +196,16 @@ cdef class ReadAhead:
         if taken:
             self.read = now
             self.had = 0
+        if self.behind:
+            if not caught_up:
+                self.crowded = now
+            elif now - self.crowded >= settling_ns(self.send_buffer.fd):
+                self.behind = False  # our kernel has had room for so long that the peer's holds nothing
         if taken < TURN_BYTES and self.is_full():
             self._peek(view, VIEW_BYTES)
         self._answer()
+        if self.behind and self.unanswered >= 0:
+            self.due = min(self.due, now + FIRST_NS)
         self.leave()
         return taken
 
@@ -211,6 +221,8 @@ cdef class ReadAhead:
 
     cdef long long _patience(self, long long now) noexcept nogil:
         """Nanoseconds without a read after which the thread is to look."""
+        if self.behind and self.unanswered >= 0:
+            return FIRST_NS  # so long nothing may come before the answer leaves
         if self.gap:
             return self.gap + self.gap // 8
         # A peer that has sent no PING yet may do so soon or seldom: the gap grows with the connection's age.
@@ -238,7 +250,7 @@ cdef class ReadAhead:
         *view* has VIEW_BYTES bytes. *last* is what the last look at an epoll set has shown.
         """
         cdef Py_ssize_t size
-        cdef long long patience, due
+        cdef long long patience, due, holds
         if not self.enter():
             return now + FIRST_NS  # a thread reads
         patience = self._patience(now)
@@ -250,10 +262,11 @@ cdef class ReadAhead:
             else:
                 size = self._peek(view, VIEW_BYTES)
                 if size == self.had:
+                    # Nothing has come since the last look, or read.
                     if size > MUCH_BYTES:
-                        due = now + patience  # nothing has come since, and each look is expensive
-                    elif size == 0 and self.bytes:
-                        self.behind = False  # everything was read ahead, and nothing has come since
+                        due = now + patience  # each look is expensive
+                    if outlook(self.send_buffer.fd, &holds) != CROWDED and (size or self.bytes):
+                        self.behind = False
                 self.had = size
             self._answer()
         self.due = due

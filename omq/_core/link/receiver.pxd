@@ -45,6 +45,7 @@ cdef class Receiver(Peer):
     cdef int _end_read_ahead(self) except -1
     cdef int _pong(self, const char *context, Py_ssize_t size) except -1
     cdef bint _full(self) noexcept
+    cdef bint _passes_over(self) noexcept
     cdef int _discard(self) except -1
     cdef int _look_back(self, bint caught_up) except -1
     cdef int _digest(self) except -1

@@ -177,6 +177,7 @@ cdef class Receiver(Peer):
             else:
                 read_ahead.waiting = self._frame_reader.complete
             read_ahead.behind = self._behind
+            read_ahead.crowded = now_ns() if self._behind else 0
             unanswered = read_ahead.unanswered
             read_ahead.unanswered = -1
             if unanswered > 0:
@@ -197,7 +198,10 @@ cdef class Receiver(Peer):
             return self._discard()
         if self._poller._bell is None:
             self.untold = 0
-        while turn > 0:
+        while turn > 0 or self._passes_over():
+            if turn <= 0:
+                self._hand_over()
+                turn = TURN_BYTES
             if self._full():
                 break
             if self._read_ahead is not None and self._read_ahead.bytes:
@@ -264,6 +268,11 @@ cdef class Receiver(Peer):
         if not over:
             self._look_back(caught_up)
         return 0
+
+    cdef bint _passes_over(self) noexcept:
+        """Whether what was read ahead holds older messages than the one that counts."""
+        return (self.recv_queue is not None and self.recv_queue.newest_only and self._read_ahead is not None
+                and self._read_ahead.bytes > 0)
 
     cdef bint _full(self) noexcept:
         """Whether so many messages wait that reading stops."""

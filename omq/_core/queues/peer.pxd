@@ -105,6 +105,7 @@ cdef class RecvQueue:
     cdef Py_ssize_t _target_size     # bytes of that memory
     cdef Peer _aiming                # the peer that reads into that memory
     cdef Peer _growing               # the peer that last began a large frame, while the frame is not whole
+    cdef bint newest_only            # of each peer only the newest message counts
     cdef bint unfinished             # many waiting messages were dropped, and more are still to be looked at
     cdef Peer last                   # the peer that the last message came from
     cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it

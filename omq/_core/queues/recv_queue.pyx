@@ -56,6 +56,7 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
 
     def __init__(self, wait_queue, matcher=None, invert=False):
         FilteredRecvQueue.__init__(self, wait_queue, matcher, invert)
+        self.newest_only = True
 
     cdef int arrived(self, Peer peer) except -1:
         while peer.ready() > 1:

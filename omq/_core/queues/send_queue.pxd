@@ -63,7 +63,7 @@ cdef class Distributor(SendQueue):
     cdef long long _last             # nanoseconds on the monotonic clock, when the last message was given to all
     cdef bint _nodrop
     cdef bint _invert
-    cdef dict _newest                # Peer that cannot be written to the message that it gets next; None: no conflate
+    cdef dict _newest                # Peer to its WaitingMessages: what it gets when it can be written; None: no conflate
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1
     cdef char *_scratch              # a message encoded once; owned
     cdef int *_targets               # slots; owned

@@ -75,7 +75,7 @@ cdef class RoundRobin(SendQueue):
         self._open = []
         self._conflate = conflate
         self._immediate = immediate
-        self._feeds = not conflate
+        self._feeds = True
         self.quick = True
 
     @property
@@ -420,7 +420,7 @@ cdef class Distributor(SendQueue):
 
     @property
     def idle(self):
-        return self.parked == 0 and not self._newest
+        return self.parked == 0 and not (self._newest and any(waiting.count for waiting in self._newest.values()))
 
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
@@ -439,6 +439,9 @@ cdef class Distributor(SendQueue):
             self.peers.append(peer)
             peer.slot = <int>room - 1
         self._adapt(self.hwm)
+        if self._newest is not None:
+            self._newest[peer] = waiting = WaitingMessages()
+            peer.feed_from(waiting)
         return 0
 
     def set_hwm(self, Py_ssize_t hwm):
@@ -466,15 +469,21 @@ cdef class Distributor(SendQueue):
         if self.matcher is None:
             self._free.append(peer.slot)
         self._adapt(self.hwm)
-        if self._newest:
+        if self._newest is not None:
             self._newest.pop(peer, None)
+            peer.feed_from(None)
         self.wait_queue.notify()
         return 0
 
     cdef int opened(self, Peer peer) except -1:
+        cdef WaitingMessages waiting = None if self._newest is None else self._newest.get(peer)
         SendQueue.opened(self, peer)
-        if self._newest and peer in self._newest:
-            send_held(peer, self._newest.pop(peer))
+        message = None if waiting is None else waiting.begin()
+        if message is not None:
+            try:
+                send_held(peer, message)
+            finally:
+                waiting.end()
         self.wait_queue.notify()
         return 0
 
@@ -558,11 +567,14 @@ cdef class Distributor(SendQueue):
 
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:
         """ZMQ_CONFLATE: keeps a message for a peer that cannot take it, in place of the one before."""
+        cdef WaitingMessages waiting
         if peer.writable and self.hwm and peer.pending() >= self.hwm:
             peer.flush()
         if peer.writable or not peer.attached:
             return False
-        self._newest[peer] = hold(parts, count)
+        waiting = self._newest[peer]
+        waiting.take_all()
+        waiting.append(hold(parts, count))
         return True
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
