@@ -34,6 +34,7 @@ from typing import Any, Final
 
 from omq.broker.core.permissions import EVERYBODY, Permission
 from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
+from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.broker.settings import SETTINGS, check_setting
 from omq.errors import UsageError
 
@@ -223,6 +224,9 @@ class Config:
         topics: Topics that are to be there.
         security: Where the keys and users of the ZMTP door are.
         permissions: Who may do what.
+        max_connections: How many ZeroMQ clients each endpoint serves; `None`: as many as there are descriptors for.
+        heartbeat_interval: Seconds between two PINGs to a client.
+        heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead.
     """
 
     bind: tuple[str, ...] = ()
@@ -232,6 +236,9 @@ class Config:
     topics: tuple[TopicSpec, ...] = ()
     security: SecurityFiles = field(default_factory=SecurityFiles)
     permissions: tuple[Permission, ...] = ()
+    max_connections: int | None = None
+    heartbeat_interval: float = HEARTBEAT_INTERVAL_S
+    heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S
 
 
 def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None = None) -> Config:
@@ -257,7 +264,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
         raise ConfigError(f"{path}: {fault}") from None
 
 
-_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission")
+_TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "heartbeat")
 
 
 def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None) -> Config:
@@ -275,6 +282,14 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
             raise ConfigError(f"http = {fault}") from None
     security = instead or _security(content.get("security"), folder)
     permissions = tuple(_permission(row, security, at) for at, row in _rows(content, "permission"))
+    limits = _table(content, "limits", ("connections",))
+    heartbeat = _table(content, "heartbeat", ("interval", "timeout"))
+    connections = limits.get("connections")
+    if connections is not None and (type(connections) is not int or not 1 <= connections < 2**31):
+        raise ConfigError(f"[limits]: connections = {shown(connections)}: must be a whole number of 1 or more")
+    for key, value in heartbeat.items():
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST_HEARTBEAT_S <= value < 1e6:
+            raise ConfigError(f"[heartbeat]: {key} = {shown(value)}: must be seconds, {_LEAST_HEARTBEAT_S} or more")
     return Config(
         bind=_endpoints(content),
         sexp=_text(content, "sexp"),
@@ -283,7 +298,24 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
         topics=tuple(_topics(content)),
         security=security,
         permissions=permissions,
+        max_connections=connections,
+        heartbeat_interval=float(heartbeat.get("interval", HEARTBEAT_INTERVAL_S)),
+        heartbeat_timeout=float(heartbeat.get("timeout", HEARTBEAT_TIMEOUT_S)),
     )
+
+
+_LEAST_HEARTBEAT_S: Final = 0.1
+
+
+def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, Any]:
+    """A table of the file, all of whose keys are known."""
+    table = content.get(name, {})
+    if not isinstance(table, dict):
+        raise _Unfit(name, table, f"is written as a table: [{name}]")
+    for key, value in table.items():
+        if key not in keys:
+            raise ConfigError(f"[{name}]: {key} = {shown(value)}: is not a key of [{name}]{_suggestion(key, keys)}")
+    return table
 
 
 def _text(table: dict[str, Any], key: str) -> str | None:

@@ -15,6 +15,9 @@ from omq.broker.errors import SyntaxFault, TooLarge, TopicError
 
 VERSION: Final = 1
 
+#: Seconds between two PINGs to a client, and without a sign of life after one when the client is taken for dead.
+HEARTBEAT_INTERVAL_S: Final = 5.0
+HEARTBEAT_TIMEOUT_S: Final = 10.0
 MAX_TAG: Final = 16  # bytes of a tag
 MAX_NAME: Final = 255  # bytes of the name of a topic, a stage, a commit, a subscription
 MAX_PRODUCER: Final = 64  # bytes

@@ -11,6 +11,7 @@ from typing import Any, Self
 from omq.broker.config import TopicSpec, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.extras import missing_extra
+from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
 from omq.serving import Serving
 from omq.types import Security
@@ -34,6 +35,11 @@ class AsyncServer:
         security: A `PlainServer` or `CurveServer` for the ZMTP door.
         permissions: Who may do what, also as mappings as in `broker.toml`; none: everybody everything.
         memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
+        max_connections: How many ZeroMQ clients each endpoint serves; `None`: as many as the process has descriptors
+            for, less some for the store and the status page.
+        heartbeat_interval: Seconds between two PINGs to a client.
+        heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead: what it was
+            delivered goes to others. A client that works answers without its program's help.
 
     Attributes:
         endpoints: Where it serves: `zmtp` (the first one), `sexp`, `http`, once it is entered.
@@ -55,6 +61,9 @@ class AsyncServer:
         security: Security | None = None,
         permissions: Iterable[Permission | Mapping[str, Any]] = (),
         memory: bool = False,
+        max_connections: int | None = None,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL_S,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         if (directory is None) != memory:
             raise UsageError("a broker has a directory, or memory=True: one of both")
@@ -70,7 +79,18 @@ class AsyncServer:
         self._sexp = sexp
         self._http = http
         wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())
-        self._zmtp = ZmtpDoor(self.broker, wanted, security) if wanted else None
+        self._zmtp = (
+            ZmtpDoor(
+                self.broker,
+                wanted,
+                security,
+                max_connections=max_connections,
+                heartbeat_interval=heartbeat_interval,
+                heartbeat_timeout=heartbeat_timeout,
+            )
+            if wanted
+            else None
+        )
         self._doors: list[Any] = []  # those beside it, once they are open
 
     async def start(self) -> None:
@@ -162,6 +182,9 @@ class Server(Serving):
         security: Security | None = None,
         permissions: Iterable[Permission | Mapping[str, Any]] = (),
         memory: bool = False,
+        max_connections: int | None = None,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL_S,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         server = AsyncServer(
             directory,
@@ -172,5 +195,8 @@ class Server(Serving):
             security=security,
             permissions=permissions,
             memory=memory,
+            max_connections=max_connections,
+            heartbeat_interval=heartbeat_interval,
+            heartbeat_timeout=heartbeat_timeout,
         )
         super().__init__(server, "broker")

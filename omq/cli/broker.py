@@ -19,6 +19,7 @@ from omq.broker.config import Config, ConfigError, TopicSpec, http_address, pars
 from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
+from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import spare_the_collector
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
@@ -306,6 +307,7 @@ def broker(
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    raise_descriptor_limit(LOG)
     options = SecurityOptions(mechanism, secret_key_file, authorized_keys_file, users_file)
 
     def read() -> tuple[Config, Admission]:
@@ -323,6 +325,9 @@ def broker(
             security=admission.security,
             permissions=config.permissions,
             memory=config.memory,
+            max_connections=config.max_connections,
+            heartbeat_interval=config.heartbeat_interval,
+            heartbeat_timeout=config.heartbeat_timeout,
         )
         warn(config)
         from_files = path is not None or config.security.mechanism != "null"

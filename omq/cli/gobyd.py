@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
+from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.number import Finite
 from omq.cli.pzq import LEVELS, PathGiven
 from omq.cli.ready import ReadyFile, read_ready_file
@@ -155,6 +156,7 @@ def gobyd(
             level=(log_level or verbosity(given)).upper(),
             format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         )
+        raise_descriptor_limit(LOG)
         daemon = Daemon(
             platform=platform,
             transport=transport,

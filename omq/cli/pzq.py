@@ -16,6 +16,7 @@ import click
 import uvloop
 
 from omq.broker.keys import SecurityFiles, read_secret_key
+from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import spare_the_collector
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
@@ -306,6 +307,7 @@ def pzq(
     logging.basicConfig(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
+    raise_descriptor_limit(LOG)
     try:
         device = AsyncDevice(
             database.absolute(),

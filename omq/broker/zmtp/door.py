@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import resource
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
@@ -13,7 +14,7 @@ from typing import Any, Final
 import omq.asyncio as omq
 from omq.broker.core.broker import Broker
 from omq.broker.errors import BrokerFailed
-from omq.broker.protocol import MAX_APPEND, MAX_PARTS
+from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND, MAX_PARTS
 from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
@@ -38,8 +39,21 @@ _PARTING: Final = 64
 #: Seconds after which the loop gets a turn between two batches.
 _TURN: Final = 0.002
 _EVENTS: Final = 1 << 20
-_HEARTBEAT: Final = 10.0
-_SILENCE: Final = 30.0
+_LOG_INTERVAL_S: Final = 60.0
+#: Descriptors that clients do not get: the store's, the status page's, and some to spare.
+_LEAST_RESERVE: Final = 64
+_MOST_RESERVE: Final = 512
+_MOST_CONNECTIONS: Final = 1 << 20
+_PARTS_OF_LIMIT: Final = 8  # the reserve is so much of the process's limit
+
+
+def _room_for_connections() -> int:
+    """Returns how many connections the process has descriptors for, with a reserve for everything else."""
+    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if limit == resource.RLIM_INFINITY:
+        return _MOST_CONNECTIONS
+    reserve = min(max(limit // _PARTS_OF_LIMIT, _LEAST_RESERVE), _MOST_RESERVE)
+    return min(max(limit - reserve, 1), _MOST_CONNECTIONS)
 
 
 class ZmtpDoor:
@@ -49,13 +63,29 @@ class ZmtpDoor:
         broker: The core.
         endpoints: Where to listen.
         security: Who may come in; `None` for everybody.
+        max_connections: How many clients each endpoint serves; `None`: as many as there are descriptors for, less some
+            for the store and the status page.
+        heartbeat_interval: Seconds between two PINGs to a client.
+        heartbeat_timeout: Seconds without a sign of life after one, when the client is taken for dead: what it was
+            delivered goes to others.
 
     Attributes:
         sessions: The connections that there are, by the peer's identity.
         clients: Those that have said HELLO, by user and client id.
     """
 
-    def __init__(self, broker: Broker, endpoints: Iterable[str], security: Security | None = None) -> None:
+    def __init__(
+        self,
+        broker: Broker,
+        endpoints: Iterable[str],
+        security: Security | None = None,
+        *,
+        max_connections: int | None = None,
+        heartbeat_interval: float = HEARTBEAT_INTERVAL_S,
+        heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S,
+    ) -> None:
+        self._max_connections = max_connections
+        self._heartbeat = heartbeat_interval, heartbeat_timeout
         self.sessions: dict[bytes, Session] = {}
         self.clients: dict[tuple[str | None, str], Session] = {}
         self._broker = broker
@@ -69,6 +99,8 @@ class ZmtpDoor:
         self._watching: asyncio.TimerHandle | None = None
         self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
+        self._turned_away = 0  # clients, as there were too many
+        self._next_line = 0.0  # when the log may tell of them again, on the monotonic clock
         self._ending = False
 
     def start(self) -> list[str]:
@@ -84,8 +116,9 @@ class ZmtpDoor:
             recv_hwm=RECV_HWM,
             max_message_size=MAX_MESSAGE,
             max_parts=MAX_PARTS,
-            heartbeat_interval=_HEARTBEAT,
-            heartbeat_timeout=_SILENCE,
+            heartbeat_interval=self._heartbeat[0],
+            heartbeat_timeout=self._heartbeat[1],
+            max_connections=self._max_connections or _room_for_connections(),
             security=self._security,
             linger=1.0,
         )
@@ -197,11 +230,25 @@ class ZmtpDoor:
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
             self._come(peer.identity, peer.user_id, event.remote_address, peer.since)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
-            self._go(peer.identity, event.remote_address, peer.since)
+            self._go(peer.identity, event.remote_address, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             log.info("%s: no handshake: %s", event.remote_address, event.reason)
+        elif event.kind is EventKind.ACCEPT_FAILED:
+            self._log_refusal(event)
         elif event.kind is EventKind.MISSED:
             self._count_anew()
+
+    def _log_refusal(self, event: Event) -> None:
+        self._turned_away += 1
+        now = time.monotonic()
+        if now >= self._next_line:
+            self._next_line = now + _LOG_INTERVAL_S
+            log.warning(
+                "%s: a client is turned away, with %d others so far: %s",
+                event.endpoint,
+                self._turned_away - 1,
+                event.reason,
+            )
 
     def _come(self, identity: bytes, user: str | None, address: str, since: float) -> None:
         before = self.sessions.get(identity)
@@ -220,12 +267,14 @@ class ZmtpDoor:
         self.sessions[identity] = Session(self._broker, self, identity, user, address, since)
         self._broker.connections["zmtp"] = len(self.sessions)
 
-    def _go(self, identity: bytes, address: str, since: float) -> None:
+    def _go(self, identity: bytes, address: str, since: float, reason: str) -> None:
         """A connection is over."""
         session = self.sessions.get(identity)
         heirs = self._heirs.get(identity, [])
         if session is None:
             return
+        if session.in_flight and (session.peer, session.since) == (address, since):
+            log.info("%s: %s; %d messages that it had go to others", address, reason, session.in_flight)
         # On ipc all addresses are alike.
         if (session.peer, session.since) != (address, since):
             if (address, since) in heirs:

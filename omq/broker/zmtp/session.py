@@ -161,6 +161,11 @@ class Session:
         """Whether its peer reads what it is sent."""
         return self._outlet.pending(self) < MAX_PENDING
 
+    @property
+    def in_flight(self) -> int:
+        """Messages that its consumers have and did not acknowledge."""
+        return sum(one.share.flight.count for one in self.tags.values() if isinstance(one, Working))
+
     def resume(self) -> None:
         """Its peer has read on."""
         self._reads.resume()

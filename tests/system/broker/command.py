@@ -26,13 +26,18 @@ class Command:
         folder: Where its ready file and its log are.
         *arguments: What it is told.
         at: Its working directory; `None` for ours.
+        descriptors: How many it may have; `None`: as many as this process.
     """
 
-    def __init__(self, folder: Path, *arguments: str | Path, at: Path | None = None) -> None:
+    def __init__(
+        self, folder: Path, *arguments: str | Path, at: Path | None = None, descriptors: int | None = None
+    ) -> None:
         self.ready = folder / "ready.json"
         self._log = folder / "broker.log"
         self._left = self._written()
         command = [sys.executable, "-c", MAIN, "broker", *map(str, arguments), "--ready-file", str(self.ready)]
+        if descriptors is not None:
+            command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
         with open(self._log, "ab") as log:
             self.process = subprocess.Popen(
                 command, cwd=at, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdout=subprocess.PIPE, stderr=log
@@ -69,9 +74,11 @@ class Command:
 
 
 @contextlib.contextmanager
-def broker(folder: Path, *arguments: str | Path, at: Path | None = None) -> Iterator[Command]:
+def broker(
+    folder: Path, *arguments: str | Path, at: Path | None = None, descriptors: int | None = None
+) -> Iterator[Command]:
     """A broker that is killed at the end, if it still runs."""
-    command = Command(folder, *arguments, at=at)
+    command = Command(folder, *arguments, at=at, descriptors=descriptors)
     try:
         yield command
     finally:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import shutil
 import signal
 import subprocess
 import sys
 import urllib.error
+import urllib.request
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -286,3 +289,41 @@ def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pyte
     assert done.exit_code == 2
     assert "empty" in done.output
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with broker(tmp_path, tmp_path / "data") as command:
+        command.serving()
+        limits = Path(f"/proc/{command.process.pid}/limits").read_text()
+        (line,) = [line for line in limits.splitlines() if line.startswith("Max open files")]
+        assert line.split()[3] == line.split()[4]
+        assert "descriptors: at most" in command.log
+        command.end()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE) == before
+
+
+def test_the_status_page_is_there_when_clients_have_all_places(tmp_path: Path) -> None:
+    """Descriptors are kept back for it; who comes too late is turned away, and the log says so."""
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    arguments = (tmp_path / "data", "--http", "127.0.0.1:0", "--topic", "t:broadcast:weak")
+    with broker(tmp_path, *arguments, descriptors=200) as command, ExitStack() as stack:
+        endpoints = command.serving()
+        sockets = [stack.enter_context(omq.DEALER(connect=endpoints["zmtp"], linger=0)) for _ in range(150)]
+        served = 0
+        for each in sockets:
+            each.send_multipart([b"PING", b"x"])
+        for each in sockets:
+            try:
+                served += each.recv_multipart(timeout=5.0 if served < 100 else 0.5) == [b"PONG", b"x"]
+            except omq.ReceiveTimeout:
+                break
+        assert served == 136  # of 200, 64 are kept back
+        until(lambda: "is turned away" in command.log)
+        with urllib.request.urlopen(endpoints["http"] + "/healthz", timeout=10) as answer:
+            assert answer.read() == b"ok\n"
+        sockets[0].send_multipart([b"PUBLISH", b"p", b"t", b"body"])
+        assert sockets[0].recv_multipart(timeout=10.0)[0] == b"PUBLISHED"
+        assert command.log.count("is turned away") == 1
+        command.end()
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard

@@ -247,8 +247,42 @@ SETTINGS: list[dict[str, Any]] = [
     *({"dead_letter": value} for value in ("a", "b", "b/", 7)),
     {"max_bytes": 10},
     {"max_deliveries": 3},
+    *({"max_messages": 1, "overflow": value} for value in ("reject", "block", "drop-oldest", "drop", 1)),
+    {"max_bytes": 1, "overflow": "block"},
+    {"overflow": "block"},
+    *({"retry_delay": value} for value in (0, 0.5, [1, 2.5], [], [-1], -1, True, "1", float("nan"), [1] * 101)),
     {"unknown": 1},
 ]
+
+
+def test_limits_and_heartbeat(tmp_path: Path) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text("[limits]\nconnections = 100\n[heartbeat]\ninterval = 1\ntimeout = 2.5\n")
+    config = read_config(file)
+    assert (config.max_connections, config.heartbeat_interval, config.heartbeat_timeout) == (100, 1.0, 2.5)
+    file.write_text("")
+    config = read_config(file)
+    assert (config.max_connections, config.heartbeat_interval, config.heartbeat_timeout) == (None, 5.0, 10.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("[limits]\nconnections = 0", "connections = 0: must be a whole number of 1 or more"),
+        ("[limits]\nconnections = true", "connections = true"),
+        ("[limits]\nconnection = 5", "did you mean connections?"),
+        ("limits = 5", "limits = 5"),
+        ("[heartbeat]\ninterval = 0", "interval = 0: must be seconds"),
+        ("[heartbeat]\ntimeout = '5'", "timeout ="),
+        ("[heartbeat]\nttl = 5", "ttl = 5"),
+    ],
+)
+def test_limits_that_do_not_fit_are_named(tmp_path: Path, text: str, named: str) -> None:
+    file = tmp_path / "broker.toml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=r"broker\.toml") as told:
+        read_config(file)
+    assert named in str(told.value)
 
 
 @pytest.mark.parametrize("delivery", ["broadcast", "round-robin", "random"])

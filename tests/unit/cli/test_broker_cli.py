@@ -73,6 +73,9 @@ def test_all_arguments(told: Callable[..., Spy], tmp_path: Path) -> None:
         "security": None,
         "permissions": (),
         "memory": False,
+        "max_connections": None,
+        "heartbeat_interval": 5.0,
+        "heartbeat_timeout": 10.0,
     }
 
 

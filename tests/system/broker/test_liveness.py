@@ -1,0 +1,104 @@
+"""Which workers the broker takes for dead: those that give no sign of life, and not those that work for long."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from typing import Final
+
+import pytest
+
+import omq
+from omq.broker import Client, Server
+
+JOBS: Final = "jobs:round-robin:transient"
+
+WORKER = """
+import ctypes, sys, time
+how, seconds = sys.argv[2], float(sys.argv[3])
+
+def work():
+    end = time.monotonic() + seconds
+    if how.endswith("asleep"):
+        time.sleep(seconds)
+    elif how.endswith("with the GIL"):
+        ctypes.PyDLL(None).usleep(int(seconds * 1e6))
+    else:
+        while time.monotonic() < end:
+            pass
+
+if how.startswith("asyncio"):
+    import asyncio
+    import omq.asyncio.broker as broker
+
+    async def main():
+        async with broker.Client(sys.argv[1]) as client, await client.consume("jobs", ack_timeout=60) as jobs:
+            job = await jobs.recv(timeout=20)
+            print("begun", flush=True)
+            work()
+            await job.ack()
+            print("done", flush=True)
+    asyncio.run(main())
+else:
+    import omq.broker as broker
+    with broker.Client(sys.argv[1]) as client, client.consume("jobs", ack_timeout=60) as jobs:
+        job = jobs.recv(timeout=20)
+        print("begun", flush=True)
+        work()
+        job.ack()
+        client.flush()
+        print("done", flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["asleep", "in Python", "with the GIL"])
+@pytest.mark.parametrize("twin", ["blocking", "asyncio"])
+def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
+    """However long, and whatever keeps its loop: only `ack_timeout` takes the job away."""
+    with (
+        Server(memory=True, topics=[JOBS], heartbeat_interval=0.2, heartbeat_timeout=0.6) as server,
+        Client(server.endpoints["zmtp"], timeout=20.0) as client,
+    ):
+        client.publish("jobs", b"long")
+        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], f"{twin} {how}", "3"]
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == "begun\n"
+            with client.consume("jobs") as other, pytest.raises(omq.ReceiveTimeout):
+                other.recv(timeout=2.5)
+            assert worker.stdout.readline() == "done\n"
+            with client.consume("jobs") as other, pytest.raises(omq.ReceiveTimeout):
+                other.recv(timeout=0.2)
+        finally:
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()
+
+
+def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "omq.broker")
+    with (
+        Server(memory=True, topics=[JOBS], heartbeat_interval=0.2, heartbeat_timeout=0.6) as server,
+        Client(server.endpoints["zmtp"], timeout=20.0) as client,
+    ):
+        client.publish("jobs", b"long")
+        command = [sys.executable, "-c", WORKER, server.endpoints["zmtp"], "blocking asleep", "60"]
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert worker.stdout is not None
+        try:
+            assert worker.stdout.readline() == "begun\n"
+            worker.send_signal(signal.SIGSTOP)
+            began = time.monotonic()
+            with client.consume("jobs") as other:
+                job = other.recv(timeout=20.0)
+                assert job.deliveries == 2
+                job.ack()
+            assert time.monotonic() - began < 3
+            assert "1 messages that it had go to others" in caplog.text
+        finally:
+            worker.kill()
+            worker.wait()
+            worker.stdout.close()
