@@ -1,5 +1,5 @@
 # A shorter switch interval while threads wait for the I/O thread.
 
-cdef int shorten() except -1
-cdef int restore() except -1
+cpdef int shorten() except -1
+cpdef int restore() except -1
 cpdef int reset() except -1

@@ -19,7 +19,7 @@ cdef long _interval() except -1:
     return <long>(<double>sys.getswitchinterval() * 1e6 + 0.5)
 
 
-cdef int shorten() except -1:
+cpdef int shorten() except -1:
     """Begins a wait; `restore` must follow."""
     global waiting, replaced
     cdef long now
@@ -32,7 +32,7 @@ cdef int shorten() except -1:
     return 0
 
 
-cdef int restore() except -1:
+cpdef int restore() except -1:
     """Ends a wait."""
     global waiting, replaced
     if waiting == 0:

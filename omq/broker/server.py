@@ -121,7 +121,7 @@ class AsyncServer:
                 except ModuleNotFoundError as missing:
                     raise missing_extra(missing) from None
 
-                await self._open("http", HttpDoor(self.broker.stats), self._http)
+                await self._open("http", HttpDoor(self.broker.summary, self.broker.topic_stats), self._http)
         except BaseException:
             await self.close()
             raise

@@ -7,7 +7,7 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from omq.broker.core.journal import Journal
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.round_robin import RoundRobinTopic, Share
 from omq.broker.core.sink import Sink
-from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats
+from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
 from omq.broker.extras import missing_extra
@@ -423,6 +423,16 @@ class Broker:
 
     def stats(self) -> BrokerStats:
         """What the broker tells about itself."""
+        return {**self.summary(), "topics": [*self.topic_stats()]}
+
+    def topic_stats(self) -> Iterator[TopicStats]:
+        """Yields what each topic tells about itself; topics may come and go meanwhile."""
+        for topic in tuple(self.topics.values()):
+            if not topic.deleted:
+                yield topic.stats()
+
+    def summary(self) -> BrokerStats:
+        """Returns what the broker tells about itself, without its topics."""
         return {
             "version": __version__,
             "broker": self.id,
@@ -432,7 +442,7 @@ class Broker:
             "connections": dict(self.connections),
             "refused": dict(self.refused),
             "store": self._store_stats(),
-            "topics": [topic.stats() for topic in sorted(self.topics.values(), key=lambda topic: topic.name)],
+            "topics": [],
         }
 
     def _store_stats(self) -> StoreStats:

@@ -8,15 +8,18 @@ import hashlib
 import json
 import logging
 import re
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
+from omq._core.switch_interval import restore, shorten
 from omq.broker.config import http_address
-from omq.broker.core.stats import BrokerStats
+from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import registry
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import view
@@ -27,9 +30,12 @@ __all__ = ["HttpDoor"]
 
 LOG: Final = logging.getLogger("omq.broker")
 
+T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INTERVAL: Final = 1.0  # seconds between two looks at the counters
+TURN: Final = 0.001  # seconds of looks at topics after which the loop does something else
+KEPT: Final = 5.0  # times as long as it took a look at all topics serves for everyone who asks
 SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
 IDLE: Final = 30.0  # seconds that a connection may wait for its next request
@@ -41,11 +47,18 @@ class HttpDoor:
     """Serves what the broker tells about itself, on the broker's event loop.
 
     Args:
-        stats: Called for each answer, in the loop.
+        stats: Called in the loop.
+        topics: Yields the statistics of all topics, where *stats* leaves them out.
     """
 
-    def __init__(self, stats: Callable[[], BrokerStats]) -> None:
+    def __init__(
+        self, stats: Callable[[], BrokerStats], topics: Callable[[], Iterable[TopicStats]] | None = None
+    ) -> None:
         self._stats = stats
+        self._topics = topics
+        self._collecting = asyncio.Lock()
+        self._last: BrokerStats | None = None
+        self._until = 0.0  # how long the last look at all topics serves, on the loop's clock
         self._rates = Rates(stats())
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
         self._page = page.encode()
@@ -106,10 +119,31 @@ class HttpDoor:
             began = loop.time()
             self._thin_out()
             try:
-                self._rates.note(self._stats())
+                stats = await self._collect()
+                await _aside(stats, partial(self._rates.note, stats))
             except Exception:
                 LOG.exception("the broker cannot tell how it is")
             pause = max(INTERVAL, (loop.time() - began) / SHARE)
+
+    async def _collect(self) -> BrokerStats:
+        """Looks at all topics, in turns of a millisecond; messages shall not wait for those who look."""
+        if self._topics is None:
+            return self._stats()
+        loop = asyncio.get_running_loop()
+        async with self._collecting:
+            began, turned = loop.time(), time.perf_counter()
+            if self._last is not None and began < self._until:
+                return self._last
+            found: list[TopicStats] = []
+            for topic in self._topics():
+                found.append(topic)
+                if time.perf_counter() - turned > TURN:
+                    await asyncio.sleep(0)
+                    turned = time.perf_counter()
+            self._last = {**self._stats(), "topics": found}
+            now = loop.time()
+            self._until = now + KEPT * (now - began)
+            return self._last
 
     def _thin_out(self) -> None:
         server = self._runner.server if self._runner is not None else None
@@ -122,15 +156,12 @@ class HttpDoor:
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
-        stats = self._stats()
-
-        def encode() -> bytes:
-            return json.dumps(view(stats, self._rates), allow_nan=False, separators=(",", ":")).encode()
-
-        return web.Response(body=await _aside(stats, encode), content_type="application/json", charset="utf-8")
+        stats = await self._collect()
+        body = await _aside(stats, lambda: _json(view(stats, self._rates)))
+        return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
-        stats = self._stats()
+        stats = await self._collect()
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         body = await _aside(stats, lambda: encode(registry(lambda: stats)))
         return web.Response(body=body, headers={"Content-Type": content_type})
@@ -143,11 +174,25 @@ class HttpDoor:
         return web.Response(text="ok, but the disk is full\n" if store["full"] else "ok\n")
 
 
-async def _aside(stats: BrokerStats, encode: Callable[[], bytes]) -> bytes:
-    """Encodes statistics; those of many topics in a thread, as messages shall not wait for it."""
+async def _aside(stats: BrokerStats, work: Callable[[], T]) -> T:
+    """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it.
+
+    The thread keeps the GIL for half a millisecond at a time.
+    """
     if len(stats["topics"]) <= MANY:
-        return encode()
-    return await in_thread(encode)
+        return work()
+    shorten()
+    try:
+        return await in_thread(work)
+    finally:
+        restore()
+
+
+def _json(told: dict[str, Any]) -> bytes:
+    """Encodes what is shown, one topic after the other: a single call would keep the GIL for all of them."""
+    topics = told.pop("topics")
+    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+    return f'{encode(told)[:-1]},"topics":[{",".join(map(encode, topics))}]}}'.encode()
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):

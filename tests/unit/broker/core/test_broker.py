@@ -234,7 +234,7 @@ async def test_the_statistics_tell_everything_that_is_there():
         share.ack([(1, 1)])
         await until(lambda: len(worker.got) == 4)
         stats = broker.stats()
-        of_jobs, of_topic = stats["topics"]
+        of_topic, of_jobs = stats["topics"]
         assert (of_topic["published"], of_topic["delivered"], of_topic["last"]) == (5, 3, 5)
         assert of_topic["names"] == [{"name": "n", "position": 2, "lag": 3, "held": True}]
         assert of_topic["subscriptions"][0]["position"] == 5

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 
 import aiohttp
 import pytest
 
-from omq.broker.core.stats import BrokerStats
+from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.door import HttpDoor
 from omq.errors import BindError, UsageError
 from tests.unit.broker.sample import HOSTILE, statistics, topic
@@ -175,3 +176,47 @@ async def test_what_is_no_request_is_answered_and_makes_no_noise(caplog: pytest.
             assert b" 400 " in await reader.readline()
             writer.close()
     assert [record.getMessage() for record in caplog.records if record.levelno > 10] == []
+
+
+@pytest.mark.alone
+@pytest.mark.parametrize("path", ["/topics.json", "/metrics"])
+async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> None:
+    """Collecting takes half a second here, and encoding as long: nothing else waits for more than a moment."""
+    looks = 0
+
+    def topics() -> Iterator[TopicStats]:
+        nonlocal looks
+        looks += 1
+        for number in range(5000):
+            end = time.perf_counter() + 0.0001
+            while time.perf_counter() < end:
+                pass
+            yield topic(f"t{number}", number)
+
+    door = HttpDoor(statistics, topics)
+    url = await door.start("127.0.0.1:0")
+    longest = 0.0
+
+    async def tick() -> None:
+        nonlocal longest
+        while True:
+            before = time.perf_counter()
+            await asyncio.sleep(0.001)
+            longest = max(longest, time.perf_counter() - before)
+
+    ticking = asyncio.create_task(tick())
+    try:
+        async with aiohttp.ClientSession() as session:
+            answers = await asyncio.gather(*(_length(session, url + path) for _ in range(3)))
+    finally:
+        ticking.cancel()
+        await door.close()
+    assert min(answers) > 50_000
+    assert looks <= 3, "who asks at once shares a look"
+    assert longest < 0.1
+
+
+async def _length(session: aiohttp.ClientSession, url: str) -> int:
+    async with session.get(url) as answer:
+        assert answer.status == 200
+        return len(await answer.read())
