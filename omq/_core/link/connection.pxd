@@ -17,7 +17,7 @@ cdef class Connection(Receiver):
     cdef bint _dense                 # the last batch left because it was full
     cdef long long _delivered        # when, while we part, the peer's kernel was first seen to have everything; 0: not yet
     cdef int _decide(self, bint first) except? -1
-    cdef int _count_handed(self) except -1
+    cdef bint _count_handed(self) except -1
     cdef int _part_with_threads(self) except -1
     cdef int _bow_out(self) except -1
     cdef bint _is_speaking(self) noexcept

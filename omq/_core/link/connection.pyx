@@ -319,11 +319,16 @@ cdef class Connection(Receiver):
                 self.send_queue.wait_queue.notify()
         return 0
 
-    cdef int _count_handed(self) except -1:
-        """Counts the messages that the background thread has taken; the batch is held, or has no other user."""
-        self.messages_out += self._send_buffer.handed
+    cdef bint _count_handed(self) except -1:
+        """Counts the messages that the background thread has taken; the batch is held, or has no other user.
+
+        Returns:
+            Whether there were any: the queue has room for as many.
+        """
+        cdef long long handed = self._send_buffer.handed
+        self.messages_out += handed
         self._send_buffer.handed = 0
-        return 0
+        return handed != 0
 
     # ------------------------------------------------------------------ sending
 
@@ -765,6 +770,7 @@ cdef class Connection(Receiver):
 
     cdef int flush(self) except -1:
         cdef int status = FLUSH_NOTHING
+        cdef bint handed
         if self.fd < 0 or self._broken:
             return 0
         if self._flusher is not None and self._blocked and self._send_buffer.waiting is not None:
@@ -772,11 +778,15 @@ cdef class Connection(Receiver):
             with nogil:
                 self._send_buffer.flush_on()
         self._send_buffer.hold()
-        self._count_handed()
+        handed = self._count_handed()
         if self._send_buffer.bytes or self._blocked or self._send_buffer.stuck:
             status = self._push()
         self._send_buffer.let_go()
-        return self._after(status)
+        self._after(status)
+        if handed and self.send_queue is not None:
+            # The queue has room although the kernel is full again: `note_handed` finds nothing to count any more.
+            self.send_queue.wait_queue.notify()
+        return 0
 
     cdef int end_turn(self) except -1:
         if self._send_buffer.bytes and not self._blocked:

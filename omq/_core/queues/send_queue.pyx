@@ -298,10 +298,10 @@ cdef class RoundRobin(SendQueue):
 
     cdef int _flush_turn(self) except -1:
         SendQueue._flush_turn(self)
-        if self._has_open():
-            if self.queue.count:
-                self._pump()
-            self.wait_queue.notify()  # also of room that the background thread has made
+        if self.queue.count and self._has_open():
+            self._pump()
+        # Also of room that the background thread has made, and where it has filled the kernel again.
+        self.wait_queue.notify()
         return 0
 
 

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import socket
 import threading
 import time
 
 import pytest
 
+import omq
 import omq.asyncio
+from tests import waits
 from tests.unit.conftest import until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)
-READY = b"\x05READY\x0bSocket-Type\0\0\0\x04PULL"
+READY = b"\x05READY\x0bSocket-Type\0\0\0"
 
 
-def peer(server: socket.socket) -> socket.socket:
+def peer(server: socket.socket, socket_type: bytes = b"PULL") -> socket.socket:
     """A connection of omq's whose other side is not read unless the test does."""
     connection, _ = server.accept()
-    connection.sendall(GREETING + b"\x04" + bytes([len(READY)]) + READY)
+    ready = READY + bytes([len(socket_type)]) + socket_type
+    connection.sendall(GREETING + b"\x04" + bytes([len(ready)]) + ready)
     return connection
 
 
@@ -84,3 +88,41 @@ async def test_what_the_thread_has_given_counts_as_sent() -> None:
             await until(lambda: push.peers[0].messages_out >= 200)
             assert push.peers[0].messages_out == 200
             connection.close()
+
+
+def test_a_call_gets_the_room_that_another_call_has_made() -> None:
+    """The call that receives handles the events and leaves the kernel full again. The call that sends wakes up, too."""
+    accepted = 0
+
+    def fill() -> None:
+        nonlocal accepted
+        with contextlib.suppress(omq.ClosedError):
+            while True:
+                dealer.send(bytes(100_000))
+                accepted += 1
+
+    def receive() -> None:
+        with contextlib.suppress(omq.ClosedError):
+            dealer.recv()
+
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with omq.DEALER(connect=endpoint, send_hwm=20, linger=0) as dealer, peer(server, b"DEALER") as connection:
+            connection.settimeout(10)
+            dealer.wait_connected(timeout=10)
+            threads = [threading.Thread(target=receive), threading.Thread(target=fill)]
+            try:
+                threads[0].start()
+                waits.until(lambda: dealer.readable.waiting, "the call that receives")
+                threads[1].start()
+                for _ in range(10):
+                    before = -1
+                    while accepted != before or not dealer.writable.waiting:
+                        before = accepted
+                        time.sleep(0.05)
+                    read([connection], 2_000_000)
+                    waits.until(lambda before=before: accepted > before, "a call that has room", 5)
+            finally:
+                dealer.stop()
+                for thread in threads:
+                    thread.join(10)
