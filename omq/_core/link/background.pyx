@@ -492,7 +492,7 @@ cdef class Background:
         if reader != NULL:
             if event.events & EPOLLOUT:
                 moved += (<ReadAhead>reader).send_buffer.flush_on()
-                handed = (<ReadAhead>reader).send_buffer.handed != 0
+                handed = load(&(<ReadAhead>reader).send_buffer.handed) != 0
             if readable:
                 taken = (<ReadAhead>reader).take(now, self._view)
                 if taken < 0:

@@ -28,7 +28,7 @@ from omq._core.wire.send_buffer cimport (
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader, Run
 from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
 from omq._core.clock cimport now_ns
-from omq._core.lock cimport drop_flag, load
+from omq._core.lock cimport drop_flag, load, store
 from omq._core.kernel cimport NO_FD, EPOLLOUT
 from omq._core.wire.codec cimport Codec
 from omq._core.link.background cimport Background
@@ -311,7 +311,7 @@ cdef class Connection(Receiver):
         return 0
 
     cdef int note_handed(self) except -1:
-        if self._send_buffer.handed:
+        if load(&self._send_buffer.handed):
             self._send_buffer.hold()
             self._count_handed()
             self._send_buffer.let_go()
@@ -327,7 +327,7 @@ cdef class Connection(Receiver):
         """
         cdef long long handed = self._send_buffer.handed
         self.messages_out += handed
-        self._send_buffer.handed = 0
+        store(&self._send_buffer.handed, 0)
         return handed != 0
 
     # ------------------------------------------------------------------ sending

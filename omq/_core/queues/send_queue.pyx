@@ -80,7 +80,7 @@ cdef class RoundRobin(SendQueue):
 
     @property
     def idle(self):
-        return self.queue.count == 0 and self.parked == 0
+        return self.queue.count() == 0 and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
         """Notes that *peer* gets a message; None: it has not got it."""
@@ -88,7 +88,7 @@ cdef class RoundRobin(SendQueue):
 
     def entrust(self, Peer peer not None):
         cdef bint taken = True
-        while taken and self.queue.count and not peer.lost:
+        while taken and self.queue.count() and not peer.lost:
             taken = self._give(peer)
 
     cdef bint _give(self, Peer peer) except -1:
@@ -140,7 +140,7 @@ cdef class RoundRobin(SendQueue):
     cdef Peer _choose(self):
         """The peer that the next message goes to, with room for it; None: there is none, and the message waits."""
         cdef Peer peer
-        while self.queue.count == 0 and self._open:
+        while self.queue.count() == 0 and self._open:
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
@@ -159,7 +159,7 @@ cdef class RoundRobin(SendQueue):
 
     cdef bint put_quickly(self, const Part *part) except -1:
         # With several peers each message has its own turn.
-        if self.queue.count or Py_SIZE(self._open) != 1:
+        if self.queue.count() or Py_SIZE(self._open) != 1:
             return False
         return (<Peer>PyList_GET_ITEM(self._open, 0)).send_quickly(part, self.hwm)
 
@@ -167,7 +167,7 @@ cdef class RoundRobin(SendQueue):
         cdef Peer peer
         cdef Py_ssize_t limit = TURN_MESSAGES
         # With several peers each message has its own turn.
-        if self.queue.count or len(self._open) != 1:
+        if self.queue.count() or len(self._open) != 1:
             return 0
         peer = <Peer>self._open[0]
         if self.hwm:
@@ -177,7 +177,7 @@ cdef class RoundRobin(SendQueue):
     cdef Py_ssize_t room_for_run(self) except -1:
         cdef Peer peer
         # With several peers each message has its own turn.
-        if self.queue.count or len(self._open) != 1:
+        if self.queue.count() or len(self._open) != 1:
             return 0
         peer = <Peer>self._open[0]
         if not peer.takes_frames():
@@ -190,7 +190,7 @@ cdef class RoundRobin(SendQueue):
     cdef bint _has_room(self) noexcept:
         if self._immediate and self._attached == 0:
             return False
-        return self.hwm == 0 or self._conflate or self.queue.count + self.parked < self.hwm
+        return self.hwm == 0 or self._conflate or self.queue.count() + self.parked < self.hwm
 
     cdef bint can_put(self) except -1:
         # What fills a peer to the mark is written first, as `put` does: only then it shows whether there is room.
@@ -227,7 +227,7 @@ cdef class RoundRobin(SendQueue):
         """Puts messages that *peer* has given back in front of newer ones."""
         if not self._conflate:
             self.queue.put_back(messages)
-        elif self.queue.count == 0:
+        elif self.queue.count() == 0:
             self.queue.append(messages[len(messages) - 1])
         return 0
 
@@ -275,7 +275,7 @@ cdef class RoundRobin(SendQueue):
         """Gives one turn's worth of waiting messages to the peers that can be written."""
         cdef Peer peer
         cdef Py_ssize_t left = TURN_MESSAGES * len(self._open)
-        while self.queue.count and self._open and left > 0:
+        while self.queue.count() and self._open and left > 0:
             left -= 1
             if self._next >= len(self._open):
                 self._next = 0
@@ -288,7 +288,7 @@ cdef class RoundRobin(SendQueue):
             self._next += 1
             if not self._give(peer) and peer in self._open:
                 self._open.remove(peer)
-        if self.queue.count and self._has_open() and not self._scheduled:
+        if self.queue.count() and self._has_open() and not self._scheduled:
             self._schedule()
             self._scheduled = True
             if self._feeds:
@@ -298,7 +298,7 @@ cdef class RoundRobin(SendQueue):
 
     cdef int _flush_turn(self) except -1:
         SendQueue._flush_turn(self)
-        if self.queue.count and self._has_open():
+        if self.queue.count() and self._has_open():
             self._pump()
         # Also of room that the background thread has made, and where it has filled the kernel again.
         self.wait_queue.notify()
@@ -343,9 +343,9 @@ cdef class RequestSendQueue(RoundRobin):
             older = self.queue
             self.queue = WaitingMessages()
             if not RoundRobin.can_put(self):
-                self.queue = older if older.count else self.queue  # a peer that is asked for room may give it back
+                self.queue = older if older.count() else self.queue  # a peer that is asked for room may give it back
                 return 0
-            older = older if older.count else self.queue
+            older = older if older.count() else self.queue
             self.queue = WaitingMessages()
             asked = recv_queue.asked
         if recv_queue._head is not None or recv_queue._stash is not None:
@@ -381,7 +381,7 @@ cdef class RequestSendQueue(RoundRobin):
                 free(whole)
 
     def surrender(self, list messages not None):
-        if self.queue.count:
+        if self.queue.count():
             self._recv_queue.gone = True  # nobody gets the reply: the next request may go out
         RoundRobin.surrender(self, messages)
 

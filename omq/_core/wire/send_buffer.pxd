@@ -83,7 +83,7 @@ cdef class SendBuffer:
     cdef long long _late             # likewise, when the Flusher last wrote the batch
     cdef long long _seen             # `total` at the Flusher's last look
     cdef WaitingMessages waiting     # the background thread takes on from there; None: it does not
-    cdef long long handed            # messages that it has taken and the owner has not counted yet
+    cdef long long handed            # messages that it has taken and the owner has not counted yet; atomic
     cdef bint noted                  # the background thread knows that messages gather here
     cdef bint _gathered              # there were some at its last look
     cdef int _idle                   # its looks in a row that found none

@@ -706,7 +706,7 @@ cdef class SendBuffer:
             if message == NULL or not self._put_owned(message):
                 break
             self.waiting.hand_over()
-            self.handed += 1
+            store(&self.handed, self.handed + 1)
         self.waiting.leave()
         return self.bytes > 0
 

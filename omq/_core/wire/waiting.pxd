@@ -2,14 +2,14 @@
 
 from cpython.object cimport PyObject
 
-from omq._core.lock cimport drop_flag, take_flag
+from omq._core.lock cimport drop_flag, load, store, take_flag
 
 
 cdef class WaitingMessages:
     cdef PyObject **_ring            # strong references to bytes, or tuples of bytes; owned
     cdef Py_ssize_t _room            # entries there is memory for: a power of 2, or 0
     cdef Py_ssize_t _first           # index of the oldest message
-    cdef readonly Py_ssize_t count   # messages
+    cdef long long _count            # messages; atomic: the owner reads it without the flag
     cdef int _taken                  # atomic flag: a thread is at work here
     cdef bint kept_out               # the owner moves a message to a peer: the background thread takes none
     cdef void _enter(self) noexcept
@@ -25,6 +25,10 @@ cdef class WaitingMessages:
     cdef inline void leave(self) noexcept nogil:
         drop_flag(&self._taken)
 
+    cdef inline Py_ssize_t count(self) noexcept nogil:
+        """Returns how many messages wait: without the flag at most, for the background thread takes some meanwhile."""
+        return <Py_ssize_t>load(&self._count)
+
     # For the background thread, which never waits for the flag.
 
     cdef inline bint enter_quickly(self) noexcept nogil:
@@ -32,9 +36,9 @@ cdef class WaitingMessages:
 
     cdef inline PyObject *oldest(self) noexcept nogil:
         """Returns the next message; NULL: the queue is empty, or the owner is giving a message to a peer."""
-        return self._ring[self._first] if self.count and not self.kept_out else NULL
+        return self._ring[self._first] if self.count() and not self.kept_out else NULL
 
     cdef inline void hand_over(self) noexcept nogil:
         """Forgets the oldest message: its reference is another's now."""
         self._first = (self._first + 1) & (self._room - 1)
-        self.count -= 1
+        store(&self._count, self._count - 1)

@@ -10,7 +10,7 @@ from cpython.ref cimport Py_INCREF
 from libc.stdlib cimport free, malloc
 from posix.time cimport nanosleep, timespec
 
-from omq._core.lock cimport take_flag
+from omq._core.lock cimport store, take_flag
 
 cdef extern from "Python.h":
     void Py_DECREF(PyObject *)
@@ -24,12 +24,12 @@ cdef enum:
 cdef class WaitingMessages:
     def __dealloc__(self):
         cdef Py_ssize_t i
-        for i in range(self.count):
+        for i in range(self.count()):
             Py_DECREF(self._ring[(self._first + i) & (self._room - 1)])
         free(self._ring)
 
     def __len__(self):
-        return self.count
+        return self.count()
 
     def __iter__(self):
         return iter(self._messages(False))
@@ -43,12 +43,12 @@ cdef class WaitingMessages:
         cdef Py_ssize_t i
         self._enter()
         try:
-            for i in range(self.count):
+            for i in range(self.count()):
                 found.append(<object>self._ring[(self._first + i) & (self._room - 1)])
             if taken:
                 for message in found:
                     Py_DECREF(<PyObject *>message)  # the list has its own reference
-                self.count = 0
+                store(&self._count, 0)
         finally:
             self.leave()
         return found
@@ -66,13 +66,13 @@ cdef class WaitingMessages:
         """Makes room for one more message; the caller holds the flag."""
         cdef Py_ssize_t room, i
         cdef PyObject **ring
-        if self.count < self._room:
+        if self.count() < self._room:
             return 0
         room = 2 * self._room or FIRST_ROOM
         ring = <PyObject **>malloc(room * sizeof(PyObject *))
         if ring == NULL:
             raise MemoryError()
-        for i in range(self.count):
+        for i in range(self.count()):
             ring[i] = self._ring[(self._first + i) & (self._room - 1)]
         free(self._ring)
         self._ring = ring
@@ -87,8 +87,8 @@ cdef class WaitingMessages:
             Py_INCREF(message)
             if first:
                 self._first = (self._first - 1) & (self._room - 1)
-            self._ring[(self._first + (0 if first else self.count)) & (self._room - 1)] = <PyObject *>message
-            self.count += 1
+            self._ring[(self._first + (0 if first else self.count())) & (self._room - 1)] = <PyObject *>message
+            store(&self._count, self._count + 1)
         finally:
             self.leave()
         return 0
@@ -113,7 +113,7 @@ cdef class WaitingMessages:
         cdef object message = None
         cdef PyObject *taken = NULL
         self._enter()
-        if self.count:
+        if self.count():
             taken = self._ring[self._first]
             self.hand_over()
             self.kept_out = True
