@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 import uvloop
 
+from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config
 from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
@@ -221,7 +222,8 @@ async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], Non
         with ready.cleared():
             await server.start()
             spare_the_collector()
-            ready.write(server.endpoints)
+            ready.write_if_possible(server.endpoints, LOG)
+        LOG.info("omq %s, store %s: %s", __version__, server.broker.id, _kept(server))
         for name, endpoint in server.endpoints.items():
             LOG.info("%s: %s", name, endpoint)
         await asyncio.Event().wait()
@@ -233,8 +235,21 @@ async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], Non
     LOG.info("ended")
 
 
+def _kept(server: AsyncServer) -> str:
+    """Describes where the topics are kept, and how many there are."""
+    directory = server.broker.summary()["store"]["directory"]
+    return f"{len(server.broker.topics)} topics in {directory or 'memory'}"
+
+
 def warn(config: Config) -> None:
     """Says what is easily overlooked."""
+    if config.security.mechanism == "null":
+        for endpoint in config.bind:
+            host = endpoint.removeprefix("tcp://").rpartition(":")[0]
+            if endpoint.startswith("tcp://") and not host.startswith(LOOPBACK) and host != "[::1]":
+                LOG.warning(
+                    "%s: whoever reaches it may do everything; [security] in broker.toml changes that", endpoint
+                )
     if config.sexp and (config.permissions or config.security.mechanism != "null"):
         LOG.warning('the S-expressions\' door knows no mechanism: who comes through it is "*" and nobody else')
     if config.http and not http_address(config.http)[0].startswith(LOOPBACK):

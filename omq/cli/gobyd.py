@@ -64,7 +64,7 @@ def serve(daemon: Daemon, ready: ReadyFile) -> None:
     try:
         with ready.cleared():
             daemon.start(ready=False)
-            ready.write(daemon.endpoints)
+            ready.write_if_possible(daemon.endpoints, LOG)
         for name, endpoint in daemon.endpoints.items():
             LOG.info("%s: %s", name, endpoint)
         daemon.ready()

@@ -163,7 +163,7 @@ async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None
         with ready.cleared():
             await device.start()
             spare_the_collector()
-            ready.write(device.endpoints)
+            ready.write_if_possible(device.endpoints, LOG)
         serves()
         for name, endpoint in device.endpoints.items():
             LOG.info("%s: %s", name, endpoint)

@@ -1,6 +1,7 @@
 """The ready file of a server: whoever waits for it finds the whole of it, and finds it only while all is served."""
 
 import json
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -54,6 +55,15 @@ class ReadyFile:
             if left is not None and not self._path.exists():
                 self._put(left)
             raise
+
+    def write_if_possible(self, endpoints: Mapping[str, str], log: logging.Logger) -> None:
+        """Writes the file, or logs why it cannot be: a server that could serve does, whatever becomes of the file."""
+        try:
+            self.write(endpoints)
+        except OSError as error:
+            log.error(
+                "--ready-file %s: cannot be written: %s; the server serves all the same", self._path, error.strerror
+            )
 
     def write(self, endpoints: Mapping[str, str]) -> None:
         """Writes the file at once: nobody ever sees a part of it.

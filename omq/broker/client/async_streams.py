@@ -6,14 +6,14 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from operator import length_hint
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 from weakref import ref
 
 from omq.broker.client.async_caller import AsyncCaller, wake
-from omq.broker.client.checks import patience
+from omq.broker.client.checks import check_limit, patience
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import (
     BrokerError,
@@ -74,12 +74,17 @@ class AsyncStream(Generic[_Message]):
                     return message
             await self._load(until)
 
-    async def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
-        """Takes what is there of the next block of messages, at least one; see `recv`."""
+    async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
+        """Takes what is there of the next block, *limit* messages at most; see `omq.broker.Subscription.recv_many`."""
+        check_limit(limit)
         until = self._until(timeout)
         while True:
-            if messages := [message for message in self._batch if self._counts(message)]:
+            taken = [*islice(self._batch, limit)]
+            if messages := [message for message in taken if self._counts(message)]:
+                self._caller.settle_late()
                 return messages
+            if taken:
+                continue
             await self._load(until)
 
     def __aiter__(self) -> AsyncIterator[_Message]:

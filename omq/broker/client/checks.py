@@ -13,6 +13,12 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 
+def check_limit(limit: int | None) -> None:
+    """Raises `ValueError` where the limit of `recv_many` is not `None`, or a whole number of 1 or more."""
+    if limit is not None and (type(limit) is not int or limit < 1):
+        raise ValueError(f"limit={limit!r}: must be a whole number of 1 or more, or None")
+
+
 def patience(timeout: float | None) -> float | None:
     """Seconds to wait; `None` for ever.
 

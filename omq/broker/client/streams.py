@@ -6,14 +6,14 @@ import contextlib
 import logging
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
+from itertools import groupby, islice
 from operator import length_hint
 from types import TracebackType
 from typing import Generic, Self, TypeVar
 from weakref import ref
 
 from omq.broker.client.caller import Caller
-from omq.broker.client.checks import patience
+from omq.broker.client.checks import check_limit, patience
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
@@ -67,18 +67,28 @@ class Stream(Generic[_Message]):
                     raise
             self._load(until)
 
-    def recv_many(self, *, timeout: float | None = None) -> list[_Message]:
-        """Takes what is there of the next block of messages, at least one; see `recv`."""
+    def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
+        """Takes what is there of the next block of messages, at least one; see `recv`.
+
+        Args:
+            limit: How many at most; `None` for no bound.
+            timeout: As of `recv`.
+
+        Raises:
+            ValueError: *limit* is not a whole number of 1 or more.
+        """
+        check_limit(limit)
         until = _deadline(timeout)
         while True:
-            taken = [*self._batch]  # no signal handler runs before this stands where it is put back from
+            taken = [*islice(self._batch, limit)]  # no signal handler runs before this stands where it is put back from
             try:
                 if messages := [message for message in taken if self._counts(message)]:
                     return messages
             except BaseException:
                 self._put_back(taken)
                 raise
-            self._load(until)
+            if not taken:
+                self._load(until)
 
     def _put_back(self, messages: list[_Message]) -> None:
         """A signal handler has raised before these were handed out: the next call hands them out."""

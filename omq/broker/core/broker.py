@@ -168,10 +168,12 @@ class Broker:
         try:
             kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
             write = await self.journal.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
-            return self._add(self.journal.store.topic(write.topic_id))
+            topic = self._add(self.journal.store.topic(write.topic_id))
         finally:
             del self._making[name]
             making.set_result(None)
+        log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
+        return topic
 
     async def delete(self, name: str) -> None:
         """Deletes a topic and ends what reads it; also one that the store refuses as it is damaged.
@@ -201,6 +203,7 @@ class Broker:
             del self._making[name]
             making.set_result(None)
         self._by_id.pop(topic.id, None)
+        log.info("topic %r: deleted", name)
 
     def topic(self, name: str) -> Topic:
         """The topic of this name.

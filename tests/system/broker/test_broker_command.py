@@ -327,3 +327,17 @@ def test_the_status_page_is_there_when_clients_have_all_places(tmp_path: Path) -
         assert command.log.count("is turned away") == 1
         command.end()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+
+
+def test_the_log_tells_what_is_served(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    with broker(tmp_path, data, "--bind", "tcp://*:*", "--topic", "a:broadcast:weak") as command:
+        endpoint = command.serving()["zmtp"].replace("0.0.0.0", "127.0.0.1")
+        with Client(endpoint) as client:
+            client.create("b", persistence="weak", max_age=5)
+            client.delete("b")
+        until(lambda: "topic 'b': deleted" in command.log)
+        assert f"1 topics in {data}" in command.log
+        assert "topic 'b': created, broadcast and weak, with {'max_age': 5.0}" in command.log
+        assert "tcp://*:*: whoever reaches it may do everything" in command.log
+        command.end()

@@ -1166,3 +1166,25 @@ def test_an_acknowledgement_leaves_at_once(blocking, server, count):
         with pytest.raises(omq.ReceiveTimeout):
             consumer.recv(timeout=0.1)
     blocking.delete("leaving")
+
+
+def test_a_batch_has_a_bound(twin, client, jobs, topic):
+    twin.wait(client.publish_many(jobs, [b"%d" % number for number in range(10)]))
+    twin.wait(client.publish_many(topic, [b"%d" % number for number in range(10)]))
+    consumer = twin.wait(client.consume(jobs))
+    subscription = twin.wait(client.subscribe(topic, replay="beginning"))
+    for stream in (consumer, subscription):
+        sizes = []
+        bodies = []
+        while len(bodies) < 10:
+            batch = twin.wait(stream.recv_many(4, timeout=20.0))
+            sizes.append(len(batch))
+            bodies += [one.body for one in batch]
+        assert bodies == [b"%d" % number for number in range(10)]
+        assert max(sizes) == 4
+        for wrong in (0, -1, True, 1.5, "1"):
+            with pytest.raises(ValueError, match="limit="):
+                twin.wait(stream.recv_many(wrong, timeout=0))
+    twin.call(consumer.ack, [])
+    twin.wait(consumer.close())
+    twin.wait(subscription.close())
