@@ -420,7 +420,7 @@ cdef class Distributor(SendQueue):
 
     @property
     def idle(self):
-        return self.parked == 0 and not (self._newest and any(waiting.count for waiting in self._newest.values()))
+        return self.parked == 0 and not (self._newest and any(map(len, self._newest.values())))
 
     cdef int attach(self, Peer peer) except -1:
         cdef void *memory
