@@ -7,6 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TypeVar, cast
 
+from omq._core.switch_interval import restore, shorten
 from omq.unpatched import is_patched, threading
 
 T = TypeVar("T")
@@ -46,3 +47,20 @@ def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[
 
     threading.Thread(target=work, name="omq-call", daemon=True).start()
     return done
+
+
+async def in_yielding_thread(function: Callable[..., T], *arguments: object) -> T:
+    """Makes a call in another thread that keeps the GIL for half a millisecond at a time: the loop has its turns.
+
+    Args:
+        function: What is called: Python code, for a call of C code keeps the GIL as long as it likes.
+        *arguments: With what.
+
+    Returns:
+        Its result.
+    """
+    shorten()
+    try:
+        return await in_thread(function, *arguments)
+    finally:
+        restore()

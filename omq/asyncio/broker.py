@@ -37,7 +37,6 @@ from omq.broker.client.checks import (
     patience,
 )
 from omq.broker.client.client_core import (
-    Request,
     State,
     describe,
     read_committed,
@@ -51,6 +50,7 @@ from omq.broker.client.column_reader import BATCH_BYTES, PARTS, ColumnReader
 from omq.broker.client.feeds import CREDIT_BYTES
 from omq.broker.client.packing import check_body, pack, turn
 from omq.broker.client.range_reader import MOST_BYTES, RangeReader
+from omq.broker.client.request import Request
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,

@@ -16,9 +16,10 @@ from typing import Any, Final
 import omq.asyncio as omq
 from omq.broker import protocol
 from omq.broker.client.checks import patience
-from omq.broker.client.client_core import ClientCore, Request, State
+from omq.broker.client.client_core import ClientCore, State
 from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.client.feeds import Feed, ShareFeed
+from omq.broker.client.request import Request
 from omq.broker.errors import BrokerFailed, BrokerTimeout, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
 from omq.types import UNSET, Unset

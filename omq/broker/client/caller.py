@@ -20,9 +20,10 @@ from weakref import WeakSet
 import omq
 from omq.broker import protocol
 from omq.broker.client.checks import patience
-from omq.broker.client.client_core import ClientCore, Request, State
+from omq.broker.client.client_core import ClientCore, State
 from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
 from omq.broker.client.feeds import Feed, ShareFeed
+from omq.broker.client.request import Request
 from omq.broker.errors import BrokerTimeout, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 from omq.unpatched import sleep, threading

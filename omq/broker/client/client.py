@@ -26,7 +26,6 @@ from omq.broker.client.checks import (
     patience,
 )
 from omq.broker.client.client_core import (
-    Request,
     State,
     describe,
     read_committed,
@@ -40,6 +39,7 @@ from omq.broker.client.column_reader import BATCH_BYTES, PARTS, ColumnReader
 from omq.broker.client.feeds import CREDIT_BYTES
 from omq.broker.client.packing import check_body, pack, turn
 from omq.broker.client.range_reader import MOST_BYTES, RangeReader
+from omq.broker.client.request import Request
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.protocol import u64

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any, Final
@@ -21,6 +21,7 @@ from typing import Any, Final
 from omq.broker import protocol
 from omq.broker.client.connection import Retreat
 from omq.broker.client.feeds import Acked, Block, Feed, LaterMessage, ShareFeed, SubscriptionFeed
+from omq.broker.client.request import Request
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
 from omq.broker.types import Committed, Message, NameInfo, TopicInfo
@@ -64,69 +65,6 @@ class State(Enum):
     DOWN = "there is none"
     GREETING = "the broker was greeted"
     UP = "the broker has answered"
-
-
-class Request:
-    """Something that was asked of the broker.
-
-    Attributes:
-        command: Its command.
-        done: Whether it is over: then there is an `answer` or an `error`.
-        answer: The parts of the answer behind its tag.
-        error: Why there is no answer.
-        wake: Called once it is over.
-        session: The connection that a flush tells of, unless another one is made meanwhile; 0 for none.
-    """
-
-    __slots__ = (
-        "acked",
-        "answer",
-        "command",
-        "done",
-        "error",
-        "feed",
-        "parts",
-        "repeated",
-        "sent",
-        "sequence",
-        "session",
-        "size",
-        "tag",
-        "wake",
-    )
-
-    def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
-        self.command = command
-        self.tag = tag
-        self.parts = parts
-        self.sequence = 0  # of an APPEND
-        self.size = 0  # bytes of its records
-        self.feed: Feed | None = None  # that it begins
-        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
-        self.session = 0
-        self.sent = False
-        self.repeated = False  # said in an earlier connection, too
-        self.done = False
-        self.answer: list[bytes] = []
-        self.error: OmqError | None = None
-        self.wake: Callable[[], None] | None = None
-
-    def result(self) -> list[bytes]:
-        """The answer.
-
-        Raises:
-            BrokerError: The broker has refused.
-            ClosedError: The client was closed.
-        """
-        if self.error is not None:
-            raise self.error
-        return self.answer
-
-    def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
-        """Ends it."""
-        self.done, self.answer, self.error, self.parts = True, answer, error, ()
-        if self.wake is not None:
-            self.wake()
 
 
 class ClientCore:

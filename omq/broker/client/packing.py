@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Final
 
 from omq._core.blocks import encode, encode_record
 from omq.broker.client.checks import check_headers
+from omq.broker.client.request import Request
 from omq.broker.errors import TooLarge
 from omq.broker.types import Record, Records
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
 
-    from omq.broker.client.client_core import ClientCore, Request
+    from omq.broker.client.client_core import ClientCore
 
 BLOCK_BYTES: Final = 128 << 10  #: What is put into one request of many, about.
 BLOCK_RECORDS: Final = 256  #: At most so many records.

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from omq.broker import protocol
-from omq.broker.client.client_core import ClientCore, Request
+from omq.broker.client.client_core import ClientCore
 from omq.broker.client.feeds import decoded
 from omq.broker.client.packing import BLOCK_BYTES, BLOCK_RECORDS
+from omq.broker.client.request import Request
 from omq.broker.errors import Overrun
 from omq.broker.protocol import u32, u64
 from omq.broker.types import Message, TopicInfo

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Final, Protocol
 
+from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerError, Busy, StoreFull
 
 log = logging.getLogger("omq.broker")
@@ -16,8 +16,6 @@ log = logging.getLogger("omq.broker")
 _MAX_HELD: Final = 16 << 20
 #: Seconds between two looks whether a topic has room again, where nothing tells.
 _POLL_INTERVAL_S: Final = 0.25
-#: Seconds between two log lines about one topic that is full.
-_LOG_INTERVAL_S: Final = 60.0
 
 
 class BoundedTopic(Protocol):
@@ -107,7 +105,7 @@ class Admission:
         self._held: deque[Publication] = deque()  # waiting for room, the first one first
         self._held_bytes = 0
         self._polls = False
-        self._next_line = 0.0  # when the log may tell again, on the monotonic clock
+        self._lines = RateLimit()
 
     @property
     def blocked(self) -> int:
@@ -214,9 +212,7 @@ class Admission:
         )
 
     def _log(self, what: str) -> None:
-        now = time.monotonic()
-        if now >= self._next_line:
-            self._next_line = now + _LOG_INTERVAL_S
+        if self._lines.passes():
             log.warning("topic %r is full: %s", self._topic.name, what)
 
     def _watch(self) -> None:

@@ -16,7 +16,8 @@ from omq.broker.core.admission import Publication
 from omq.broker.core.broadcast import BroadcastTopic, Subscription
 from omq.broker.core.journal import Journal
 from omq.broker.core.permissions import Permission, Permissions
-from omq.broker.core.round_robin import RoundRobinTopic, Share
+from omq.broker.core.round_robin import RoundRobinTopic
+from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import Done, Topic, check_settings
@@ -49,6 +50,7 @@ class Broker:
         topics: All of them, by name.
         permissions: Who may do what.
         refused: How many requests were answered by an error, by its code: the doors count.
+        handshakes_failed: How many clients have not been let in: the doors count.
         connections: How many there are, by door: the doors count.
         endpoints: Where the doors are, by name.
         listing: Held by whoever tells of all topics.
@@ -64,6 +66,7 @@ class Broker:
         self.topics: dict[str, Topic] = {}
         self.permissions = Permissions(permissions)
         self.refused: dict[str, int] = {}
+        self.handshakes_failed = 0
         self.connections: dict[str, int] = {}
         self.endpoints: dict[str, list[str]] = {}
         self.journal = Journal(self._grown)
@@ -444,6 +447,7 @@ class Broker:
             "endpoints": dict(self.endpoints),
             "connections": dict(self.connections),
             "refused": dict(self.refused),
+            "handshakes_failed": self.handshakes_failed,
             "store": self._store_stats(),
             "topics": [],
         }

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, Literal, Protocol
 
 from omq.broker.core.journal import Journal, broker_error
-from omq.broker.core.leases import Leases
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.pieces import Piece, Pieces
+from omq.broker.core.rate_limit import RateLimit
+from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
@@ -30,10 +30,6 @@ PORTION: Final = 4096
 BURIED: Final = 256
 #: Ranges of messages that clients say they have acknowledged, and that were not delivered as far as is known.
 _AHEAD: Final = 1 << 17
-#: Leases that are looked through before those that are over are thrown out.
-_LEASES: Final = 1024
-#: Seconds between two log lines about work that a topic has dropped.
-_LOG_INTERVAL_S: Final = 60.0
 
 
 class DeadLetters(Protocol):
@@ -44,234 +40,6 @@ class DeadLetters(Protocol):
 
     def took(self, id: int, count: int, size: int) -> None:
         """That topic has got some."""
-
-
-class Share:
-    """A consumer of a round-robin topic.
-
-    Attributes:
-        topic: The topic.
-        sink: Where its messages go.
-        credit: Messages that it takes more.
-        flight: What it has and did not acknowledge.
-        active: It has not ended.
-    """
-
-    __slots__ = (
-        "_hung_until",
-        "_leases",
-        "_loop",
-        "_many_overdue",
-        "_overdue",
-        "_reached",
-        "_timer",
-        "_withheld",
-        "active",
-        "credit",
-        "flight",
-        "last",
-        "sink",
-        "topic",
-    )
-
-    def __init__(
-        self, topic: RoundRobinTopic, sink: Sink, ack_timeout: float, credit: int, loop: asyncio.AbstractEventLoop
-    ) -> None:
-        self.topic = topic
-        self.sink = sink
-        self.credit = credit
-        self.flight = Pieces()
-        self.active = True
-        self.last = 0
-        self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
-        self._many_overdue = _LEASES  # pieces of that after which those are thrown out which somebody else has now
-        self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
-        #: The last message, in the order of delivery, that it has finished or shown to work at: order and id.
-        self._reached = (0, 0)
-        self._hung_until = 0.0  # until then it is at the message after that, which has come back already
-        self._loop = loop
-        self._leases = Leases(ack_timeout)
-        self._timer: asyncio.TimerHandle | None = None
-
-    def more(self, messages: int) -> None:
-        """Gives credit for so many messages more; with 0, the sink has room again."""
-        self.credit += messages
-        if self.active and self.credit > 0:
-            self.topic.wants(self)
-
-    def ack(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """These are done: ids, first and last of each range; what it does not hold is passed over."""
-        if not self.active:
-            return
-        done = 0
-        oldest: tuple[int, int] | None = None  # of what was held: order and id
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                done += piece.last - piece.first + 1
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self._reach(piece)
-                self.topic.settled(piece.first, piece.last)
-            if self._overdue:
-                for piece in self._overdue.take(first, last):
-                    self.topic.settled_late(piece.first, piece.last)
-        self._returned(done, oldest)
-
-    def nack(self, ranges: Iterable[tuple[int, int]], delay: float | None = None) -> None:
-        """These are to be delivered again.
-
-        Args:
-            ranges: Ids, first and last of each range; what it does not hold is passed over.
-            delay: Seconds until then; `None`: as the topic's `retry_delay` says.
-        """
-        if not self.active:
-            return
-        done = 0
-        oldest: tuple[int, int] | None = None  # of what was held: order and id
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                done += piece.last - piece.first + 1
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self._reach(piece)
-                self.topic.failed(piece, delay)
-        self._returned(done, oldest)
-
-    def progress(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """It works at these: their time begins anew, and so does that of what was delivered to it after them."""
-        if not self.active:
-            return
-        now = self._loop.time()
-        oldest: tuple[int, int] | None = None
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self._reach(piece)
-                deadline = now + self._leases.timeout
-                self.flight.add(piece.first, piece.last, piece.tries, deadline, piece.order)
-                self._leases.go_on(piece, deadline)
-        self._returned(0, oldest)
-
-    def _reach(self, piece: Piece) -> None:
-        """It has finished a message, or works at it: so it had begun with all that were delivered before."""
-        if (piece.order, piece.last) > self._reached:
-            self._reached = piece.order, piece.last
-        self._hung_until = 0.0
-
-    def _attempted(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bool]]:
-        """Yields messages that come back, each with whether the consumer had begun with it: it works in their order.
-
-        That is all up to the last one that it has finished or shown to work at, and the one after it; one more each
-        time that `ack_timeout` has passed without a sign.
-        """
-        now = self._loop.time()
-        hangs = now < self._hung_until
-        for piece in sorted(pieces, key=_delivery):
-            first = piece.first
-            if piece.order < self._reached[0]:
-                begun = piece.last
-            elif piece.order == self._reached[0]:
-                begun = min(max(self._reached[1], first - 1), piece.last)
-            else:
-                begun = first - 1
-            if begun < piece.last and not hangs:
-                begun, hangs = begun + 1, True
-                self._hung_until = now + self._leases.timeout * 0.9  # timers are not exact
-            if begun >= first:
-                yield Piece(first, begun, piece.tries), True
-            if begun < piece.last:
-                yield Piece(max(begun + 1, first), piece.last, piece.tries), False
-
-    def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Nobody has seen these: they go to others, and this delivery does not count.
-
-        Its credit is over, so that nothing follows before it ends or gives some more.
-        """
-        if not self.active:
-            return
-        self.credit = self._withheld = 0
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                self.topic.unseen(piece)
-        self._returned(0)
-
-    def _returned(self, messages: int, oldest: tuple[int, int] | None = None) -> None:
-        if oldest is not None:
-            self._leases.sign(*oldest, self._loop.time())
-        messages += self._withheld
-        self._withheld = 0
-        self._forget()
-        if len(self._leases) > _LEASES + 4 * len(self.flight):
-            self._leases.renew(self.flight)
-        if messages:
-            self.more(messages)
-
-    def _forget(self) -> None:
-        """Forgets the next deadlines, as far as nothing is held any more of what they are for."""
-        while (following := self._leases.next) is not None and not self.flight.holds(*following[1:]):
-            self._leases.pop()
-
-    def end(self) -> None:
-        """Gives back what was not acknowledged. Idempotent."""
-        if not self.active:
-            return
-        self.active = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        self.topic.left(self)
-        for piece, begun in self._attempted(self.flight.take_all()):
-            if begun:
-                self.topic.returned(piece)
-            else:
-                self.topic.unseen(piece)
-
-    def hold(self, first: int, last: int, tries: int) -> None:
-        """These are delivered to it now, for the time numbered `tries`."""
-        deadline, order = self._leases.begin(first, last, self._loop.time())
-        self.flight.add(first, last, tries, deadline, order)
-        self.credit -= last - first + 1
-        self.last = max(self.last, last)
-        if self._timer is None:
-            self._timer = self._loop.call_at(deadline, self._expire)
-
-    def _expire(self) -> None:
-        self._timer = None
-        now = self._loop.time() + 0.001  # what is due in a moment is due now
-        lost: list[Piece] = []
-        while (following := self._leases.next) is not None and following[0] <= now:
-            order, first, last = self._leases.pop()
-            for piece in self.flight.take(first, last):
-                if piece.order != order:  # delivered to it again meanwhile
-                    self.flight.add(piece.first, piece.last, piece.tries, piece.deadline, piece.order)
-                    continue
-                if (deadline := self._leases.of(piece)) > now:
-                    self.flight.add(piece.first, piece.last, piece.tries, deadline, order)
-                    self._leases.go_on(piece, deadline)
-                else:
-                    lost.append(piece)
-        self._lose(lost)
-        if len(self._overdue) > self._many_overdue:
-            self._overdue = self.topic.waiting_of(self._overdue)
-            self._many_overdue = max(_LEASES, 2 * len(self._overdue))
-        self._forget()
-        if (following := self._leases.next) is not None:
-            self._timer = self._loop.call_at(following[0], self._expire)
-
-    def _lose(self, pieces: list[Piece]) -> None:
-        """The time of these is up."""
-        for piece in pieces:
-            # A consumer that hangs would else be given the same ones for ever.
-            self._withheld += piece.last - piece.first + 1
-            self._overdue.take(piece.first, piece.last)
-            self._overdue.add(piece.first, piece.last, 0)
-        for part, begun in self._attempted(pieces):
-            if begun:
-                self.topic.failed(part)
-            else:
-                self.topic.unseen(part)
-
-
-def _delivery(piece: Piece) -> tuple[int, int]:
-    return piece.order, piece.first
 
 
 class RoundRobinTopic(Topic):
@@ -293,7 +61,7 @@ class RoundRobinTopic(Topic):
         self._looks_at = 0.0  # when the loop looks at it next; 0: it does not
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
         self.dropped = self.expired = 0
-        self._next_line = 0.0  # when the log may tell of dropped work again, on the monotonic clock
+        self._lines = RateLimit()  # about dropped work
         self._max_tries: int | None = self.settings.get("max_deliveries")
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
         self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
@@ -558,9 +326,7 @@ class RoundRobinTopic(Topic):
             self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
 
     def _log_dropped(self, what: str) -> None:
-        now = time.monotonic()
-        if now >= self._next_line:
-            self._next_line = now + _LOG_INTERVAL_S
+        if self._lines.passes():
             log.warning("topic %r: %s", self.name, what)
 
     def pump(self) -> bool:

@@ -90,6 +90,7 @@ class BrokerStats(TypedDict):
     started: float  # seconds since 1970
     uptime: float  # seconds
     connections: dict[str, int]  # open now, by door: zmtp, sexp
+    handshakes_failed: int  # clients that were not let in, for a wrong key or password for instance (counter)
     refused: dict[str, int]  # requests answered by an error, by its code (counters)
     store: StoreStats
     topics: list[TopicStats]

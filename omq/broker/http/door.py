@@ -17,14 +17,13 @@ from typing import Any, Final, TypeVar
 from aiohttp import web
 from prometheus_client.exposition import choose_encoder
 
-from omq._core.switch_interval import restore, shorten
 from omq.broker.config import http_address
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import registry
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import view
 from omq.errors import BindError
-from omq.executor import in_thread
+from omq.executor import in_yielding_thread
 
 __all__ = ["HttpDoor"]
 
@@ -175,17 +174,8 @@ class HttpDoor:
 
 
 async def _aside(stats: BrokerStats, work: Callable[[], T]) -> T:
-    """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it.
-
-    The thread keeps the GIL for half a millisecond at a time.
-    """
-    if len(stats["topics"]) <= MANY:
-        return work()
-    shorten()
-    try:
-        return await in_thread(work)
-    finally:
-        restore()
+    """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
+    return work() if len(stats["topics"]) <= MANY else await in_yielding_thread(work)
 
 
 def _json(told: dict[str, Any]) -> bytes:

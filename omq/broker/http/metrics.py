@@ -92,6 +92,9 @@ class BrokerCollector(Collector):
         for code, number in stats["refused"].items():
             refused.add_metric([code], number)
         yield refused
+        yield CounterMetricFamily(
+            f"{PREFIX}_handshakes_failed", "Clients that were not let in.", stats["handshakes_failed"]
+        )
         yield from _topics(stats["topics"])
         yield from _store(stats["store"])
 

@@ -16,7 +16,11 @@ def view(stats: BrokerStats, rates: Rates) -> dict[str, Any]:
     total = [sum(column) for column in zip(*by_id.values(), strict=True)] or [0.0] * 4
     return {
         **{
-            key: stats[key] for key in ("version", "broker", "endpoints", "started", "uptime", "connections", "refused")
+            key: stats[key]
+            for key in (
+                *("version", "broker", "endpoints", "started", "uptime", "connections"),
+                *("refused", "handshakes_failed"),
+            )
         },
         "rates": dict(zip(("messages_in", "bytes_in", "messages_out", "bytes_out"), total, strict=True)),
         "store": _store(stats["store"], rates, stats),

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Final, Literal
 
 from omq.broker.core.broadcast import Subscription
-from omq.broker.core.round_robin import Share
+from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, Damaged, Overrun
 from omq.broker.sexp.protocol import Error, Replay, Unsubscribed

@@ -13,6 +13,7 @@ from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker.core.broker import Broker
+from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND, MAX_PARTS
 from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
@@ -39,7 +40,8 @@ _PARTING: Final = 64
 #: Seconds after which the loop gets a turn between two batches.
 _TURN: Final = 0.002
 _EVENTS: Final = 1 << 20
-_LOG_INTERVAL_S: Final = 60.0
+#: Seconds between two log lines about handshakes that have failed.
+_FAILURES_INTERVAL_S: Final = 10.0
 #: Descriptors that clients do not get: the store's, the status page's, and some to spare.
 _LEAST_RESERVE: Final = 64
 _MOST_RESERVE: Final = 512
@@ -99,8 +101,8 @@ class ZmtpDoor:
         self._watching: asyncio.TimerHandle | None = None
         self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._turned_away = 0  # clients, as there were too many
-        self._next_line = 0.0  # when the log may tell of them again, on the monotonic clock
+        self._refusals = RateLimit()
+        self._failures = RateLimit(_FAILURES_INTERVAL_S)
         self._ending = False
 
     def start(self) -> list[str]:
@@ -232,21 +234,25 @@ class ZmtpDoor:
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             self._go(peer.identity, event.remote_address, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
-            log.info("%s: no handshake: %s", event.remote_address, event.reason)
+            self._broker.handshakes_failed += 1
+            if self._failures.passes():
+                log.info(
+                    "%s: no handshake: %s (%d others failed before it)",
+                    event.remote_address,
+                    event.reason,
+                    self._failures.suppressed,
+                )
         elif event.kind is EventKind.ACCEPT_FAILED:
             self._log_refusal(event)
         elif event.kind is EventKind.MISSED:
             self._count_anew()
 
     def _log_refusal(self, event: Event) -> None:
-        self._turned_away += 1
-        now = time.monotonic()
-        if now >= self._next_line:
-            self._next_line = now + _LOG_INTERVAL_S
+        if self._refusals.passes():
             log.warning(
-                "%s: a client is turned away, with %d others so far: %s",
+                "%s: a client is turned away (%d others were before it): %s",
                 event.endpoint,
-                self._turned_away - 1,
+                self._refusals.suppressed,
                 event.reason,
             )
 

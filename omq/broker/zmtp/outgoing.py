@@ -6,7 +6,7 @@ from typing import Any, Literal, Protocol
 
 from omq.broker import protocol as p
 from omq.broker.core.broadcast import Subscription
-from omq.broker.core.round_robin import Share
+from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
 

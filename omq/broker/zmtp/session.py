@@ -15,7 +15,8 @@ from omq.broker import protocol as p
 from omq.broker.core.broadcast import BroadcastTopic
 from omq.broker.core.broker import Broker
 from omq.broker.core.journal import broker_error
-from omq.broker.core.round_robin import RoundRobinTopic, Share
+from omq.broker.core.round_robin import RoundRobinTopic
+from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic
 from omq.broker.errors import (
     BrokerError,

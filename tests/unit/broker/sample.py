@@ -51,6 +51,7 @@ def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> Brok
         "uptime": uptime,
         "connections": {"zmtp": 3, "sexp": 1},
         "refused": {"topic": 2},
+        "handshakes_failed": 3,
         "store": {
             "directory": "/var/lib/omq",
             "free": 50 * 2**30,

@@ -1,0 +1,39 @@
+"""Log lines that would come as often as what they report."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+LOG_INTERVAL_S: Final = 60.0  #: Seconds between two log lines of one kind.
+
+
+class RateLimit:
+    """Lets one log line through in each interval.
+
+    Args:
+        interval: Seconds.
+
+    Attributes:
+        suppressed: How many did not come through since the last one that did; when one does, how many before it.
+    """
+
+    __slots__ = ("_interval", "_next", "_passed", "suppressed")
+
+    def __init__(self, interval: float = LOG_INTERVAL_S) -> None:
+        self.suppressed = 0
+        self._interval = interval
+        self._next = 0.0  # on the monotonic clock
+        self._passed = False  # the last one came through
+
+    def passes(self) -> bool:
+        """Returns whether a line may be written now."""
+        if self._passed:
+            self._passed, self.suppressed = False, 0
+        now = time.monotonic()
+        if now < self._next:
+            self.suppressed += 1
+            return False
+        self._next = now + self._interval
+        self._passed = True
+        return True
