@@ -34,6 +34,7 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INTERVAL: Final = 1.0  # seconds between two looks at the counters
 TURN: Final = 0.001  # seconds of looks at topics after which the loop does something else
+REFRESH: Final = 20.0  # times as long as an answer has taken a page waits for the next one, at least
 KEPT: Final = 5.0  # times as long as it took a look at all topics serves for everyone who asks
 SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
@@ -57,6 +58,7 @@ class HttpDoor:
         self._topics = topics
         self._collecting = asyncio.Lock()
         self._last: BrokerStats | None = None
+        self._cost = 0.0  # seconds that the last answer with all topics has taken
         self._until = 0.0  # how long the last look at all topics serves, on the loop's clock
         self._rates = Rates(stats())
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
@@ -155,8 +157,11 @@ class HttpDoor:
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
+        began = time.perf_counter()
         stats = await self._collect()
-        body = await _aside(stats, lambda: _json(view(stats, self._rates)))
+        refresh = self._cost * REFRESH
+        body = await _aside(stats, lambda: _json({**view(stats, self._rates), "refresh": round(refresh, 1)}))
+        self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     async def _get_metrics(self, request: web.Request) -> web.Response:

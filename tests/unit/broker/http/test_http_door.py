@@ -216,6 +216,25 @@ async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> 
     assert longest < 0.1
 
 
+async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
+    def topics() -> Iterator[TopicStats]:
+        time.sleep(0.2)
+        yield topic("t", 1)
+
+    door = HttpDoor(statistics, topics)
+    url = await door.start("127.0.0.1:0")
+    told = []
+    try:
+        async with aiohttp.ClientSession() as session:
+            for _ in range(2):
+                async with session.get(f"{url}/topics.json") as answer:
+                    told.append((await answer.json())["refresh"])
+    finally:
+        await door.close()
+    assert told[0] == 0
+    assert 4 <= told[1] < 30
+
+
 async def _length(session: aiohttp.ClientSession, url: str) -> int:
     async with session.get(url) as answer:
         assert answer.status == 200
