@@ -1,4 +1,4 @@
-"""Spark on omq's sockets (PySpark 4): `spark.read.format("omq")`, `readStream`, `write`, `writeStream`.
+"""Spark on omq's sockets (PySpark 4.2 or newer): `spark.read.format("omq")`, `readStream`, `write`, `writeStream`.
 
     frame = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 1000).load()
 
@@ -27,7 +27,13 @@ def register(spark: Any) -> None:
 
     Args:
         spark: The `SparkSession`.
+
+    Raises:
+        StateError: PySpark is older than 4.2.
     """
+    from omq.spark.version import require_pyspark
+
+    require_pyspark()
     from omq.spark.source import OmqDataSource
 
     spark.dataSource.register(OmqDataSource)

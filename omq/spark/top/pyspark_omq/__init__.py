@@ -1,5 +1,10 @@
 """Where Spark finds the data source: it looks through the top-level modules whose names begin with `pyspark_`."""
 
-from omq.spark.source import OmqDataSource as DefaultSource
+from omq.spark.version import UnsupportedSource, is_supported
+
+if is_supported():
+    from omq.spark.source import OmqDataSource as DefaultSource
+else:
+    DefaultSource = UnsupportedSource  # type: ignore[misc]
 
 __all__ = ["DefaultSource"]
