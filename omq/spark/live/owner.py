@@ -385,10 +385,15 @@ class _Words(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = self.format(record)
-        if self.forwarding:
-            self._said.append(text)
-        else:
-            print(text, file=sys.stderr, flush=True)
+        if not self.forwarding:
+            try:
+                print(text, file=sys.stderr, flush=True)
+                return
+            except (OSError, ValueError):
+                # It was a pipe of a process that has died. The caller must not take this for a broken connection.
+                self.forwarding = True
+                speak_nowhere()
+        self._said.append(text)
 
     def take(self) -> list[str]:
         """What was said since."""
