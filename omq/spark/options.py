@@ -21,7 +21,7 @@ READS: Final = frozenset({READ, STREAM_READ})
 WRITES: Final = frozenset({WRITE, STREAM_WRITE})
 ALL: Final = READS | WRITES
 #: Spark hands its own options of a streaming write to the sink, too.
-_SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
+SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
 #: What Spark says of a table in its catalog.
 _TABLE: Final = "provider"
 
@@ -228,7 +228,7 @@ class OptionSet:
         sockets: dict[str, Any] = {}
         for name, text in given.items():
             option = self._known.get(name.lower())
-            if name.lower() in _SPARKS_OWN and use == STREAM_WRITE:
+            if name.lower() in SPARKS_OWN and use == STREAM_WRITE:
                 continue
             if option is None or use not in option.uses:
                 raise self._unknown(name, (use,))

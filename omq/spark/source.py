@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from types import ModuleType
 from typing import Any, Final
 
@@ -15,8 +17,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import omq
+from omq.spark.live import settings as live_settings
 from omq.spark.live import source as live
+from omq.spark.options import READS, SPARKS_OWN, WRITES
 from omq.spark.plain import plainly
+from omq.spark.topics import settings as topics_settings
 from omq.spark.topics import source as topics
 
 #: What a socket is chosen by, and what a broker's topics are; a live PUB has an option `topic`, too.
@@ -59,8 +64,8 @@ class OmqDataSource(DataSource):
             )
         if not chosen and _TABLE not in self.options:
             raise omq.OptionError(
-                "option 'socket' is missing, which makes a live socket; or 'topic', 'topics' or 'topicPattern', which"
-                " make a broker's topics"
+                f"{self._unknown(READS)}option 'socket' is missing, which makes a live socket; or 'topic', 'topics' or"
+                " 'topicPattern', which make a broker's topics"
             )
         return topics if chosen and chosen != [_SOCKET] else live
 
@@ -71,14 +76,25 @@ class OmqDataSource(DataSource):
             return live
         if not chosen and "topic" not in rows.fieldNames():
             raise omq.OptionError(
-                "option 'socket' is missing, which makes a live socket; or an option or a column 'topic', which makes a"
-                " broker's topic"
+                f"{self._unknown(WRITES)}option 'socket' is missing, which makes a live socket; or an option or a"
+                " column 'topic', which makes a broker's topic"
             )
         return topics
 
     def _chosen(self) -> list[str]:
         given = {name.lower() for name in self.options}
         return [name for name in (_SOCKET, *_TOPICS) if name in given]
+
+    def _unknown(self, uses: Iterable[str]) -> str:
+        """Names the first option that neither kind of endpoint has; most likely it is the missing one, misspelt."""
+        both = [*topics_settings.OPTIONS.known(*uses), *live_settings.OPTIONS.known(*uses)]
+        names = {name.lower(): name for name in both}
+        for name in self.options:
+            if name.lower() not in names and name.lower() not in SPARKS_OWN:
+                close = get_close_matches(name.lower(), names, 1)
+                meant = f"did you mean {names[close[0]]!r}? " if close else ""
+                return f"unknown option {name!r}; {meant}"
+        return ""
 
     @plainly
     def schema(self) -> str:

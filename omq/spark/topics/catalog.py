@@ -151,7 +151,12 @@ class Catalog:
         if unknown := sorted(given.keys() - infos.keys()):
             raise omq.OptionError(f"option {option}: {unknown[0]!r} is no topic of {self._settings.chosen}")
         if left := sorted(infos.keys() - given.keys()):
-            raise omq.OptionError(f"option {option}: an id of topic {left[0]!r} is missing")
+            if option != "startingOffsets":
+                raise omq.OptionError(f"option {option}: an id of topic {left[0]!r} is missing")
+            # They begin as they would without the option.
+            for name in left:
+                info = infos[name]
+                given[name] = info.last + 1 if self._settings.use == STREAM_READ else info.first or 1
         for name, id in given.items():
             last = infos[name].last
             if id > last + 1:

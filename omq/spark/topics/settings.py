@@ -151,13 +151,14 @@ def _delivery(text: str) -> str:
 
 
 _OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
+_SOME: Final = 'or an id of each topic or of some, once: {"topic": 17}'
 _STREAM: Final = frozenset({STREAM_READ})
 _OWN: Final = (
     Option("connect", ALL, _text, "the endpoint of a broker"),
     Option("topic", ALL, _text, "the name of a topic"),
     Option("topics", READS, _named, "names of topics, separated by commas, each once"),
     Option("topicPattern", READS, _pattern, "a regular expression"),
-    Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_OFFSETS}"),
+    Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_SOME}"),
     Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_OFFSETS}, which is excluded"),
     Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
     Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),

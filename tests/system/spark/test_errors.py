@@ -17,6 +17,7 @@ pytestmark = pytest.mark.timeout(120)
         ),
         ("readStream", {"socket": "PULL", "connect": "tcp://h:1", "triggerSecond": "5"}, "OptionError: unknown option"),
         ("readStream", {"socket": "PULL", "connect": ""}, "OptionError: option connect='': must be an endpoint"),
+        ("read", {"connect": "tcp://h:1", "topik": "t"}, "OptionError: unknown option 'topik'; did you mean 'topic'"),
         ("read", {"socket": "PULL", "connect": "tcp//h", "maxRows": "1"}, "OptionError: option 'connect': endpoint"),
     ],
 )

@@ -286,6 +286,21 @@ def test_a_topic_that_is_named_and_not_there_is_told_also_by_a_checkpoint(client
         query.run(topics="a,typo").take()
 
 
+def test_starting_offsets_may_name_some_topics_only(client: Client, query: Query, server: Server) -> None:
+    filled(client, "a", "b")
+    run = query.run(topics="a,b", startingOffsets='{"a": 2}')
+    assert run.take() == ids("a", 2, 3)
+    client.publish("b", b"y")
+    assert run.take() == ids("b", 4, 4)
+    given = parse("read", {"connect": server.endpoints["zmtp"], "topics": "a,b", "startingOffsets": '{"a": 2}'})
+    reader = source.BatchReader(given)
+    batches = (batch for part in reader.partitions() for batch in reader.read(part))
+    assert sorted((row["topic"], row["id"]) for one in batches for row in one.to_pylist()) == [
+        *ids("a", 2, 3),
+        *ids("b", 1, 4),
+    ]
+
+
 # ---------------------------------------------------------------------- where a subscription begins
 
 

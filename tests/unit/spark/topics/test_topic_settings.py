@@ -84,7 +84,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "startingOffsets": "[" * 100_000}, "must be earliest, latest"),
         ("read", {**TOPIC, "startingOffsets": '{"a":' * 100_000}, "must be earliest, latest"),
         ("read", {**TOPIC, "startingOffsets": '{"t": %s}' % ("9" * 5000)}, "must be earliest, latest"),
-        ("read", {**TOPIC, "startingOffsets": '{"t": 1, "t": 2}'}, "or an id of each topic, once"),
+        ("read", {**TOPIC, "startingOffsets": '{"t": 1, "t": 2}'}, "or an id of each topic or of some, once"),
         ("read", {**TOPIC, "endingOffsets": '{"t": 1, "t": 1}'}, "or an id of each topic, once"),
         ("read", {**TOPIC, "endingOffsets": "earliest"}, "option endingOffsets='earliest': must be latest"),
         ("read", {**TOPIC, "startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
@@ -221,3 +221,26 @@ def test_a_stream_of_a_batchs_options_is_refused_when_spark_asks(given: dict[str
     with pytest.raises(omq.OptionError, match=r"not an option of readStream: '(endingOffsets|maxRows)'"):
         getattr(reader, first)()
     reader.stop()
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"topik": "t"}, "unknown option 'topik'; did you mean 'topic'.*option 'socket' is missing"),
+        ({"sockt": "PULL"}, "unknown option 'sockt'; did you mean 'socket'"),
+        ({"topicspattern": "t.*"}, "unknown option 'topicspattern'; did you mean 'topicPattern'"),
+        ({"zzzz": "t"}, "unknown option 'zzzz'; option 'socket' is missing"),
+        ({}, "^option 'socket' is missing"),
+    ],
+)
+def test_a_misspelt_choice_of_an_endpoint_is_named(given: dict[str, str], says: str) -> None:
+    found = OmqDataSource({"connect": URL, **given})
+    with pytest.raises(omq.OptionError, match=says):
+        found.schema()
+
+
+def test_so_is_one_of_a_write() -> None:
+    rows = StructType([StructField("value", BinaryType())])
+    found = OmqDataSource({"connect": URL, "checkpointLocation": "/x", "topik": "t"})
+    with pytest.raises(omq.OptionError, match="unknown option 'topik'; did you mean 'topic'"):
+        found.streamWriter(rows, False)
