@@ -159,6 +159,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
         places = self._begin(begin, broker, infos)
+        self._keep(begin, broker, infos)
         known = {(begin.broker, name, place.topic_id) for name, place in begin.places.items()}
         self._pin({name: place for name, place in places.items() if (broker, name, place.topic_id) not in known})
         ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
@@ -206,6 +207,17 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             earliest = max(info.first, 1)
             found.setdefault(name, Place(info.id, earliest, earliest))
         return found
+
+    def _keep(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> None:
+        """Moves the subscription to the end of the last microbatch, which Spark has committed before it asks.
+
+        Spark calls `commit` for it only with the next one, which an idle topic never has.
+        """
+        if begin.broker == broker and not self._is_first(begin):
+            there = {
+                name: one for name, one in begin.places.items() if name in infos and infos[name].id == one.topic_id
+            }
+            self._catalog.keep(Offset(broker, there))
 
     def _pin(self, new: Mapping[str, Place]) -> None:
         """Has the subscription begin in topics that came later, before anything is read of them."""

@@ -333,6 +333,21 @@ def test_where_a_subscription_has_a_position_no_other_start_counts(
     again.stop()
 
 
+def test_a_subscription_reaches_the_end_of_the_last_microbatch_while_the_topic_is_idle(
+    client: Client, server: Server
+) -> None:
+    """Spark commits a microbatch to the source with the next one; until then it only asks for more."""
+    filled(client, "a")
+    given = {"connect": server.endpoints["zmtp"], "topic": "a", "subscription": "job", "startingOffsets": "earliest"}
+    reader = StreamReader(parse("readStream", given))
+    first = reader.initialOffset()
+    end = reader.latestOffset(first, reader.getDefaultReadLimit())
+    assert positions(client, "a") == {"job": 0}
+    assert reader.latestOffset(end, reader.getDefaultReadLimit()) == end
+    assert positions(client, "a") == {"job": 3}
+    reader.stop()
+
+
 def test_a_topic_that_comes_later_is_pinned_when_it_is_seen_and_begins_with_what_it_keeps(
     client: Client, query: Query, server: Server
 ) -> None:
