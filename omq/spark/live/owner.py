@@ -48,6 +48,11 @@ TELL: Final = 0.5  # seconds between two reports to the coordinator
 AGAIN: Final = 0.1  # seconds between two attempts to find the coordinator again
 AWAY: Final = 5.0  # seconds that it may be away before the connection ends
 NAMED: Final = 100  # characters of subscriptions that stand in a connection's name; more are a digest there
+#: Added to the report at a query's end where the peer binds; an omq peer keeps its messages.
+_NOT_COUNTED: Final = (
+    ". A libzmq peer drops what it had queued for this connection (up to its SNDHWM) if it sent faster than Spark read:"
+    " that is lost, and not counted here"
+)
 
 
 @dataclass(frozen=True)
@@ -115,7 +120,10 @@ class Owner:
         """
         self._uncommitted.commit(request["after"])
         found, fresh = self._uncommitted.find(request["read"])
-        if fresh and not found.rows and not request["planned"]:
+        last = self.last
+        # Where this process had the microbatch before it, no other can have read anything for this one.
+        is_next = last is not None and last.number >= found.number - 1
+        if fresh and not found.rows and not request["planned"] and not is_next:
             log.warning(
                 "%s: microbatch %d was planned by a former run of the query, and is read anew: if anything had been"
                 " read for it, that is lost",
@@ -205,11 +213,12 @@ class Owner:
         if not self.idle:
             log.warning(
                 "%s: the query has ended. What is kept for its next run, if it begins within keepSeconds=%g: %d"
-                " messages of microbatches that may not be committed, and %d that had arrived and were not read",
+                " messages of microbatches that may not be committed, and %d that had arrived and were not read%s",
                 self._connection.endpoint,
                 self._settings.keep_seconds,
                 sum(one.rows for one in self._uncommitted),
                 self._connection.held,
+                _NOT_COUNTED if self._connection.endpoint in self._settings.connect else "",
             )
 
     def go_on(self) -> None:

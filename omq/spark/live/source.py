@@ -227,7 +227,8 @@ def _lost(one: dict[str, Any], committed: int) -> str:
     done = one["microbatch"] <= committed
     return (
         f"{text}; lost are about {one['unread' if done else 'rows']} messages of microbatch {one['microbatch']}, and"
-        f" {one['waiting']} that had arrived"
+        f" {one['waiting']} that had arrived, by its last report: a lower bound, without what came later and what was"
+        " in the kernel's buffers"
     )
 
 

@@ -27,6 +27,7 @@ from omq.spark.live.note import Note  # noqa: E402
 from omq.spark.live.owner import LEAST, Owner, names_of  # noqa: E402
 from omq.spark.live.run import Run  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.live.source import _lost  # noqa: E402
 from omq.spark.live.trusted import FROZEN, SILENCE, Channel, Unreachable  # noqa: E402
 from tests.waits import until  # noqa: E402
 
@@ -335,6 +336,36 @@ def test_one_that_leaves_because_nobody_could_want_anything_of_it_is_no_loss(pus
     assert gone(owner, 20)
     stream.begin()
     assert stream.run.status()["lost"] == []
+
+
+def test_the_end_of_a_query_reports_what_cannot_be_counted_and_nothing_that_is_not_lost(
+    push: omq.PUSH, caplog: pytest.LogCaptureFixture
+) -> None:
+    found = parsed(socket="PULL", connect=push.endpoints[0], maxRowsPerTrigger="2", triggerSeconds="5")
+    request = {
+        "limits": {"rows": 2, "bytes": None, "seconds": 5.0, "quiet": None},
+        "columns": ["value"],
+        "settings": pickle.dumps(found).hex(),
+        "given": 0,
+        "drain": "",
+    }
+    push.send_many(numbered(0, 4))
+    one = Owner(found, push.endpoints[0])
+    try:
+        list(one.read({**request, "read": 1, "after": 0, "planned": True}).follow())
+        one.rest()
+        assert "A libzmq peer drops what it had queued" in caplog.text
+        one.go_on()
+        # A former run had planned it and ended before any task asked: this process would know.
+        list(one.read({**request, "read": 2, "after": 1, "planned": False}).follow())
+        assert "is read anew" not in caplog.text
+    finally:
+        one.close()
+
+
+def test_what_is_lost_with_an_owner_is_a_lower_bound() -> None:
+    report = {"connection": "c", "why": "has died", "microbatch": 17, "rows": 0, "unread": 0, "waiting": 1004}
+    assert "1004 that had arrived, by its last report: a lower bound" in _lost(report, 16)
 
 
 @pytest.mark.parametrize("planned", [True, False])
