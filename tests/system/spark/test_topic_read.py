@@ -86,6 +86,19 @@ def test_batches_of_any_size_have_every_row_once(spark: Any, url: str, client: C
         assert [row.digest for row in rows] == wanted
 
 
+def test_a_temporary_view_in_sql_reads_a_topic_and_is_frozen_at_its_first_action(
+    spark: Any, url: str, client: Client, topic: str
+) -> None:
+    client.publish_many(topic, [b"x"] * 10)
+    create = f"CREATE OR REPLACE TEMPORARY VIEW ticks USING omq OPTIONS (connect '{url}', topic '{topic}')"
+    spark.sql(create)
+    assert spark.sql("SELECT id FROM ticks").count() == 10
+    client.publish_many(topic, [b"x"] * 5)
+    assert spark.sql("SELECT id FROM ticks").count() == 10
+    spark.sql(create)
+    assert spark.sql("SELECT id FROM ticks").count() == 15
+
+
 def test_a_topic_is_split_by_ids(spark: Any, url: str, client: Client, topic: str) -> None:
     client.publish_many(topic, [b"%d" % n for n in range(1000)])
     frame = read(spark, url, topic=topic, minPartitions=7)
