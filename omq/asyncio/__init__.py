@@ -11,10 +11,10 @@ async def feed(url: str) -> None:
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import weakref
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import Callable, Iterable
+from functools import partial
 from types import TracebackType
 from typing import Any, Self
 
@@ -26,6 +26,7 @@ from omq._version import __version__
 from omq.asyncio.proxy import proxy
 from omq.context import Context
 from omq.engine.driver import TASKS, LoopDriver
+from omq.engine.loop_end import LoopEnd
 from omq.engine.orphan import Orphan
 from omq.engine.socket import Engine, Parent
 from omq.engine.weak_callback import weak_callback
@@ -51,6 +52,7 @@ from omq.security import (
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
+_NEVER = 1e9  # seconds until a timer that only the end of its loop is to find
 _LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
@@ -71,6 +73,7 @@ class Socket(SocketBase, AsyncCore):
     """
 
     _over_here = False  # it was dropped, and its loop has done all that it could
+    _adopted = False  # the context's thread has its engine
     _closing: asyncio.Task[None] | None = None  # of one that was dropped
 
     def __init__(
@@ -329,32 +332,29 @@ class Socket(SocketBase, AsyncCore):
         self._context.keep(self)
         self._context.welcome(self)  # the garbage collector may have taken it out
         self._engine.on_stop = self._mark_closed
-        self._engine.post(self._close_dropped)
+        self._have_loop_close(UNSET)
 
-    def _close_dropped(self, linger: Any = UNSET) -> None:
+    def _have_loop_close(self, linger: Any) -> None:
+        """Has the loop close the socket; if the loop is closed before that, the context's thread does."""
+        self._engine.post(self._close_dropped, linger, LoopEnd(partial(self._end_in_loop, linger)))
+
+    def _close_dropped(self, linger: Any, loop_end: LoopEnd) -> None:
         """Runs in the socket's loop."""
+        loop = self._engine.loop
         patience = self._linger(linger)
         self._mark_closed()
-        closing = self._closing = self._engine.loop.create_task(self._engine.close(patience, keeps=True))
-        # `asyncio.run` cancels the tasks that are there when its own is done, and ends generators: this one, too.
-        vigil = self._keep_vigil(closing, linger)
-        with contextlib.suppress(StopIteration):
-            vigil.asend(None).send(None)
-        closing.add_done_callback(lambda _: self._close_ended(linger, vigil))
+        closing = self._closing = loop.create_task(self._engine.close(patience, keeps=True))
+        # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop holds
+        # the timer, and only the timer what finds the end of the loop.
+        timer = weakref.ref(loop.call_later(_NEVER, loop_end.cancel))
 
-    async def _keep_vigil(self, closing: asyncio.Task[None], linger: Any) -> AsyncGenerator[None]:
-        """Ends with the loop, which may have no more turns for the task."""
-        try:
-            yield
-        finally:
-            if not closing.done():
-                closing.cancel()
-                self._end_in_loop(linger)
+        def end(_: asyncio.Task[None]) -> None:
+            self._end_in_loop(linger)
+            found = timer()
+            if found is not None:
+                found.cancel()
 
-    def _close_ended(self, linger: Any, vigil: AsyncGenerator[None]) -> None:
-        with contextlib.suppress(StopIteration, RuntimeError):  # it may be ending this very moment
-            vigil.aclose().send(None)
-        self._end_in_loop(linger)
+        closing.add_done_callback(end)
 
     def _end_in_loop(self, linger: Any) -> None:
         """The loop does nothing more for the socket; it may have cancelled the task before its first step."""
@@ -362,9 +362,12 @@ class Socket(SocketBase, AsyncCore):
             self._over_here = True
             if not self._engine.closed and not self._leave_to_thread(linger):
                 self._engine.stop()
+            self._drop_closing()
             self._context.release(self)
 
     def _leave_to_thread(self, linger: Any = UNSET) -> bool:
+        if self._adopted:
+            return True
         engine = self._engine
         patience = self._linger(linger)
         if not engine.has_loop or engine.closed or patience == 0 or not engine.is_laden():
@@ -373,17 +376,24 @@ class Socket(SocketBase, AsyncCore):
             engine.report_lost("its context has been terminated")
             return False
         self._leave_loop()
+        self._adopted = True
         Orphan(engine, self._context, patience)
         return True
 
     def _leave_loop(self) -> None:
         self._engine.leave_loop()
+        self._drop_closing()
+
+    def _drop_closing(self) -> None:
+        """Ends the task of a loop that is closed, and never runs it: asyncio and Python would complain of that."""
         closing = self._closing
-        if closing is not None and not closing.done() and not self._engine.in_loop:
-            # The loop is closed, and never runs it: asyncio and Python would complain of that.
+        if closing is None or (not closing.done() and self._engine.in_loop):
+            return
+        self._closing = None
+        if not closing.done():
             closing._log_destroy_pending = False  # type: ignore[attr-defined]
             work = closing.get_coro()
-            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
+            if inspect.iscoroutine(work):
                 work.close()
 
     def leave_to_context(self, linger: Any) -> None:
@@ -394,7 +404,7 @@ class Socket(SocketBase, AsyncCore):
     def end_with_context(self, linger: Any) -> None:
         """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
         engine = self._engine
-        if engine.closed:
+        if engine.closed or self._adopted:
             return
         if engine.closing:
             if linger == 0:
@@ -403,7 +413,7 @@ class Socket(SocketBase, AsyncCore):
         if engine.in_loop and engine.loop.is_running():
             engine.context.keep(self)
             engine.call(self._mark_closed)
-            engine.post(self._close_dropped, linger)
+            self._have_loop_close(linger)
         else:
             self.stop()
 
@@ -414,6 +424,8 @@ class Socket(SocketBase, AsyncCore):
         socket with something unsent leaves it, and any other one stops listening: no file is to stay behind.
         """
         engine = self._engine
+        if self._adopted:
+            return None
         if not engine.runs_elsewhere:
             if self._leave_at_exit(and_peers=True):
                 return engine

@@ -601,9 +601,8 @@ class Engine(StateMachine[SocketState]):
 
     def _cancel_tasks(self) -> None:
         for task in tuple(self._tasks):
-            if not (self.in_loop and self.loop.is_running()):
-                # Perhaps the loop has no more turns to end it in, and asyncio would complain of each.
-                task._log_destroy_pending = False  # type: ignore[attr-defined]
+            # Perhaps the loop has no more turns to end it in, and asyncio would complain of each.
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
             if self.in_loop:
                 task.cancel()
             else:

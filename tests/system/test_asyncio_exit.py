@@ -196,6 +196,15 @@ def test_linger_0_waits_for_nothing(program: Any, free_place: str, keep: str | N
 
 GOES_ON = {
     "dropped in the loop": "asyncio.run(send())",
+    "dropped in the last turn, asyncio": "by_hand(asyncio.SelectorEventLoop(), send())",
+    "dropped in the last turn, uvloop": "by_hand(uvloop.new_event_loop(), send())",
+    "dropped with its context": "by_hand(asyncio.SelectorEventLoop(), send(context=omq.Context())); gc.collect()",
+    "dropped with its context, uvloop": "by_hand(uvloop.new_event_loop(), send(context=omq.Context())); gc.collect()",
+    "dropped before close": """
+loop = asyncio.SelectorEventLoop()
+loop.run_until_complete(send('global'))
+kept.clear()
+loop.close()""",
     "dropped after the loop": "asyncio.run(send('global')); kept.clear(); gc.collect()",
     "collected after the loop": "gc.disable(); asyncio.run(send('cycle')); gc.collect()",
     "closed in another loop": "asyncio.run(send('global')); asyncio.run(kept[0].close())",

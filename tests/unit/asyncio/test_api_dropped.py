@@ -114,6 +114,51 @@ def test_a_socket_that_the_last_step_of_a_loop_drops_leaves_nothing(factory, inp
     omq.PULL(bind=inproc).stop()  # the name is free
 
 
+@pytest.mark.parametrize("moment", ["before the last turn", "in the last turn", "after the last turn"])
+@pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
+def test_a_loop_that_is_run_by_hand_ends_what_was_dropped_in_it(new_loop, moment, endpoint, caplog):
+    """Whoever runs and closes a loop gives it no further turn: its end has to be found."""
+    before = descriptors()
+    kept, where = [], []
+
+    async def use():
+        pair = omq.PAIR(bind=endpoint)
+        peer = omq.PAIR(connect=pair.endpoints[0])
+        where.extend(pair.endpoints)
+        await pair.send(b"x")
+        assert await peer.recv(timeout=5) == b"x"
+        if moment != "in the last turn":
+            kept.extend([pair, peer])
+
+    with dropping:
+        loop = new_loop()
+        loop.run_until_complete(use())
+        kept.clear()
+        if moment == "before the last turn":
+            loop.run_until_complete(asyncio.sleep(0))
+        loop.close()
+    assert not descriptors() - before
+    omq.PULL(bind=where[0]).stop()  # the name is free
+    del loop
+    gc.collect()
+    assert caplog.messages == []
+
+
+@pytest.mark.parametrize("new_loop", LOOPS.values(), ids=LOOPS)
+def test_a_socket_that_stops_in_the_last_turn_leaves_no_task(new_loop, caplog):
+    async def use():
+        push = omq.PUSH(connect="tcp://127.0.0.1:1", linger=0)
+        await asyncio.sleep(0)
+        push.stop()
+
+    loop = new_loop()
+    loop.run_until_complete(use())
+    loop.close()
+    del loop
+    gc.collect()
+    assert caplog.messages == []
+
+
 def test_a_socket_bound_outside_of_any_loop_leaves_nothing(tmp_path):
     before = descriptors()
     pull = omq.PULL(bind=f"ipc://{tmp_path}/s")
