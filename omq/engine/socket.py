@@ -488,6 +488,7 @@ class Engine(StateMachine[SocketState]):
         """
         if self.closed:
             return
+        self._introduce()
         home = self.loop if self.has_loop else None
         self.begin_closing()
         self.changed()

@@ -315,3 +315,39 @@ def test_messages_sent_and_taken_in_few_steps_make_nothing_that_is_collected(siz
             gc.set_threshold(*before)
             gc.callbacks.remove(note)
     assert len(begun) < 200  # omq's own thread makes some things meanwhile
+
+
+IN_A_CYCLE = """
+import asyncio, gc, logging, warnings
+import omq.asyncio as omq
+
+warnings.simplefilter("ignore", ResourceWarning)
+reports = []
+
+class Reports(logging.Handler):
+    def emit(self, record):
+        reports.append(record.getMessage())
+
+logging.getLogger().addHandler(Reports())
+
+async def main(turn):
+    for number in range(30):
+        context = omq.Context()
+        push = omq.PUSH(context, bind=f"inproc://{turn}.{number}")
+        pull = omq.PULL(context, connect=push.endpoints[0])
+        await push.send(b"x")
+        assert await pull.recv() == b"x"
+        cycle = [push, pull]
+        cycle.append(cycle)
+
+for turn in range(10):
+    asyncio.run(main(turn))
+    gc.collect()
+assert reports == [], reports
+"""
+
+
+@pytest.mark.timeout(60)
+def test_sockets_that_the_collector_finds_in_a_cycle_end_without_a_report() -> None:
+    """It clears weak references first: what closes them is not to need any."""
+    subprocess.run([sys.executable, "-c", IN_A_CYCLE], check=True, timeout=50)
