@@ -160,7 +160,7 @@ class Settle(Write):
         topic_id: Where.
         ranges: First and last id, both included, of what is acknowledged.
         handed: The highest id ever handed out; 0 where it has not changed.
-        deliveries: How often an id was handed out, for those that are handed out again. Forgotten when the id is
+        deliveries: How often an id was attempted in vain, for those that are. Forgotten when the id is
             settled.
     """
 

@@ -20,6 +20,7 @@ from omq.store.errors import (
     StoreError,
     TopicFull,
     UnknownTopic,
+    bare,
 )
 from omq.store.interface import (
     ANSWERS,
@@ -320,7 +321,7 @@ class MemoryTopics:
                 try:
                     self._does[type(write)](write)
                 except StoreError as error:
-                    write.error = error
+                    write.error = bare(error)
             write.done = True
             if type(write) is MakeTopic:
                 made.add(write.topic_id)

@@ -15,7 +15,7 @@ class Settled:
         watermark: All ids up to this one are settled.
         handed: The highest id ever handed out.
         pages: Bitmaps by number: bit `id % PAGE` of page `id // PAGE`. What the watermark covers is left out.
-        deliveries: How often ids were handed out, of those that were so more than once.
+        deliveries: How often ids were attempted in vain, of those that were.
     """
 
     __slots__ = ("counted", "deliveries", "dirty", "handed", "pages", "watermark")

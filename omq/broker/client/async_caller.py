@@ -256,6 +256,7 @@ class AsyncCaller:
 
     def progress(self, feed: ShareFeed, session: int, number: int) -> None:
         """Begins the time of a message anew."""
+        self._acknowledged += 1
         self._settle()
         self.core.progress(feed, session, number)
         self.send_out()

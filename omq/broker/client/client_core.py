@@ -388,6 +388,7 @@ class ClientCore:
         self.say_gathered()
         if session == self.session and feed.in_force:
             self._say(protocol.PROGRESS, feed.tag, *packed_ranges([(number, number)]))
+            self._changed = True
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
         """Acknowledges a message that came in a connection, in one message with others.

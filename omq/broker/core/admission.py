@@ -77,6 +77,15 @@ class Publication:
         self.probe = probe
         self.alive = alive
 
+    def release(self) -> None:
+        """Lets go of the messages: what submits them refers to this publication, and the collector comes rarely."""
+        self.submit = self.refuse = _nothing
+        self.probe = None
+
+
+def _nothing(*_: object) -> None:
+    pass
+
 
 class Admission:
     """Admits publications to a topic as long as it has room. Lives in the broker's loop.
@@ -132,6 +141,7 @@ class Admission:
             self._probe(one, lambda: self._reject(one))
         elif self._held and self._held_bytes + one.size > _MAX_HELD:
             one.refuse(Busy(f"topic {self._topic.name!r} is full, and {self._held_bytes} bytes wait for room in it"))
+            one.release()
         else:
             self._held.append(one)
             self._held_bytes += one.size
@@ -152,6 +162,7 @@ class Admission:
         """The store has answered a publication."""
         self._submitted -= one.count
         self._submitted_bytes -= one.size
+        one.release()
         self.go_on()
 
     def go_on(self) -> None:
@@ -163,13 +174,16 @@ class Admission:
             self._forget(one)
             if one.alive():
                 self._submit(one)  # a topic that was deleted is told by the store
+            else:
+                one.release()
 
     def end(self, error: BrokerError | None) -> None:
         """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
         held, self._held, self._held_bytes = self._held, deque(), 0
-        if error is not None:
-            for one in held:
+        for one in held:
+            if error is not None:
                 one.refuse(error)
+            one.release()
 
     def _submit(self, one: Publication) -> None:
         if one.reserves:
@@ -190,8 +204,12 @@ class Admission:
         def done(answered: bool) -> None:
             if not answered:
                 otherwise()
-            elif one in self._held:
+                return
+            if one in self._held:
                 self._forget(one)
+                one.release()
+            elif not self._blocks:
+                one.release()
 
         one.probe(done)
 
@@ -210,6 +228,7 @@ class Admission:
                 f"{one.count} more, and {', '.join(bounds)}; publish fewer at once or later, or set overflow"
             )
         )
+        one.release()
 
     def _log(self, what: str) -> None:
         if self._lines.passes():
@@ -223,5 +242,8 @@ class Admission:
     def _look(self) -> None:
         self._polls = False
         self._topic.refresh()
+        for one in [one for one in self._held if not one.alive()]:
+            self._forget(one)
+            one.release()
         self.go_on()
         self._watch()

@@ -64,7 +64,7 @@ class RoundRobinTopic(Topic):
         self._lines = RateLimit()  # about dropped work
         self._max_tries: int | None = self.settings.get("max_deliveries")
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
-        self._again: dict[int, int] = {}  # deliveries of what was delivered again, not submitted
+        self._again: dict[int, int] = {}  # attempts in vain, not submitted
         self._buried: list[Piece] = []  # for the dead-letter topic, once that is there
         self._burying: asyncio.Task[None] | None = None
         settled = journal.store.settled(state.id)
@@ -77,7 +77,8 @@ class RoundRobinTopic(Topic):
             self._ahead.add(first, last, 0)
         for first, last in settled.missing(max(settled.watermark + 1, state.first), self.handed + 1):
             for piece in _cut(first, last, settled.deliveries):
-                self.returned(piece)
+                if not self._is_spent(piece):
+                    self._deliver_again(piece)
 
     # ------------------------------------------------------------------ consuming
 
@@ -173,8 +174,16 @@ class RoundRobinTopic(Topic):
 
     def returned(self, piece: Piece) -> None:
         """Messages come back from a consumer that is gone: others get them at once."""
-        if not self.deleted and not self._is_spent(piece):
+        if self.deleted:
+            return
+        self._keep_attempts(piece)
+        if not self._is_spent(piece):
             self._deliver_again(piece)
+
+    def _keep_attempts(self, piece: Piece) -> None:
+        """Has the store know how often messages were attempted."""
+        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries))
+        self._changed()
 
     def failed(self, piece: Piece, delay: float | None = None) -> None:
         """Messages were delivered in vain: others pass them while they wait.
@@ -183,7 +192,10 @@ class RoundRobinTopic(Topic):
             piece: The messages.
             delay: Seconds; `None`: as `retry_delay` says.
         """
-        if self.deleted or self._is_spent(piece):
+        if self.deleted:
+            return
+        self._keep_attempts(piece)
+        if self._is_spent(piece):
             return
         if delay is None:
             delay = retry_delay_of(self.settings, piece.tries)
@@ -232,9 +244,7 @@ class RoundRobinTopic(Topic):
         """Messages were delivered, and come back without having been looked at."""
         if self.deleted:
             return
-        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries - 1))
         self._redo.add(piece.first, piece.last, piece.tries - 1)
-        self._changed()
         if self._hungry:
             self._turns.ready(self)
 
@@ -403,13 +413,10 @@ class RoundRobinTopic(Topic):
     def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
         """Gives a block; whether the share goes on."""
         last = start + count - 1
-        again = start <= self.handed
         self._moved_on(start, last)
         share.hold(start, last, tries)
         if tries > 1:
             self.redelivered += count
-        if again:
-            self._again.update(dict.fromkeys(range(start, last + 1), tries))
         self.delivered += count
         self.delivered_bytes += len(records)
         self._changed()
@@ -475,11 +482,11 @@ class RoundRobinTopic(Topic):
         """Moves some, and waits for them, so that others have their turns; whether all of them went."""
         tries: dict[int, int] = {}
         while self._buried and len(tries) < BURIED:
-            piece = self._buried.pop()
+            piece = self._buried.pop(0)
             stop = min(piece.last + 1, piece.first + BURIED - len(tries))
             tries.update(dict.fromkeys(range(piece.first, stop), piece.tries))
             if stop <= piece.last:
-                self._buried.append(Piece(stop, piece.last, piece.tries))
+                self._buried.insert(0, Piece(stop, piece.last, piece.tries))
         answered = asyncio.get_running_loop().create_future()
         left, all_went = len(tries), True
 
@@ -527,12 +534,15 @@ class RoundRobinTopic(Topic):
 
 
 def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Piece]:
-    """A range that was delivered before the broker began, cut where ids were delivered more than once."""
+    """A range that was delivered before the broker began, cut where ids were attempted.
+
+    Whether a consumer had begun with the others nobody knows, if the broker was killed: they were not attempted.
+    """
     again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
     for id in again:
         if first < id:
-            yield Piece(first, id - 1, 1)
+            yield Piece(first, id - 1, 0)
         yield Piece(id, id, deliveries[id])
         first = id + 1
     if first <= last:
-        yield Piece(first, last, 1)
+        yield Piece(first, last, 0)

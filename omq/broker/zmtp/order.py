@@ -39,7 +39,7 @@ class Order:
                 raise Busy("what this producer sent before was refused: repeat that first")
             take(size)
         except Busy:
-            self._note(producer, sequence)
+            self.note(producer, sequence)
             raise
         if (refused := self._refused.get(producer)) is not None:
             refused.discard(sequence)
@@ -50,7 +50,8 @@ class Order:
             self._refused[producer] = refused
         return bool(refused) and min(refused) < sequence
 
-    def _note(self, producer: bytes, sequence: int) -> None:
+    def note(self, producer: bytes, sequence: int) -> None:
+        """Something was refused as `busy`: what is behind it waits for its repetition."""
         refused = self._refused.setdefault(producer, set())
         refused.add(sequence)
         if len(refused) > _SEQUENCES or len(self._refused) > _PRODUCERS:

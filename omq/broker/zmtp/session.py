@@ -370,6 +370,8 @@ class Session:
         def stored(first: int, error: BrokerError | None) -> None:
             self._waiting -= size
             if error is not None:
+                if settled and isinstance(error, Busy):  # a full topic keeps no more of what waits for room
+                    self._order.note(producer, sequence)
                 self.fail(tag, error)
             elif self.alive:
                 self._outlet.put(self, (p.PUBLISHED, tag, p.u64(first)))
