@@ -52,7 +52,7 @@ from omq.security import (
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
-_NEVER = 1e9  # seconds until a timer that only the end of its loop is to find
+_NEVER_S = 1e9  # until a timer that only the end of its loop is to find
 _LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
@@ -346,7 +346,7 @@ class Socket(SocketBase, AsyncCore):
         closing = self._closing = loop.create_task(self._engine.close(patience, keeps=True))
         # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop holds
         # the timer, and only the timer what finds the end of the loop.
-        timer = weakref.ref(loop.call_later(_NEVER, loop_end.cancel))
+        timer = weakref.ref(loop.call_later(_NEVER_S, loop_end.cancel))
 
         def end(_: asyncio.Task[None]) -> None:
             self._end_in_loop(linger)

@@ -102,7 +102,7 @@ def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
 
 
 def retry_delay_of(settings: Mapping[str, Any], attempts: int) -> float:
-    """Returns the seconds that a message waits after so many attempts: 0.1, doubling to 30, unless it is set."""
+    """Returns the seconds that a message waits after a number of attempts: 0.1, doubling to 30, unless it is set."""
     delay = settings.get("retry_delay")
     if isinstance(delay, list):
         return float(delay[min(max(attempts, 1), len(delay)) - 1])

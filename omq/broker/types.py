@@ -128,10 +128,10 @@ class Holder(Protocol):
         """Has the broker note that a delivery is finished."""
 
     def retry(self, delivery: Delivery, delay: float | None) -> Awaitable[None] | None:
-        """Asks the broker for a delivery again, after so many seconds."""
+        """Asks the broker for a delivery again, after `delay` seconds."""
 
     def progress(self, delivery: Delivery) -> Awaitable[None] | None:
-        """Has the broker begin the time of a delivery anew."""
+        """Has the broker restart the `ack_timeout` of a delivery."""
 
 
 class Delivery(Message):
@@ -177,7 +177,7 @@ class Delivery(Message):
         return self.holder.retry(self, check_delay(delay))
 
     def in_progress(self) -> Any:
-        """Begins the message's `ack_timeout` anew, and that of the messages delivered after it.
+        """Restarts the message's `ack_timeout`, and that of the messages delivered after it.
 
         Returns:
             As `ack`.

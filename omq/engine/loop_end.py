@@ -1,4 +1,4 @@
-"""The end of an event loop of the user's, as what waits in that loop finds it."""
+"""Detection that the user's event loop was closed."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 
 class LoopEnd:
-    """Calls a function when nothing holds it any more: a loop that is closed drops the callbacks and timers it has.
+    """Calls a function when the loop that holds it is closed: such a loop drops its callbacks and timers.
 
     It is an argument of a callback or a timer, and nothing else refers to it. So it is found whether the loop is closed
-    before its next turn or much later, and whoever runs it: no asyncio loop has a hook for that.
+    before its next turn or much later, whatever runs it: no asyncio loop has a hook for that.
 
     Args:
         function: Runs in the thread that closes the loop, and must not wait.
@@ -19,7 +19,7 @@ class LoopEnd:
         self._function: Callable[[], None] | None = function
 
     def cancel(self) -> None:
-        """Has nothing called."""
+        """Forgets the function."""
         self._function = None
 
     def __del__(self) -> None:

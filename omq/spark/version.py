@@ -15,7 +15,7 @@ OLDEST_PYSPARK: Final = (4, 2)
 
 
 def is_supported() -> bool:
-    """Whether the installed PySpark is new enough."""
+    """Returns whether the installed PySpark is new enough."""
     found = re.match(r"(\d+)\.(\d+)", pyspark.__version__)
     return found is None or (int(found[1]), int(found[2])) >= OLDEST_PYSPARK
 

@@ -21,7 +21,7 @@ BLOCK_SIZE: Final = 256 * 1024  # bytes of records: appends are joined, and cut,
 SILENCE: Final = 86_400_000_000  # microseconds after which a producer is forgotten
 ANSWERS: Final = 65_536  # that are kept for one producer which never says which ones it has
 LAST_SEQUENCE: Final = 2**64 - 1
-MAX_MEMORY: Final = 64 << 20  # bytes that a topic in memory keeps if its settings do not say
+MAX_MEMORY_BYTES: Final = 64 << 20  # bytes that a topic in memory keeps if its settings do not say
 
 
 def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
@@ -259,7 +259,7 @@ class CommitStages(Write):
         stages: Theirs.
         context: The caller's own.
         may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
-        has_room: Asked there whether the topic of this id has room for so many messages; `None`: any has.
+        has_room: Asked there whether the topic of this id has room for a number of messages; `None`: any has.
 
     Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.

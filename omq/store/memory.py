@@ -25,7 +25,7 @@ from omq.store.errors import (
 from omq.store.interface import (
     ANSWERS,
     LAST_SEQUENCE,
-    MAX_MEMORY,
+    MAX_MEMORY_BYTES,
     SILENCE,
     AbortStage,
     Append,
@@ -539,7 +539,7 @@ class MemoryStore:
         *,
         notify: Notify,
         appended: Appended = lambda grown: None,
-        max_memory: int = MAX_MEMORY,
+        max_memory: int = MAX_MEMORY_BYTES,
     ) -> None:
         self.id = os.urandom(16).hex()
         self.findings: list[str] = []

@@ -18,7 +18,7 @@ NONE = -1
 
 @dataclass(frozen=True)
 class Case:
-    """Who is there.
+    """The case to explore.
 
     Attributes:
         sends: Messages that the caller sends.
@@ -99,7 +99,7 @@ class Feeding:
             yield "the caller sends", "", self._put
         if w.waits and w.told and w.moving == NONE:
             yield "the caller was told of room", "caller", self._go_on
-        noted = w.queue and self.case.mutation != "nobody asks for room"
+        noted = w.queue and self.case.mutation != "the wait for room is lost"
         if (w.blocked or noted) and has_room:  # the set tells of room, or the owner has noted what waits
             yield "the background thread writes on", "background", self._write_on
         if w.moving != NONE:
@@ -158,7 +158,7 @@ class Feeding:
             w.queue = w.queue[1:]
             w.handed += 1
         # With messages waiting the set goes on telling of room.
-        w.blocked = w.blocked or (bool(w.queue) and self.case.mutation != "nobody asks for room")
+        w.blocked = w.blocked or (bool(w.queue) and self.case.mutation != "the wait for room is lost")
 
     def _write_on(self, w: Any) -> None:
         before = w.handed
@@ -172,7 +172,7 @@ class Feeding:
         self._flush_on(w)
         if w.handed:
             w.handed = 0
-            if self.case.mutation != "counted, and nobody is told":
+            if self.case.mutation != "counted, and the caller sleeps":
                 self._notify(w)
         w.raised = False
 
@@ -192,7 +192,7 @@ class Feeding:
         self._notify(w)
 
     def _die(self, w: Any) -> None:
-        """What no peer can have seen comes back, in front of what waits; the next connection has room."""
+        """Returns what no peer can have seen to the front of what waits; the next connection has room."""
         w.dies = False
         w.lost += w.kernel
         w.queue = (*w.queue, *w.batch) if self.case.mutation == "put back behind" else (*w.batch, *w.queue)

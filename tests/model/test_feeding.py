@@ -18,10 +18,10 @@ CASES = {
 }
 
 MUTATIONS = {
-    "counted, and nobody is told": (CASES["no room but for one"], "a caller waits"),
+    "counted, and the caller sleeps": (CASES["no room but for one"], "a caller waits"),
     "the owner is not told": (CASES["no room but for one"], "a caller waits"),
     "the owner's mark is ignored": (Case(sends=6, hwm=3, room=2, reads=6, dies=True), "overtaken"),
-    "nobody asks for room": (CASES["an owner that is away"], "something waits"),
+    "the wait for room is lost": (CASES["an owner that is away"], "something waits"),
     "put back behind": (CASES["a connection that is lost"], "overtaken"),
 }
 

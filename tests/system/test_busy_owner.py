@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from typing import Any
+from typing import IO, Any
 
 import pytest
 import zmq
@@ -156,6 +157,31 @@ def sender(
     return child(SENDER, twin, ",".join(endpoints), how, messages, public_key, when, kind)
 
 
+@contextlib.contextmanager
+def killed(process: subprocess.Popen[str]) -> Iterator[IO[str]]:
+    """Yields what a process prints, and kills it at the end."""
+    assert process.stdout is not None
+    try:
+        yield process.stdout
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@contextlib.contextmanager
+def watched(context: zmq.Context[Any], timeout_ms: int) -> Iterator[tuple[zmq.Socket[Any], zmq.Socket[Any]]]:
+    """Yields a PUSH that expects signs of life from its peers, and a monitor of lost connections."""
+    with context.socket(zmq.PUSH) as push:
+        push.heartbeat_ivl, push.heartbeat_timeout = 100, timeout_ms
+        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+        try:
+            yield push, monitor
+        finally:
+            push.disable_monitor()
+            monitor.close()
+
+
 def bound(socket: zmq.Socket[Any], transport: str) -> str:
     socket.bind("tcp://127.0.0.1:*" if transport == "tcp" else "ipc://*")
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -176,23 +202,17 @@ def test_what_both_marks_hold_is_not_lost(
     with context.socket(zmq.XPUB) as pub:
         pub.sndhwm = hwm
         endpoint = bound(pub, transport)
-        receiver = child(RECEIVER, twin, "SUB", endpoint, how, 1.0, hwm, count)
-        assert receiver.stdout is not None
-        try:
+        with killed(child(RECEIVER, twin, "SUB", endpoint, how, 1.0, hwm, count)) as output:
             assert pub.poll(20_000)
             assert pub.recv() == b"\1"
             pub.send(b"begin")
-            assert receiver.stdout.readline() == "busy\n"
+            assert output.readline() == "busy\n"
             time.sleep(0.02)
             for i in range(count):
                 pub.send(b"%08d" % i + bytes(size - 8))
                 if i % (hwm // 25) == 0:
                     time.sleep(0.018)  # all is sent within the time, and never faster than a thread reads
-            assert receiver.stdout.readline().split() == [str(count), "True"]
-        finally:
-            receiver.kill()
-            receiver.wait()
-            receiver.stdout.close()
+            assert output.readline().split() == [str(count), "True"]
 
 
 @pytest.mark.timeout(60)
@@ -203,21 +223,15 @@ def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) ->
     with context.socket(zmq.PUSH) as push:
         push.sndhwm = 1
         endpoint = bound(push, "ipc")
-        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 1.0, 10, 0)
-        assert receiver.stdout is not None
-        try:
+        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 1.0, 10, 0)) as output:
             push.send(b"begin")
-            assert receiver.stdout.readline() == "busy\n"
+            assert output.readline() == "busy\n"
             sent, end = 0, time.monotonic() + 0.6
             while time.monotonic() < end:
                 if push.poll(10, zmq.POLLOUT):
                     push.send(b"%08d" % sent + bytes(50_000))
                     sent += 1
             assert 10 <= sent < 40
-        finally:
-            receiver.kill()
-            receiver.wait()
-            receiver.stdout.close()
 
 
 @pytest.mark.timeout(60)
@@ -225,24 +239,14 @@ def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) ->
 @pytest.mark.parametrize("twin", TWINS)
 def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> None:
     """A peer that expects signs of life keeps the connection, and what it sends meanwhile arrives."""
-    with context.socket(zmq.PUSH) as push:
-        push.heartbeat_ivl, push.heartbeat_timeout = 100, 600
-        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    with watched(context, 600) as (push, monitor):
         endpoint = bound(push, "tcp")
-        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 2.0, 1000, 1)
-        assert receiver.stdout is not None
-        try:
+        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 2.0, 1000, 1)) as output:
             push.send(b"begin")
-            assert receiver.stdout.readline() == "busy\n"
+            assert output.readline() == "busy\n"
             push.send(b"%08d" % 1)
             assert not monitor.poll(1500)
-            assert receiver.stdout.readline() == "1 True\n"
-        finally:
-            receiver.kill()
-            receiver.wait()
-            receiver.stdout.close()
-            push.disable_monitor()
-            monitor.close()
+            assert output.readline() == "1 True\n"
 
 
 @pytest.mark.timeout(60)
@@ -251,28 +255,18 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
 @pytest.mark.parametrize("quiet", [False, True], ids=["trickle", "quiet"])
 def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool, twin: str, how: str) -> None:
     """A burst that our kernel has no room for holds answers back for a moment only: the peer could have closed."""
-    with context.socket(zmq.PUSH) as push:
-        push.heartbeat_ivl, push.heartbeat_timeout = 100, 1500
-        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
+    with watched(context, 1500) as (push, monitor):
         endpoint = bound(push, "tcp")
-        receiver = child(RECEIVER, twin, "PULL", endpoint, how, 3.0, 1000, 60)
-        assert receiver.stdout is not None
-        try:
+        with killed(child(RECEIVER, twin, "PULL", endpoint, how, 3.0, 1000, 60)) as output:
             push.send(b"begin")
-            assert receiver.stdout.readline() == "busy\n"
+            assert output.readline() == "busy\n"
             for number in range(20):
                 push.send(b"%08d" % number + bytes(300_000))
             for number in range(20, 60):
                 push.send(b"%08d" % number)
                 assert not monitor.poll(0 if quiet else 50)
             assert not monitor.poll(2500 if quiet else 500)
-            assert receiver.stdout.readline() == "60 True\n"
-        finally:
-            receiver.kill()
-            receiver.wait()
-            receiver.stdout.close()
-            push.disable_monitor()
-            monitor.close()
+            assert output.readline() == "60 True\n"
 
 
 @pytest.mark.timeout(60)
@@ -280,24 +274,18 @@ def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("size", [100, 20_000, 200_000])
 def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: str, how: str) -> None:
-    """With `conflate` the first message after the work is the newest one, as if the owner had not been away."""
+    """The first message after the work is the newest one with `conflate`, as if the owner had not been away."""
     with context.socket(zmq.XPUB) as pub:
         endpoint = bound(pub, "tcp")
-        receiver = child(RECEIVER, twin, "SUB", endpoint, how, 1.5, "newest", 1)
-        assert receiver.stdout is not None
-        try:
+        with killed(child(RECEIVER, twin, "SUB", endpoint, how, 1.5, "newest", 1)) as output:
             assert pub.poll(20_000)
             assert pub.recv() == b"\1"
             pub.send(b"begin")
-            assert receiver.stdout.readline() == "busy\n"
+            assert output.readline() == "busy\n"
             for number in range(200):
                 pub.send(b"%08d" % number + bytes(size))
                 time.sleep(0.003)
-            assert receiver.stdout.readline().split() == ["1", "True", "199"]
-        finally:
-            receiver.kill()
-            receiver.wait()
-            receiver.stdout.close()
+            assert output.readline().split() == ["1", "True", "199"]
 
 
 @pytest.mark.timeout(60)
@@ -305,27 +293,21 @@ def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: s
 @pytest.mark.parametrize("twin", TWINS)
 @pytest.mark.parametrize("kind", ["PUSH", "PUB"])
 def test_the_newest_message_leaves(context: zmq.Context[Any], kind: str, twin: str, how: str) -> None:
-    """With `conflate` a message that waits for room leaves while its sender works."""
+    """A message that waits for room leaves while its sender works, with `conflate`, too."""
     with context.socket(zmq.PULL if kind == "PUSH" else zmq.SUB) as receiver:
         receiver.rcvhwm = 1
         if kind == "PUB":
             receiver.subscribe(b"")
         endpoint = bound(receiver, "tcp")
         messages = "[[b'%08d' % number + bytes(200_000)] for number in range(300)]"
-        process = sender(twin, [endpoint], how, messages, kind=f"newest {kind}")
-        assert process.stdout is not None
-        try:
-            while not select.select([process.stdout], [], [], 0.05)[0]:
+        with killed(sender(twin, [endpoint], how, messages, kind=f"newest {kind}")) as output:
+            while not select.select([output], [], [], 0.05)[0]:
                 receiver.poll(0)  # libzmq subscribes to a new peer within a call
-            busy_since = float(process.stdout.readline())
+            busy_since = float(output.readline())
             newest = -1
             while newest < 299:
                 assert receiver.poll(1500 - 1000 * (time.monotonic() - busy_since)), f"{newest} is the newest"
                 newest = int(receiver.recv()[:8])
-        finally:
-            process.kill()
-            process.wait()
-            process.stdout.close()
 
 
 @pytest.mark.alone
@@ -348,29 +330,27 @@ def test_what_was_accepted_leaves(
     poller = zmq.Poller()
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
-    sending = sender(twin, endpoints, how, f"[[b'%08d' % i + bytes({size - 8})] for i in range({count})]")
-    assert sending.stdout is not None
     try:
-        got: dict[zmq.Socket[Any], list[int]] = {pull: [] for pull in pulls}
-        last = 0.0
-        while sum(map(len, got.values())) < count:
-            ready = poller.poll(20_000)
-            assert ready, {pull: len(numbers) for pull, numbers in got.items()}
-            for pull, _ in ready:
-                while True:
-                    try:
-                        got[pull].append(int(pull.recv(zmq.DONTWAIT)[:8]))
-                    except zmq.Again:
-                        break
-            last = time.monotonic()
-        assert sorted(number for numbers in got.values() for number in numbers) == [*range(count)]
-        assert all(numbers == sorted(numbers) for numbers in got.values())
-        sent = float(sending.stdout.readline())
-        assert last - sent < 1.0  # it was more than the two seconds
+        with killed(
+            sender(twin, endpoints, how, f"[[b'%08d' % i + bytes({size - 8})] for i in range({count})]")
+        ) as output:
+            got: dict[zmq.Socket[Any], list[int]] = {pull: [] for pull in pulls}
+            last = 0.0
+            while sum(map(len, got.values())) < count:
+                ready = poller.poll(20_000)
+                assert ready, {pull: len(numbers) for pull, numbers in got.items()}
+                for pull, _ in ready:
+                    while True:
+                        try:
+                            got[pull].append(int(pull.recv(zmq.DONTWAIT)[:8]))
+                        except zmq.Again:
+                            break
+                last = time.monotonic()
+            assert sorted(number for numbers in got.values() for number in numbers) == [*range(count)]
+            assert all(numbers == sorted(numbers) for numbers in got.values())
+            sent = float(output.readline())
+            assert last - sent < 1.0  # it was more than the two seconds
     finally:
-        sending.kill()
-        sending.wait()
-        sending.stdout.close()
         for pull in pulls:
             pull.close()
 
@@ -384,18 +364,12 @@ def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how
     with context.socket(zmq.PULL) as pull:
         endpoint = bound(pull, "tcp")
         messages = f"[[b'%08d' % i] for i in range({count})]"
-        sending = sender(twin, [endpoint], how, messages, when="before there is a peer")
-        assert sending.stdout is not None
-        try:
-            begun = float(sending.stdout.readline())
+        with killed(sender(twin, [endpoint], how, messages, when="before there is a peer")) as output:
+            begun = float(output.readline())
             for number in range(count):
                 assert pull.poll(20_000)
                 assert pull.recv() == b"%08d" % number
             assert time.monotonic() - begun < 1.5
-        finally:
-            sending.kill()
-            sending.wait()
-            sending.stdout.close()
 
 
 SIZES = [0, 100, 4097, 70_000, 300_000]
@@ -418,26 +392,22 @@ def test_parts_of_all_sizes_leave_whole(context: zmq.Context[Any], peers: int, s
     for pull in pulls:
         pull.rcvhwm = 1
     endpoints = [bound(pull, "tcp") for pull in pulls]
-    sending = sender(twin, endpoints, "with the GIL", PARTS.format(count), public_key=public)
-    assert sending.stdout is not None
     poller = zmq.Poller()
     for pull in pulls:
         poller.register(pull, zmq.POLLIN)
     try:
-        begun = float(sending.stdout.readline())
-        got = []
-        while len(got) < count:
-            ready = poller.poll(20_000)
-            assert ready, len(got)
-            got += [pull.recv_multipart() for pull, _ in ready]
-        assert time.monotonic() - begun < 1.5
-        for message in got:
-            i = int(message[0])
-            assert message[1:] == [bytes([i % 256]) * SIZES[(i + k) % 5] for k in range(i % 4)]
-        assert sorted(int(message[0]) for message in got) == [*range(count)]
+        with killed(sender(twin, endpoints, "with the GIL", PARTS.format(count), public_key=public)) as output:
+            begun = float(output.readline())
+            got = []
+            while len(got) < count:
+                ready = poller.poll(20_000)
+                assert ready, len(got)
+                got += [pull.recv_multipart() for pull, _ in ready]
+            assert time.monotonic() - begun < 1.5
+            for message in got:
+                i = int(message[0])
+                assert message[1:] == [bytes([i % 256]) * SIZES[(i + k) % 5] for k in range(i % 4)]
+            assert sorted(int(message[0]) for message in got) == [*range(count)]
     finally:
-        sending.kill()
-        sending.wait()
-        sending.stdout.close()
         for pull in pulls:
             pull.close()

@@ -270,7 +270,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _passes_over(self) noexcept:
-        """Whether what was read ahead holds older messages than the one that counts."""
+        """Returns whether what was read ahead holds older messages than the one that counts."""
         return (self.recv_queue is not None and self.recv_queue.newest_only and self._read_ahead is not None
                 and self._read_ahead.bytes > 0)
 

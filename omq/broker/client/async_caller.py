@@ -255,7 +255,7 @@ class AsyncCaller:
         self.send_out()
 
     def progress(self, feed: ShareFeed, session: int, number: int) -> None:
-        """Begins the time of a message anew."""
+        """Restarts the `ack_timeout` of a message."""
         self._acknowledged += 1
         self._settle()
         self.core.progress(feed, session, number)

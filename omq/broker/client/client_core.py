@@ -384,7 +384,7 @@ class ClientCore:
             self._acknowledged_late(feed, numbers)
 
     def progress(self, feed: ShareFeed, session: int, number: int) -> None:
-        """Begins the time of a message anew, if the broker still has it as delivered."""
+        """Restarts the `ack_timeout` of a message, if the broker still has it as delivered."""
         self.say_gathered()
         if session == self.session and feed.in_force:
             self._say(protocol.PROGRESS, feed.tag, *packed_ranges([(number, number)]))

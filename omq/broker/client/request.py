@@ -1,4 +1,4 @@
-"""What a client has asked of its broker."""
+"""Requests of a client to its broker."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omq.errors import OmqError
 
 
 class Request:
-    """Something that was asked of the broker.
+    """A request to the broker.
 
     Attributes:
         command: Its command.
@@ -17,7 +17,7 @@ class Request:
         answer: The parts of the answer behind its tag.
         error: Why there is no answer.
         wake: Called once it is over.
-        session: The connection that a flush tells of, unless another one is made meanwhile; 0 for none.
+        session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
     """
 
     __slots__ = (
@@ -47,14 +47,14 @@ class Request:
         self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
         self.session = 0
         self.sent = False
-        self.repeated = False  # said in an earlier connection, too
+        self.repeated = False  # sent in an earlier connection, too
         self.done = False
         self.answer: list[bytes] = []
         self.error: OmqError | None = None
         self.wake: Callable[[], None] | None = None
 
     def result(self) -> list[bytes]:
-        """The answer.
+        """Returns the answer.
 
         Raises:
             BrokerError: The broker has refused.
@@ -65,7 +65,7 @@ class Request:
         return self.answer
 
     def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
-        """Ends it."""
+        """Ends the request with an answer or an error, and calls `wake`."""
         self.done, self.answer, self.error, self.parts = True, answer, error, ()
         if self.wake is not None:
             self.wake()

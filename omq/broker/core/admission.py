@@ -1,4 +1,4 @@
-"""What a bounded topic takes of what is published to it: `overflow` decides about the rest."""
+"""Admission of publications to a bounded topic: `overflow` decides about what has no room."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from omq.broker.errors import BrokerError, Busy, StoreFull
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes of one topic's publications that wait for room; beyond, clients are told that the broker is busy.
-_MAX_HELD: Final = 16 << 20
-#: Seconds between two looks whether a topic has room again, where nothing tells.
+#: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
+_MAX_HELD_BYTES: Final = 16 << 20
+#: Between two looks whether a topic has room again, where no event reports it.
 _POLL_INTERVAL_S: Final = 0.25
 
 
@@ -51,8 +51,8 @@ class Publication:
         size: Their bytes.
         submit: Hands them to the store.
         refuse: Answers with an error.
-        probe: Asks the store whether they were published before, which answers them; `None` where nothing can tell.
-        alive: Returns whether anybody waits for the answer.
+        probe: Asks the store whether they were published before, which answers them; `None` where that cannot be known.
+        alive: Returns whether a client waits for the answer.
         reserves: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
     """
 
@@ -122,7 +122,7 @@ class Admission:
         return sum(one.count for one in self._held)
 
     def has_room(self, count: int, size: int = 0) -> bool:
-        """Returns whether the topic takes so many messages more; in any thread."""
+        """Returns whether the topic takes `count` more messages; in any thread."""
         messages, used = self._topic.used()
         messages += self._submitted
         used += self._submitted_bytes
@@ -139,7 +139,7 @@ class Admission:
             self._submit(one)
         elif not self._blocks:
             self._probe(one, lambda: self._reject(one))
-        elif self._held and self._held_bytes + one.size > _MAX_HELD:
+        elif self._held and self._held_bytes + one.size > _MAX_HELD_BYTES:
             one.refuse(Busy(f"topic {self._topic.name!r} is full, and {self._held_bytes} bytes wait for room in it"))
             one.release()
         else:

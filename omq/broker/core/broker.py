@@ -314,7 +314,7 @@ class Broker:
         submit()
 
     def _has_room(self, topic_id: int, count: int) -> bool:
-        """Returns whether a topic takes so many messages more; in any thread."""
+        """Returns whether a topic takes `count` more messages; in any thread."""
         topic = self._by_id.get(topic_id)
         return topic is None or topic.admission is None or topic.admission.has_room(count)
 

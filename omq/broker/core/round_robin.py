@@ -208,7 +208,7 @@ class RoundRobinTopic(Topic):
         self._look_at(due)
 
     def _is_spent(self, piece: Piece) -> bool:
-        """Whether messages were delivered as often as they may be: then they go to the dead letters."""
+        """Returns whether messages were delivered as often as they may be: then they go to the dead letters."""
         if self._max_tries is None or piece.tries < self._max_tries:
             return False
         self._buried.append(piece)
@@ -297,7 +297,7 @@ class RoundRobinTopic(Topic):
             self._log_dropped(f"it is full: {self.dropped - before} unfinished messages go to the dead letters")
 
     def _take_oldest(self, most: int) -> Piece | None:
-        """Takes the oldest messages out of what waits, at most so many; `None` where nothing waits."""
+        """Takes the oldest messages out of what waits, at most `most`; `None` where nothing waits."""
         waiting = [pieces for pieces in (self._redo, self._delayed) if pieces]
         if waiting:
             oldest = min(waiting, key=lambda pieces: pieces.head.first)
@@ -536,7 +536,7 @@ class RoundRobinTopic(Topic):
 def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Piece]:
     """A range that was delivered before the broker began, cut where ids were attempted.
 
-    Whether a consumer had begun with the others nobody knows, if the broker was killed: they were not attempted.
+    The others count as not attempted: whether a consumer had begun with them is not known if the broker was killed.
     """
     again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
     for id in again:

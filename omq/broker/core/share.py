@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from omq.broker.core.leases import Leases
@@ -80,7 +80,7 @@ class Share:
         self.active = True
         self.last = 0
         self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
-        self._many_overdue = _LEASES  # pieces of that after which those are thrown out which somebody else has now
+        self._many_overdue = _LEASES  # its length at which pieces that another consumer has now are removed
         self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
         #: The last message, in the order of delivery, that it has finished or shown to work at: order and id.
         self._reached = (0, 0)
@@ -90,30 +90,26 @@ class Share:
         self._timer: asyncio.TimerHandle | None = None
 
     def more(self, messages: int) -> None:
-        """Gives credit for so many messages more; with 0, the sink has room again."""
+        """Gives credit for `messages` more; with 0, the sink has room again."""
         self.credit += messages
         if self.active and self.credit > 0:
             self.topic.wants(self)
 
-    def ack(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """These are done: ids, first and last of each range; what it does not hold is passed over."""
+    def ack(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Acknowledges ids, first and last of each range; what it does not hold is passed over."""
         if not self.active:
             return
-        done = 0
-        oldest: tuple[int, int] | None = None  # of what was held: order and id
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                done += piece.last - piece.first + 1
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self._reach(piece)
-                self.topic.settled(piece.first, piece.last)
-            if self._overdue:
+        pieces = self._take(ranges)
+        for piece in pieces:
+            self.topic.settled(piece.first, piece.last)
+        if self._overdue:
+            for first, last in ranges:
                 for piece in self._overdue.take(first, last):
                     self.topic.settled_late(piece.first, piece.last)
-        self._returned(done, oldest)
+        self._returned(pieces)
 
-    def nack(self, ranges: Iterable[tuple[int, int]], delay: float | None = None) -> None:
-        """These are to be delivered again.
+    def nack(self, ranges: Sequence[tuple[int, int]], delay: float | None = None) -> None:
+        """Has messages delivered again.
 
         Args:
             ranges: Ids, first and last of each range; what it does not hold is passed over.
@@ -121,30 +117,30 @@ class Share:
         """
         if not self.active:
             return
-        done = 0
-        oldest: tuple[int, int] | None = None  # of what was held: order and id
-        for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                done += piece.last - piece.first + 1
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
-                self._reach(piece)
-                self.topic.failed(piece, delay)
-        self._returned(done, oldest)
+        pieces = self._take(ranges)
+        for piece in pieces:
+            self.topic.failed(piece, delay)
+        self._returned(pieces)
 
-    def progress(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """It works at these: their time begins anew, and so does that of what was delivered to it after them."""
+    def progress(self, ranges: Sequence[tuple[int, int]]) -> None:
+        """Restarts the time of these and of what was delivered after them: the consumer works at them."""
         if not self.active:
             return
-        now = self._loop.time()
-        oldest: tuple[int, int] | None = None
+        pieces = self._take(ranges)
+        deadline = self._loop.time() + self._leases.timeout
+        for piece in pieces:
+            self.flight.add(piece.first, piece.last, piece.tries, deadline, piece.order)
+            self._leases.go_on(piece, deadline)
+        self._returned(pieces, keeps=True)
+
+    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Piece]:
+        """Takes what it holds of these out of what is in flight: it has reached them."""
+        pieces: list[Piece] = []
         for first, last in ranges:
             for piece in self.flight.take(first, last):
-                oldest = min(oldest or (piece.order, piece.first), (piece.order, piece.first))
                 self._reach(piece)
-                deadline = now + self._leases.timeout
-                self.flight.add(piece.first, piece.last, piece.tries, deadline, piece.order)
-                self._leases.go_on(piece, deadline)
-        self._returned(0, oldest)
+                pieces.append(piece)
+        return pieces
 
     def _reach(self, piece: Piece) -> None:
         """It has finished a message, or works at it: so it had begun with all that were delivered before."""
@@ -177,7 +173,7 @@ class Share:
                 yield Piece(max(begun + 1, first), piece.last, piece.tries), False
 
     def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Nobody has seen these: they go to others, and this delivery does not count.
+        """Returns messages that the consumer has not looked at: they go to others, and this delivery does not count.
 
         Its credit is over, so that nothing follows before it ends or gives some more.
         """
@@ -187,11 +183,18 @@ class Share:
         for first, last in ranges:
             for piece in self.flight.take(first, last):
                 self.topic.unseen(piece)
-        self._returned(0)
+        self._returned(())
 
-    def _returned(self, messages: int, oldest: tuple[int, int] | None = None) -> None:
-        if oldest is not None:
-            self._leases.sign(*oldest, self._loop.time())
+    def _returned(self, pieces: Sequence[Piece], *, keeps: bool = False) -> None:
+        """Takes note that the consumer lives, and gives it the credit of what it holds no more.
+
+        Args:
+            pieces: What it has reached now.
+            keeps: It holds them still.
+        """
+        if pieces:
+            self._leases.sign(*min((piece.order, piece.first) for piece in pieces), self._loop.time())
+        messages = 0 if keeps else sum(piece.last - piece.first + 1 for piece in pieces)
         messages += self._withheld
         self._withheld = 0
         self._forget()
@@ -221,7 +224,7 @@ class Share:
                 self.topic.unseen(piece)
 
     def hold(self, first: int, last: int, tries: int) -> None:
-        """These are delivered to it now, for the time numbered `tries`."""
+        """Records a delivery to it: it is the delivery numbered `tries` of these messages."""
         deadline, order = self._leases.begin(first, last, self._loop.time())
         self.flight.add(first, last, tries, deadline, order)
         self.credit -= last - first + 1

@@ -13,7 +13,7 @@ from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
 from omq.broker.errors import AlreadySettled, BrokerError, TopicError
 from omq.broker.settings import SETTINGS, check_setting, overflow_of
 from omq.store.errors import TopicFull, UnknownTopic
-from omq.store.interface import MAX_MEMORY, Append, Delivery, TopicState, Write
+from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
 
 log = logging.getLogger("omq.broker")
 
@@ -111,7 +111,7 @@ class Topic:
         """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
         max_bytes = self.settings.get("max_bytes")
         if max_bytes is None and self.delivery == "round-robin" and journal.in_memory(self.persistence):
-            max_bytes = MAX_MEMORY
+            max_bytes = MAX_MEMORY_BYTES
         max_messages = self.settings.get("max_messages")
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest" or (max_messages is None and max_bytes is None):

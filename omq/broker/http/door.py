@@ -33,9 +33,9 @@ T = TypeVar("T")
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INTERVAL: Final = 1.0  # seconds between two looks at the counters
-TURN: Final = 0.001  # seconds of looks at topics after which the loop does something else
-REFRESH: Final = 20.0  # times as long as an answer has taken a page waits for the next one, at least
-KEPT: Final = 5.0  # times as long as it took a look at all topics serves for everyone who asks
+COLLECT_SLICE_S: Final = 0.001  # of looks at topics, after which the loop serves others
+REFRESH_FACTOR: Final = 20.0  # a page waits at least this many times as long as its last answer took
+CACHE_FACTOR: Final = 5.0  # statistics serve all requests this many times as long as they took
 SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
 IDLE: Final = 30.0  # seconds that a connection may wait for its next request
@@ -127,7 +127,7 @@ class HttpDoor:
             pause = max(INTERVAL, (loop.time() - began) / SHARE)
 
     async def _collect(self) -> BrokerStats:
-        """Looks at all topics, in turns of a millisecond; messages shall not wait for those who look."""
+        """Looks at all topics, in slices of a millisecond: messages do not wait for a scrape."""
         if self._topics is None:
             return self._stats()
         loop = asyncio.get_running_loop()
@@ -138,12 +138,12 @@ class HttpDoor:
             found: list[TopicStats] = []
             for topic in self._topics():
                 found.append(topic)
-                if time.perf_counter() - turned > TURN:
+                if time.perf_counter() - turned > COLLECT_SLICE_S:
                     await asyncio.sleep(0)
                     turned = time.perf_counter()
             self._last = {**self._stats(), "topics": found}
             now = loop.time()
-            self._until = now + KEPT * (now - began)
+            self._until = now + CACHE_FACTOR * (now - began)
             return self._last
 
     def _thin_out(self) -> None:
@@ -159,7 +159,7 @@ class HttpDoor:
     async def _get_topics(self, request: web.Request) -> web.Response:
         began = time.perf_counter()
         stats = await self._collect()
-        refresh = self._cost * REFRESH
+        refresh = self._cost * REFRESH_FACTOR
         body = await _aside(stats, lambda: _json({**view(stats, self._rates), "refresh": round(refresh, 1)}))
         self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")

@@ -14,7 +14,7 @@ import lmdb
 
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, bare
 from omq.store.interface import (
-    MAX_MEMORY,
+    MAX_MEMORY_BYTES,
     AbortStage,
     Append,
     Appended,
@@ -88,7 +88,7 @@ class Store:
         notify: Notify,
         appended: Appended = lambda grown: None,
         flush_interval: float = 1.0,
-        max_memory: int = MAX_MEMORY,
+        max_memory: int = MAX_MEMORY_BYTES,
     ) -> None:
         self.findings = []
         self.refused = {}

@@ -1058,7 +1058,7 @@ def test_a_delay_of_its_own(twin, client, jobs):
     with pytest.raises(omq.ReceiveTimeout):
         twin.wait(consumer.recv(timeout=0.1))
     twin.call(again.ack)
-    twin.call(first.ack)  # late, and nobody else has it
+    twin.call(first.ack)  # late, and no other consumer has it
     twin.wait(client.flush())
     twin.wait(consumer.close())
     consumer = twin.wait(client.consume(jobs))

@@ -1,4 +1,4 @@
-"""Which workers the broker takes for dead: those that give no sign of life, and not those that work for long."""
+"""The broker takes workers without a sign of life for dead, and not those that work for long."""
 
 from __future__ import annotations
 

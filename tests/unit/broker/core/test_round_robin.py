@@ -759,7 +759,7 @@ async def test_a_repetition_needs_no_room():
 
 
 async def accepted_until_full(broker, topic, body):
-    """How many messages a topic takes before it is full."""
+    """The number of messages that a topic takes before it is full."""
     for accepted in range(100):
         try:
             await append(broker, topic, [body])
@@ -898,7 +898,7 @@ async def test_work_in_memory_is_bounded_and_never_dropped():
 
 
 async def test_a_broker_that_is_killed_charges_nothing():
-    """Whether the consumers had begun with what was sent ahead to them nobody knows."""
+    """Messages that were prefetched when the broker died count no attempt."""
     async with core() as broker:
         topic = await prepared(broker, count=20, max_deliveries=1)
         broker.consume(topic, Taker(), credit=20)

@@ -66,7 +66,7 @@ class World:
             self.held.pop(number)
 
     def lose(self, number):
-        """What a consumer has comes back: it had begun with all that it has reached, and the next one."""
+        """Messages of a consumer come back: it had begun with all that it has reached, and the next one."""
         latest = {id: place for place, id in enumerate(self.order[number])}
         places = sorted(latest[id] for id in self.held[number])
         unseen = [place for place in places if place >= self.reached[number]][1:]
