@@ -21,6 +21,7 @@ from omq._core.queues.names import Names
 from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
 from omq.engine.iothread import IoThread
+from omq.engine.last_peers import LastPeers
 from omq.engine.linger import give_up
 from omq.engine.orphan import Orphan, see_off
 from omq.engine.socket import Engine
@@ -217,8 +218,20 @@ class Context:
         self._on_release.cancel()
         self._ended = True
 
-    def _end_guests(self) -> None:
-        """The interpreter ends: closes the asyncio sockets whose loops have ended, and waits for them."""
+    @property
+    def _engines(self) -> list[Engine]:
+        """The engines of all its sockets."""
+        sockets = [*self._sockets, *self._guests, *tuple(self._orphans)]
+        return [socket._engine for socket in sockets if hasattr(socket, "_engine")]
+
+    def _begin_exit(self) -> list[tuple[Engine, float | None]]:
+        """The interpreter ends: begins to close the sockets. Gives those without a loop, and the linger of each."""
+        for socket in (*self._sockets, *tuple(self._orphans)):
+            socket.report_at_once()
+        for socket in self._sockets:
+            with contextlib.suppress(Exception):
+                if socket._engine.has_loop:  # else it may be in its first bind, and `term` ends it
+                    socket.begin_close(UNSET)
         left: list[tuple[Engine, float | None]] = []
         for guest in self._guests:
             with contextlib.suppress(Exception):
@@ -226,9 +239,7 @@ class Context:
                 if engine is not None:
                     left.append((engine, engine.options.linger))
         self._guests = WeakIdentitySet()
-        left += [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
-        if left:
-            see_off(left)
+        return left + [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
@@ -298,12 +309,15 @@ def _end_daemons() -> None:
 def _at_exit() -> None:
     """Closes what is open, with its linger, and says what it waits for."""
     _end_daemons()
-    for context in Context._all:
-        if context.fork_guard.stale:
-            continue
-        context._end_guests()
-        for socket in (*context._sockets, *context._orphans):
-            socket.report_at_once()
+    contexts = [context for context in Context._all if not context.fork_guard.stale]
+    last_peers = LastPeers()
+    last_peers.look(engine for context in contexts for engine in context._engines)
+    # Of all contexts at once: what waits in the connection of one that reads no more is to go to others.
+    left = [one for context in contexts for one in context._begin_exit()]
+    last_peers.look(engine for context in contexts for engine in context._engines)  # daemon threads make some meanwhile
+    if left:
+        see_off(left)
+    for context in contexts:
         for linger in (None, 0.0):
             try:
                 with contextlib.suppress(Exception):

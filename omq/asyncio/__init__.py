@@ -444,8 +444,7 @@ class Socket(SocketBase, AsyncCore):
             engine.loop.call_soon(done.set)  # behind what the loop was about to do for the socket
 
         engine.post(leave)
-        done.wait(_LAST_TURN)
-        if not left and not engine.closed:
+        if not done.wait(_LAST_TURN) and not left and not engine.closed:
             engine.report_lost("its event loop is busy")
         return engine if left else None
 
@@ -456,8 +455,8 @@ class Socket(SocketBase, AsyncCore):
             return False
         if not engine.is_laden() and not (and_peers and engine.sessions):
             return False
-        if engine.endpoints.are_inproc:
-            engine.report_lost("nobody can come for it over inproc")
+        if engine.futile:
+            engine.report_lost(engine.futile)
             return False
         self._leave_loop()
         return True

@@ -309,9 +309,24 @@ class Endpoints:
         return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
 
     @property
-    def are_inproc(self) -> bool:
-        """Returns whether they are all in this process."""
-        return all(isinstance(one, InprocDialer | InprocListener) for one in self._all())
+    def dialled(self) -> list[tuple[str, ...]]:
+        """What is connected, or to be connected: its endpoint, and where the peer is; on any thread."""
+        found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._asked)]
+        for dialer in self.open_dialers():
+            session = dialer.session
+            found.append((dialer.endpoint,) if session is None else (dialer.endpoint, session.remote_address))
+        return found
+
+    @property
+    def reached(self) -> list[tuple[str, ...]]:
+        """The same of the peers that were dialled and have finished the handshake."""
+        found = (dialer.session for dialer in self.open_dialers())
+        return [(one.endpoint, one.remote_address) for one in found if one is not None and one.is_ready]
+
+    def open_dialers(self) -> list[Any]:
+        """The dialers that have not given up, those that leave among them; on any thread."""
+        found = itertools.chain(*(tuple(dialers) for dialers in tuple(self.dialers.values())), tuple(self.leaving))
+        return [dialer for dialer in found if dialer.state is not DialerState.CLOSED]
 
     @property
     def unsent(self) -> int:

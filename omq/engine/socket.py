@@ -57,6 +57,7 @@ class Engine(StateMachine[SocketState]):
     Attributes:
         on_stop: Called first when everything ends, for whatever reason.
         notice: Seconds after which `close` reports that it waits.
+        futile: Why it is of no use to wait; empty if it may be.
     """
 
     def __init__(
@@ -88,6 +89,7 @@ class Engine(StateMachine[SocketState]):
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(whole)
         self.notice = NOTICE
+        self.futile = ""
         self._closers = 0  # calls of `close` that wait
         self._watchers: set[asyncio.Future[None]] = set()
 
@@ -442,6 +444,17 @@ class Engine(StateMachine[SocketState]):
         with self.lock:
             return not self.drained
 
+    @property
+    def accepted(self) -> list[str]:
+        """The endpoints of the peers that were not dialled, one for each; on any thread."""
+        dialled = {id(dialer.session) for dialer in self.endpoints.open_dialers()}
+        return [session.endpoint for session in tuple(self._sessions) if id(session) not in dialled]
+
+    def give_up(self, why: str) -> None:
+        """Has `close` wait for nothing from now on, and report what it drops; on any thread."""
+        self.futile = why
+        self.notice = 0.0
+
     def reconfigure(self, options: Options) -> None:
         """Options have changed; those that can change in use take hold."""
         with self.lock:
@@ -492,13 +505,15 @@ class Engine(StateMachine[SocketState]):
         home = self.loop if self.has_loop else None
         self.begin_closing()
         self.changed()
+        if self.futile:
+            linger = 0.0
         self._closers += 1
         try:
             if self.has_loop and linger != 0:
                 self.endpoints.revive()
                 await self._linger.wait(linger, self.notice)
             elif self.has_loop and not self.notice and self.options.linger != 0:
-                self._linger.report_lost("there is no time left")
+                self._linger.report_lost(self.futile or "there is no time left")
         except BaseException:
             if home is None or self.loop is home:  # else another loop has the socket, and waits for it
                 self._closers -= 1

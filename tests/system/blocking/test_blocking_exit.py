@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import re
 import sys
 import time
 
@@ -275,3 +277,105 @@ kept = omq.PULL(bind="inproc://x")
         assert (out, error) == ("b'x'\n", "")
     else:
         assert "StateError: the interpreter ends" in error
+
+
+OWN_PEERS = """
+import asyncio, sys, threading
+import omq, omq.asyncio
+
+endpoint, binds, way = sys.argv[1:4]
+others = sys.argv[4:]
+options = {"recv_hwm": 1, "send_hwm": 5, "recv_buffer": 4096, "send_buffer": 4096}
+context = omq.Context()
+
+def peers(api, one, other):
+    first = api.PUSH if binds == "PUSH" else api.PULL
+    second = api.PULL if binds == "PUSH" else api.PUSH
+    a = first(one, bind=endpoint, **options)
+    b = second(other, connect=a.endpoints, **options)
+    push, pull = (a, b) if binds == "PUSH" else (b, a)
+    for each in others:
+        push.connect(each)
+    return push, pull
+
+def fill(one, other):
+    push, pull = peers(omq, one, other)
+    push.wait_connected(timeout=20)
+    pull.wait_connected(timeout=20)
+    try:
+        while True:
+            push.send(b"x" * 100_000, timeout=0.2)
+    except omq.SendTimeout:
+        return push, pull
+
+async def fill_async(kept):
+    push, pull = peers(omq.asyncio, None, None)
+    await push.wait_connected(timeout=20)
+    await pull.wait_connected(timeout=20)
+    try:
+        while True:
+            await push.send(b"x" * 100_000, timeout=0.2)
+    except omq.SendTimeout:
+        kept += push, pull
+
+def fill_in_daemon():
+    async def work():
+        await fill_async(kept)
+        full.set()
+        await asyncio.sleep(1000)
+    full = threading.Event()
+    threading.Thread(target=asyncio.run, args=[work()], daemon=True).start()
+    full.wait()
+
+kept = []
+if way == "blocking":
+    kept += fill(None, None)
+elif way == "two contexts":
+    kept += fill(None, context)
+elif way == "asyncio":
+    asyncio.run(fill_async(kept))
+else:
+    fill_in_daemon()
+print("leaving", flush=True)
+"""
+
+_OWN_PLACES = ["tcp://127.0.0.1:*", "tcp://*:*", "ipc", "inproc://own"]
+_WAYS = ["blocking", "two contexts", "asyncio", "asyncio in a daemon thread"]
+
+
+@pytest.mark.parametrize("way", _WAYS)
+@pytest.mark.parametrize("binds", ["PULL", "PUSH"])
+@pytest.mark.parametrize("place", _OWN_PLACES)
+def test_exit_gives_up_what_only_its_own_sockets_could_take(program, tmp_path, place, binds, way):
+    if way == "two contexts" and place.startswith("inproc"):
+        pytest.skip("contexts share no inproc names")
+    running = program(OWN_PEERS, place if place != "ipc" else f"ipc://{tmp_path}/own", binds, way)
+    _, error, status = _seconds_to_end(running, BOUND)
+    assert status == 0
+    assert re.search(r"PUSH has dropped \d+ messages? for .*: only sockets of this process could take it", error), error
+    assert "waits for what" not in error
+
+
+@pytest.mark.parametrize("way", ["blocking", "two contexts"])
+def test_exit_waits_for_another_process_although_it_has_peers_of_its_own(program, free_place, way):
+    running = program(OWN_PEERS, "tcp://127.0.0.1:*", "PULL", way, free_place)
+    assert running.line() == "leaving"
+    _says_that_it_waits(running)
+    with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
+        assert pull.recv(timeout=BOUND) == b"x" * 100_000
+        _, error = running.process.communicate(timeout=BOUND)
+    assert "dropped" not in error
+    assert running.process.returncode == 0
+
+
+def test_exit_waits_for_another_process_that_has_connected_next_to_its_own(program):
+    told = "print(kept[0].endpoints[0], flush=True); kept[0].wait_connected(2)"
+    source = OWN_PEERS.replace('print("leaving"', told + '\nprint("leaving"')
+    running = program(source, "tcp://127.0.0.1:*", "PUSH", "blocking")
+    endpoint = running.line()
+    with omq.Context() as context, omq.PULL(context, connect=endpoint, recv_hwm=1, recv_buffer=4096) as pull:
+        assert running.line() == "leaving"
+        while running.process.poll() is None:
+            with contextlib.suppress(omq.ReceiveTimeout):
+                assert pull.recv(timeout=0.1) == b"x" * 100_000
+        assert "dropped" not in running.process.stderr.read()

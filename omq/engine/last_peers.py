@@ -1,0 +1,61 @@
+"""Messages that the end of the process makes pointless: only sockets of this very process could take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from omq.engine.socket import Engine
+
+_WHY: Final = "only sockets of this process could take it, and the process ends"
+_EVERYWHERE: Final = ("tcp://0.0.0.0", "tcp://[::]")
+_LOOPBACK: Final = ("tcp://127.0.0.1", "tcp://[::1]")
+
+
+class LastPeers:
+    """Finds the sockets whose peers are all in this process, when the interpreter ends.
+
+    A peer is one that is connected, or an endpoint that is. It is in this process if the endpoint is bound here. A
+    socket without peers waits for the first, which may come from anywhere, unless all its endpoints are inproc.
+    """
+
+    def __init__(self) -> None:
+        self._bound: set[str] = set()
+
+    def look(self, engines: Iterable[Engine]) -> None:
+        """Has the sockets give up what they have for this process, now that it ends; what is bound counts from now on.
+
+        Sockets may still be used, by daemon threads.
+        """
+        found = list(engines)
+        for engine in found:
+            self._bound.update(engine.endpoints.bound)
+        reached = [_bound_names(peer) for engine in found for peer in engine.endpoints.reached]
+        for engine in found:
+            if self._is_alone(engine, reached):
+                engine.give_up(_WHY)
+
+    def _is_alone(self, engine: Engine, reached: list[set[str]]) -> bool:
+        dialled = engine.endpoints.dialled
+        accepted = engine.accepted
+        if not dialled and not accepted:
+            names = engine.endpoints.names
+            return bool(names) and all(map(_is_inproc, names))
+        return all(_is_inproc(peer[0]) or not self._bound.isdisjoint(_bound_names(peer)) for peer in dialled) and all(
+            _is_inproc(endpoint) or accepted.count(endpoint) == sum(endpoint in names for names in reached)
+            for endpoint in set(accepted)
+        )
+
+
+def _is_inproc(endpoint: str) -> bool:
+    return endpoint.startswith("inproc:")
+
+
+def _bound_names(peer: Iterable[str]) -> set[str]:
+    """The endpoints one of which is bound here if a connection to *peer* ends here."""
+    names = set(peer)
+    for address in peer:
+        host, _, port = address.rpartition(":")
+        if host in _LOOPBACK:
+            names.update(f"{one}:{port}" for one in _EVERYWHERE)
+    return names
