@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from omq.engine.socket import Engine
+from omq.transport import bindings_of, is_local
 
 _WHY: Final = "only sockets of this process could take it, and the process ends"
-_EVERYWHERE: Final = ("tcp://0.0.0.0", "tcp://[::]")
-_LOOPBACK: Final = ("tcp://127.0.0.1", "tcp://[::1]")
 
 
 class LastPeers:
@@ -40,22 +39,13 @@ class LastPeers:
         accepted = engine.accepted
         if not dialled and not accepted:
             names = engine.endpoints.names
-            return bool(names) and all(map(_is_inproc, names))
-        return all(_is_inproc(peer[0]) or not self._bound.isdisjoint(_bound_names(peer)) for peer in dialled) and all(
-            _is_inproc(endpoint) or accepted.count(endpoint) == sum(endpoint in names for names in reached)
+            return bool(names) and all(map(is_local, names))
+        return all(is_local(peer[0]) or not self._bound.isdisjoint(_bound_names(peer)) for peer in dialled) and all(
+            is_local(endpoint) or accepted.count(endpoint) == sum(endpoint in names for names in reached)
             for endpoint in set(accepted)
         )
 
 
-def _is_inproc(endpoint: str) -> bool:
-    return endpoint.startswith("inproc:")
-
-
 def _bound_names(peer: Iterable[str]) -> set[str]:
     """The endpoints one of which is bound here if a connection to *peer* ends here."""
-    names = set(peer)
-    for address in peer:
-        host, _, port = address.rpartition(":")
-        if host in _LOOPBACK:
-            names.update(f"{one}:{port}" for one in _EVERYWHERE)
-    return names
+    return {endpoint for address in peer for endpoint in bindings_of(address)}

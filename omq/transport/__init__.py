@@ -78,6 +78,17 @@ def transport_of(endpoint: Endpoint) -> Transport[Any]:
     return TRANSPORTS[endpoint.scheme]
 
 
+def bindings_of(address: str) -> tuple[str, ...]:
+    """The endpoints one of which is bound on this machine where a connection to *address* leads there."""
+    transport = TRANSPORTS.get(address.partition("://")[0])
+    return (address,) if transport is None else transport.bindings_of(address)
+
+
+def is_local(address: str) -> bool:
+    """Whether an endpoint is a name within a context."""
+    return isinstance(TRANSPORTS.get(address.partition("://")[0]), LocalTransport)
+
+
 def local_endpoint(name: str) -> str:
     """The endpoint of a name within the context: for what the library itself finds there."""
     return str(InprocEndpoint(name))
@@ -94,6 +105,8 @@ __all__ = [
     "StreamTransport",
     "TRANSPORTS",
     "Transport",
+    "bindings_of",
+    "is_local",
     "local_endpoint",
     "parse_endpoint",
     "refusal",

@@ -119,6 +119,10 @@ class Transport(ABC, Generic[EndpointT]):
             ValueError: It means nothing, or nothing for this use; its text says why.
         """
 
+    def bindings_of(self, address: str) -> tuple[str, ...]:
+        """The endpoints one of which is bound on this machine where a connection to *address* leads there."""
+        return (address,)
+
 
 class LocalTransport(Transport[EndpointT]):
     """Joins sockets of one context: an endpoint is a name there, and nothing is opened for it."""

@@ -43,6 +43,8 @@ _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing res
 _PORT_ATTEMPTS: Final = 16
 #: The errors of an address that the machine does not have: tolerable while the name has others.
 _NOT_HERE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
+_EVERYWHERE: Final = ("tcp://0.0.0.0", "tcp://[::]")
+_LOOPBACK: Final = ("tcp://127.0.0.1", "tcp://[::1]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +83,10 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 
     def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
         return _parse(rest, bind)
+
+    def bindings_of(self, address: str) -> tuple[str, ...]:
+        host, _, port = address.rpartition(":")
+        return (address, *(f"{one}:{port}" for one in _EVERYWHERE)) if host in _LOOPBACK else (address,)
 
     def listen(self, endpoint: TcpEndpoint, options: Options) -> Listening:
         return Listening(*listen(endpoint, options))
