@@ -261,18 +261,21 @@ def save_certificate(
         The paths of the public and of the secret file, which nobody but the owner may read (mode 0600).
 
     Raises:
-        UsageError: The key is none, or the metadata have no place in such a file.
+        UsageError: The key is none, the metadata have no place in such a file, or the path cannot be encoded.
+        TypeError: The path is not a path, or the metadata are not str.
     """
+    open_path = file_path(path)
     secret = _own(secret_key)
     public = z85.encode(secret.public()).decode("ascii")
     head = ["metadata"]
     for name, value in (metadata or {}).items():
-        if not _NAME.fullmatch(name) or set(value) & set('"\r\n'):
-            raise UsageError(f"{name!r} = {value!r} has no place in a certificate: no quotes, no line ends")
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise TypeError(f"metadata: must be a mapping of str to str, not {name!r} = {value!r}")
+        if not _NAME.fullmatch(name) or set(value) & set('"\r\n') or not _encodes(value):
+            raise UsageError(f"{name!r} = {value!r} has no place in a certificate: no quotes, no line ends, only UTF-8")
         head.append(f'    {name} = "{value}"')
     keys = ["curve", f'    public-key = "{public}"']
     hidden = [f'    secret-key = "{z85.encode(secret.reveal()).decode("ascii")}"']
-    open_path = os.fspath(path)
     _write(open_path, 0o644, ["#   ZeroMQ CURVE Public Certificate", *head, *keys])
     _write(f"{open_path}_secret", 0o600, ["#   ZeroMQ CURVE **Secret** Certificate", *head, *keys, *hidden])
     return open_path, f"{open_path}_secret"
@@ -282,11 +285,13 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
     """Reads a certificate file: public or secret, ours, CZMQ's or pyzmq's.
 
     Raises:
-        UsageError: The file has no public key.
+        UsageError: The file has no public key, or the path cannot be encoded.
+        TypeError: The path is not a path; a descriptor is not taken for one.
         OSError: The file cannot be read.
     """
     section = ""
     found: dict[str, dict[str, str]] = {"curve": {}, "metadata": {}}
+    path = file_path(path)
     with open(path, encoding="utf-8") as file:
         for line in file:
             text = line.partition("#")[0] if '"' not in line else line
@@ -298,7 +303,7 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
                 found.setdefault(section, {})[match[1]] = match[2] if match[2] is not None else match[3]
     public, secret = found["curve"].get("public-key"), found["curve"].get("secret-key")
     if public is None:
-        raise UsageError(f"{os.fspath(path)} is no certificate: it has no public-key under curve")
+        raise UsageError(f"{path} is no certificate: it has no public-key under curve")
     _public(public, "public-key")
     # pyzmq writes an empty secret key, and CZMQ forty zeros, into files that have none.
     if not secret or secret == "0" * _KEY_TEXT:
@@ -322,6 +327,27 @@ def _write(path: str, mode: int, lines: list[str]) -> None:
     except BaseException:
         os.unlink(beside)
         raise
+
+
+def file_path(path: Any) -> str:
+    """The path of a file; `open` would take a number for a descriptor, and close it."""
+    if not isinstance(path, str | bytes | os.PathLike):
+        raise TypeError(f"path: must be a str or an os.PathLike, not {type(path).__name__}: {path!r}")
+    found = os.fsdecode(path)
+    try:
+        os.fsencode(found)
+    except UnicodeEncodeError:
+        raise UsageError(f"path: {found!r} cannot be encoded for the file system") from None
+    return found
+
+
+def _encodes(text: str) -> bool:
+    """Whether a text has a form in UTF-8: half of a surrogate pair has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _own(key: bytes | str) -> Secret:
@@ -348,6 +374,8 @@ def _public(key: bytes | str, name: str) -> bytes:
 
 
 def _credential(name: str, value: bytes | str) -> bytes:
+    if isinstance(value, str) and not _encodes(value):
+        raise UsageError(f"{name} cannot be encoded as UTF-8: it has half of a surrogate pair; give bytes instead")
     octets = value.encode() if isinstance(value, str) else value
     if not isinstance(octets, bytes) or len(octets) > plain.CREDENTIAL_LIMIT:
         what = f"{len(octets)} bytes" if isinstance(octets, bytes) else f"a {type(value).__name__}"

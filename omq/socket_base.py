@@ -221,7 +221,11 @@ class SocketBase:
         """The bound endpoints, resolved; none once the socket is closed.
 
         A socket whose `close` waits still listens, for peers that come for its messages, and still has its endpoints.
+
+        Raises:
+            StateError: The process has forked.
         """
+        self._refuse_in_child()
         return self._engine.endpoints.bound
 
     def drain(self) -> None:
@@ -332,12 +336,17 @@ class SocketBase:
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """A snapshot of the peers that have finished the handshake; none once the socket is closed."""
+        """A snapshot of the peers that have finished the handshake; none once the socket is closed.
+
+        Raises:
+            StateError: The process has forked.
+        """
+        self._refuse_in_child()
         return [snapshot(session) for session in self._engine.sessions]
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._engine.peer_count} peers"
-        return " ".join([f"<{type(self).__module__}.{type(self).__name__}", *self.endpoints, f"{state}>"])
+        return " ".join([f"<{type(self).__module__}.{type(self).__name__}", *self._engine.endpoints.bound, f"{state}>"])
 
 
 def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:

@@ -37,6 +37,7 @@ from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.broker.settings import SETTINGS, check_setting
 from omq.errors import UsageError
+from omq.security import file_path
 
 __all__ = ["Config", "ConfigError", "TopicSpec", "http_address", "parse_topic", "read_config", "topic_spec"]
 
@@ -252,7 +253,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
         ConfigError: It cannot be read, or something in it does not fit.
     """
     try:
-        with open(path, "rb") as file:
+        with open(file_path(path), "rb") as file:
             content = tomllib.load(file)
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None

@@ -113,7 +113,9 @@ class Authenticator:
                 answer = security.judge(question.credentials)
                 if inspect.isawaitable(answer):
                     answer = await answer
-            except Exception as error:
+            except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
+                raise
+            except BaseException as error:  # of any kind: nothing of the peer's is to be waited for in vain
                 # Its text may hold a password, and so may the frames of its traceback: neither is told.
                 log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))
                 return Verdict(b"500", f"the function that decides raised {type(error).__name__}")
@@ -234,7 +236,7 @@ def _who(question: Question, user_id: str | None) -> str:
     return f"the {'key' if question.mechanism == b'CURVE' else 'user'} {user_id!r}"
 
 
-def _where(error: Exception) -> str:
+def _where(error: BaseException) -> str:
     """The place where it was raised; nothing of the values there."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:

@@ -15,6 +15,7 @@ import zmq.auth
 
 import omq
 from omq._core.wire.crypto import Secret
+from omq.broker.config import read_config
 from omq.errors import UsageError
 from omq.zmtp import z85
 
@@ -104,6 +105,34 @@ def test_certificates_of_pyzmq_are_read(tmp_path: Path) -> None:
     assert omq.load_certificate(open_path).public_key == public
     found = omq.load_certificate(secret_path)
     assert (found.public_key, found.secret_key) == (public, secret)
+
+
+def test_a_number_is_not_taken_for_a_path_and_no_descriptor_is_closed(pair: tuple[bytes, bytes]) -> None:
+    descriptor = os.open(os.devnull, os.O_RDONLY)
+    for call in (
+        lambda: omq.load_certificate(descriptor),
+        lambda: omq.save_certificate(descriptor, pair[1]),
+        lambda: read_config(descriptor),
+    ):
+        with pytest.raises(TypeError, match=f"path: must be a str or an os.PathLike, not int: {descriptor}"):
+            call()
+    os.close(descriptor)  # which is still open
+
+
+HALF = "\ud800"  # of a surrogate pair: no codec takes it
+
+
+def test_text_that_cannot_be_encoded_is_refused_by_name(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:
+    for what, call in {
+        "username cannot be encoded": lambda: omq.PlainClient(HALF, "x"),
+        "password cannot be encoded": lambda: omq.PlainClient("x", HALF),
+        "path: .* cannot be encoded": lambda: omq.load_certificate(HALF),
+        "path: .* cannot be encoded for": lambda: omq.save_certificate(HALF, pair[1]),
+        "'name' = .* has no place": lambda: omq.save_certificate(tmp_path / "me", pair[1], {"name": HALF}),
+    }.items():
+        with pytest.raises(omq.UsageError, match=what):
+            call()
+    assert not list(tmp_path.iterdir())
 
 
 def test_certificates_of_czmq_are_read(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:

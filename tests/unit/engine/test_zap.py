@@ -109,6 +109,20 @@ async def test_a_function_that_raises_lets_nobody_in_and_tells_no_secret(caplog:
     assert "word" not in caplog.text.replace("password", "")
 
 
+async def test_a_function_that_raises_beyond_exception_is_logged_and_lets_nobody_in(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    class Abort(BaseException):
+        pass
+
+    async def check(username: bytes, password: bytes) -> bool:
+        raise Abort(password)
+
+    event = await outcome(PLAIN, security=omq.PlainServer(check))
+    assert event.category is HandshakeFailure.AUTHENTICATION
+    assert "authentication raised Abort" in caplog.text
+
+
 async def test_keys_in_every_form_in_a_set_that_changes() -> None:
     from omq.zmtp import z85
 
