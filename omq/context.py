@@ -224,7 +224,7 @@ class Context:
         sockets = [*self._sockets, *self._guests, *tuple(self._orphans)]
         return [socket._engine for socket in sockets if hasattr(socket, "_engine")]
 
-    def _begin_exit(self) -> list[tuple[Engine, float | None]]:
+    def _begin_exit(self, guests: list[Guest]) -> list[tuple[Engine, float | None]]:
         """The interpreter ends: begins to close the sockets. Gives those without a loop, and the linger of each."""
         for socket in (*self._sockets, *tuple(self._orphans)):
             socket.report_at_once()
@@ -233,7 +233,7 @@ class Context:
                 if socket._engine.has_loop:  # else it may be in its first bind, and `term` ends it
                     socket.begin_close(UNSET)
         left: list[tuple[Engine, float | None]] = []
-        for guest in self._guests:
+        for guest in guests:
             with contextlib.suppress(Exception):
                 engine = guest.end_with_interpreter()
                 if engine is not None:
@@ -310,11 +310,13 @@ def _at_exit() -> None:
     """Closes what is open, with its linger, and says what it waits for."""
     _end_daemons()
     contexts = [context for context in Context._all if not context.fork_guard.stale]
+    # First: daemon threads go on making sockets, and one whose peers were not looked for would be waited for.
+    guests = [list(context._guests) for context in contexts]
     last_peers = LastPeers()
     last_peers.look(engine for context in contexts for engine in context._engines)
     # Of all contexts at once: what waits in the connection of one that reads no more is to go to others.
-    left = [one for context in contexts for one in context._begin_exit()]
-    last_peers.look(engine for context in contexts for engine in context._engines)  # daemon threads make some meanwhile
+    left = [one for context, own in zip(contexts, guests, strict=True) for one in context._begin_exit(own)]
+    last_peers.look(engine for context in contexts for engine in context._engines)
     if left:
         see_off(left)
     for context in contexts:
