@@ -280,6 +280,8 @@ class CallerDriver:
             self._give_way()
         else:
             core.dispatch()
+            if self.poller.relieved:
+                self._give_way()
 
     def _give_way(self) -> None:
         """A caller does the work: the loop ceases to watch."""

@@ -40,8 +40,6 @@ cdef class WatchedSet:
     # The thread's alone.
     cdef Mode _mode
     cdef long long _due              # nanoseconds on the monotonic clock, when to look at it; NEVER: after an event
-    cdef long long _rest             # nanoseconds that the next rest lasts
-    cdef long long _armed            # likewise on the clock, when it last became quiet
     cdef long long _seen             # `_serves` when it fired, or a while ago
     cdef long long _seen_at          # likewise on the clock, when that was
     cdef bint _contended             # another thread was reading one of its connections at the last look
@@ -60,7 +58,7 @@ cdef class Background:
     cdef int _wake                   # eventfd, owned: the thread is to look at what it has to do
     cdef Budget _budget
     cdef public long long grace_ns   # nanoseconds that an event may stand before the owner is taken to be away
-    cdef public long long rest_ns    # nanoseconds of the first rest after the owner came, each further one is twice as long
+    cdef public long long rest_ns    # nanoseconds for which a set is let alone after its owner came
     cdef unsigned char *_view        # memory for bytes that are looked at; the thread's
     cdef pthread_mutex_t _mutex      # guards the following fields; no other lock is taken under it
     cdef PointerArray _sets          # WatchedSets by slot; NULL where one is free

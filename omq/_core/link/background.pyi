@@ -3,7 +3,7 @@ class Background:
 
     Attributes:
         grace_ns: Nanoseconds that an event may stand before the owner is taken to be away. For tests.
-        rest_ns: Nanoseconds of the first rest after the owner came; each further one is twice as long. For tests.
+        rest_ns: Nanoseconds for which a set is let alone after its owner came. For tests.
     """
 
     grace_ns: int

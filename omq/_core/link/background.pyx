@@ -76,10 +76,8 @@ cdef enum:
     ROUNDS = 16               # times that one set is asked for more of them in a row
     GRACE_NS = 10000000       # see Background.grace_ns
     REST_NS = 20000000        # see Background.rest_ns
-    LONGEST_REST = 4          # times that long: the longest rest
     AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
     CONTENDED_NS = 1000000    # likewise, where another thread was reading
-    CALM_NS = 1000000000      # nanoseconds without an event after which the next rest is the first again
     MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
     PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up
     FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
@@ -252,8 +250,6 @@ cdef class Background:
         self._serial += 1
         watched._serial = self._serial or 1
         watched._due = NEVER
-        watched._rest = self.rest_ns
-        watched._armed = now_ns()
         event.events = EPOLLIN | EPOLLONESHOT
         event.data.u64 = <unsigned long long>watched._serial << 32 | <unsigned long long>slot
         if epoll_ctl(self._epoll, EPOLL_CTL_ADD, fd, &event) == 0:
@@ -401,8 +397,6 @@ cdef class Background:
         watched = self._sets.entries[slot] if slot < self._sets.count else NULL
         if watched != NULL and (<WatchedSet>watched)._serial == number >> 32:
             if (<WatchedSet>watched)._mode == QUIET:
-                if now - (<WatchedSet>watched)._armed > CALM_NS:
-                    (<WatchedSet>watched)._rest = self.rest_ns
                 (<WatchedSet>watched)._mode = FIRED
                 (<WatchedSet>watched)._seen = load(&(<WatchedSet>watched)._serves)
                 (<WatchedSet>watched)._due = now + self.grace_ns
@@ -444,15 +438,12 @@ cdef class Background:
         cdef bint served = serves != (<WatchedSet>watched)._seen
         cdef Py_ssize_t moved
         if (<WatchedSet>watched)._mode == RESTING:
-            (<WatchedSet>watched)._armed = now
             self._set_mode(watched, QUIET, NEVER)
         elif served or ((<WatchedSet>watched)._mode == FIRED and not omq_is_readable((<WatchedSet>watched).fd)):
-            self._set_mode(watched, RESTING, now + (<WatchedSet>watched)._rest)
-            (<WatchedSet>watched)._rest = min(2 * (<WatchedSet>watched)._rest, LONGEST_REST * self.rest_ns)
+            self._set_mode(watched, RESTING, now + self.rest_ns)
         else:
             if (<WatchedSet>watched)._mode == FIRED:
                 self._set_mode(watched, AWAY, NEVER)
-                (<WatchedSet>watched)._rest = self.rest_ns
             if now - (<WatchedSet>watched)._seen_at > self.grace_ns:
                 (<WatchedSet>watched)._seen, (<WatchedSet>watched)._seen_at = serves, now
             moved = self._serve(watched, now)

@@ -13,6 +13,10 @@ class Poller:
     def fd(self) -> int:
         """The epoll descriptor, readable while an event waits; -1 once closed."""
 
+    @property
+    def relieved(self) -> bool:
+        """Whether the background thread reads and writes here, as the owner is away."""
+
     def dispatch(self) -> None:
         """Handles events that are ready, without waiting, then runs the calls that those woke."""
 
