@@ -55,6 +55,8 @@ _ANSWERS: Final = {
 _REMOVING: Final = {protocol.DELETE, protocol.FORGET}
 #: Acknowledgements of a share after which a flush tells how many of them need not be kept in mind any more.
 _UNSURE: Final = 16_384
+#: Requests that the broker may keep until there is room for what they publish.
+_STORED_LATER: Final = {protocol.APPEND, protocol.COMMIT}
 #: What has no meaning in another connection.
 _MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
 
@@ -319,9 +321,12 @@ class ClientCore:
         if request.feed is not None:
             self.cancel(request.feed)
         elif not request.done:
+            waits = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
             self._come_to_nothing(request)
-            self.out = deque(message for message in self.out if message[1] != request.tag)
+            self.out = deque(one for one in self.out if one[1] != request.tag or one[0] == protocol.CANCEL)
+            if waits and self.state is State.UP and request.command in _STORED_LATER:
+                self._say(protocol.CANCEL, request.tag)  # where the topic is full it waits in the broker for room
 
     def give_up_since(self, mark: bytes) -> None:
         """Gives up what was asked after a `mark`."""

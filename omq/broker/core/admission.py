@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from omq.broker.core.rate_limit import RateLimit
-from omq.broker.errors import BrokerError, Busy, StoreFull
+from omq.broker.errors import BrokerError, Busy, StoreFull, WrongState
 
 log = logging.getLogger("omq.broker")
 
@@ -52,7 +52,7 @@ class Publication:
         submit: Hands them to the store.
         refuse: Answers with an error.
         probe: Asks the store whether they were published before, which answers them; `None` where that cannot be known.
-        alive: Returns whether a client waits for the answer.
+        alive: Returns whether a client waits for the answer. Else it is refused, unless the store has it by then.
         reserves: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
     """
 
@@ -175,7 +175,7 @@ class Admission:
             if one.alive():
                 self._submit(one)  # a topic that was deleted is told by the store
             else:
-                one.release()
+                self._give_up(one)
 
     def end(self, error: BrokerError | None) -> None:
         """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
@@ -190,6 +190,10 @@ class Admission:
             self._submitted += one.count
             self._submitted_bytes += one.size
         one.submit()
+
+    def _give_up(self, one: Publication) -> None:
+        one.refuse(WrongState(f"given up by its publisher before topic {self._topic.name!r} had room"))
+        one.release()
 
     def _forget(self, one: Publication) -> None:
         self._held.remove(one)
@@ -244,6 +248,6 @@ class Admission:
         self._topic.refresh()
         for one in [one for one in self._held if not one.alive()]:
             self._forget(one)
-            one.release()
+            self._give_up(one)
         self.go_on()
         self._watch()

@@ -100,6 +100,8 @@ class RoundRobinTopic(Topic):
         """A share has ended."""
         self._shares.pop(share, None)
         self._hungry.pop(share, None)
+        if self._hungry:  # it may have come before those
+            self._turns.ready(self)
 
     @property
     def readers(self) -> int:
@@ -360,7 +362,10 @@ class RoundRobinTopic(Topic):
 
     def _next_share(self) -> Share | None:
         """The share whose turn it is; it goes behind the others."""
+        now = asyncio.get_running_loop().time()
         for share in tuple(self._hungry):
+            if share.passed_over_until > now and any(one.passed_over_until <= now for one in self._shares):
+                continue  # it hangs, and would only hold the messages back from those that do not
             del self._hungry[share]
             if share.credit > 0 and share.sink.room() > 0:
                 self._hungry[share] = None

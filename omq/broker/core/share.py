@@ -12,6 +12,8 @@ from omq.broker.core.sink import Sink
 
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
+#: The longest time without messages of a consumer that hangs next to others, in times of its `ack_timeout`.
+_MAX_BACKOFF_TIMEOUTS: Final = 64
 
 
 class SharedTopic(Protocol):
@@ -51,21 +53,26 @@ class Share:
         credit: Messages that it takes more.
         flight: What it has and did not acknowledge.
         active: It has not ended.
+        passed_over_until: Others come first until then: it hangs.
     """
 
     __slots__ = (
+        "_backoff",
         "_hung_until",
         "_leases",
         "_loop",
         "_many_overdue",
         "_overdue",
         "_reached",
+        "_signed",
+        "_timeouts",
         "_timer",
         "_withheld",
         "active",
         "credit",
         "flight",
         "last",
+        "passed_over_until",
         "sink",
         "topic",
     )
@@ -88,6 +95,10 @@ class Share:
         self._loop = loop
         self._leases = Leases(ack_timeout)
         self._timer: asyncio.TimerHandle | None = None
+        self.passed_over_until = 0.0
+        self._signed = loop.time()  # when it has last shown that it lives
+        self._timeouts = 0  # deadlines in a row that have passed without such a sign
+        self._backoff: asyncio.TimerHandle | None = None
 
     def more(self, messages: int) -> None:
         """Gives credit for `messages` more; with 0, the sink has room again."""
@@ -192,8 +203,10 @@ class Share:
             pieces: What it has reached now.
             keeps: It holds them still.
         """
+        self._signed = self._loop.time()
+        self._timeouts, self.passed_over_until = 0, 0.0
         if pieces:
-            self._leases.sign(*min((piece.order, piece.first) for piece in pieces), self._loop.time())
+            self._leases.sign(*min((piece.order, piece.first) for piece in pieces), self._signed)
         messages = 0 if keeps else sum(piece.last - piece.first + 1 for piece in pieces)
         messages += self._withheld
         self._withheld = 0
@@ -213,9 +226,10 @@ class Share:
         if not self.active:
             return
         self.active = False
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
+        for timer in (self._timer, self._backoff):
+            if timer is not None:
+                timer.cancel()
+        self._timer = self._backoff = None
         self.topic.left(self)
         for piece, begun in self._attempted(self.flight.take_all()):
             if begun:
@@ -255,8 +269,21 @@ class Share:
         if (following := self._leases.next) is not None:
             self._timer = self._loop.call_at(following[0], self._expire)
 
+    def _back_off(self) -> None:
+        """Lets other consumers come first for a while, which doubles each time, after a deadline without any sign."""
+        now = self._loop.time()
+        if now - self._signed < self._leases.timeout * 0.9:  # timers are not exact
+            return
+        self._timeouts += 1
+        self.passed_over_until = now + self._leases.timeout * min(2**self._timeouts, _MAX_BACKOFF_TIMEOUTS)
+        if self._backoff is not None:
+            self._backoff.cancel()
+        self._backoff = self._loop.call_at(self.passed_over_until, self.more, 0)
+
     def _lose(self, pieces: list[Piece]) -> None:
         """The time of these is up."""
+        if pieces:
+            self._back_off()
         for piece in pieces:
             # A consumer that hangs would else be given the same ones for ever.
             self._withheld += piece.last - piece.first + 1

@@ -7,6 +7,7 @@ import base64
 import hashlib
 import logging
 import re
+from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import Any, ClassVar, Final, Protocol, TypeAlias
 
@@ -107,6 +108,8 @@ class Session:
         self._outlet = outlet
         self._client: str | None = None  # its id, once it has said HELLO
         self._waiting = 0  # bytes of its messages that are not answered
+        self._publishing: Counter[bytes] = Counter()  # publications and commits that are not answered, by their tags
+        self._given_up: set[bytes] = set()  # tags of those that are not to be stored any more
         self._order = Order()
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
@@ -369,6 +372,7 @@ class Session:
 
         def stored(first: int, error: BrokerError | None) -> None:
             self._waiting -= size
+            self._published(tag)
             if error is not None:
                 if settled and isinstance(error, Busy):  # a full topic keeps no more of what waits for room
                     self._order.note(producer, sequence)
@@ -382,7 +386,8 @@ class Session:
             self._order.take(self._take, size, producer, sequence, settled)
         else:
             self._take(size)
-        topic.append(records, count, stored, producer, sequence, settled, self._is_alive)
+        self._publishing[tag] += 1
+        topic.append(records, count, stored, producer, sequence, settled, lambda: self._waits_for(tag))
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
@@ -409,6 +414,7 @@ class Session:
         self.broker.check_waiting(0)
 
         def committed(write: CommitStages) -> None:
+            self._published(tag)
             if write.error is not None:
                 self.fail(tag, self._unstaged(write.error))
                 return
@@ -427,10 +433,20 @@ class Session:
             # It was asked when they were staged: that may be long ago.
             return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
-        self.broker.commit(commit, stages, may, committed, self._is_alive)
+        self._publishing[tag] += 1
+        self.broker.commit(commit, stages, may, committed, lambda: self._waits_for(tag))
 
-    def _is_alive(self) -> bool:
-        return self.alive
+    def _waits_for(self, tag: bytes) -> bool:
+        """Returns whether the client waits for what it publishes under a tag."""
+        return self.alive and tag not in self._given_up
+
+    def _published(self, tag: bytes) -> None:
+        """A publication or a commit is answered."""
+        if self._publishing[tag] > 1:
+            self._publishing[tag] -= 1
+        else:
+            del self._publishing[tag]
+            self._given_up.discard(tag)
 
     def _unstaged(self, error: BaseException) -> BrokerError:
         """Why nothing was done with a stage, which the client knows by its own name."""
@@ -582,6 +598,8 @@ class Session:
         held = self.tags.pop(tag, None)
         if held is not None:
             held.end()
+        elif tag in self._publishing:
+            self._given_up.add(tag)
         self.put((p.CANCELLED, tag))
 
     # ------------------------------------------------------------------ reading

@@ -1013,13 +1013,15 @@ def test_publishers_of_a_full_topic_wait_within_their_timeout(twin, client, serv
     twin.wait(client.publish_many(jobs, [b"a", b"b"]))
     hasty = twin.Client(server.endpoints["zmtp"], timeout=0.3)
     with pytest.raises(BrokerTimeout):
-        twin.wait(hasty.publish(jobs, b"c"))
-    twin.wait(hasty.close())
+        twin.wait(hasty.publish(jobs, b"given up"))
+    bodies = []
     with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as worker, worker.consume(jobs) as consumer:
 
         def work() -> None:
             for _ in range(20):
-                consumer.recv(timeout=20.0).ack()
+                job = consumer.recv(timeout=20.0)
+                bodies.append(job.body)
+                job.ack()
                 time.sleep(0.005)
 
         working = threading.Thread(target=work)
@@ -1029,6 +1031,8 @@ def test_publishers_of_a_full_topic_wait_within_their_timeout(twin, client, serv
         working.join(20)
         assert not working.is_alive()
     assert ids == sorted(set(ids))
+    assert b"given up" not in bodies
+    twin.wait(hasty.close())
 
 
 def test_a_job_that_fails_lets_others_pass(twin, client, jobs_with):

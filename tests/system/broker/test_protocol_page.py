@@ -379,6 +379,24 @@ def test_a_full_topic(client, other, topic, overflow):
         assert [id for id, *_ in other.jobs(b"c", 3)] == [2, 3, 4]
 
 
+def test_what_waits_for_room_can_be_given_up(client, other):
+    client.create(
+        "given up", delivery="round-robin", persistence="weak", settings={"max_messages": 3, "overflow": "block"}
+    )
+    assert client.append(b"given up", *ABC) == 1
+    client.say(b"PUBLISH", b"p", b"given up", b"no")
+    client.say(b"PUBLISH", b"q", b"given up", b"yes")
+    assert client.silent()
+    client.say(b"CANCEL", b"p")
+    assert client.answer(b"p") == [b"CANCELLED", b"p"]
+    assert client.answer(b"p")[:3] == [b"ERROR", b"p", b"state"]
+    consume(other, b"c", b"given up")
+    assert len(other.jobs(b"c", 3)) == 3
+    other.say(b"ACK", b"c", 1, 3)
+    assert client.answer(b"q") == [b"PUBLISHED", b"q", u64(4)]
+    assert other.jobs(b"c", 1) == [(4, b"yes", 1)]
+
+
 def test_dead_letters(client, topic):
     client.create("again", delivery="round-robin", persistence="weak", settings={"max_deliveries": 2})
     client.append(b"again", record(b"bad", b"key", {"h": b"v"}))

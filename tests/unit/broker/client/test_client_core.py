@@ -792,6 +792,15 @@ def test_what_is_given_up_is_not_asked_for_again():
     assert said(core) == []
 
 
+def test_what_may_wait_for_room_is_withdrawn_once_it_is_given_up():
+    core = ready()
+    one, two = core.append("t", b"1"), core.request(protocol.TOPICS)
+    said(core)
+    for request in (one, two, one):
+        core.give_up(request)
+    assert list(core.out) == [[protocol.CANCEL, one.tag]]
+
+
 def test_what_a_busy_broker_refused_is_asked_for_once_in_the_next_connection():
     core = ready()
     one = core.append("t", b"1")

@@ -675,6 +675,46 @@ async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
         assert dict(zip(other.ids, other.counts, strict=True))[1] == 2
 
 
+async def test_a_consumer_that_hangs_next_to_another_gets_ever_less():
+    """Each timeout costs a message an attempt: a consumer with much credit is tried ever more rarely."""
+    async with core() as broker:
+        topic = await prepared(broker, count=0, retry_delay=0)
+        hung, healthy = Taker(), Taker()
+        share = broker.consume(topic, hung, ack_timeout=0.02, credit=100_000)
+        other = broker.consume(topic, healthy, credit=100)
+        done = 0
+        for number in range(200):
+            await append(broker, topic, [b"%d" % number])
+            await asyncio.sleep(0.005)
+            for id in healthy.ids[done:]:
+                other.ack([(id, id)])
+            done = len(healthy.ids)
+        assert 2 <= sum(count > 1 for count in healthy.counts) <= 8  # a second has 50 timeouts
+
+        share.ack([(hung.ids[0], hung.ids[0])])  # it lives
+        before = len(hung.got)
+        await append(broker, topic, [b"x", b"y"])
+        await until(lambda: len(hung.got) > before)
+
+
+async def test_a_consumer_that_hangs_gets_what_nobody_else_takes():
+    async with core() as broker:
+        topic = await prepared(broker, count=1, retry_delay=0)
+        hung = Taker()
+        share = broker.consume(topic, hung, ack_timeout=0.02, credit=100)
+        await until(lambda: len(hung.got) == 3)
+        share.ack([(1, 1)])
+
+        other = broker.consume(topic, Taker(), credit=0)
+        await append(broker, topic, [b"x"])
+        await until(lambda: share.passed_over_until)
+        before = len(hung.got)
+        await quiet(broker)
+        assert len(hung.got) == before  # the other one may have credit soon
+        other.end()
+        await until(lambda: len(hung.got) > before)
+
+
 @pytest.mark.parametrize("reached", ["nothing", "acknowledged", "in progress"])
 async def test_a_consumer_that_dies_is_charged_for_what_it_had_begun(reached):
     async with core() as broker:
