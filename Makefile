@@ -24,7 +24,7 @@ PIP := $(PY) -m pip --require-virtualenv install --quiet
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: help demo demo-broker demo-goby demo-pzq demo-spark test test-all test-faults test-pythons lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz protobuf clean
+.PHONY: help demo demo-broker demo-goby demo-pzq demo-spark test test-all test-faults test-pythons test-lowest lint bench bench-broker soak test-sanitize test-races test-debug coverage fuzz protobuf clean
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
@@ -48,9 +48,17 @@ test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds chec
 	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
 	( $(call lint-and-pytest,not slow and not fault) ) && test $$checked = 0
 
-test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests and more examples, then every other Python that is here
+test-all: $(VENV)/.test $(VENV)/.core  ## the same with the slow tests and more examples, then other Pythons, then the lowest dependencies
 	@$(call lint-and-pytest,not fault,--hypothesis-profile=long)
 	@$(MAKE) --no-print-directory test-pythons
+	@$(MAKE) --no-print-directory test-lowest
+
+# In a copy of the tree with an environment of its own, which stays for the next time.
+test-lowest: $(VENV)/.test  ## make test with the lowest version of each dependency that pyproject.toml allows
+	@mkdir -p build/lowest && \
+	tar -cf - --exclude='*.so' --exclude='omq/_core/*.c' --exclude='__pycache__' $(COPIED) | tar -xf - -C build/lowest && \
+	$(PY) .ci/lowest_versions.py > build/lowest/constraints.txt && cat build/lowest/constraints.txt && \
+	PIP_CONSTRAINT="$(CURDIR)/build/lowest/constraints.txt" $(MAKE) --no-print-directory -C build/lowest test
 
 # Each in a copy of the tree with an environment of its own, which stay for the next time.
 test-pythons: $(VENV)/.test  ## make test with every other Python that is installed (3.11 or newer)

@@ -20,6 +20,7 @@ from prometheus_client.exposition import choose_encoder
 from omq.broker.config import http_address
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import registry
+from omq.broker.http.query import Changes, Query
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import view
 from omq.errors import BindError
@@ -61,6 +62,7 @@ class HttpDoor:
         self._cost = 0.0  # seconds that the last answer with all topics has taken
         self._until = 0.0  # how long the last look at all topics serves, on the loop's clock
         self._rates = Rates(stats())
+        self._changes = Changes()
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
         self._page = page.encode()
         self._policy = _policy(page)
@@ -157,12 +159,28 @@ class HttpDoor:
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
 
     async def _get_topics(self, request: web.Request) -> web.Response:
+        try:
+            query = Query.parse(request.query)
+        except ValueError as error:
+            return web.Response(status=400, text=f"{error}\n")
         began = time.perf_counter()
         stats = await self._collect()
-        refresh = self._cost * REFRESH_FACTOR
-        body = await _aside(stats, lambda: _json({**view(stats, self._rates), "refresh": round(refresh, 1)}))
+        refresh = round(self._cost * REFRESH_FACTOR, 1)
+        body = await _aside(stats, lambda: self._encode({**view(stats, self._rates, query), "refresh": refresh}, query))
         self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")
+
+    def _encode(self, told: dict[str, Any], query: Query) -> bytes:
+        """Encodes what is shown, one topic after the other: a single call would keep the GIL for all of them."""
+        encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+        topics = {topic["id"]: encode(topic) for topic in told.pop("topics")}
+        since = self._changes.since(query.since)
+        told["revision"], numbers = self._changes.note(topics, told["count"])
+        told["since"] = None if since is None else query.since
+        if since is not None:
+            told["ids"] = list(topics)
+            topics = {id: text for id, text in topics.items() if numbers[id] > since}
+        return f'{encode(told)[:-1]},"topics":[{",".join(topics.values())}]}}'.encode()
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         stats = await self._collect()
@@ -181,13 +199,6 @@ class HttpDoor:
 async def _aside(stats: BrokerStats, work: Callable[[], T]) -> T:
     """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
     return work() if len(stats["topics"]) <= MANY else await in_yielding_thread(work)
-
-
-def _json(told: dict[str, Any]) -> bytes:
-    """Encodes what is shown, one topic after the other: a single call would keep the GIL for all of them."""
-    topics = told.pop("topics")
-    encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-    return f'{encode(told)[:-1]},"topics":[{",".join(map(encode, topics))}]}}'.encode()
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):

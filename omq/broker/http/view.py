@@ -5,13 +5,21 @@ from __future__ import annotations
 from typing import Any
 
 from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
+from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
 
 __all__ = ["lag_of", "view"]
 
 
-def view(stats: BrokerStats, rates: Rates) -> dict[str, Any]:
-    """What is shown, ready for JSON; topics stand in the order of their names."""
+def view(stats: BrokerStats, rates: Rates, query: Query | None = None) -> dict[str, Any]:
+    """Returns what is shown, ready for JSON; topics stand in the order of their names.
+
+    Args:
+        stats: The counters.
+        rates: How fast they grow.
+        query: Which topics are shown; `None`: all. Rates and sizes are of all in any case.
+    """
+    selection = (query or Query()).select(stats["topics"])
     by_id = rates.of(stats["topics"], stats["uptime"])
     total = [sum(column) for column in zip(*by_id.values(), strict=True)] or [0.0] * 4
     return {
@@ -24,7 +32,10 @@ def view(stats: BrokerStats, rates: Rates) -> dict[str, Any]:
         },
         "rates": dict(zip(("messages_in", "bytes_in", "messages_out", "bytes_out"), total, strict=True)),
         "store": _store(stats["store"], rates, stats),
-        "topics": [_topic(topic, by_id[topic["id"]]) for topic in sorted(stats["topics"], key=lambda one: one["name"])],
+        "count": len(stats["topics"]),
+        "matching": selection.matching,
+        "next": selection.next,
+        "topics": [_topic(topic, by_id[topic["id"]]) for topic in selection.topics],
     }
 
 

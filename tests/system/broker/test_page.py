@@ -133,6 +133,29 @@ def test_the_page_refreshes_itself_and_leaves_open_what_is_open(look: Callable[.
     until(lambda: window.text("#title") == "Topics (1)")
 
 
+def test_the_page_asks_for_what_is_new_only(look: Callable[..., Browser], stage: Stage) -> None:
+    others = [topic(f"t{number}", number) for number in range(1, 21)]
+    window = look(*others)
+    window.run("""
+        const ask = fetch;
+        window.got = [];
+        window.fetch = async (...what) => {
+          const answer = await ask(...what);
+          window.got.push((await answer.clone().json()).topics.length);
+          return answer;
+        };
+    """)
+    until(lambda: window.run("return window.got.includes(0)"), "topics that are the same are sent again")
+    stage.stats = statistics(*others[:4], topic("t5", 5, last=7000), *others[5:])
+    until(lambda: "11 \u2013 7,000" in window.text("#topics"), "no refresh")
+    assert max(window.run("return window.got")) == 1
+    stage.stop()
+    stage.start(stage.url.removeprefix("http://"))
+    stage.stats = statistics(topic("a", 99), *others[:4], *others[5:])
+    until(lambda: "Topics (20)" in window.text("#title") and "t5" not in window.text("#topics").split())
+    assert window.run("return document.querySelectorAll('details').length") == 20
+
+
 def test_a_hostile_name_is_text(look: Callable[..., Browser]) -> None:
     hostile = topic(
         HOSTILE,
@@ -258,9 +281,9 @@ def test_many_topics_can_be_filtered(look: Callable[..., Browser]) -> None:
     window = look(*(topic(f"topic.{number:04}", number) for number in range(1, 1001)))
     assert window.text("#title") == "Topics (1,000), the first 500 shown"
     window.run("const f = document.getElementById('filter'); f.value = '.09'; f.dispatchEvent(new Event('input'))")
-    assert window.text("#title") == "Topics (1,000), 100 fit"
+    until(lambda: window.text("#title") == "Topics (1,000), 100 fit")
     assert window.run("return document.querySelectorAll('details').length") == 100
     began = time.monotonic()
     window.run("const f = document.getElementById('filter'); f.value = 'none'; f.dispatchEvent(new Event('input'))")
-    assert "No topic has that" in window.text("#empty")
+    until(lambda: "No topic has that" in window.text("#empty"))
     assert time.monotonic() - began < 5

@@ -8,6 +8,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from typing import Any
 
 import aiohttp
 import pytest
@@ -233,6 +234,73 @@ async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
         await door.close()
     assert told[0] == 0
     assert 4 <= told[1] < 30
+
+
+async def told(session: aiohttp.ClientSession, url: str, **query: str) -> dict[str, Any]:
+    async with session.get(f"{url}/topics.json", params=query) as answer:
+        assert answer.status == 200, await answer.text()
+        return dict(await answer.json())
+
+
+async def test_topics_come_in_parts_by_their_names() -> None:
+    stats = statistics(*(topic(f"T{number:03}", number) for number in range(250, 0, -1)), topic("other", 999))
+    async with served(stats) as (url, session):
+        names, after, parts = [], {}, 0
+        while True:
+            part = await told(session, url, limit="100", match="t", **after)
+            assert (part["count"], part["matching"]) == (251, 251)
+            names += [one["name"] for one in part["topics"]]
+            parts += 1
+            if part["next"] is None:
+                break
+            after = {"after": part["next"]}
+        assert parts == 3
+        assert names == [f"T{number:03}" for number in range(1, 251)] + ["other"]
+
+        part = await told(session, url, match="t02", limit="1000")
+        assert [one["name"] for one in part["topics"]] == [f"T02{digit}" for digit in range(10)]
+        assert (part["count"], part["matching"], part["next"]) == (251, 10, None)
+        assert (await told(session, url, after="zzz"))["topics"] == []
+
+
+@pytest.mark.parametrize(
+    ("query", "text"),
+    [
+        ({"limit": "0"}, "limit='0': must be a number of topics, at least 1"),
+        ({"limit": "ten"}, "limit='ten'"),
+        ({"limit": "-1"}, "limit='-1'"),
+        ({"limit": "\u0663"}, "limit="),
+        ({"limti": "5"}, "'limti' is not a parameter; there are match, after, limit, since"),
+    ],
+)
+async def test_a_query_that_means_nothing_is_refused_by_name(query: dict[str, str], text: str) -> None:
+    async with (
+        served(statistics(topic("a", 1))) as (url, session),
+        session.get(f"{url}/topics.json", params=query) as answer,
+    ):
+        assert answer.status == 400
+        assert text in await answer.text()
+
+
+async def test_what_has_not_changed_since_an_answer_is_left_out() -> None:
+    stats = statistics(topic("a", 1), topic("b", 2), topic("c", 3))
+    async with served(stats) as (url, session):
+        first = await told(session, url)
+        assert [one["id"] for one in first["topics"]] == [1, 2, 3]
+        assert first["since"] is None
+        same = await told(session, url, since=first["revision"])
+        assert (same["since"], same["ids"], same["topics"]) == (first["revision"], [1, 2, 3], [])
+
+        stats["topics"] = [topic("a", 1), topic("bb", 4), topic("c", 3, last=1001)]
+        await told(session, url)  # what others ask does not matter
+        for since in (first, same):
+            new = await told(session, url, since=since["revision"])
+            assert (new["ids"], [one["id"] for one in new["topics"]]) == ([1, 4, 3], [4, 3])
+        assert (await told(session, url, since=new["revision"]))["topics"] == []
+
+        for unknown in ("", "1", "x-1", first["revision"].replace("-", "-x"), "\u0663"):
+            full = await told(session, url, since=unknown)
+            assert (full["since"], len(full["topics"]), "ids" in full) == (None, 3, False)
 
 
 async def _length(session: aiohttp.ClientSession, url: str) -> int:

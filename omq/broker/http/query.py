@@ -1,0 +1,113 @@
+"""Parts of `/topics.json`: some topics by their names, and of these what is new to who asks."""
+
+from __future__ import annotations
+
+import secrets
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from omq.broker.core.stats import TopicStats
+from omq.unpatched import threading
+
+__all__ = ["Changes", "Query", "Selection"]
+
+_PARAMETERS: Final = ("match", "after", "limit", "since")
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Topics that an answer is about, in the order of their names.
+
+    Attributes:
+        topics: The topics.
+        matching: How many topics the query has in all.
+        next: The name after which the next part begins; `None` where this is the last one.
+    """
+
+    topics: Sequence[TopicStats]
+    matching: int
+    next: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What is asked for.
+
+    Attributes:
+        match: Text that is in the topics' names; case does not matter.
+        after: Topics begin after this name; `None`: with the first.
+        limit: The most topics in the answer; `None`: all.
+        since: The `revision` of an earlier answer: topics that are the same are left out. `None`: none are.
+    """
+
+    match: str = ""
+    after: str | None = None
+    limit: int | None = None
+    since: str | None = None
+
+    @classmethod
+    def parse(cls, given: Mapping[str, str]) -> Query:
+        """Reads the parameters of an address.
+
+        Raises:
+            ValueError: One is not known, or its value is not valid; the text names it.
+        """
+        for name in given:
+            if name not in _PARAMETERS:
+                raise ValueError(f"{name[:40]!r} is not a parameter; there are {', '.join(_PARAMETERS)}")
+        limit = given.get("limit")
+        if limit is not None and not (limit.isascii() and limit.isdecimal() and int(limit[:9]) > 0):
+            raise ValueError(f"limit={limit[:40]!r}: must be a number of topics, at least 1")
+        most = None if limit is None else int(limit[:9])
+        return cls(given.get("match", ""), given.get("after"), most, given.get("since"))
+
+    def select(self, topics: Iterable[TopicStats]) -> Selection:
+        """Returns the topics that are asked for."""
+        wanted = self.match.lower()
+        found = sorted(
+            (one for one in topics if wanted in one["name"].lower()) if wanted else topics, key=lambda one: one["name"]
+        )
+        start = 0 if self.after is None else bisect_right(found, self.after, key=lambda one: one["name"])
+        stop = len(found) if self.limit is None else min(start + self.limit, len(found))
+        return Selection(found[start:stop], len(found), found[stop - 1]["name"] if start < stop < len(found) else None)
+
+
+class Changes:
+    """Numbers the answers, and remembers in which one each topic was new; in whatever thread."""
+
+    def __init__(self) -> None:
+        self._run = secrets.token_hex(4)  # numbers of a broker before mean nothing
+        self._answers = 0
+        self._lock = threading.Lock()
+        self._told: dict[int, tuple[int, int]] = {}  # by a topic's id: the answer in which it was new, and its hash
+
+    def since(self, revision: str | None) -> int | None:
+        """Returns the number of an earlier answer; `None` where this broker has given none of that revision."""
+        run, _, number = (revision or "").partition("-")
+        known = run == self._run and number.isascii() and number.isdecimal()
+        return int(number[:18]) if known else None
+
+    def note(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
+        """Notes what an answer has of topics.
+
+        Args:
+            topics: Their JSON, by their ids.
+            existing: How many topics there are.
+
+        Returns:
+            The answer's revision, and by a topic's id the number of the answer in which it was new.
+        """
+        with self._lock:
+            self._answers += 1
+            if len(self._told) > 2 * existing + 1024:
+                self._told.clear()  # most of them are of topics that were deleted
+            numbers = {}
+            for id, text in topics.items():
+                number, before = self._told.get(id, (0, 0))
+                if not number or before != hash(text):
+                    number = self._answers
+                    self._told[id] = number, hash(text)
+                numbers[id] = number
+            return f"{self._run}-{self._answers}", numbers
