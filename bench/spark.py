@@ -152,14 +152,14 @@ def read_stage(size: int) -> Sample:
         return _timed(_mapped(partial(pulled_by_omq, url, _count(size))), size, _count(size))
 
 
-def ceiling(size: int) -> Sample:
-    """A reader that yields batches which it has made before: no network."""
+def ceiling(size: int, columns: str = "value") -> Sample:
+    """A reader that yields batches which it has made before: no network. *columns*: `value`, or `all` of a topic's."""
     from bench.peers.spark import Prebuilt
 
     spark = session()
     spark.dataSource.register(Prebuilt)
     reader = spark.read.format("prebuilt").option("size", size).option("count", _count(size)).option("batch", BATCH)
-    return _timed(reader.load(), size, _count(size))
+    return _timed(reader.option("columns", columns).load(), size, _count(size))
 
 
 def stage_ceiling(size: int) -> Sample:
@@ -215,11 +215,12 @@ def _topic(size: int) -> str:
     return name
 
 
-def read_topic(size: int) -> Sample:
-    """`format("omq")` with a topic."""
+def read_topic(size: int, columns: str = "value") -> Sample:
+    """`format("omq")` with a topic; *columns*: `value`, or `all`."""
     name = _topic(size)
     reader = session().read.format("omq").option("connect", broker()).option("topic", name)
-    return _timed(reader.option("columns", "value").load(), size, _count(size))
+    reader = reader if columns == "all" else reader.option("columns", columns)
+    return _timed(reader.load(), size, _count(size))
 
 
 def write_topic(size: int, delivery: str, persistence: str) -> Sample:

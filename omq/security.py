@@ -342,7 +342,7 @@ def file_path(path: Any) -> str:
 
 
 def _encodes(text: str) -> bool:
-    """Whether a text has a form in UTF-8: half of a surrogate pair has none."""
+    """Returns whether a text has a form in UTF-8: half of a surrogate pair has none."""
     try:
         text.encode()
     except UnicodeEncodeError:

@@ -62,6 +62,8 @@ PEERS: dict[str, Peer] = {
     "spark-stage": Peer("pull_batches in mapInArrow", "bench.peers.spark", "pyspark.sql"),
     "spark-pyzmq": Peer("pyzmq in mapInArrow", "bench.peers.spark", "zmq"),
     "spark-ceiling": Peer("no network", "bench.peers.spark", "pyspark.sql"),
+    "spark-ceiling-all": Peer("no network, all columns", "bench.peers.spark", "pyspark.sql"),
+    "spark-topic-all": Peer('format("omq"), a topic, all columns', "bench.peers.spark", "pyspark.sql"),
     "spark-topic": Peer('format("omq"), a topic', "bench.peers.spark", "pyspark.sql"),
     "spark-topic-weak": Peer("the same, a weak topic", "bench.peers.spark", "pyspark.sql"),
     "spark-topic-direct": Peer("the same, at least once", "bench.peers.spark", "pyspark.sql"),

@@ -19,6 +19,16 @@ from pyspark.sql.datasource import (
 
 from omq.spark.source import OmqDataSource
 
+#: A topic's columns, and what a message without a key and headers has in them.
+COLUMNS: dict[str, tuple[str, pa.Scalar]] = {
+    "topic": ("string", pa.scalar("of some bytes")),
+    "id": ("bigint", pa.scalar(1, pa.int64())),
+    "timestamp": ("timestamp", pa.scalar(1_700_000_000_000_000, pa.timestamp("us", tz="UTC"))),
+    "key": ("binary", pa.scalar(None, pa.binary())),
+    "value": ("binary", pa.scalar(None, pa.binary())),
+    "headers": ("map<string,binary>", pa.scalar(None, pa.map_(pa.string(), pa.binary()))),
+}
+
 
 class Prebuilt(DataSource):
     """Batches that are there already."""
@@ -28,30 +38,42 @@ class Prebuilt(DataSource):
         return "prebuilt"
 
     def schema(self) -> str:
-        return "value binary"
+        return ", ".join(f"{name} {kind}" for name, (kind, _) in COLUMNS.items()) if self._whole else "value binary"
 
     def reader(self, schema: Any) -> DataSourceReader:
-        return PrebuiltReader(*(int(self.options[name]) for name in ("size", "count", "batch")))
+        return PrebuiltReader(*(int(self.options[name]) for name in ("size", "count", "batch")), whole=self._whole)
+
+    @property
+    def _whole(self) -> bool:
+        """Whether rows have all the columns of a topic."""
+        return self.options.get("columns") == "all"
 
 
 class PrebuiltReader(DataSourceReader):
     """Yields one batch again and again."""
 
-    def __init__(self, size: int, count: int, batch: int) -> None:
-        self._size, self._count, self._batch = size, count, batch
+    def __init__(self, size: int, count: int, batch: int, *, whole: bool = False) -> None:
+        self._size, self._count, self._batch, self._whole = size, count, batch, whole
 
     def partitions(self) -> Any:
         return [InputPartition(0)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         each = max(1, self._batch // self._size)
-        whole = pa.RecordBatch.from_pydict({"value": [b"x" * self._size] * each})
+        rows: dict[str, Any] = {"value": pa.array([b"x" * self._size] * each, pa.binary())}
+        if self._whole:
+            rows = {name: rows.get(name, _repeated(made, each)) for name, (_, made) in COLUMNS.items()}
+        whole = pa.RecordBatch.from_pydict(rows)
         left = self._count
         while left >= each:
             yield whole
             left -= each
         if left:
             yield whole.slice(0, left)
+
+
+def _repeated(value: Any, count: int) -> Any:
+    return pa.repeat(value, count) if value.is_valid else pa.nulls(count, value.type)
 
 
 # Stages for `mapInArrow`, with their options bound by `functools.partial`: workers import them, so what Spark sends for

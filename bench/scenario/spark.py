@@ -50,6 +50,12 @@ def _cases(settings: Settings) -> list[Case]:
 def _topics(size: int) -> list[Case]:
     read = {"spark-topic": partial(spark.read_topic, size), "spark-ceiling": partial(spark.ceiling, size)}
     shares = (Target(TOPIC_SHARES.get(size, 0.60), "spark-ceiling"), Target(1024.0, metric=METRICS[2]))
+    whole = {
+        "spark-topic-all": partial(spark.read_topic, size, "all"),
+        "spark-ceiling-all": partial(spark.ceiling, size, "all"),
+        "spark-ceiling": partial(spark.ceiling, size),
+    }
+    whole_shares = (Target(TOPIC_SHARES.get(size, 0.60), "spark-ceiling-all"),)
     sinks = {
         "spark-topic": partial(spark.write_topic, size, "exactly-once", "strong"),
         "spark-topic-weak": partial(spark.write_topic, size, "exactly-once", "weak"),
@@ -62,6 +68,13 @@ def _topics(size: int) -> list[Case]:
     text = size_text(size)
     return [
         Case(f"a topic into Spark's noop, one partition, {text} rows", "spark-topic", read, METRICS, shares),
+        Case(
+            f"a topic with all its columns into Spark's noop, one partition, {text} rows",
+            "spark-topic-all",
+            whole,
+            METRICS,
+            whole_shares,
+        ),
         Case(
             f"a DataFrame into a topic, exactly once, one partition, {text} rows",
             "spark-topic",
@@ -83,6 +96,8 @@ SCENARIOS = (
             "spark-stage",
             "spark-stage-ceiling",
             "spark-topic",
+            "spark-topic-all",
+            "spark-ceiling-all",
             "spark-topic-weak",
             "spark-topic-direct",
             "spark-discard",

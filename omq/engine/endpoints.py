@@ -310,7 +310,7 @@ class Endpoints:
 
     @property
     def dialled(self) -> list[tuple[str, ...]]:
-        """What is connected, or to be connected: its endpoint, and where the peer is; on any thread."""
+        """The endpoints that are connected, or to be connected, each with the address of its peer; on any thread."""
         found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._asked)]
         for dialer in self.open_dialers():
             session = dialer.session

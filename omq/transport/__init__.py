@@ -85,7 +85,7 @@ def bindings_of(address: str) -> tuple[str, ...]:
 
 
 def is_local(address: str) -> bool:
-    """Whether an endpoint is a name within a context."""
+    """Returns whether an endpoint is a name within a context."""
     return isinstance(TRANSPORTS.get(address.partition("://")[0]), LocalTransport)
 
 
