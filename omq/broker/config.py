@@ -35,11 +35,20 @@ from typing import Any, Final
 from omq.broker.core.permissions import EVERYBODY, Permission
 from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
-from omq.broker.settings import SETTINGS, check_setting
+from omq.broker.settings import SETTINGS, check_setting, dead_letter_of, dead_letter_ring, describe_ring
 from omq.errors import UsageError
 from omq.security import file_path
 
-__all__ = ["Config", "ConfigError", "TopicSpec", "http_address", "parse_topic", "read_config", "topic_spec"]
+__all__ = [
+    "Config",
+    "ConfigError",
+    "TopicSpec",
+    "check_dead_letters",
+    "http_address",
+    "parse_topic",
+    "read_config",
+    "topic_spec",
+]
 
 DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
@@ -189,6 +198,22 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
     if "name" not in row:
         raise ConfigError("name is missing")
     return TopicSpec(**row, settings=settings)
+
+
+def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
+    """Refuses topics that are each other's dead-letter topics.
+
+    Raises:
+        ConfigError: The dead letters of one would come back to it.
+    """
+    targets = {topic.name: dead_letter_of(topic.name, topic.delivery, topic.settings) for topic in topics}
+    for name in targets:
+        ring = dead_letter_ring(name, targets.get)
+        if ring is not None:
+            raise ConfigError(
+                f"topic {shown(name)}: its dead letters would come back to it: {describe_ring(ring)}; "
+                f"give one of these topics another dead_letter, for instance a broadcast topic"
+            )
 
 
 _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)

@@ -8,7 +8,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from omq.broker.config import TopicSpec, topic_spec
+from omq.broker.config import TopicSpec, check_dead_letters, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.extras import missing_extra
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
@@ -76,6 +76,7 @@ class AsyncServer:
         self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
         self.endpoints: dict[str, str] = {}
         self._topics = tuple(topic_spec(topic) for topic in topics)
+        check_dead_letters(self._topics)
         self._sexp = sexp
         self._http = http
         wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())

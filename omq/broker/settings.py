@@ -8,7 +8,18 @@ from typing import Any, Final
 from omq.broker.errors import TopicError
 from omq.broker.protocol import check_name
 
-__all__ = ["BOUNDS", "OVERFLOWS", "SETTINGS", "check_setting", "overflow_of", "retry_delay_of"]
+__all__ = [
+    "BOUNDS",
+    "OVERFLOWS",
+    "SETTINGS",
+    "check_setting",
+    "dead_letter_of",
+    "dead_letter_ring",
+    "default_dead_letter",
+    "describe_ring",
+    "overflow_of",
+    "retry_delay_of",
+]
 
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
@@ -18,6 +29,7 @@ _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
 _MAX_DELAYS: Final = 100
+_MAX_SHOWN_TOPICS: Final = 8  # of a ring, in an error
 
 
 def _count(value: object) -> int:
@@ -99,6 +111,52 @@ def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
     """Returns what a full topic does: its setting, or the default of its delivery."""
     chosen = settings.get("overflow")
     return str(chosen) if chosen else "drop-oldest" if delivery == "broadcast" else "reject"
+
+
+def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:
+    """Returns the dead-letter topic of a topic: its setting, or the default of those that need one; `None` for none."""
+    if delivery != "round-robin":
+        return None
+    chosen = settings.get("dead_letter")
+    if chosen is not None:
+        return str(chosen)
+    needs_one = settings.get("max_deliveries") is not None or overflow_of(delivery, settings) == "drop-oldest"
+    return default_dead_letter(name) if needs_one else None
+
+
+def default_dead_letter(name: str) -> str:
+    """Returns the dead-letter topic of a topic that names none."""
+    return f"{name}.dead"
+
+
+def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[str] | None:
+    """Finds the topics through which the dead letters of a topic come back to it.
+
+    Args:
+        name: The topic.
+        target_of: Returns the dead-letter topic of a topic; `None` where it has none, or is not there.
+
+    Returns:
+        Their names in the order of the moves, with *name* as the first and the last; `None` where none comes back.
+    """
+    chain = [name]
+    seen = {name}
+    while (target := target_of(chain[-1])) is not None:
+        chain.append(target)
+        if target == name:
+            return chain
+        if target in seen:  # a ring of others
+            return None
+        seen.add(target)
+    return None
+
+
+def describe_ring(ring: list[str]) -> str:
+    """Returns a ring of topics as an error shows it, which is of bounded length."""
+    shown = [repr(name[:80]) for name in ring]
+    if len(shown) > _MAX_SHOWN_TOPICS:
+        shown[_MAX_SHOWN_TOPICS - 1 : -1] = [f"{len(shown) - _MAX_SHOWN_TOPICS} more"]
+    return " -> ".join(shown)
 
 
 def retry_delay_of(settings: Mapping[str, Any], attempts: int) -> float:

@@ -23,7 +23,8 @@ from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, Top
 from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
 from omq.broker.extras import missing_extra
-from omq.broker.protocol import check_name
+from omq.broker.protocol import MAX_NAME, check_name
+from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
 from omq.store.errors import TopicFull
 from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore
@@ -75,6 +76,7 @@ class Broker:
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
         self._making: dict[str, asyncio.Future[None]] = {}
+        self._targets: dict[str, str | None] = {}  # the dead-letter topics of those that are being made
         self._ready: dict[Topic, None] = {}
         self._called = False
         self._ended = False
@@ -97,6 +99,7 @@ class Broker:
             log.warning("store %s: %s", self._directory, finding)
         for state in self.journal.store.topics():
             self._add(state)
+        self._break_rings()
 
     def _open(self, notify: Notify, appended: Appended) -> Log:
         if self._directory is None:
@@ -157,8 +160,9 @@ class Broker:
         checked = check_settings(delivery, persistence, settings or {})
         if checked.get("dead_letter") == name:
             raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
-        if "max_deliveries" in checked and "dead_letter" not in checked:
-            check_name(f"{name}.dead", "the name of a dead-letter topic")
+        target = dead_letter_of(name, delivery, checked)
+        if target is not None:
+            check_name(target, "the name of a dead-letter topic")
         if persistence == "strong" and not self.persistent:
             raise TopicError("this broker keeps everything in memory: it has no strong topics")
         while (making := self._making.get(name)) is not None:
@@ -167,13 +171,15 @@ class Broker:
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
+        self._check_ring(name, target)
         making = self._making[name] = self.loop.create_future()
+        self._targets[name] = target
         try:
             kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
             write = await self.journal.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
             topic = self._add(self.journal.store.topic(write.topic_id))
         finally:
-            del self._making[name]
+            del self._making[name], self._targets[name]
             making.set_result(None)
         log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
         return topic
@@ -201,6 +207,7 @@ class Broker:
             # It is there as before.
             topic.deleted = False
             self.topics[name] = topic
+            self._break_rings()  # another topic may have been made meanwhile
             raise
         finally:
             del self._making[name]
@@ -227,11 +234,52 @@ class Broker:
 
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
         """The id of the topic for what was delivered too often; it is made if it is not there."""
-        name = topic.settings.get("dead_letter") or f"{topic.name}.dead"
+        name = topic.dead_letter or default_dead_letter(topic.name)
         found = self.topics.get(name)
         if found is None:
             found = await self.create(name, persistence=topic.persistence)
         return found.id
+
+    def _target_of(self, name: str) -> str | None:
+        """Returns the dead-letter topic of a topic that is there, or is being made."""
+        topic = self.topics.get(name)
+        return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._targets.get(name)
+
+    def _check_ring(self, name: str, target: str | None) -> None:
+        """Refuses a topic whose dead letters would come back to it.
+
+        Raises:
+            TopicError: They would.
+        """
+        ring = dead_letter_ring(name, lambda one: target if one == name else self._target_of(one))
+        if ring is not None:
+            raise TopicError(
+                f"topic {name!r}: its dead letters would come back to it: {describe_ring(ring)}; "
+                f"give one of these topics another dead_letter, for instance a broadcast topic"
+            )
+
+    def _break_rings(self) -> None:
+        """Has no dead letter come back to its topic, also where such topics were stored: it would move for ever."""
+        for topic in sorted(self.topics.values(), key=lambda one: one.id):
+            while (ring := dead_letter_ring(topic.name, self._target_of)) is not None:
+                # Not all of them have the default, with which names grow. The newest one has closed the ring.
+                topics = (self.topics[name] for name in ring[1:])
+                others = [
+                    one
+                    for one in topics
+                    if isinstance(one, RoundRobinTopic) and one.dead_letter != default_dead_letter(one.name)
+                ]
+                newest = max(others, key=lambda one: (len(default_dead_letter(one.name).encode()) <= MAX_NAME, one.id))
+                before, newest.dead_letter = newest.dead_letter, default_dead_letter(newest.name)
+                log.warning(
+                    "the dead letters of topic %r would come back to it: %s; those of %r go to %r instead of %r until "
+                    "one of these topics is deleted, and made with another dead_letter",
+                    topic.name,
+                    describe_ring(ring),
+                    newest.name,
+                    newest.dead_letter,
+                    before,
+                )
 
     def permit(self, permissions: Iterable[Permission]) -> None:
         """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
@@ -492,6 +540,14 @@ def _environment(stats: Stats) -> EnvironmentStats:
     }
 
 
+def _broken_to(topic: Topic) -> tuple[str | None, ...]:
+    """Returns what a topic may also be asked for with as its dead-letter topic, where a ring of these was broken."""
+    stored = topic.settings.get("dead_letter")
+    if not isinstance(topic, RoundRobinTopic) or stored is None or topic.dead_letter == stored:
+        return ()
+    return None, topic.dead_letter
+
+
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:
     """Raises where a topic is not as it is asked for."""
     for what, has, wanted in (
@@ -499,5 +555,7 @@ def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, 
         ("persistence", topic.persistence, persistence),
         *((name, topic.settings.get(name), settings.get(name)) for name in {**topic.settings, **settings}),
     ):
+        if what == "dead_letter" and wanted in _broken_to(topic):
+            continue
         if has != wanted:
             raise TopicError(f"topic {topic.name!r} is there with {what} {has!r}, not {wanted!r}")

@@ -18,7 +18,7 @@ from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError
 from omq.broker.protocol import u32
-from omq.broker.settings import overflow_of, retry_delay_of
+from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
 
@@ -43,13 +43,19 @@ class DeadLetters(Protocol):
 
 
 class RoundRobinTopic(Topic):
-    """A topic whose messages go to one consumer each, and are settled when it acknowledges them."""
+    """A topic whose messages go to one consumer each, and are settled when it acknowledges them.
+
+    Attributes:
+        dead_letter: The topic that its dead letters go to; `None` where it has none. It differs from the setting where
+            the broker had to break a ring of such topics.
+    """
 
     delivery: Literal["broadcast", "round-robin"] = "round-robin"
 
     def __init__(self, state: TopicState, journal: Journal, turns: Turns, dead_letters: DeadLetters) -> None:
         super().__init__(state, journal, turns)
         self._dead_letters = dead_letters
+        self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self._shares: dict[Share, None] = {}
         #: Those that have credit and room, the next one first.
         self._hungry: dict[Share, None] = {}

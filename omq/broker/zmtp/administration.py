@@ -11,6 +11,7 @@ from omq.broker.core.broadcast import BroadcastTopic
 from omq.broker.core.broker import Broker
 from omq.broker.core.topic import Topic
 from omq.broker.errors import PermissionDenied, SyntaxFault, TopicError
+from omq.broker.settings import dead_letter_of
 from omq.broker.zmtp.arguments import json_object, optional
 
 #: Topics that are told of in one turn of the loop.
@@ -57,7 +58,7 @@ def create(session: Asker, tag: bytes, message: list[bytes]) -> None:
     p.check_name(name)
     session.may("create", name)
     if name not in session.broker.topics:
-        _may_bury(session, name, settings)
+        _may_bury(session, name, str(delivery), settings)
 
     async def made() -> None:
         topic = await session.broker.create(
@@ -68,10 +69,10 @@ def create(session: Asker, tag: bytes, message: list[bytes]) -> None:
     session.task(tag, made())
 
 
-def _may_bury(session: Asker, name: str, settings: dict[str, Any]) -> None:
+def _may_bury(session: Asker, name: str, delivery: str, settings: dict[str, Any]) -> None:
     """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
-    target = settings.get("dead_letter") or (f"{name}.dead" if settings.get("max_deliveries") else None)
-    if isinstance(target, str):
+    target = dead_letter_of(name, delivery, settings)
+    if target is not None:
         session.may("publish", target)
         if target not in session.broker.topics:
             session.may("create", target)

@@ -283,6 +283,21 @@ def test_a_topic_that_is_there_with_other_settings_is_named(tmp_path: Path) -> N
         assert "Traceback" not in command.log
 
 
+@pytest.mark.parametrize("stored", [False, True])
+def test_work_queues_that_are_each_others_dead_letter_topics_are_refused(tmp_path: Path, stored: bool) -> None:
+    settings = "round-robin:strong:max_messages=2:overflow=drop-oldest:dead_letter="
+    ring = [("--topic", f"t:{settings}u"), ("--topic", f"u:{settings}t")]
+    if stored:
+        with broker(tmp_path, tmp_path / "data", *ring.pop(0)) as command:
+            command.serving()
+            assert command.end() == 0
+    with broker(tmp_path, tmp_path / "data", *(word for topic in ring for word in topic)) as command:
+        assert command.ended() == 2
+        assert "its dead letters would come back to it" in command.log
+        assert "another dead_letter" in command.log
+        assert "Traceback" not in command.log
+
+
 def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(command, [""])

@@ -13,6 +13,7 @@ from omq.broker.core.topic import check_settings
 from omq.broker.errors import TopicError
 from omq.broker.keys import SecurityFiles
 from omq.broker.protocol import check_name
+from omq.broker.server import Server
 
 WHOLE = """
 bind = ["tcp://127.0.0.1:*", "ipc:///tmp/broker"]
@@ -237,6 +238,15 @@ def test_addresses_of_the_page(text: str, address: tuple[str, int]) -> None:
 def test_addresses_that_are_none(text: str) -> None:
     with pytest.raises(ConfigError, match="no address"):
         http_address(text)
+
+
+RING = ("a:round-robin:weak:dead_letter=b", "b:round-robin:weak:dead_letter=c", "c:round-robin:weak:dead_letter=a")
+
+
+def test_topics_that_are_each_others_dead_letter_topics_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"topic \"a\": .* 'a' -> 'b' -> 'c' -> 'a'; give one of these"):
+        Server(memory=True, topics=RING)
+    Server(memory=True, topics=RING[:2])
 
 
 NAMES = ["a", "two words", "x" * 255, "é" * 127, "", "x" * 256, "é" * 128, "a/b", "a\nb", "a\x7fb", "a\x85b", "\ud800"]

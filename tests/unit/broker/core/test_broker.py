@@ -11,7 +11,7 @@ from omq.broker.core.broker import MAX_WAITING, Broker
 from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.door import HttpDoor
 from omq.store.errors import StoreFailed, StoreFull
-from omq.store.interface import DeleteTopic
+from omq.store.interface import DeleteTopic, MakeTopic
 from tests.unit.broker.core.cores import Taker, append, core, quiet, until
 
 
@@ -72,6 +72,93 @@ async def test_settings_that_do_not_fit_are_refused(delivery, persistence, setti
         with pytest.raises(TopicError):
             await broker.create("t", delivery=delivery, persistence=persistence, settings=settings)
         assert broker.topics == {}
+
+
+async def made_ring(broker, *names):
+    """Creates work queues each of which has the next one as its dead-letter topic, and the last one the first."""
+    for name, target in zip(names, names[1:] + names[:1], strict=True):
+        settings = {"dead_letter": target, "overflow": "drop-oldest", "max_messages": 2}
+        await broker.create(name, delivery="round-robin", persistence="weak", settings=settings)
+
+
+@pytest.mark.parametrize("count", [2, 3, 20])
+async def test_dead_letter_topics_in_a_ring_are_refused_with_the_last_of_them(count):
+    async with core() as broker:
+        names = [f"t{number}" for number in range(count)]
+        with pytest.raises(TopicError, match=rf"'t{count - 1}' -> 't0' -> .*'t{count - 1}'; give one of these") as told:
+            await made_ring(broker, *names)
+        assert len(str(told.value)) < 300
+        assert sorted(broker.topics) == sorted(names[:-1])
+        await broker.create(names[-1], persistence="weak")  # a broadcast topic has no dead letters
+
+
+async def test_a_ring_of_dead_letter_topics_that_are_made_at_once_is_refused():
+    async with core() as broker:
+        settings = {"t": {"dead_letter": "u"}, "u": {"dead_letter": "t"}}
+        made = [
+            broker.create(name, delivery="round-robin", persistence="weak", settings=settings[name]) for name in "tu"
+        ]
+        topic, refused = await asyncio.gather(*made, return_exceptions=True)
+        assert topic is broker.topic("t")
+        assert isinstance(refused, TopicError)
+        assert list(broker.topics) == ["t"]
+
+
+@pytest.mark.parametrize("first", ["t", "t.dead"])
+async def test_a_ring_with_a_default_dead_letter_topic_is_refused(first):
+    settings = {"t": {"max_deliveries": 1}, "t.dead": {"dead_letter": "t"}}
+    async with core() as broker:
+        (second,) = settings.keys() - {first}
+        await broker.create(first, delivery="round-robin", persistence="weak", settings=settings[first])
+        with pytest.raises(TopicError, match="would come back to it"):
+            await broker.create(second, delivery="round-robin", persistence="weak", settings=settings[second])
+        assert list(broker.topics) == [first]
+
+
+async def test_a_ring_of_dead_letter_topics_that_was_stored_is_broken_at_its_newest(tmp_path, caplog):
+    before = Broker(tmp_path)
+    await before.start()
+    settings = {}
+    for name, target in (("a", "b"), ("b", "c"), ("c", "a")):
+        settings[name] = {"dead_letter": target, "overflow": "drop-oldest", "max_messages": 2}
+        await before.journal.do(MakeTopic(name, "round_robin", "weak", settings[name]))
+    await before.close()
+    broker = Broker(tmp_path)
+    await broker.start()
+    try:
+        assert [broker.topic(name).dead_letter for name in "abc"] == ["b", "c", "c.dead"]
+        assert "'a' -> 'b' -> 'c' -> 'a'; those of 'c' go to 'c.dead' instead of 'a'" in caplog.text
+        await append(broker, broker.topic("a"), [b"x"] * 10)
+        await until(lambda: "c.dead" in broker.topics and broker.topic("c.dead").last == 4)
+        assert [broker.topic(name).unfinished for name in "abc"] == [2, 2, 2]
+        # The topics are there as they were asked for, and the newest one also as it is now.
+        for asked in (settings["c"], {**settings["c"], "dead_letter": None}):
+            await broker.create("c", delivery="round-robin", persistence="weak", settings=asked)
+        with pytest.raises(TopicError, match="is there with dead_letter 'a'"):
+            await broker.create(
+                "c", delivery="round-robin", persistence="weak", settings={**settings["c"], "dead_letter": "d"}
+            )
+    finally:
+        await broker.close()
+
+
+async def test_a_ring_that_the_default_would_close_again_is_broken_there_too(tmp_path):
+    stored = {"x": "y", "y": "x", "y.dead": "x"}
+    before = Broker(tmp_path)
+    await before.start()
+    for name, target in stored.items():
+        await before.journal.do(MakeTopic(name, "round_robin", "weak", {"dead_letter": target}))
+    await before.close()
+    broker = Broker(tmp_path)
+    await broker.start()
+    try:
+        assert {name: topic.dead_letter for name, topic in broker.topics.items()} == {
+            "x": "y",
+            "y": "y.dead",
+            "y.dead": "y.dead.dead",
+        }
+    finally:
+        await broker.close()
 
 
 async def test_several_who_make_a_topic_at_once_get_the_same_one():

@@ -813,7 +813,15 @@ async def test_jobs_are_returned_and_a_subscription_has_none():
         assert (await ask(session, b"SUBSCRIBE", b"r", b"t", j(reset=1)))[2] == b"syntax"
 
 
-@pytest.mark.parametrize("settings", [{"dead_letter": "secret"}, {"dead_letter": "made"}, {"max_deliveries": 1}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"dead_letter": "secret"},
+        {"dead_letter": "made"},
+        {"max_deliveries": 1},
+        {"max_messages": 1, "overflow": "drop-oldest"},
+    ],
+)
 async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings):
     permissions = [Permission("eve", "q", ["create"]), Permission("eve", "q*", ["publish", "create"])]
     async with core(permissions=permissions[:1]) as broker:
