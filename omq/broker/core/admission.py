@@ -14,6 +14,10 @@ log = logging.getLogger("omq.broker")
 
 #: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
 _MAX_HELD_BYTES: Final = 16 << 20
+#: The most bytes of all topics' publications that wait for room.
+MAX_ALL_HELD_BYTES: Final = 256 << 20
+#: Counted for each publication that waits, besides its messages: about what its objects take.
+HELD_OVERHEAD_BYTES: Final = 3 << 10
 #: Between two looks whether a topic has room again, where no event reports it.
 _POLL_INTERVAL_S: Final = 0.25
 
@@ -54,9 +58,10 @@ class Publication:
         probe: Asks the store whether they were published before, which answers them; `None` where that cannot be known.
         alive: Returns whether a client waits for the answer. Else it is refused, unless the store has it by then.
         reserves: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
+        memory: Bytes that it keeps while it waits for room, besides its objects; `None`: those of its messages.
     """
 
-    __slots__ = ("alive", "count", "probe", "refuse", "reserves", "size", "submit")
+    __slots__ = ("alive", "count", "held_bytes", "probe", "refuse", "reserves", "size", "submit")
 
     def __init__(
         self,
@@ -68,7 +73,9 @@ class Publication:
         alive: Callable[[], bool],
         *,
         reserves: bool = True,
+        memory: int | None = None,
     ) -> None:
+        self.held_bytes = HELD_OVERHEAD_BYTES + (size if memory is None else memory)
         self.reserves = reserves
         self.count = count
         self.size = size
@@ -87,6 +94,26 @@ def _nothing(*_: object) -> None:
     pass
 
 
+class HeldBytes:
+    """The account of what waits for room in all full topics of a broker.
+
+    Attributes:
+        used: Bytes of publications that wait.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._lines = RateLimit()
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether a publication of so many bytes may wait, and logs where it may not."""
+        if not self.used or self.used + size <= MAX_ALL_HELD_BYTES:
+            return True
+        if self._lines.passes():
+            log.warning("%d bytes wait for room in all full topics: who publishes to one is told to wait", self.used)
+        return False
+
+
 class Admission:
     """Admits publications to a topic as long as it has room. Lives in the broker's loop.
 
@@ -96,13 +123,20 @@ class Admission:
         max_messages: How many messages it may have; `None` for no bound.
         max_bytes: How many bytes they may have, about; `None` for no bound.
         timer: Makes calls later.
+        all_held: The account of what waits in all topics.
 
     Attributes:
         rejected: Messages that were refused, since the broker has started.
     """
 
     def __init__(
-        self, topic: BoundedTopic, overflow: str, max_messages: int | None, max_bytes: int | None, timer: Timer
+        self,
+        topic: BoundedTopic,
+        overflow: str,
+        max_messages: int | None,
+        max_bytes: int | None,
+        timer: Timer,
+        all_held: HeldBytes,
     ) -> None:
         self.rejected = 0
         self._topic = topic
@@ -113,6 +147,7 @@ class Admission:
         self._submitted = self._submitted_bytes = 0  # handed to the store, and not answered
         self._held: deque[Publication] = deque()  # waiting for room, the first one first
         self._held_bytes = 0
+        self._all_held = all_held
         self._polls = False
         self._lines = RateLimit()
 
@@ -139,24 +174,35 @@ class Admission:
             self._submit(one)
         elif not self._blocks:
             self._probe(one, lambda: self._reject(one))
-        elif self._held and self._held_bytes + one.size > _MAX_HELD_BYTES:
-            one.refuse(Busy(f"topic {self._topic.name!r} is full, and {self._held_bytes} bytes wait for room in it"))
-            one.release()
-        else:
-            self._held.append(one)
-            self._held_bytes += one.size
-            self._log("those who publish wait")
+        elif self._keep(one):
             self._probe(one, lambda: None)
-            self._watch()
 
     def hold(self, one: Publication) -> None:
         """Keeps what the store had no room for until there is some, or refuses it."""
         if self._blocks:
-            self._held.append(one)
-            self._held_bytes += one.size
-            self._watch()
+            self._keep(one)
         else:
             self._reject(one)
+
+    def _keep(self, one: Publication) -> bool:
+        """Keeps a publication until there is room; returns whether it was not too much, else it is refused."""
+        size = one.held_bytes
+        if self._held and self._held_bytes + size > _MAX_HELD_BYTES:
+            waiting, where = self._held_bytes, "it"
+        elif not self._all_held.has_room(size):
+            waiting, where = self._all_held.used, "all full topics"
+        else:
+            self._held.append(one)
+            self._held_bytes += size
+            self._all_held.used += size
+            self._log("those who publish wait")
+            self._watch()
+            return True
+        one.refuse(
+            Busy(f"topic {self._topic.name!r} is full, and {waiting} bytes wait for room in {where}; publish it later")
+        )
+        one.release()
+        return False
 
     def answered(self, one: Publication) -> None:
         """The store has answered a publication."""
@@ -179,7 +225,9 @@ class Admission:
 
     def end(self, error: BrokerError | None) -> None:
         """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
-        held, self._held, self._held_bytes = self._held, deque(), 0
+        held, self._held = self._held, deque()
+        self._all_held.used -= self._held_bytes
+        self._held_bytes = 0
         for one in held:
             if error is not None:
                 one.refuse(error)
@@ -197,7 +245,8 @@ class Admission:
 
     def _forget(self, one: Publication) -> None:
         self._held.remove(one)
-        self._held_bytes -= one.size
+        self._held_bytes -= one.held_bytes
+        self._all_held.used -= one.held_bytes
 
     def _probe(self, one: Publication, otherwise: Callable[[], None]) -> None:
         """Has the store answer a repetition, which needs no room; else makes a call."""

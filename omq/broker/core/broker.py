@@ -9,10 +9,10 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from omq._version import __version__
-from omq.broker.core.admission import Publication
+from omq.broker.core.admission import HeldBytes, Publication
 from omq.broker.core.broadcast import BroadcastTopic, Subscription
 from omq.broker.core.journal import Journal
 from omq.broker.core.permissions import Permission, Permissions
@@ -35,6 +35,8 @@ log = logging.getLogger("omq.broker")
 
 #: Bytes of all connections that may wait for the store.
 MAX_WAITING = 256 << 20
+#: Counted for each stage of a commit that waits for room, besides its name.
+_STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds of handing out before the loop looks after its connections.
 _TURN = 0.004
 
@@ -55,6 +57,7 @@ class Broker:
         connections: How many there are, by door: the doors count.
         endpoints: Where the doors are, by name.
         listing: Held by whoever tells of all topics.
+        held: The account of the publications that wait for room in all topics.
     """
 
     def __init__(
@@ -72,6 +75,7 @@ class Broker:
         self.endpoints: dict[str, list[str]] = {}
         self.journal = Journal(self._grown)
         self.listing = asyncio.Lock()
+        self.held = HeldBytes()
         self._directory = None if directory is None else Path(directory)
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
@@ -347,7 +351,9 @@ class Broker:
         def committed(write: CommitStages) -> None:
             if isinstance(write.error, TopicFull) and (topic := self._by_id.get(write.error.topic_id)) is not None:
                 assert topic.admission is not None
-                topic.admission.hold(Publication(write.error.count, 0, submit, refuse, None, alive, reserves=False))
+                count = write.error.count
+                one = Publication(count, 0, submit, refuse, None, alive, reserves=False, memory=memory)
+                topic.admission.hold(one)
                 return
             if write.error is None:
                 for id, (count, size) in write.grown.items():
@@ -359,6 +365,7 @@ class Broker:
             write.error = error
             done(write)
 
+        memory = sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in stages)
         submit()
 
     def _has_room(self, topic_id: int, count: int) -> bool:

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
-from omq.broker.core.admission import Admission, Publication
+from omq.broker.core.admission import Admission, HeldBytes, Publication
 from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
@@ -30,7 +30,13 @@ PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 
 
 class Turns(Protocol):
-    """Gives topics their turns."""
+    """Gives topics their turns.
+
+    Attributes:
+        held: The account of the publications that wait for room in all topics.
+    """
+
+    held: HeldBytes
 
     def ready(self, topic: Topic) -> None:
         """The topic has something to hand out."""
@@ -116,7 +122,7 @@ class Topic:
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest" or (max_messages is None and max_bytes is None):
             return None
-        return Admission(self, overflow, max_messages, max_bytes, self._turns)
+        return Admission(self, overflow, max_messages, max_bytes, self._turns, self._turns.held)
 
     def append(
         self,

@@ -22,6 +22,7 @@ import omq
 import omq.asyncio.broker
 import omq.broker
 from omq.broker import Committed, Server
+from omq.broker.core import admission
 from omq.broker.errors import (
     BrokerError,
     BrokerTimeout,
@@ -1033,6 +1034,32 @@ def test_publishers_of_a_full_topic_wait_within_their_timeout(twin, client, serv
     assert ids == sorted(set(ids))
     assert b"given up" not in bodies
     twin.wait(hasty.close())
+
+
+def test_publishers_try_again_where_too_much_waits_in_full_topics(twin, client, server, jobs_with, monkeypatch):
+    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * admission.HELD_OVERHEAD_BYTES)
+    jobs = jobs_with(max_messages=1, overflow="block")
+    broker = server._server.broker
+    before = broker.refused.get("busy", 0)
+    published: list[list[int]] = [[] for _ in range(4)]
+
+    def publish(ids: list[int]) -> None:
+        with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as other:
+            ids += [other.publish(jobs, b"x") for _ in range(5)]
+
+    publishers = [threading.Thread(target=publish, args=(ids,)) for ids in published]
+    for publisher in publishers:
+        publisher.start()
+    until(lambda: broker.refused.get("busy", 0) >= before + 2)  # one is stored, one waits for room
+    consumer = twin.wait(client.consume(jobs))
+    for _ in range(20):
+        twin.call(twin.wait(consumer.recv(timeout=20.0)).ack)
+    for publisher in publishers:
+        publisher.join(20)
+    assert sorted(id for ids in published for id in ids) == list(range(1, 21))
+    assert all(ids == sorted(ids) for ids in published)
+    assert broker.held.used == 0
+    twin.wait(consumer.close())
 
 
 def test_a_job_that_fails_lets_others_pass(twin, client, jobs_with):

@@ -1,0 +1,126 @@
+"""What waits for room in full topics: its bounds, and that nothing of it is lost or passed."""
+
+import asyncio
+import logging
+
+import pytest
+
+from omq._core import blocks
+from omq.broker.core import admission
+from omq.broker.core.admission import HELD_OVERHEAD_BYTES
+from omq.broker.errors import Busy
+from omq.store.interface import Stage
+from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+
+BODY = bytes(7 << 10)
+#: Of one publication that waits, in these tests.
+HELD_BYTES = len(blocks.encode([BODY])) + HELD_OVERHEAD_BYTES
+
+
+async def full_topics(broker, count):
+    """Creates work queues that have as much as they may have."""
+    topics = []
+    for number in range(count):
+        settings = {"max_messages": 1, "overflow": "block"}
+        name = f"t{number}"
+        topics.append(await broker.create(name, delivery="round-robin", persistence="weak", settings=settings))
+        await append(broker, topics[-1], [b"first"])
+    return topics
+
+
+def published(broker, topic, count, **producer):
+    """Publishes one by one, and returns what waits for the answers."""
+    return [asyncio.ensure_future(append(broker, topic, [BODY], **producer)) for _ in range(count)]
+
+
+async def refused(jobs):
+    """Returns those of the jobs that the broker was too busy for, and those that wait."""
+    busy = [job for job in jobs if job.done()]
+    for job in busy:
+        with pytest.raises(Busy):
+            await job
+    return busy, [job for job in jobs if not job.done()]
+
+
+async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog):
+    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 10 * HELD_BYTES)
+    async with core() as broker:
+        topics = await full_topics(broker, 8)
+        jobs = [job for topic in topics for job in published(broker, topic, 3)]
+        await quiet(broker)
+        busy, waiting = await refused(jobs)
+        assert (len(busy), len(waiting)) == (14, 10)
+        assert broker.held.used == 10 * HELD_BYTES
+        (line,) = [record for record in caplog.records if "all full topics" in record.message]
+        assert line.levelno == logging.WARNING
+        # Another topic has room, whatever waits for it elsewhere.
+        free = await broker.create("free", delivery="round-robin", persistence="weak", settings={"max_messages": 9})
+        assert await append(broker, free, [b"x"]) == 1
+        for topic in topics:
+            taker = Taker()
+            share = broker.consume(topic, taker, credit=100)
+            while topic.stats()["blocked"] or topic.backlog or share.flight.count:
+                share.ack([(1, 100)])
+                await asyncio.sleep(0.001)
+        assert [await job for job in waiting] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]
+        assert broker.held.used == 0
+        assert broker.journal.waiting == 0
+
+
+async def test_small_publications_count_by_their_objects(monkeypatch):
+    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
+    async with core() as broker:
+        topics = await full_topics(broker, 3)
+        jobs = [asyncio.ensure_future(append(broker, topic, [b"x"])) for topic in topics for _ in range(100)]
+        await quiet(broker)
+        busy, waiting = await refused(jobs)
+        assert (len(busy), len(waiting)) == (290, 10)
+        for topic in topics:
+            await broker.delete(topic.name)
+        assert broker.held.used == 0
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
+    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * HELD_BYTES)
+    async with core() as broker:
+        (topic, other) = await full_topics(broker, 2)
+        lives = True
+        for _ in range(2):
+            broker.append(topic, blocks.encode([BODY]), 1, done=lambda *_: None, alive=lambda: lives)
+        with pytest.raises(Busy, match="all full topics"):
+            await append(broker, other, [BODY])
+        lives = False
+        await until(lambda: broker.held.used == 0)
+        (job,) = published(broker, other, 1)
+        await quiet(broker)
+        assert not job.done()
+        assert broker.held.used == HELD_BYTES
+        await broker.delete(other.name)
+        await asyncio.gather(job, return_exceptions=True)
+
+
+async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkeypatch):
+    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES + 1000)
+    async with core() as broker:
+        (topic,) = await full_topics(broker, 1)
+        answers = {}
+        for name in (b"a", b"b", b"c"):
+            await broker.journal.do(Stage(topic.id, blocks.encode([name]), 1, name))
+        for name in (b"a", b"b", b"c"):
+            broker.commit(name, [name], lambda id: True, lambda write: answers.__setitem__(write.commit, write.error))
+        await until(lambda: answers)
+        assert [*answers] == [b"c"]
+        assert isinstance(answers.pop(b"c"), Busy)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        while len(answers) < 2:
+            share.ack([(1, 100)])
+            await asyncio.sleep(0.001)
+        broker.commit(b"c", [b"c"], lambda id: True, lambda write: answers.__setitem__(write.commit, write.error))
+        while len(taker.got) < 4:
+            share.ack([(1, 100)])
+            await asyncio.sleep(0.001)
+        assert answers == {b"a": None, b"b": None, b"c": None}
+        assert [body for _, body in taker.got] == [b"first", b"a", b"b", b"c"]
+        assert broker.held.used == 0
