@@ -27,12 +27,14 @@ class TopicFull(StoreError):
     Args:
         topic_id: The topic.
         count: Messages that it has no room for.
+        size: Their bytes.
     """
 
-    def __init__(self, topic_id: int, count: int) -> None:
-        super().__init__(f"topic {topic_id} has no room for {count} messages")
+    def __init__(self, topic_id: int, count: int, size: int) -> None:
+        super().__init__(f"topic {topic_id} has no room for {count} messages of {size} bytes")
         self.topic_id = topic_id
         self.count = count
+        self.size = size
 
 
 class StoreFailed(StoreError):

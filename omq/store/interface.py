@@ -259,7 +259,8 @@ class CommitStages(Write):
         stages: Theirs.
         context: The caller's own.
         may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
-        has_room: Asked there whether the topic of this id has room for a number of messages; `None`: any has.
+        has_room: Asked there whether the topic of this id has room for a number of messages with a number of bytes;
+            `None`: any has.
 
     Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
@@ -276,7 +277,7 @@ class CommitStages(Write):
         stages: list[bytes],
         context: Any = None,
         may: Callable[[int], bool] | None = None,
-        has_room: Callable[[int, int], bool] | None = None,
+        has_room: Callable[[int, int, int], bool] | None = None,
     ) -> None:
         super().__init__(context)
         self.may = may

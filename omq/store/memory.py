@@ -405,7 +405,7 @@ class MemoryTopics:
             write.duplicate = True
             self.stats.duplicates += 1
         elif write.repeats_only:
-            raise TopicFull(topic.id, write.count)
+            raise TopicFull(topic.id, write.count, len(write.records))
         else:
             write.first = self._grow(topic, write.records, write.count)
             producer.answers[write.sequence] = write.first, write.count, write.timestamp
@@ -484,6 +484,7 @@ class MemoryTopics:
             (write.published, write.names), write.repeated = known, True
             return
         counts: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for stage in write.stages:
             if stage not in self._stages:
                 raise StageError("there is no stage {}", stage)
@@ -492,9 +493,10 @@ class MemoryTopics:
                 raise NotAllowed(topic_id)
             kept = self._stages[stage][2]
             counts[topic_id] = counts.get(topic_id, 0) + sum(count for _, count in kept.values())
+            sizes[topic_id] = sizes.get(topic_id, 0) + sum(len(records) for records, _ in kept.values())
         for topic_id, count in counts.items():
-            if write.has_room is not None and not write.has_room(topic_id, count):
-                raise TopicFull(topic_id, count)
+            if write.has_room is not None and not write.has_room(topic_id, count, sizes[topic_id]):
+                raise TopicFull(topic_id, count, sizes[topic_id])
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:

@@ -156,8 +156,8 @@ class Admission:
         """Messages that wait for room."""
         return sum(one.count for one in self._held)
 
-    def has_room(self, count: int, size: int = 0) -> bool:
-        """Returns whether the topic takes `count` more messages; in any thread."""
+    def has_room(self, count: int, size: int) -> bool:
+        """Returns whether the topic takes `count` more messages of `size` bytes; in any thread."""
         messages, used = self._topic.used()
         messages += self._submitted
         used += self._submitted_bytes

@@ -351,8 +351,8 @@ class Broker:
         def committed(write: CommitStages) -> None:
             if isinstance(write.error, TopicFull) and (topic := self._by_id.get(write.error.topic_id)) is not None:
                 assert topic.admission is not None
-                count = write.error.count
-                one = Publication(count, 0, submit, refuse, None, alive, reserves=False, memory=memory)
+                full = write.error
+                one = Publication(full.count, full.size, submit, refuse, None, alive, reserves=False, memory=memory)
                 topic.admission.hold(one)
                 return
             if write.error is None:
@@ -368,10 +368,10 @@ class Broker:
         memory = sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in stages)
         submit()
 
-    def _has_room(self, topic_id: int, count: int) -> bool:
-        """Returns whether a topic takes `count` more messages; in any thread."""
+    def _has_room(self, topic_id: int, count: int, size: int) -> bool:
+        """Returns whether a topic takes `count` more messages of `size` bytes; in any thread."""
         topic = self._by_id.get(topic_id)
-        return topic is None or topic.admission is None or topic.admission.has_room(count)
+        return topic is None or topic.admission is None or topic.admission.has_room(count, size)
 
     def took(self, id: int, count: int, size: int) -> None:
         """A topic has got messages otherwise than by `append`."""

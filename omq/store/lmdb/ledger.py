@@ -261,7 +261,7 @@ class Ledger:
         if self._producers.repeated(self._transaction, producer, write):
             self.duplicates += 1
         elif write.repeats_only:
-            raise TopicFull(topic.id, write.count)
+            raise TopicFull(topic.id, write.count, len(write.records))
         else:
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
@@ -447,14 +447,17 @@ class Ledger:
             if self._elsewhere(b"G" + stage):
                 raise StageError("the stage {} is there twice, in topics of two kinds: abort it, once for each", stage)
         counts: dict[int, int] = {}
+        sizes: dict[int, int] = {}
         for number, topic_id in here:
-            counts[topic_id] = counts.get(topic_id, 0) + self._stages.count(self._transaction, number)
+            count, size = self._stages.measure(self._transaction, number)
+            counts[topic_id] = counts.get(topic_id, 0) + count
+            sizes[topic_id] = sizes.get(topic_id, 0) + size
         for topic_id, count in counts.items():
             topic = self._topic(topic_id)
             if write.may is not None and not write.may(topic_id):
                 raise NotAllowed(topic_id)
-            if write.has_room is not None and not write.has_room(topic_id, count):
-                raise TopicFull(topic_id, count)
+            if write.has_room is not None and not write.has_room(topic_id, count, sizes[topic_id]):
+                raise TopicFull(topic_id, count, sizes[topic_id])
             self._allow(topic, topic.last + count)
         before = {id: self.topics[id].bytes for id in counts}
         write.published = [

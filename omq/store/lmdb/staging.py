@@ -71,9 +71,13 @@ class Stages:
         number, topic_id, _, _ = STAGE.unpack(opened(key, row))
         return number, topic_id
 
-    def count(self, transaction: Any, number: int) -> int:
-        """The records of a stage."""
-        return sum(count for _, count, _ in self._pieces(transaction, number))
+    def measure(self, transaction: Any, number: int) -> tuple[int, int]:
+        """Returns how many records a stage has, and their bytes."""
+        records = total = 0
+        for _, count, size in self._pieces(transaction, number):
+            records += count
+            total += size
+        return records, total
 
     def publish(self, transaction: Any, stage: bytes) -> list[tuple[bytes, int, int]]:
         """What a stage has; it is no more, what it has stays."""

@@ -289,19 +289,22 @@ def test_an_append_that_only_repeats_stores_nothing(log: Opened, kind: str) -> N
 @of_every_kind
 def test_a_commit_asks_for_room(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
-    asked: list[tuple[int, int]] = []
+    asked: list[tuple[int, int, int]] = []
 
-    def has_room(id: int, count: int) -> bool:
-        asked.append((id, count))
+    def has_room(id: int, count: int, size: int) -> bool:
+        asked.append((id, count, size))
         return len(asked) > 1
 
+    records = blocks.encode([b"x"] * 2)
     for sequence in (1, 2):
-        log.do(Stage(topic, blocks.encode([b"x"] * 2), 2, b"s", sequence))
-    with pytest.raises(TopicFull):
+        log.do(Stage(topic, records, 2, b"s", sequence))
+    with pytest.raises(TopicFull) as full:
         log.do(CommitStages(b"c", [b"s"], has_room=has_room))
     assert log.log.topic(topic).last == 0
     assert log.do(CommitStages(b"c", [b"s"], has_room=has_room)).published == [(b"s", topic, 1, 4)]
-    assert asked == [(topic, 4)] * 2
+    assert asked == [(topic, 4, 2 * len(records))] * 2
+    assert (full.value.topic_id, full.value.count, full.value.size) == asked[0]
+    assert log.log.topic(topic).bytes == 2 * len(records)
 
 
 @of_every_kind

@@ -926,6 +926,47 @@ async def test_a_commit_finds_no_more_room_than_a_publisher(overflow):
         await until(lambda: len(taker.got) == 6)
 
 
+@pytest.mark.parametrize("overflow", ["reject", "block"])
+async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
+    broker = Broker(tmp_path)  # memory keeps no stages that are larger than the topic
+    await broker.start()
+    try:
+        topic = await prepared(broker, count=0, max_bytes=10_000, overflow=overflow)
+        await append(broker, topic, [bytes(8000)])
+        await broker.journal.do(Stage(topic.id, blocks.encode([bytes(3000)]), 1, b"s"))
+        answers = []
+        broker.commit(b"c", [b"s"], lambda id: True, answers.append)
+        taker = Taker()
+        share = broker.consume(topic, taker, credit=100)
+        if overflow == "reject":
+            await until(lambda: answers)
+            assert isinstance(answers.pop().error, errors.StoreFull)
+        else:
+            await until(lambda: topic.stats()["blocked"] == 1)
+            await quiet(broker)
+            assert not answers
+        assert topic.last == 1
+        share.ack([(1, 1)])
+        if overflow == "reject":
+            await flushed(topic)
+            broker.commit(b"c", [b"s"], lambda id: True, answers.append)
+        await until(lambda: answers)
+        assert answers[0].error is None
+        await until(lambda: len(taker.got) == 2)
+        # More than the whole topic waits until that is empty.
+        await broker.journal.do(Stage(topic.id, blocks.encode([bytes(9999)] * 2), 2, b"s2"))
+        broker.commit(b"c2", [b"s2"], lambda id: True, answers.append)
+        if overflow == "reject":
+            await until(lambda: len(answers) == 2)
+            assert isinstance(answers[1].error, errors.StoreFull)
+        else:
+            await until(lambda: topic.stats()["blocked"] == 2)
+            share.ack([(2, 2)])
+            await until(lambda: len(taker.got) == 4)
+    finally:
+        await broker.close()
+
+
 async def test_work_in_memory_is_bounded_and_never_dropped():
     async with core() as broker:
         topic = await prepared(broker, count=0)
