@@ -250,7 +250,8 @@ class Config:
         topics: Topics that are to be there.
         security: Where the keys and users of the ZMTP door are.
         permissions: Who may do what.
-        max_connections: How many ZeroMQ clients each endpoint serves; `None`: as many as there are descriptors for.
+        max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
+            there are descriptors for.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead.
     """

@@ -35,8 +35,8 @@ class AsyncServer:
         security: A `PlainServer` or `CurveServer` for the ZMTP door.
         permissions: Who may do what, also as mappings as in `broker.toml`; none: everybody everything.
         memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
-        max_connections: How many ZeroMQ clients each endpoint serves; `None`: as many as the process has descriptors
-            for, less some for the store and the status page.
+        max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
+            the process has descriptors for, less some for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
         heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead: what it was
             delivered goes to others. A client that works answers without its program's help.
@@ -79,6 +79,7 @@ class AsyncServer:
         check_dead_letters(self._topics)
         self._sexp = sexp
         self._http = http
+        self._max_connections = max_connections
         wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())
         self._zmtp = (
             ZmtpDoor(
@@ -115,7 +116,7 @@ class AsyncServer:
             if self._sexp is not None:
                 from omq.broker.sexp.door import Door
 
-                await self._open("sexp", Door(self.broker), self._sexp)
+                await self._open("sexp", Door(self.broker, max_connections=self._max_connections), self._sexp)
             if self._http is not None:
                 try:
                     from omq.broker.http.door import HttpDoor

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from dataclasses import dataclass
 from typing import Final
 
 from omq.broker.core.broker import Broker
+from omq.broker.core.descriptors import room_for_connections
+from omq.broker.core.rate_limit import RateLimit
 from omq.broker.sexp.connection import Connection
 from omq.broker.sexp.endpoint import parse_endpoint
 from omq.broker.sexp.protocol import write_block
@@ -15,6 +18,8 @@ from omq.errors import BindError
 from omq.unpatched import socket
 
 __all__ = ["Door", "Limits"]
+
+log = logging.getLogger("omq.broker")
 
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64  # connections let in before others have their turn
@@ -54,6 +59,8 @@ class Door:
     Args:
         broker: The core.
         limits: See there.
+        max_connections: How many clients it serves; `None`: as many as there are descriptors for, less some for the
+            store and the status page, together with the clients of the other listener.
 
     Attributes:
         endpoint: Where it listens, once it does.
@@ -61,12 +68,14 @@ class Door:
         connections: All of them, also those that have not said who they are.
     """
 
-    def __init__(self, broker: Broker, *, limits: Limits | None = None) -> None:
+    def __init__(self, broker: Broker, *, limits: Limits | None = None, max_connections: int | None = None) -> None:
         self.broker = broker
         self.limits = limits or Limits()
         self.endpoint = ""
         self.clients: dict[bytes, Connection] = {}
         self.connections: set[Connection] = set()
+        self._max_connections = max_connections
+        self._refusals = RateLimit()
         self._listeners: list[socket.socket] = []
         self._encoded: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
 
@@ -142,9 +151,36 @@ class Door:
                 self.loop.remove_reader(listener)
                 self.loop.call_later(_EXHAUSTED, self._accept_again, listener)
                 return
+            if not self._has_room():
+                self._log_refusal(address)
+                sock.close()
+                continue
             set_up(sock)
             self.connections.add(Connection(self, sock, f"tcp://{address[0]}:{address[1]}"))
             self.broker.connections["sexp"] = len(self.connections)
+
+    def _has_room(self) -> bool:
+        """Returns whether one client more is served."""
+        if self._max_connections is not None:
+            return len(self.connections) < self._max_connections
+        return sum(self.broker.connections.values()) < room_for_connections()
+
+    def _log_refusal(self, address: tuple[str, int]) -> None:
+        if not self._refusals.passes():
+            return
+        if self._max_connections is not None:
+            reason = f"max_connections is {self._max_connections}"
+        else:
+            reason = (
+                f"{sum(self.broker.connections.values())} are connected, and descriptors are kept back for the store"
+            )
+        log.warning(
+            "%s: a client of tcp://%s:%d is turned away (%d others were before it): %s",
+            self.endpoint,
+            *address[:2],
+            self._refusals.suppressed,
+            reason,
+        )
 
     def _accept_again(self, listener: socket.socket) -> None:
         if listener in self._listeners:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import resource
 import time
 from collections import deque
 from collections.abc import Coroutine, Iterable
@@ -13,6 +12,7 @@ from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker.core.broker import Broker
+from omq.broker.core.descriptors import room_for_connections
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND, MAX_PARTS
@@ -42,20 +42,6 @@ _TURN: Final = 0.002
 _EVENTS: Final = 1 << 20
 #: Seconds between two log lines about handshakes that have failed.
 _FAILURES_INTERVAL_S: Final = 10.0
-#: Descriptors that clients do not get: the store's, the status page's, and some to spare.
-_LEAST_RESERVE: Final = 64
-_MOST_RESERVE: Final = 512
-_MOST_CONNECTIONS: Final = 1 << 20
-_PARTS_OF_LIMIT: Final = 8  # the reserve is so much of the process's limit
-
-
-def _room_for_connections() -> int:
-    """Returns how many connections the process has descriptors for, with a reserve for everything else."""
-    limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if limit == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    reserve = min(max(limit // _PARTS_OF_LIMIT, _LEAST_RESERVE), _MOST_RESERVE)
-    return min(max(limit - reserve, 1), _MOST_CONNECTIONS)
 
 
 class ZmtpDoor:
@@ -120,7 +106,7 @@ class ZmtpDoor:
             max_parts=MAX_PARTS,
             heartbeat_interval=self._heartbeat[0],
             heartbeat_timeout=self._heartbeat[1],
-            max_connections=self._max_connections or _room_for_connections(),
+            max_connections=self._max_connections or room_for_connections(),
             security=self._security,
             linger=1.0,
         )

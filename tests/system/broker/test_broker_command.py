@@ -19,7 +19,9 @@ from click.testing import CliRunner
 
 import omq
 from omq.broker import BrokerFailed, Client, PermissionDenied
+from omq.broker.sexp import Client as SexpClient
 from omq.cli.broker import broker as command
+from omq.errors import OmqError
 from tests.system.broker.command import Command, broker, get
 from tests.waits import until
 
@@ -342,6 +344,19 @@ def test_the_status_page_is_there_when_clients_have_all_places(tmp_path: Path) -
         assert command.log.count("is turned away") == 1
         command.end()
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[1] == hard
+
+
+def test_the_limit_of_connections_holds_for_each_kind_of_client(tmp_path: Path) -> None:
+    (tmp_path / "broker.toml").write_text("[limits]\nconnections = 1\n")
+    with broker(tmp_path, "--memory", *EVERYWHERE, "--config", tmp_path / "broker.toml") as command:
+        endpoints = command.serving()
+        with Client(endpoints["zmtp"]) as client, SexpClient(endpoints["sexp"]) as other:
+            client.create("t", persistence="weak")
+            assert other.publish("t", b"1") == 1
+            with pytest.raises(OmqError):
+                SexpClient(endpoints["sexp"], timeout=5.0).publish("t", b"2")
+            until(lambda: f"{endpoints['sexp']}: a client of" in command.log)
+        command.end()
 
 
 def test_the_log_tells_what_is_served(tmp_path: Path) -> None:

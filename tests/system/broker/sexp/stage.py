@@ -30,13 +30,20 @@ class Stage:
         limits: Of the door.
         directory: Where the broker keeps its topics; everything is in memory by default.
         permissions: Who may do what.
+        max_connections: How many clients the door serves.
     """
 
-    def __init__(self, limits: Limits | None = None, directory: Any = None, permissions: tuple[Permission, ...] = ()):
+    def __init__(
+        self,
+        limits: Limits | None = None,
+        directory: Any = None,
+        permissions: tuple[Permission, ...] = (),
+        max_connections: int | None = None,
+    ):
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self.broker = Broker(directory, permissions=permissions)
-        self.door = Door(self.broker, limits=limits)
+        self.door = Door(self.broker, limits=limits, max_connections=max_connections)
         self._numbers = itertools.count(1)
         self._faults: list[dict[str, Any]] = []
 

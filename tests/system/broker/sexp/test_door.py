@@ -11,6 +11,7 @@ import pytest
 
 from omq.broker.core.permissions import Permission
 from omq.broker.errors import BrokerFailed, Busy, Damaged, StoreFull
+from omq.broker.sexp import door
 from omq.broker.sexp.door import Limits
 from tests.system.broker.sexp.stage import (
     CREATED,
@@ -123,6 +124,44 @@ def test_one_client_an_id(stage):
     until(lambda: not stage.door.clients)
     with stage.peer(client=b"one") as again:
         again.subscribe(b"t")
+
+
+def turned_away(peer: Peer) -> bool:
+    """Returns whether the connection ends before anything is answered."""
+    try:
+        peer.shake(1)
+    except (EOFError, ConnectionError):
+        return True
+    return False
+
+
+def test_clients_beyond_the_limit_are_turned_away_and_logged_once(caplog):
+    with Stage(max_connections=2) as stage:
+        with stage.peer() as one, stage.peer():
+            for _ in range(5):
+                with Peer(stage.address) as late:
+                    assert turned_away(late)
+            stage.create("t")
+            assert one.subscribe(b"t")
+            assert stage.broker.connections["sexp"] == 2
+            (line,) = [record.getMessage() for record in caplog.records if "is turned away" in record.message]
+            assert line.startswith(f"{stage.endpoint}: a client of tcp://127.0.0.1:")
+            assert line.endswith("max_connections is 2")
+        until(lambda: not stage.door.connections)
+        with stage.peer() as again:
+            again.subscribe(b"t")
+
+
+def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monkeypatch, caplog):
+    monkeypatch.setattr(door, "room_for_connections", lambda: 5)
+    with Stage() as stage:
+        stage.broker.connections["zmtp"] = 4
+        with stage.peer(), Peer(stage.address) as late:
+            assert turned_away(late)
+            assert "5 are connected, and descriptors are kept back" in caplog.text
+            stage.broker.connections["zmtp"] = 3
+            with stage.peer():
+                assert stage.broker.connections["sexp"] == 2
 
 
 # --------------------------------------------------------------------------------------------------- topics
