@@ -100,6 +100,7 @@ class AsyncServer:
 
         Raises:
             StoreLocked: Another process has the directory.
+            StoreError: It is one of `omq pzq`.
             DamagedError: The store cannot be opened.
             TopicError: A topic is there with other settings.
             EndpointError: An endpoint cannot be understood.

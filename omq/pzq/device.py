@@ -152,6 +152,7 @@ class AsyncDevice:
         Raises:
             UsageError: It was started, or closed, already.
             StoreLocked: Another process has the directory.
+            StoreError: It is a broker's.
             DamagedError: The store cannot be opened.
             BindError: One cannot be listened on.
         """
@@ -181,7 +182,7 @@ class AsyncDevice:
             from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
         except ModuleNotFoundError as missing:
             raise _missing_extra(missing) from None
-        return Store(self._database, notify=notify, appended=appended)
+        return Store(self._database, notify=notify, appended=appended, kind="pzq")
 
     async def _prepare(self) -> None:
         """Makes the topics that are needed, and queues of all that are there."""

@@ -95,6 +95,7 @@ class Broker:
 
         Raises:
             StoreLocked: Another process has the directory.
+            StoreError: It is one of `omq pzq`.
             ImportError: A package is missing that a store on disk needs.
         """
         self.loop = asyncio.get_running_loop()
@@ -112,7 +113,9 @@ class Broker:
             from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
         except ModuleNotFoundError as missing:
             raise missing_extra(missing) from None
-        return Store(self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval)
+        return Store(
+            self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval, kind="broker"
+        )
 
     async def close(self) -> None:
         """Answers what was taken, ends what reads, and closes the store. Idempotent."""

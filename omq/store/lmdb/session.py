@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -83,6 +84,12 @@ def check_place(path: Path, descriptor: int) -> None:
 class Session:
     """Holds the directory as long as the store is open.
 
+    Args:
+        directory: The directory.
+        kind: Which program has it, such as `broker`; empty: any. A directory of another one is refused; one of which
+            the kind is not known gets it.
+        readonly: Nothing is changed, and the store has to be there.
+
     Attributes:
         directory: The directory.
         id: Of the store, 16 bytes in hex.
@@ -98,11 +105,12 @@ class Session:
 
     Raises:
         StoreLocked: Another process, or another store of this one, holds it.
-        StoreError: It is no store's directory, or of another version.
+        StoreError: It is no store's directory, of another version, or of another program.
     """
 
-    def __init__(self, directory: str | os.PathLike[str], *, readonly: bool = False) -> None:
+    def __init__(self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False) -> None:
         self.directory = Path(directory)
+        self._kind = kind
         if not readonly:
             self.directory.mkdir(parents=True, exist_ok=True)
         elif not (self.directory / "format").is_file():
@@ -144,16 +152,30 @@ class Session:
             if any(self.directory.glob("*/data.mdb")):
                 raise DamagedError(f"{self.directory}: there is data, but the file `format` is missing")
             id = os.urandom(16).hex()
-            write_durably(path, json.dumps({"omq-store": FORMAT, "id": id}).encode() + b"\n")
+            self._write_format(path, id)
             return id, True
         try:
             row = json.loads(path.read_bytes())
-            version, id = row["omq-store"], str(row["id"])
+            version, id, kind = row["omq-store"], str(row["id"]), str(row.get("kind", ""))
         except (ValueError, KeyError, TypeError):
             raise DamagedError(f"{path}: damaged: it does not say the version and the id of the store") from None
         if version != FORMAT:
             raise StoreError(f"{path}: version {version}; this omq reads version {FORMAT}")
+        if self._kind and kind and kind != self._kind:
+            raise StoreError(
+                f"{self.directory} is a directory of `omq {kind}`, and `omq {self._kind}` cannot open it: "
+                f"give `omq {self._kind}` another directory"
+            )
+        if self._kind and not kind:
+            with suppress(OSError):  # a full disk: the next one to open it tries again
+                self._write_format(path, id)
         return id, False
+
+    def _write_format(self, path: Path, id: str) -> None:
+        row = {"omq-store": FORMAT, "id": id}
+        if self._kind:
+            row["kind"] = self._kind
+        write_durably(path, json.dumps(row).encode() + b"\n")
 
     def _last(self) -> dict[str, Any]:
         """What the last one has left."""

@@ -71,9 +71,11 @@ class Store:
         appended: Gets the topics that have grown.
         flush_interval: Seconds between two syncs of weak and async topics.
         max_memory: Bytes that a transient topic keeps if its settings do not say.
+        kind: Which program has the directory, such as `broker`; empty: any.
 
     Raises:
         StoreLocked: It is open elsewhere.
+        StoreError: The directory is another program's.
         DamagedError: It cannot be opened: the text says what is wrong, and what to do.
     """
 
@@ -89,6 +91,7 @@ class Store:
         appended: Appended = lambda grown: None,
         flush_interval: float = 1.0,
         max_memory: int = MAX_MEMORY_BYTES,
+        kind: str = "",
     ) -> None:
         self.findings = []
         self.refused = {}
@@ -100,7 +103,7 @@ class Store:
         self._submitting = threading.Lock()
         self._reserving: dict[int, int] = {}  # what is asked for, by topic
         self._unswept: set[int] = set()  # deleted topics whose rows could not be deleted
-        self._session = Session(directory)
+        self._session = Session(directory, kind)
         self.id = self._session.id
         try:
             self._open(flush_interval, max_memory)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import resource
 import shutil
 import signal
@@ -22,7 +23,9 @@ from omq.broker import BrokerFailed, Client, PermissionDenied
 from omq.broker.sexp import Client as SexpClient
 from omq.cli.broker import broker as command
 from omq.errors import OmqError
-from tests.system.broker.command import Command, broker, get
+from omq.pzq import Device
+from omq.store.errors import StoreError
+from tests.system.broker.command import MAIN, ROOT, Command, broker, get
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(120)
@@ -298,6 +301,36 @@ def test_work_queues_that_are_each_others_dead_letter_topics_are_refused(tmp_pat
         assert "its dead letters would come back to it" in command.log
         assert "another dead_letter" in command.log
         assert "Traceback" not in command.log
+
+
+def test_a_directory_of_pzq_is_refused_and_the_other_way_round(tmp_path: Path) -> None:
+    with Device(tmp_path / "pzq"):
+        pass
+    with broker(tmp_path, tmp_path / "pzq", *EVERYWHERE) as command:
+        assert command.ended() == 1
+        assert f"{tmp_path / 'pzq'} is a directory of `omq pzq`, and `omq broker` cannot open it" in command.log
+        assert "Traceback" not in command.log
+    with broker(tmp_path, tmp_path / "broker", *EVERYWHERE) as command:
+        command.serving()
+        assert command.end() == 0
+    with (
+        pytest.raises(StoreError, match="broker is a directory of `omq broker`, and `omq pzq` cannot open it"),
+        Device(tmp_path / "broker"),
+    ):
+        pass
+    arguments = ["pzq", "--database", str(tmp_path / "broker"), "--receive-dsn=tcp://127.0.0.1:*"]
+    arguments += ["--send-dsn=tcp://127.0.0.1:*", "--monitor-dsn=tcp://127.0.0.1:*"]
+    done = subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert f"{tmp_path / 'broker'} is a directory of `omq broker`" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_a_directory_without_a_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """What the store on disk finds when it is opened."""
 
 import errno
+import json
 import os
 import shutil
 import signal
@@ -16,6 +17,8 @@ from omq._core import blocks
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 from omq.store.interface import Append, MakeTopic
 from omq.store.lmdb import session
+from omq.store.lmdb.offline import Offline
+from omq.store.lmdb.session import Session
 from omq.store.lmdb.store import Store
 from tests.unit.store.opened import Opened
 from tests.waits import until
@@ -40,6 +43,45 @@ def test_a_directory_of_something_else_is_refused(directory: Path) -> None:
     (directory / "format").write_text('{"omq-store": 99, "id": "x"}')
     with pytest.raises(StoreError, match="version 99"):
         Store(directory, notify=print)
+
+
+def kind_of(directory: Path) -> str | None:
+    kind: str | None = json.loads((directory / "format").read_bytes()).get("kind")
+    return kind
+
+
+def test_a_directory_of_another_program_is_refused(directory: Path) -> None:
+    with Store(directory, notify=print, kind="broker") as store:
+        id = store.id
+    before = sorted(path.name for path in directory.iterdir())
+    with pytest.raises(StoreError, match=r"store is a directory of `omq broker`, and `omq pzq` cannot open it: give"):
+        Store(directory, notify=print, kind="pzq")
+    assert sorted(path.name for path in directory.iterdir()) == before
+    with Store(directory, notify=print, kind="broker") as store:
+        assert store.id == id
+    with Store(directory, notify=print) as store:  # as tests and tools do
+        assert store.id == id
+    assert kind_of(directory) == "broker"
+
+
+def test_a_directory_from_before_has_no_kind_and_gets_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store(directory, notify=print) as store:
+        id = store.id
+    assert kind_of(directory) is None
+    with monkeypatch.context() as patched:
+        patched.setattr(Session, "_write_format", full)
+        with Store(directory, notify=print, kind="pzq") as store:
+            assert store.id == id
+    assert kind_of(directory) is None
+    with Store(directory, notify=print, kind="pzq") as store:
+        assert store.id == id
+    assert kind_of(directory) == "pzq"
+    with Offline(directory) as offline:
+        assert offline.id == id
+
+
+def full(*_: object) -> None:
+    raise OSError(errno.ENOSPC, "No space left on device")
 
 
 KILLED = """
