@@ -307,9 +307,15 @@ class AsyncDevice:
         stats = store.stats()
         queues = (*self._queues, *self._dead)
         member = self._member
+        counts = [queue.count() for queue in self._queues]
         replicas, nodes, alive = (0, 1, 1) if member is None else member.figures()
         return {
-            "messages": sum(queue.count() for queue in self._queues),
+            "messages": sum(counts),
+            "own_messages": sum(
+                count
+                for queue, count in zip(self._queues, counts, strict=True)
+                if member is None or member.is_own(queue)
+            ),
             "messages_inflight": sum(len(outlet.held) for outlet in outlets),
             "db_size": stats.file_bytes,
             "inflight_db_size": sum(outlet.bytes for outlet in outlets),

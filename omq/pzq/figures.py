@@ -6,10 +6,11 @@ from typing import TypedDict
 
 
 class Figures(TypedDict):
-    """One look at a device. The first six are the original's, in its order.
+    """One look at a device. Those in `ORIGINAL` are the original's, in its order.
 
     Attributes:
-        messages: That it holds, in flight or not: stored, and not settled.
+        messages: That it holds, in flight or not: stored, and not settled; others' replicas count, too.
+        own_messages: Those of them that its own producers have sent: without replicas of other nodes' messages.
         messages_inflight: That consumers have.
         db_size: Bytes of the store's files.
         inflight_db_size: Bytes of the bodies in flight.
@@ -30,7 +31,7 @@ class Figures(TypedDict):
         dead_lettered: Messages that have become dead letters.
         damaged: Messages that could not be read any more.
         full: There is no room on the disk.
-        replicas: Messages of other nodes that it keeps; they count among `messages`.
+        replicas: Messages of other nodes that it keeps: the rest of `messages`.
         nodes: Of the cluster; 1 without one.
         nodes_alive: That were heard lately, this one among them.
         failed: Why the store takes nothing more; `None` as long as it does.
@@ -38,6 +39,7 @@ class Figures(TypedDict):
     """
 
     messages: int
+    own_messages: int
     messages_inflight: int
     db_size: int
     inflight_db_size: int
@@ -71,5 +73,5 @@ ORIGINAL = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syn
 def as_text(figures: Figures) -> str:
     """As the original says it: a line each, and those of the cluster where there is one."""
     values: dict[str, object] = {**figures}
-    names = ORIGINAL if figures["nodes"] == 1 else (*ORIGINAL, "replicas", "nodes", "nodes_alive")
+    names = ORIGINAL if figures["nodes"] == 1 else (*ORIGINAL, "own_messages", "replicas", "nodes", "nodes_alive")
     return "".join(f"{name}: {values[name]}\n" for name in names)

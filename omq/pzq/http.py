@@ -22,14 +22,15 @@ IDLE: Final = 30.0  # seconds that a connection may wait for its next request
 PARTING: Final = 1.0  # seconds that an answer under way is given when the device ends
 
 GAUGES: Final = (
-    ("messages", "messages", "Messages that are stored and not settled."),
+    ("messages", "messages", "Messages that are stored and not settled: own_messages and replicas together."),
+    ("own_messages", "own_messages", "Messages of this node's own producers that are stored and not settled."),
     ("messages_inflight", "messages_inflight", "Messages that consumers have."),
     ("inflight_bytes", "inflight_db_size", "Bytes of the bodies in flight."),
     ("store_bytes", "db_size", "Bytes of the store's files."),
     ("dead_letters", "dead_letters", "Dead letters that are held."),
     ("producers", "producers", "Producers that are connected."),
     ("consumers", "consumers", "Consumers that are connected."),
-    ("replicas", "replicas", "Messages of other nodes that are kept."),
+    ("replicas", "replicas", "Messages of other nodes that are kept and not settled."),
     ("nodes", "nodes", "Nodes of the cluster."),
     ("nodes_alive", "nodes_alive", "Nodes of the cluster that were heard lately, this one among them."),
     ("store_full", "full", "1 while there is no room on the disk."),

@@ -262,9 +262,13 @@ class Member:
     # ------------------------------------------------------------------ what it tells
 
     def figures(self) -> tuple[int, int, int]:
-        """How many replicas it has, how many nodes there are, and how many are alive: itself among them."""
+        """How many replicas of others it has, how many nodes there are, and how many are alive: itself among them."""
         living = len(self._node.possession.living(clock()))
         return self._node.replicas(), len(self._settings.peers) + 1, living + 1
+
+    def is_own(self, queue: Queue) -> bool:
+        """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""
+        return not isinstance(queue, Replicas) or queue.owner == self._settings.name
 
     def _may(self, owner: str) -> Callable[[], bool]:
         return lambda: self._node.delivers(owner, clock())

@@ -128,8 +128,8 @@ class Node:
         return {owner: len(keys) for owner, keys in self.held.items() if keys}
 
     def replicas(self) -> int:
-        """How many replicas it has."""
-        return sum(map(len, self.held.values()))
+        """How many replicas of other nodes' messages it has."""
+        return sum(len(keys) for owner, keys in self.held.items() if owner != self.name)
 
     def waits(self) -> float | None:
         """When the time of the first waiting producer is up."""

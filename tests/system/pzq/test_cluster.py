@@ -7,7 +7,7 @@ import shutil
 import signal
 import time
 from collections import Counter
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,8 @@ import zmq
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer
-from tests.system.pzq.nodes import Node, cluster, empty, until, whole
+from tests.ports import held
+from tests.system.pzq.nodes import HOSTS, Node, cluster, empty, running, until, whole
 from tests.system.pzq.raw import raw
 
 pytestmark = pytest.mark.timeout(120)
@@ -62,6 +63,8 @@ def test_what_is_acknowledged_is_on_the_others_and_ends_everywhere(tmp_path: Pat
     with cluster(tmp_path, "--replicas", "2") as nodes:
         produce(nodes[0], *bodies(50))
         until(lambda: [node.figures()["replicas"] for node in nodes] == [0, 50, 50], "both others have all")
+        assert [node.figures()["own_messages"] for node in nodes] == [50, 0, 0]
+        assert [node.figures()["messages"] for node in nodes] == [50, 50, 50]  # replicas count, too
         assert nothing(nodes[1], 0.5)
         assert consume(nodes[0], 50) == bodies(50)
         empty(nodes)
@@ -318,3 +321,76 @@ def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path
             time.sleep(0.2)  # for the last of it to be heard
         nodes[0].kill()
         assert nothing(nodes[1], 3.0)
+
+
+def test_a_message_that_is_not_replicated_is_stored_all_the_same(tmp_path: Path) -> None:
+    with cluster(tmp_path, "--replicas", "1") as nodes, Producer(nodes[0].receive, timeout=15) as producer:
+        for node in nodes[1:]:
+            node.kill()
+        for _ in range(2):
+            with pytest.raises(NotReplicated):
+                producer.send(b"once", headers=[b"DEDUP:me:17"])
+        assert nodes[0].figures()["own_messages"] == 1
+        with pytest.raises(NotReplicated):
+            producer.send(b"twice")
+        assert nodes[0].figures()["own_messages"] == 2
+        for node in nodes[1:]:
+            node.start()
+        whole(nodes)
+
+        def is_replicated() -> bool:
+            with suppress(NotReplicated):
+                producer.send(b"once", headers=[b"DEDUP:me:17"])
+                return True
+            return False
+
+        until(is_replicated, "another node has it")
+        until(lambda: [node.figures()["replicas"] for node in nodes] == [0, 2, 2], "the others have both")
+        assert consume(nodes[0], 2) == [b"once", b"twice"]
+        empty(nodes)
+
+
+def test_a_fourth_node_joins_a_running_cluster(tmp_path: Path) -> None:
+    """The guide's procedure: the new node starts, and the others start again with its name, one after the other."""
+    hosts = (*HOSTS, "127.0.0.4")
+    options = ["--replicas", "1", "--timeout-replication", "10000000"]
+    with ExitStack() as kept:
+        ports = [kept.enter_context(held(*hosts)) for _ in range(4)]
+        nodes = [Node(number, ports, tmp_path, options) for number in range(3)]
+        kept.enter_context(running(nodes))
+        whole(nodes)
+        expected = bodies(50)
+        produce(nodes[0], *expected)
+        nodes.append(Node(3, ports, tmp_path, options, hosts=hosts))
+        nodes[3].start()
+        for number in range(3):
+            nodes[number].kill(signal.SIGTERM)
+            nodes[number] = Node(number, ports, tmp_path, options, hosts=hosts)
+            nodes[number].start()
+            until(lambda here=nodes[number]: here.figures()["nodes_alive"] == 4, "it hears all others")
+            expected += (sent := bodies(5, f"while {number} "))
+            produce(nodes[number], *sent)
+        until(lambda: all(node.figures()["nodes_alive"] == 4 for node in nodes), "all nodes hear each other")
+        produce(nodes[3], *(sent := bodies(5, "fourth ")))
+        expected += sent
+        until(lambda: [node.figures()["own_messages"] for node in nodes] == [55, 5, 5, 5], "each has its own")
+        until(lambda: [node.figures()["replicas"] for node in nodes] == [15, 65, 65, 65], "each has the others'")
+        nodes[0].kill()
+        found: list[bytes] = []
+        with ExitStack() as stack:
+            consumers = [stack.enter_context(Consumer(node.send)) for node in nodes[1:]]
+            until(lambda: take(consumers, found) == len(expected), "all is delivered")
+        assert sorted(found) == sorted(expected)
+        nodes[0].start()
+        empty(nodes)
+
+
+def take(consumers: list[Consumer], found: list[bytes]) -> int:
+    """Takes what each of the consumers has, and acknowledges it; returns how much was found by now."""
+    for consumer in consumers:
+        with suppress(ReceiveTimeout):
+            while True:
+                delivery = consumer.recv(timeout=0.1)
+                found.append(delivery.body)
+                delivery.ack()
+    return len(found)

@@ -59,6 +59,8 @@ def test_it_serves_until_a_signal_and_keeps_what_it_has(tmp_path: Path, number: 
             with urllib.request.urlopen(f"{where['http']}/metrics", timeout=10) as answer:
                 text = answer.read().decode()
             assert "\nomq_pzq_messages 1.0\n" in text
+            assert "\nomq_pzq_own_messages 1.0\n" in text
+            assert "\nomq_pzq_replicas 0.0\n" in text
             assert "\nomq_pzq_messages_stored_total 1.0\n" in text
             with urllib.request.urlopen(f"{where['http']}/healthz", timeout=10) as answer:
                 assert answer.read() == b"ok\n"
