@@ -308,7 +308,7 @@ class AsyncDevice:
         queues = (*self._queues, *self._dead)
         member = self._member
         counts = [queue.count() for queue in self._queues]
-        replicas, nodes, alive = (0, 1, 1) if member is None else member.figures()
+        replicas, recovered, nodes, alive = (0, 0, 1, 1) if member is None else member.figures()
         return {
             "messages": sum(counts),
             "own_messages": sum(
@@ -336,6 +336,7 @@ class AsyncDevice:
             "dead_lettered": sum(queue.dead_lettered for queue in queues),
             "damaged": sum(queue.damaged for queue in queues),
             "replicas": replicas,
+            "recovered": recovered,
             "nodes": nodes,
             "nodes_alive": alive,
             "full": self._journal.full,

@@ -32,6 +32,7 @@ class Figures(TypedDict):
         damaged: Messages that could not be read any more.
         full: There is no room on the disk.
         replicas: Messages of other nodes that it keeps: the rest of `messages`.
+        recovered: Messages of its own that it has got back from other nodes; they count among `own_messages`.
         nodes: Of the cluster; 1 without one.
         nodes_alive: That were heard lately, this one among them.
         failed: Why the store takes nothing more; `None` as long as it does.
@@ -60,6 +61,7 @@ class Figures(TypedDict):
     dead_lettered: int
     damaged: int
     replicas: int
+    recovered: int
     nodes: int
     nodes_alive: int
     full: bool

@@ -31,6 +31,7 @@ GAUGES: Final = (
     ("producers", "producers", "Producers that are connected."),
     ("consumers", "consumers", "Consumers that are connected."),
     ("replicas", "replicas", "Messages of other nodes that are kept and not settled."),
+    ("recovered", "recovered", "Own messages that came back from other nodes and are not settled."),
     ("nodes", "nodes", "Nodes of the cluster."),
     ("nodes_alive", "nodes_alive", "Nodes of the cluster that were heard lately, this one among them."),
     ("store_full", "full", "1 while there is no room on the disk."),

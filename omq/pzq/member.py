@@ -261,10 +261,10 @@ class Member:
 
     # ------------------------------------------------------------------ what it tells
 
-    def figures(self) -> tuple[int, int, int]:
-        """How many replicas of others it has, how many nodes there are, and how many are alive: itself among them."""
+    def figures(self) -> tuple[int, int, int, int]:
+        """Counts the replicas of others, its own messages that it has got back, the nodes, and those that are alive."""
         living = len(self._node.possession.living(clock()))
-        return self._node.replicas(), len(self._settings.peers) + 1, living + 1
+        return self._node.replicas(), self._node.recovered(), len(self._settings.peers) + 1, living + 1
 
     def is_own(self, queue: Queue) -> bool:
         """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""

@@ -193,7 +193,7 @@ def test_a_damaged_message_that_is_back_stays_where_its_owner_is_started_again(t
         have(nodes[1:], 10)
         damage(nodes[0], large(5))
         assert consume(nodes[0], 9) == [large(n) for n in range(10) if n != 5]
-        until(lambda: nodes[0].figures()["messages"] == nodes[0].figures()["replicas"] == 1, "it is back")
+        until(lambda: nodes[0].figures()["messages"] == nodes[0].figures()["recovered"] == 1, "it is back")
         nodes[0].kill(number)
         nodes[0].start()
         whole(nodes)

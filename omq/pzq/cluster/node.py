@@ -128,8 +128,12 @@ class Node:
         return {owner: len(keys) for owner, keys in self.held.items() if keys}
 
     def replicas(self) -> int:
-        """How many replicas of other nodes' messages it has."""
+        """Returns the number of replicas of other nodes' messages."""
         return sum(len(keys) for owner, keys in self.held.items() if owner != self.name)
+
+    def recovered(self) -> int:
+        """Returns the number of its own messages that it has got back from others."""
+        return len(self.held.get(self.name, ()))
 
     def waits(self) -> float | None:
         """When the time of the first waiting producer is up."""

@@ -205,6 +205,8 @@ def test_an_owner_without_its_disk_gets_back_what_is_its_own(tmp_path: Path) -> 
         shutil.rmtree(nodes[0].database)
         nodes[0].start()
         until(lambda: nodes[0].figures()["messages"] == 30, "the owner has its messages back")
+        found = nodes[0].figures()
+        assert (found["own_messages"], found["recovered"], found["replicas"]) == (30, 30, 0)
         assert consume(nodes[0], 30) == bodies(30)
         empty(nodes)
 
