@@ -206,14 +206,14 @@ tests=0; beside=0; unsteady=0; \
 $(if $(ARGS), \
   $(PY) -m pytest $(2) -m "$(1)" $(ARGS) || tests=$$?;, \
   $(PY) -m pytest $(2) -n $(JOBS) -m "($(1)) and not alone" || beside=$$?; \
-  if grep -qs '^threads' .cache/crash-*; then $(PY) -m tests.lastwords >&2; \
+  if grep -qs '^threads' .cache/crash-*; then $(PY) -m tests.crash_report >&2; \
   elif test $$beside = 1; then \
     echo "what failed beside others is tried once more, by itself:"; \
     $(PY) -m pytest $(2) -m "($(1)) and not alone" --last-failed --last-failed-no-failures none --maxfail 1 && \
     { beside=0; unsteady=1; }; fi; \
   $(PY) -m pytest $(2) -m "($(1)) and alone" || tests=$$?;) \
 if test $$tests -ge 128; then \
-  echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.lastwords >&2; fi; \
+  echo "the interpreter died of signal $$((tests - 128)):" >&2; $(PY) -m tests.crash_report >&2; fi; \
 test $$beside = 0 || echo "tests that ran beside others failed, see above" >&2; \
 test $$unsteady = 0 || echo "UNSTEADY: tests failed beside others and passed by themselves, see above; they want mending" >&2; \
 test $$lint = 0 || echo "lint failed, see the top" >&2; \

@@ -1,6 +1,6 @@
 """What holds for all tests: a way of life that is not in the engine's table is a failure, in child processes too.
 
-A crash of the interpreter tells its last words, which `make` shows. Tests are spread over processes; those that share
+A crash of the interpreter leaves a report, which `make` shows. Tests are spread over processes; those that share
 something dear (a built package, a JVM, programs that run first) stay together in one of them, from the beginning. Those
 that measure time come afterwards, one after the other.
 """
@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import tests.examples  # noqa: F401 - its profile is there before pytest is asked for one
-from tests.lastwords import LastWords
+from tests.crash_report import CrashReport
 from tests.ports import held
 
 os.environ.setdefault("OMQ_STRICT", "1")
@@ -35,7 +35,7 @@ TOGETHER = ("system/spark", "signals", "system/broker/test_page.py", "system/tes
 
 @pytest.hookimpl(trylast=True)  # behind pytest's own, which has it on the terminal, above everything that follows
 def pytest_configure(config: pytest.Config) -> None:
-    config.pluginmanager.register(LastWords(several=bool(config.getoption("numprocesses", None))))
+    config.pluginmanager.register(CrashReport(several=bool(config.getoption("numprocesses", None))))
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest looks at -m

@@ -9,7 +9,7 @@ from typing import Final
 _LEAST_RESERVE: Final = 64
 _MOST_RESERVE: Final = 512
 _MOST_CONNECTIONS: Final = 1 << 20
-_PARTS_OF_LIMIT: Final = 8  # the reserve is so much of the process's limit
+_PARTS_OF_LIMIT: Final = 8  # the reserve is this part of the limit of the process
 
 
 def room_for_connections() -> int:

@@ -1,8 +1,8 @@
 """What a crash of the interpreter leaves: which test it was, which had failed, and the stacks of C and of Python.
 
 While tests run it stands in `.cache/crash`, and goes when they end; where they run in several processes each has its
-own, and the process that started them looks whether one stands still. `python -m tests.lastwords` prints them, the most
-telling last: that is what the end of a long log shows.
+own, and the process that started them looks whether one stands still. `python -m tests.crash_report` prints them, the
+most telling last: that is what the end of a long log shows.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ PLACE = Path(__file__).parent.parent / ".cache"
 _FRAME = re.compile(r"(?P<object>[^(]+)\((?P<name>[^+)]*)\+(?P<offset>0x[0-9a-f]+)\)")
 
 
-class LastWords:
+class CrashReport:
     """A plugin of pytest that keeps the file.
 
     Args:
@@ -125,7 +125,7 @@ def _alive(path: Path) -> bool:
     return found is not None and Path(f"/proc/{found[1]}").exists()
 
 
-_LIBRARY = PLACE / "lastwords.so"
+_LIBRARY = PLACE / "crash_report.so"
 
 
 def _compiled() -> None:
@@ -133,7 +133,7 @@ def _compiled() -> None:
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         return
-    source, made = Path(__file__).with_suffix(".c"), PLACE / f"lastwords.{os.getpid()}.so"
+    source, made = Path(__file__).with_suffix(".c"), PLACE / f"crash_report.{os.getpid()}.so"
     if subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", made], check=False).returncode == 0:
         made.rename(_LIBRARY)  # at once: another pytest of this tree may load it just now
 
@@ -175,7 +175,7 @@ def main() -> None:
         text for text in (path.read_text(errors="replace") for path in sorted(PLACE.glob("crash*"))) if _crashed(text)
     ]
     if not told:
-        sys.exit("it has left no last words")
+        sys.exit("it has left no crash report")
     for text in told:
         _tell(text)
 
