@@ -35,7 +35,7 @@ from omq.goby.session import (
     Where,
 )
 from omq.monitor import Monitor
-from omq.unpatched import threading
+from omq.unpatched import queue, threading
 
 __all__ = ["Portal", "Subscription"]
 
@@ -214,7 +214,9 @@ class Portal(PortalBase[Subscription]):
         self._at: tuple[str, str] | None = None
         self._asking: omq.Socket | None = None
         self._answers: omq.Socket | None = None
-        self._hearer: threading.Thread | None = None
+        #: What the thread that hears answers is to read; it is there from the beginning, as none can start at exit.
+        self._hearing: queue.SimpleQueue[tuple[omq.Socket, Dispatcher, threading.Event] | None] = queue.SimpleQueue()
+        self._heard = threading.Event()  # it has read the last of them to its end
         self._caller: threading.Thread | None = None
         self._news = threading.Event()
         self._ending = threading.Event()
@@ -225,7 +227,7 @@ class Portal(PortalBase[Subscription]):
         except BaseException:
             self.close()
             raise
-        for run in (lambda: self._read(self._sub, self._session.dispatcher), self._live):
+        for run in (self._hear_all, lambda: self._read(self._sub, self._session.dispatcher), self._live):
             self._threads.append(self._thread(run))
         _portals.add(self)
 
@@ -395,7 +397,8 @@ class Portal(PortalBase[Subscription]):
         for inbox in self._inboxes():
             assert isinstance(inbox, BlockingInbox)
             inbox.end()
-        for thread in (*self._threads, self._hearer, self._caller):
+        self._hearing.put(None)
+        for thread in (*self._threads, self._caller):
             if thread is not None and thread is not threading.current_thread():
                 thread.join()
 
@@ -529,9 +532,9 @@ class Portal(PortalBase[Subscription]):
                 socket.connect(self._at[number])
 
     def _hear(self, answers: Dispatcher | None) -> None:
-        if self._answers is not None and self._hearer is not None:
+        if self._answers is not None:
             self._answers.close()
-            self._hearer.join()
+            self._heard.wait()
             self._answers = None
         if answers is None:
             return
@@ -541,7 +544,15 @@ class Portal(PortalBase[Subscription]):
             self._answers = sub = omq.SUB(
                 self._context, connect=self._at[1], subscribe=answers.wanted, linger=0, **self._options
             )
-        self._hearer = self._thread(lambda: self._read(sub, answers))
+            self._heard = threading.Event()
+            self._hearing.put((sub, answers, self._heard))
+
+    def _hear_all(self) -> None:
+        """Reads the sockets for answers, one after the other."""
+        while (task := self._hearing.get()) is not None:
+            sub, answers, heard = task
+            self._read(sub, answers)
+            heard.set()
 
     def _where(self) -> object:
         """By which connections the router is reached; see `Where`."""
