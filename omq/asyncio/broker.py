@@ -238,8 +238,10 @@ class Client:
                 request, some = asked.popleft()
                 answers.append((read(request), some))
         finally:
-            for request, _ in asked:
+            for request, _ in reversed(asked):  # else the broker might store later ones meanwhile
                 core.give_up(request)
+            if asked and not caller.closed:
+                caller.send_out()
         return answers
 
     async def stage(

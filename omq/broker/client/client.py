@@ -251,8 +251,9 @@ class Client:
         finally:
             if asked:
                 with caller.lock:
-                    for request, _ in asked:
+                    for request, _ in reversed(asked):  # else the broker might store later ones meanwhile
                         core.give_up(request)
+                    caller.send_out()
 
     def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.

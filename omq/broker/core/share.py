@@ -278,7 +278,13 @@ class Share:
         self.passed_over_until = now + self._leases.timeout * min(2**self._timeouts, _MAX_BACKOFF_TIMEOUTS)
         if self._backoff is not None:
             self._backoff.cancel()
-        self._backoff = self._loop.call_at(self.passed_over_until, self.more, 0)
+        self._backoff = self._loop.call_at(self.passed_over_until, self._try_again)
+
+    def _try_again(self) -> None:
+        """Gives it the credit of what is overdue: it may live, and acknowledge nothing of what it had."""
+        self._backoff = None
+        messages, self._withheld = self._withheld, 0
+        self.more(messages)
 
     def _lose(self, pieces: list[Piece]) -> None:
         """The time of these is up."""

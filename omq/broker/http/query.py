@@ -14,6 +14,7 @@ from omq.unpatched import threading
 __all__ = ["Changes", "Query", "Selection"]
 
 _PARAMETERS: Final = ("match", "after", "limit", "since")
+_DIGITS: Final = 18  # of a number of an answer, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,8 @@ class Query:
         Raises:
             ValueError: One is not known, or its value is not valid; the text names it.
         """
+        if len(set(given)) < len(given):
+            raise ValueError("a parameter is there twice")
         for name in given:
             if name not in _PARAMETERS:
                 raise ValueError(f"{name[:40]!r} is not a parameter; there are {', '.join(_PARAMETERS)}")
@@ -87,7 +90,7 @@ class Changes:
         """Returns the number of an earlier answer; `None` where this broker has given none of that revision."""
         run, _, number = (revision or "").partition("-")
         known = run == self._run and number.isascii() and number.isdecimal()
-        return int(number[:18]) if known else None
+        return int(number) if known and len(number) < _DIGITS and int(number) <= self._answers else None
 
     def note(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
         """Notes what an answer has of topics.

@@ -1063,6 +1063,31 @@ def test_publishers_try_again_where_too_much_waits_in_full_topics(twin, client, 
     twin.wait(consumer.close())
 
 
+@pytest.mark.parametrize("in_flight", [None, 1, 2])
+def test_all_that_was_given_up_together_is_not_stored(twin, client, server, jobs_with, in_flight):
+    """Also where the client makes no other call."""
+    jobs = jobs_with(max_messages=2, overflow="block")
+    twin.wait(client.publish_many(jobs, [b"a", b"b"]))
+    hasty = twin.Client(server.endpoints["zmtp"], timeout=0.3)
+    with pytest.raises(BrokerTimeout):
+        twin.wait(hasty.publish_many(jobs, [bytes(1 << 20)] * 5, in_flight=in_flight))
+
+    def waiting() -> int:
+        one = next(one for one in server._server.broker.stats()["topics"] if one["name"] == jobs)
+        return int(one["blocked"])
+
+    until(lambda: waiting() == 0, lambda: f"{waiting()} wait")
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as worker, worker.consume(jobs) as consumer:
+        for body in (b"a", b"b"):
+            job = consumer.recv(timeout=20.0)
+            assert job.body == body
+            job.ack()
+        worker.flush()
+        assert worker.publish(jobs, b"c") == 3
+        assert consumer.recv(timeout=20.0).body == b"c"
+    twin.wait(hasty.close())
+
+
 def test_a_job_that_fails_lets_others_pass(twin, client, jobs_with):
     jobs = jobs_with(retry_delay=0.2)
     twin.wait(client.publish_many(jobs, [b"bad", b"good"]))

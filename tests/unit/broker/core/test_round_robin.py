@@ -482,13 +482,22 @@ async def test_what_is_overdue_gives_no_credit_to_a_consumer_that_hangs():
     async with core() as broker:
         topic = await prepared(broker, count=10)
         taker = Taker()
-        share = broker.consume(topic, taker, ack_timeout=0.01, credit=4)
+        share = broker.consume(topic, taker, ack_timeout=0.5, credit=4)
         await until(lambda: len(taker.got) == 4)
         await until(lambda: topic.backlog == 10)
         await quiet(broker)
         assert taker.ids == [1, 2, 3, 4]
         share.nack([(100, 100)])  # it lives
         await until(lambda: len(taker.got) == 8)
+
+
+async def test_a_consumer_that_skips_messages_gets_its_credit_back_after_a_while():
+    async with core() as broker:
+        topic = await prepared(broker, count=3, max_deliveries=3, retry_delay=0)
+        taker = Taker()
+        broker.consume(topic, taker, ack_timeout=0.01, credit=1)  # never acknowledges anything
+        await until(lambda: topic.dead_lettered == 3)
+        assert taker.ids == [1] * 3 + [2] * 3 + [3] * 3
 
 
 async def test_what_nobody_looked_at_is_returned_without_being_counted():

@@ -282,6 +282,11 @@ async def test_a_query_that_means_nothing_is_refused_by_name(query: dict[str, st
         assert text in await answer.text()
 
 
+async def test_a_parameter_that_is_there_twice_is_refused() -> None:
+    async with served(statistics()) as (url, session), session.get(f"{url}/topics.json?limit=1&limit=2") as answer:
+        assert answer.status == 400
+
+
 async def test_what_has_not_changed_since_an_answer_is_left_out() -> None:
     stats = statistics(topic("a", 1), topic("b", 2), topic("c", 3))
     async with served(stats) as (url, session):
@@ -298,7 +303,7 @@ async def test_what_has_not_changed_since_an_answer_is_left_out() -> None:
             assert (new["ids"], [one["id"] for one in new["topics"]]) == ([1, 4, 3], [4, 3])
         assert (await told(session, url, since=new["revision"]))["topics"] == []
 
-        for unknown in ("", "1", "x-1", first["revision"].replace("-", "-x"), "\u0663"):
+        for unknown in ("", "1", "x-1", first["revision"].replace("-", "-x"), f"{first['revision']}99", "\u0663"):
             full = await told(session, url, since=unknown)
             assert (full["since"], len(full["topics"]), "ids" in full) == (None, 3, False)
 
