@@ -222,10 +222,8 @@ class SocketBase:
 
         A socket whose `close` waits still listens, for peers that come for its messages, and still has its endpoints.
 
-        Raises:
-            StateError: The process has forked.
+        A forked child reads its parent's there, to connect to them.
         """
-        self._refuse_in_child()
         return self._engine.endpoints.bound
 
     def drain(self) -> None:
@@ -346,7 +344,7 @@ class SocketBase:
 
     def __repr__(self) -> str:
         state = "closed" if self.closed else f"{self._engine.peer_count} peers"
-        return " ".join([f"<{type(self).__module__}.{type(self).__name__}", *self._engine.endpoints.bound, f"{state}>"])
+        return " ".join([f"<{type(self).__module__}.{type(self).__name__}", *self.endpoints, f"{state}>"])
 
 
 def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
