@@ -30,6 +30,7 @@ cdef class WatchedSet:
     cdef Background _background      # the thread that watches it
     cdef int fd                      # the epoll set of a socket, owned; -1 once closed
     cdef long long _serves           # how often the owner has looked at it; atomic
+    cdef long long _away             # whether the thread serves it, as the owner is away; atomic
     cdef long long _ahead            # whether bytes were read ahead that no such thread was told of; atomic
     # Guarded by the thread's mutex.
     cdef int _event                  # eventfd in the set, owned: readable while `_ahead`; -1: none was read yet

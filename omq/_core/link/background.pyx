@@ -427,6 +427,7 @@ cdef class Background:
     cdef void _set_mode(self, void *watched, Mode mode, long long due) noexcept nogil:
         cdef epoll_event event
         (<WatchedSet>watched)._mode = mode
+        store(&(<WatchedSet>watched)._away, mode == AWAY)
         (<WatchedSet>watched)._due = due
         event.events = EPOLLIN | EPOLLONESHOT if mode == QUIET else EPOLLIN | EPOLLET if mode == AWAY else 0
         event.data.u64 = (<unsigned long long>(<WatchedSet>watched)._serial << 32

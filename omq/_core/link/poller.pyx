@@ -17,7 +17,7 @@ from omq._core.kernel cimport (
     epoll_event,
     epoll_wait,
 )
-from omq._core.link.background cimport AWAY, Background, WatchedSet
+from omq._core.link.background cimport Background, WatchedSet
 from omq._core.lock cimport hush, unhush
 from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
@@ -137,7 +137,7 @@ cdef class Poller:
     @property
     def relieved(self):
         """Whether the background thread reads and writes here, as the owner is away."""
-        return self._watched is not None and self._watched._mode == AWAY
+        return self._watched is not None and load(&self._watched._away) != 0
 
     cdef int stand_in(self) except -1:
         """As `serve`, in a thread that stands in for the owner: it waits for the GIL while that works in Python."""
