@@ -122,6 +122,7 @@ cdef class SendBuffer:
     cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept
     cdef int adopt(self) except -1
     cdef void reap(self)
+    cdef void _reap(self)
     cdef void clear(self)
     cdef int _reserve(self, Py_ssize_t size) except -1
     cdef void _release(self)

@@ -120,10 +120,13 @@ cdef class SendBuffer:
 
     cdef void reap(self):
         """Drops the references whose bytes have left, and the arena when nothing waits."""
+        if self._ndone or (self._arena != NULL and self._first == self._count):
+            self._reap()
+
+    cdef void _reap(self):
+        """Does so, where another thread may be writing."""
         cdef PyObject *few[FIRST_SEGMENTS]
         cdef int i, n
-        if self._ndone == 0 and (self._arena == NULL or self._first != self._count):
-            return
         while True:
             # Dropping a reference may run any code, so it must not happen under the flag.
             self.hold()
@@ -473,7 +476,7 @@ cdef class SendBuffer:
         finally:
             unhush()
             self.let_go()
-        self.reap()
+        self._reap()
         return messages
 
     cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept:
