@@ -261,7 +261,7 @@ def save_certificate(
         The paths of the public and of the secret file, which nobody but the owner may read (mode 0600).
 
     Raises:
-        UsageError: The key is none, the metadata have no place in such a file, or the path cannot be encoded.
+        UsageError: The key is not valid, the metadata have no place in such a file, or the path cannot be encoded.
         TypeError: The path is not a path, or the metadata are not str.
     """
     open_path = file_path(path)

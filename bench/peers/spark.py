@@ -45,7 +45,7 @@ class Prebuilt(DataSource):
 
     @property
     def _whole(self) -> bool:
-        """Whether rows have all the columns of a topic."""
+        """Returns whether rows have all the columns of a topic."""
         return self.options.get("columns") == "all"
 
 

@@ -281,7 +281,7 @@ class CallerDriver:
         else:
             core.dispatch()
             if self.poller.relieved:
-                self._give_way()
+                self._give_way()  # each look needs the GIL, which the owner has
 
     def _give_way(self) -> None:
         """A caller does the work: the loop ceases to watch."""

@@ -214,7 +214,7 @@ class Portal(PortalBase[Subscription]):
         self._at: tuple[str, str] | None = None
         self._asking: omq.Socket | None = None
         self._answers: omq.Socket | None = None
-        #: What the thread that hears answers is to read; it is there from the beginning, as none can start at exit.
+        #: Sockets for answers, for a thread that starts with the portal: Python 3.12 starts none at exit.
         self._hearing: queue.SimpleQueue[tuple[omq.Socket, Dispatcher, threading.Event] | None] = queue.SimpleQueue()
         self._heard = threading.Event()  # it has read the last of them to its end
         self._caller: threading.Thread | None = None

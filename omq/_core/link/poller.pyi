@@ -15,7 +15,7 @@ class Poller:
 
     @property
     def relieved(self) -> bool:
-        """Whether the background thread reads and writes here, as the owner is away."""
+        """Returns whether the background thread reads and writes here, as the owner is away."""
 
     def dispatch(self) -> None:
         """Handles events that are ready, without waiting, then runs the calls that those woke."""

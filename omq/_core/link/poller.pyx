@@ -136,7 +136,7 @@ cdef class Poller:
 
     @property
     def relieved(self):
-        """Whether the background thread reads and writes here, as the owner is away."""
+        """Returns whether the background thread reads and writes here, as the owner is away."""
         return self._watched is not None and load(&self._watched._away) != 0
 
     cdef int stand_in(self) except -1:

@@ -124,7 +124,7 @@ cdef class SendBuffer:
             self._reap()
 
     cdef void _reap(self):
-        """Does so, where another thread may be writing."""
+        """Drops them under the flag: another thread may be writing."""
         cdef PyObject *few[FIRST_SEGMENTS]
         cdef int i, n
         while True:

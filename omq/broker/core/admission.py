@@ -106,11 +106,11 @@ class HeldBytes:
         self._lines = RateLimit()
 
     def has_room(self, size: int) -> bool:
-        """Returns whether a publication of so many bytes may wait, and logs where it may not."""
+        """Returns whether a publication of `size` bytes may wait, and logs where it may not."""
         if not self.used or self.used + size <= MAX_ALL_HELD_BYTES:
             return True
         if self._lines.passes():
-            log.warning("%d bytes wait for room in all full topics: who publishes to one is told to wait", self.used)
+            log.warning("%d bytes wait for room in all full topics: publishers to one are answered busy", self.used)
         return False
 
 

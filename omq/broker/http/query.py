@@ -34,7 +34,7 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What is asked for.
+    """The question of one request for topics.
 
     Attributes:
         match: Text that is in the topics' names; case does not matter.
@@ -78,7 +78,7 @@ class Query:
 
 
 class Changes:
-    """Numbers the answers, and remembers in which one each topic was new; in whatever thread."""
+    """Numbers the answers, and keeps in which one each topic was new; in whatever thread."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)  # numbers of a broker before mean nothing
@@ -97,7 +97,7 @@ class Changes:
 
         Args:
             topics: Their JSON, by their ids.
-            existing: How many topics there are.
+            existing: The number of all topics.
 
         Returns:
             The answer's revision, and by a topic's id the number of the answer in which it was new.

@@ -1,4 +1,4 @@
-"""What waits for room in full topics: its bounds, and that nothing of it is lost or passed."""
+"""Publications that wait for room in full topics: their bounds; none is lost, and none is overtaken."""
 
 import asyncio
 import logging

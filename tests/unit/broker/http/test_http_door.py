@@ -236,7 +236,7 @@ async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
     assert 4 <= told[1] < 30
 
 
-async def told(session: aiohttp.ClientSession, url: str, **query: str) -> dict[str, Any]:
+async def answer_of(session: aiohttp.ClientSession, url: str, **query: str) -> dict[str, Any]:
     async with session.get(f"{url}/topics.json", params=query) as answer:
         assert answer.status == 200, await answer.text()
         return dict(await answer.json())
@@ -247,7 +247,7 @@ async def test_topics_come_in_parts_by_their_names() -> None:
     async with served(stats) as (url, session):
         names, after, parts = [], {}, 0
         while True:
-            part = await told(session, url, limit="100", match="t", **after)
+            part = await answer_of(session, url, limit="100", match="t", **after)
             assert (part["count"], part["matching"]) == (251, 251)
             names += [one["name"] for one in part["topics"]]
             parts += 1
@@ -257,10 +257,10 @@ async def test_topics_come_in_parts_by_their_names() -> None:
         assert parts == 3
         assert names == [f"T{number:03}" for number in range(1, 251)] + ["other"]
 
-        part = await told(session, url, match="t02", limit="1000")
+        part = await answer_of(session, url, match="t02", limit="1000")
         assert [one["name"] for one in part["topics"]] == [f"T02{digit}" for digit in range(10)]
         assert (part["count"], part["matching"], part["next"]) == (251, 10, None)
-        assert (await told(session, url, after="zzz"))["topics"] == []
+        assert (await answer_of(session, url, after="zzz"))["topics"] == []
 
 
 @pytest.mark.parametrize(
@@ -290,21 +290,21 @@ async def test_a_parameter_that_is_there_twice_is_refused() -> None:
 async def test_what_has_not_changed_since_an_answer_is_left_out() -> None:
     stats = statistics(topic("a", 1), topic("b", 2), topic("c", 3))
     async with served(stats) as (url, session):
-        first = await told(session, url)
+        first = await answer_of(session, url)
         assert [one["id"] for one in first["topics"]] == [1, 2, 3]
         assert first["since"] is None
-        same = await told(session, url, since=first["revision"])
+        same = await answer_of(session, url, since=first["revision"])
         assert (same["since"], same["ids"], same["topics"]) == (first["revision"], [1, 2, 3], [])
 
         stats["topics"] = [topic("a", 1), topic("bb", 4), topic("c", 3, last=1001)]
-        await told(session, url)  # what others ask does not matter
+        await answer_of(session, url)  # what others ask does not matter
         for since in (first, same):
-            new = await told(session, url, since=since["revision"])
+            new = await answer_of(session, url, since=since["revision"])
             assert (new["ids"], [one["id"] for one in new["topics"]]) == ([1, 4, 3], [4, 3])
-        assert (await told(session, url, since=new["revision"]))["topics"] == []
+        assert (await answer_of(session, url, since=new["revision"]))["topics"] == []
 
         for unknown in ("", "1", "x-1", first["revision"].replace("-", "-x"), f"{first['revision']}99", "\u0663"):
-            full = await told(session, url, since=unknown)
+            full = await answer_of(session, url, since=unknown)
             assert (full["since"], len(full["topics"]), "ids" in full) == (None, 3, False)
 
 
