@@ -21,7 +21,7 @@ from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
 from omq.cli.descriptors import raise_descriptor_limit
-from omq.cli.garbage import spare_the_collector
+from omq.cli.garbage import collector_spared
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 
@@ -220,8 +220,8 @@ async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], Non
         loop.add_signal_handler(signal.SIGHUP, hang_up)
     try:
         with ready.cleared():
-            await server.start()
-            spare_the_collector()
+            with collector_spared():
+                await server.start()
             ready.write_if_possible(server.endpoints, LOG)
         LOG.info("omq %s, store %s: %s", __version__, server.broker.id, _kept(server))
         for name, endpoint in server.endpoints.items():

@@ -17,7 +17,7 @@ import uvloop
 
 from omq.broker.keys import SecurityFiles, read_secret_key
 from omq.cli.descriptors import raise_descriptor_limit
-from omq.cli.garbage import spare_the_collector
+from omq.cli.garbage import collector_spared
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
@@ -161,8 +161,8 @@ async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None
         loop.add_signal_handler(number, end, number)
     try:
         with ready.cleared():
-            await device.start()
-            spare_the_collector()
+            with collector_spared():
+                await device.start()
             ready.write_if_possible(device.endpoints, LOG)
         serves()
         for name, endpoint in device.endpoints.items():

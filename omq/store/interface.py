@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from omq.store.errors import DamagedError
 from omq.store.settled import Settled
@@ -313,9 +313,8 @@ class Trim(Write):
         self.first = first
 
 
-@dataclass(frozen=True, slots=True)
-class TopicState:
-    """A topic as it is committed.
+class TopicState(NamedTuple):
+    """A topic as it is committed; a tuple, which is quickly made and compared: each look at all topics does that.
 
     Attributes:
         first: The oldest id kept; `last + 1` where nothing is.
@@ -485,6 +484,9 @@ class Log(Protocol):
 
     def positions(self, topic_id: int) -> dict[str, int]:
         """Named positions; -1 where what was kept under the name is damaged."""
+
+    def all_positions(self) -> dict[int, dict[str, int]]:
+        """Named positions of each topic that has some, by its id."""
 
     def settled(self, topic_id: int) -> Settled:
         """What is acknowledged of a round-robin topic; a copy."""

@@ -6,6 +6,7 @@ import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from typing import Any, Final
 
 from omq._core import blocks
@@ -376,6 +377,16 @@ class MemoryTopics:
                 topic.retain(self._max_memory)
             return topic.state()
 
+    def stats_now(self) -> Stats:
+        """Returns what was done so far, and what is kept."""
+        with self.lock:
+            return replace(self.stats, used_bytes=sum(topic.bytes for topic in self.topics.values()))
+
+    def all_positions(self) -> dict[int, dict[str, int]]:
+        """Returns the named positions of each topic that has some."""
+        with self.lock:
+            return {id: dict(topic.positions) for id, topic in self.topics.items() if topic.positions}
+
     @contextmanager
     def read(self, id: int) -> Iterator[Reader]:
         """Reads a topic."""
@@ -606,21 +617,15 @@ class MemoryStore:
         with self._engine.lock:
             return dict(self._engine.topic(topic_id).positions)
 
+    def all_positions(self) -> dict[int, dict[str, int]]:
+        return self._engine.all_positions()
+
     def settled(self, topic_id: int) -> Settled:
         with self._engine.lock:
             return self._engine.topic(topic_id).settled.copy()
 
     def stats(self) -> Stats:
-        with self._engine.lock:
-            stats = self._engine.stats
-            used = sum(topic.bytes for topic in self._engine.topics.values())
-            return Stats(
-                used_bytes=used,
-                commits=stats.commits,
-                appended=stats.appended,
-                appended_bytes=stats.appended_bytes,
-                duplicates=stats.duplicates,
-            )
+        return self._engine.stats_now()
 
     def close(self) -> None:
         self._closed = True

@@ -39,6 +39,9 @@ class BoundedTopic(Protocol):
     def refresh(self) -> None:
         """Takes note of what the store has dropped by itself."""
 
+    def touch(self) -> None:
+        """Takes note that messages wait or were refused."""
+
 
 class Timer(Protocol):
     """Makes calls later."""
@@ -195,6 +198,7 @@ class Admission:
             self._held.append(one)
             self._held_bytes += size
             self._all_held.used += size
+            self._topic.touch()
             self._log("those who publish wait")
             self._watch()
             return True
@@ -226,6 +230,7 @@ class Admission:
     def end(self, error: BrokerError | None) -> None:
         """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
         held, self._held = self._held, deque()
+        self._topic.touch()
         self._all_held.used -= self._held_bytes
         self._held_bytes = 0
         for one in held:
@@ -245,6 +250,7 @@ class Admission:
 
     def _forget(self, one: Publication) -> None:
         self._held.remove(one)
+        self._topic.touch()
         self._held_bytes -= one.held_bytes
         self._all_held.used -= one.held_bytes
 
@@ -268,6 +274,7 @@ class Admission:
 
     def _reject(self, one: Publication) -> None:
         self.rejected += one.count
+        self._topic.touch()
         self._log("what is published is refused")
         messages, used = self._topic.used()
         bounds = [

@@ -75,16 +75,16 @@ class Subscription:
 
 
 class BroadcastTopic(Topic):
-    """A topic whose messages every subscriber gets."""
+    """A topic whose messages every subscriber gets; it keeps positions under the names that they give."""
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
 
-    def __init__(self, state: TopicState, journal: Journal, turns: Turns) -> None:
+    def __init__(self, state: TopicState, journal: Journal, turns: Turns, names: dict[str, int]) -> None:
         super().__init__(state, journal, turns)
         self._subscriptions: dict[Subscription, None] = {}
         #: Those that may have something to read and room for it, first come first served.
         self._hungry: dict[Subscription, None] = {}
-        self._names = dict(journal.store.positions(state.id))
+        self._names = names
         self._holders: dict[str, Subscription] = {}
         self._dirty: dict[str, int] = {}
         self._unsure: set[str] = set()  # names whose beginning is not durable yet
@@ -106,6 +106,7 @@ class BroadcastTopic(Topic):
             known = None
         position, from_beginning = self._begin(replay) if known is None else (known, False)
         subscription = Subscription(self, sink, name, position, from_beginning)
+        self.touch()
         self._subscriptions[subscription] = None
         if name is not None:
             self._holders[name] = subscription
@@ -148,6 +149,7 @@ class BroadcastTopic(Topic):
 
     def left(self, subscription: Subscription) -> None:
         """A subscription has ended."""
+        self.touch()
         self._subscriptions.pop(subscription, None)
         self._hungry.pop(subscription, None)
         name = subscription.name
@@ -208,6 +210,7 @@ class BroadcastTopic(Topic):
 
     def _serve(self, group: list[Subscription], limit: int) -> int:
         """Gives a group some blocks; how many bytes that were."""
+        self.touch()
         served = 0
         try:
             with self._journal.store.read(self.id) as reader:
@@ -260,6 +263,7 @@ class BroadcastTopic(Topic):
     def move(self, name: str, position: int) -> None:
         """Keeps a position under a name."""
         self._check_past(position)
+        self.touch()
         self._names[name] = self._dirty[name] = position
         self._changed()
 
@@ -290,10 +294,12 @@ class BroadcastTopic(Topic):
             raise TopicError(f"somebody subscribes to {self.name!r} as {name!r}")
         self._dirty.pop(name, None)
         position = self._names.pop(name)
+        self.touch()
         try:
             await self._journal.do(DropPosition(self.id, name))
         except BrokerError:
             self._names.setdefault(name, position)
+            self.touch()
             raise
 
     # ------------------------------------------------------------------ what it tells

@@ -102,8 +102,9 @@ class Broker:
         await self.journal.open(self._open)
         for finding in self.journal.store.findings:
             log.warning("store %s: %s", self._directory, finding)
+        names = self.journal.store.all_positions()
         for state in self.journal.store.topics():
-            self._add(state)
+            self._add(state, names.get(state.id))
         self._break_rings()
 
     def _open(self, notify: Notify, appended: Appended) -> Log:
@@ -141,10 +142,10 @@ class Broker:
 
     # ------------------------------------------------------------------ topics
 
-    def _add(self, state: TopicState) -> Topic:
+    def _add(self, state: TopicState, names: dict[str, int] | None = None) -> Topic:
         topic: Topic
         if state.delivery == "broadcast":
-            topic = BroadcastTopic(state, self.journal, self)
+            topic = BroadcastTopic(state, self.journal, self, names or {})
         else:
             topic = RoundRobinTopic(state, self.journal, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic

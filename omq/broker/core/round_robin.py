@@ -93,6 +93,7 @@ class RoundRobinTopic(Topic):
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
         share = Share(self, sink, ack_timeout, credit, asyncio.get_running_loop())
+        self.touch()
         self._shares[share] = None
         self.wants(share)
         return share
@@ -104,6 +105,7 @@ class RoundRobinTopic(Topic):
 
     def left(self, share: Share) -> None:
         """A share has ended."""
+        self.touch()
         self._shares.pop(share, None)
         self._hungry.pop(share, None)
         if self._hungry:  # it may have come before those
@@ -140,6 +142,7 @@ class RoundRobinTopic(Topic):
 
     def settled(self, first: int, last: int) -> None:
         """Messages are acknowledged."""
+        self.touch()
         if self.admission is not None:
             self.admission.go_on()
         done = self._done
@@ -190,6 +193,7 @@ class RoundRobinTopic(Topic):
 
     def _keep_attempts(self, piece: Piece) -> None:
         """Has the store know how often messages were attempted."""
+        self.touch()
         self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries))
         self._changed()
 
@@ -250,6 +254,7 @@ class RoundRobinTopic(Topic):
 
     def unseen(self, piece: Piece) -> None:
         """Messages were delivered, and come back without having been looked at."""
+        self.touch()
         if self.deleted:
             return
         self._redo.add(piece.first, piece.last, piece.tries - 1)
@@ -340,6 +345,7 @@ class RoundRobinTopic(Topic):
 
     def _count_expired(self, expired: int) -> None:
         if expired:
+            self.touch()
             self.expired += expired
             self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
 
@@ -351,6 +357,7 @@ class RoundRobinTopic(Topic):
         self.refresh()
         if not self._hungry or not self._ready:
             return False
+        self.touch()
         left = TURN
         portion = min(-(-self._ready // len(self._hungry)), PORTION)
         try:
@@ -505,6 +512,7 @@ class RoundRobinTopic(Topic):
             nonlocal left, all_went
             error = write.error
             if error is None:
+                self.touch()
                 self.dead_lettered += 1
                 if self.admission is not None:
                     self.admission.go_on()

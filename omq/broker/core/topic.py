@@ -11,6 +11,7 @@ from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
 from omq.broker.errors import AlreadySettled, BrokerError, TopicError
+from omq.broker.protocol import pack_json
 from omq.broker.settings import SETTINGS, check_setting, overflow_of
 from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
@@ -107,6 +108,10 @@ class Topic:
         self._retrying = False
         self._flushing: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
         self._missed: BrokerError | None = None  # why a write that somebody flushes was not done
+        # What it has told about itself; `None`: something has changed since.
+        self._stats: TopicStats | None = None
+        self._info: bytes | None = None
+        self._told_state: TopicState | None = None  # what the store said then
 
     def __repr__(self) -> str:
         return f"<{self.delivery} topic {self.name!r}, {self.persistence}, {self.last} messages>"
@@ -207,11 +212,13 @@ class Topic:
 
     def took(self, count: int, size: int) -> None:
         """Counts messages that were published, however they came."""
+        self.touch()
         self.published += count
         self.published_bytes += size
 
     def grown(self, last: int) -> None:
         """Messages up to *last* can be read."""
+        self.touch()
         if last > self.last:
             self.last = last
         if last > self.readable:
@@ -304,20 +311,24 @@ class Topic:
         """Subscriptions or shares in force."""
         raise NotImplementedError
 
-    def info(self) -> dict[str, Any]:
-        """The topic, as `TOPICS` tells it."""
-        state = self.state()
-        return {
-            "name": self.name,
-            "id": self.id,
-            "delivery": self.delivery,
-            "persistence": self.persistence,
-            "settings": self.settings,
-            "first": state.first,
-            "last": max(state.last, self.last),
-            "bytes": state.bytes,
-            "subscribers": self.readers,
-        }
+    def info(self) -> bytes:
+        """Returns the topic as `TOPICS` tells it, in JSON."""
+        state = self._look()
+        if self._info is None:
+            self._info = pack_json(
+                {
+                    "name": self.name,
+                    "id": self.id,
+                    "delivery": self.delivery,
+                    "persistence": self.persistence,
+                    "settings": self.settings,
+                    "first": state.first,
+                    "last": max(state.last, self.last),
+                    "bytes": state.bytes,
+                    "subscribers": self.readers,
+                }
+            )
+        return self._info
 
     def names(self) -> list[PositionStats]:
         """Its named positions."""
@@ -327,10 +338,27 @@ class Topic:
         """Who reads it."""
         raise NotImplementedError
 
-    def stats(self) -> TopicStats:
-        """What it tells about itself."""
-        self.refresh()
+    def touch(self) -> None:
+        """Takes note that what it tells about itself has changed: whatever changes that calls this."""
+        self._stats = self._info = None
+
+    def _look(self) -> TopicState:
+        """Returns what the store says of it now, and notices whether that has changed: it drops messages by itself."""
         state = self.state()
+        if state != self._told_state:
+            self.touch()
+            self._told_state = state
+        return state
+
+    def stats(self) -> TopicStats:
+        """Returns what it tells about itself: the same object until something changes, which nobody may alter."""
+        self.refresh()
+        state = self._look()
+        if self._stats is None:
+            self._stats = self._collect_stats(state)
+        return self._stats
+
+    def _collect_stats(self, state: TopicState) -> TopicStats:
         return {
             "name": self.name,
             "id": self.id,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import base64
 import hashlib
-import json
 import logging
 import re
 import time
@@ -15,14 +14,13 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 from aiohttp import web
-from prometheus_client.exposition import choose_encoder
 
 from omq.broker.config import http_address
 from omq.broker.core.stats import BrokerStats, TopicStats
-from omq.broker.http.metrics import registry
-from omq.broker.http.query import Changes, Query
+from omq.broker.http.metrics import MetricsPage
+from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
-from omq.broker.http.view import view
+from omq.broker.http.view import JsonPage
 from omq.errors import BindError
 from omq.executor import in_yielding_thread
 
@@ -62,7 +60,8 @@ class HttpDoor:
         self._cost = 0.0  # seconds that the last answer with all topics has taken
         self._until = 0.0  # how long the last look at all topics serves, on the loop's clock
         self._rates = Rates(stats())
-        self._changes = Changes()
+        self._json = JsonPage()
+        self._metrics = MetricsPage()
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
         self._page = page.encode()
         self._policy = _policy(page)
@@ -166,26 +165,14 @@ class HttpDoor:
         began = time.perf_counter()
         stats = await self._collect()
         refresh = round(self._cost * REFRESH_FACTOR, 1)
-        body = await _aside(stats, lambda: self._encode({**view(stats, self._rates, query), "refresh": refresh}, query))
+        body = await _aside(stats, lambda: self._json.encode(stats, self._rates, query, refresh))
         self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 
-    def _encode(self, told: dict[str, Any], query: Query) -> bytes:
-        """Encodes what is shown, one topic after the other: a single call would keep the GIL for all of them."""
-        encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-        topics = {topic["id"]: encode(topic) for topic in told.pop("topics")}
-        since = self._changes.since(query.since)
-        told["revision"], numbers = self._changes.note(topics, told["count"])
-        told["since"] = None if since is None else query.since
-        if since is not None:
-            told["ids"] = list(topics)
-            topics = {id: text for id, text in topics.items() if numbers[id] > since}
-        return f'{encode(told)[:-1]},"topics":[{",".join(topics.values())}]}}'.encode()
-
     async def _get_metrics(self, request: web.Request) -> web.Response:
         stats = await self._collect()
-        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
-        body = await _aside(stats, lambda: encode(registry(lambda: stats)))
+        accept = request.headers.get("Accept", "")
+        body, content_type = await _aside(stats, lambda: self._metrics.encode(stats, accept))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from omq.broker.core.stats import TopicStats
-from omq.unpatched import threading
 
 __all__ = ["Changes", "Query", "Selection"]
 
@@ -78,12 +77,11 @@ class Query:
 
 
 class Changes:
-    """Numbers the answers, and keeps in which one each topic was new; in whatever thread."""
+    """Numbers the answers, and keeps in which one each topic was new."""
 
     def __init__(self) -> None:
         self._run = secrets.token_hex(4)  # numbers of a broker before mean nothing
         self._answers = 0
-        self._lock = threading.Lock()
         self._told: dict[int, tuple[int, int]] = {}  # by a topic's id: the answer in which it was new, and its hash
 
     def since(self, revision: str | None) -> int | None:
@@ -102,15 +100,14 @@ class Changes:
         Returns:
             The answer's revision, and by a topic's id the number of the answer in which it was new.
         """
-        with self._lock:
-            self._answers += 1
-            if len(self._told) > 2 * existing + 1024:
-                self._told.clear()  # most of them are of topics that were deleted
-            numbers = {}
-            for id, text in topics.items():
-                number, before = self._told.get(id, (0, 0))
-                if not number or before != hash(text):
-                    number = self._answers
-                    self._told[id] = number, hash(text)
-                numbers[id] = number
-            return f"{self._run}-{self._answers}", numbers
+        self._answers += 1
+        if len(self._told) > 2 * existing + 1024:
+            self._told.clear()  # most of them are of topics that were deleted
+        numbers = {}
+        for id, text in topics.items():
+            number, before = self._told.get(id, (0, 0))
+            if not number or before != hash(text):
+                number = self._answers
+                self._told[id] = number, hash(text)
+            numbers[id] = number
+        return f"{self._run}-{self._answers}", numbers

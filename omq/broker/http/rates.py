@@ -19,7 +19,7 @@ SYNC_WINDOW: Final = 60.0  # seconds that the latency of fsync is taken over
 
 Counts = tuple[int, int, int, int]
 Buckets = Mapping[float, int]
-TopicMoment = tuple[float, dict[int, Counts]]
+TopicMoment = tuple[float, dict[int, TopicStats]]
 SyncMoment = tuple[float, int, float, Buckets]
 _NOTHING: Final[Counts] = (0, 0, 0, 0)
 
@@ -56,13 +56,15 @@ class Rates:
     def note(self, stats: BrokerStats) -> None:
         """Remembers the counters of a moment, and forgets those that are out of the window but for one."""
         now = stats["uptime"]
-        self._topics.append((now, {topic["id"]: _counts(topic) for topic in stats["topics"]}))
+        self._topics.append((now, {topic["id"]: topic for topic in stats["topics"]}))
         self._syncs.append((now, *_sync_counts(stats)))
         _forget(self._topics, now - WINDOW)
         _forget(self._syncs, now - SYNC_WINDOW)
 
     def of(self, topics: Iterable[TopicStats], now: float) -> dict[int, tuple[float, float, float, float]]:
-        """Messages and bytes a second in, then out, by a topic's id; a topic that was not there began at 0.
+        """Messages and bytes a second in, then out, by the id of each topic that has changed within the window.
+
+        A topic that was not there began at 0.
 
         Args:
             topics: The counters now.
@@ -72,7 +74,10 @@ class Rates:
         seconds = now - then
         found = {}
         for topic in topics:
-            old = before.get(topic["id"], _NOTHING)
+            known = before.get(topic["id"])
+            if known is topic:
+                continue
+            old = _NOTHING if known is None else _counts(known)
             grown = [
                 max(0, new - was) / seconds if seconds > 0 else 0.0
                 for new, was in zip(_counts(topic), old, strict=True)

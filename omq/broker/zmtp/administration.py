@@ -64,7 +64,7 @@ def create(session: Asker, tag: bytes, message: list[bytes]) -> None:
         topic = await session.broker.create(
             name, delivery=str(delivery), persistence=str(persistence), settings=settings
         )
-        session.put((p.CREATED, tag, p.pack_json(topic.info())))
+        session.put((p.CREATED, tag, topic.info()))
 
     session.task(tag, made())
 
@@ -97,18 +97,19 @@ def topics(session: Asker, tag: bytes, message: list[bytes]) -> None:
         name = p.topic_name(message[2])
         if not granted(session.user, name):
             raise PermissionDenied(f"{session.user or 'a client without a name'} may do nothing with {name!r}")
-        session.put((p.TOPICS, tag, p.pack_json([session.broker.topic(name).info()])))
+        session.put((p.TOPICS, tag, b"[" + session.broker.topic(name).info() + b"]"))
         return
 
     async def tell() -> None:
         told: list[bytes] = []
         # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
         async with session.listing, session.broker.listing:
-            for at, (name, topic) in enumerate(sorted(session.broker.topics.items())):
+            for at, name in enumerate(sorted(session.broker.topics)):
                 if not session.alive:
                     return
-                if not topic.deleted and granted(session.user, name):
-                    told.append(p.pack_json(topic.info()))
+                topic = session.broker.topics.get(name)
+                if topic is not None and granted(session.user, name):
+                    told.append(topic.info())
                 if at % _LISTED == _LISTED - 1:
                     await asyncio.sleep(0)
         session.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))

@@ -159,11 +159,13 @@ class Store:
         self._where: dict[int, Writer | MemoryTopics] = {}
         for topic in self._sound():
             self._place(topic)
-            self.findings += [
-                f"topic {topic.name!r}: the position of {name!r} is damaged: it is refused until it begins anew"
-                for name, position in self.positions(topic.id).items()
-                if position < 0
-            ]
+        self.findings += [
+            f"topic {self._catalog.topics[id].name!r}: the position of {name!r} is damaged: it is refused until it "
+            "begins anew"
+            for id, names in sorted(self.all_positions().items())
+            for name, position in names.items()
+            if position < 0
+        ]
         # The first sync comes before the first write: until then nothing holds the pages of the last one.
         self._flusher.start(self._weak, self._writers["weak"].latency, self._writers["weak"].catch_up)
         for writer in self._writers.values():
@@ -563,6 +565,13 @@ class Store:
         with where.environment.read() as reading:
             return positions.load(reading, topic_id)
 
+    def all_positions(self) -> dict[int, dict[str, int]]:
+        found = self._memory.all_positions()
+        for writer in self._writers.values():
+            with writer.environment.read() as reading:
+                found |= positions.load_all(reading, writer.ledger.topics)
+        return found
+
     def settled(self, topic_id: int) -> Settled:
         where = self._at(topic_id)
         if isinstance(where, MemoryTopics):
@@ -575,14 +584,7 @@ class Store:
         total = Stats(damaged=sorted(self._damaged))
         for name, writer in self._writers.items():
             total.engines[name] = writer.stats()
-        memory = self._memory.stats
-        total.engines["memory"] = Stats(
-            used_bytes=sum(topic.bytes for topic in list(self._memory.topics.values())),
-            commits=memory.commits,
-            appended=memory.appended,
-            appended_bytes=memory.appended_bytes,
-            duplicates=memory.duplicates,
-        )
+        total.engines["memory"] = self._memory.stats_now()
         total.sum_up()
         return total
 

@@ -157,6 +157,7 @@ def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
     assert other > topic
     assert log.read(other) == []
     assert log.log.positions(other) == {}
+    assert log.log.all_positions() == {}
 
 
 @of_every_kind
@@ -166,7 +167,9 @@ def test_positions_are_kept_by_name(log: Opened, kind: str) -> None:
     log.do(SetPosition(topic, "b", 6))
     log.do(SetPosition(topic, "b", 7))
     log.do(SetPosition(other, "c", 1))
+    log.make("none", persistence=kind)
     assert log.log.positions(topic) == {"ä": 5, "b": 7}
+    assert log.log.all_positions() == {topic: {"ä": 5, "b": 7}, other: {"c": 1}}
     assert log.do(DropPosition(topic, "b")).found
     assert not log.do(DropPosition(topic, "b")).found
     assert log.log.positions(topic) == {"ä": 5}

@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any, Literal
 
 from omq._core import blocks
 from omq.broker.core.broker import Broker
+from omq.broker.core.stats import TopicStats
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError
+from omq.store.interface import Log, Write
 
 
 @asynccontextmanager
-async def core(**options: Any) -> AsyncIterator[Broker]:
-    """A broker that keeps everything in memory."""
-    broker = Broker(None, **options)
+async def core(directory: Path | None = None, **options: Any) -> AsyncIterator[Broker]:
+    """A broker, in memory unless it is given a directory; its statistics must be right after each turn of the loop."""
+    broker = Broker(directory, **options)
     await broker.start()
+    stale: list[tuple[TopicStats, TopicStats]] = []
+    watch = asyncio.create_task(_watch_stats(broker, stale))
     try:
         yield broker
     finally:
+        watch.cancel()
         await broker.close()
+    assert not stale, "something has changed that `Topic.touch` was not called for"
+
+
+async def _watch_stats(broker: Broker, stale: list[tuple[TopicStats, TopicStats]]) -> None:
+    """Compares the statistics that topics keep with new ones."""
+    while not stale:
+        for topic in tuple(broker.topics.values()):
+            told, right = topic.stats(), topic._collect_stats(topic.state())
+            if told != right and topic.stats() is told:  # else it has dropped messages by their age meanwhile
+                stale.append((told, right))
+        await asyncio.sleep(0)
 
 
 async def append(broker: Broker, topic: Topic, bodies: list[bytes], **producer: Any) -> int:
@@ -79,6 +96,21 @@ class Taker:
     @property
     def ids(self) -> list[int]:
         return [id for id, _ in self.got]
+
+
+class Failing:
+    """A store that fails for a while."""
+
+    def __init__(self, store: Log, error: Exception | None) -> None:
+        self.store, self.error = store, error
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.store, name)
+
+    def submit_many(self, writes: Sequence[Write]) -> None:
+        if self.error is not None:
+            raise self.error
+        self.store.submit_many(writes)
 
 
 async def until(condition: Callable[[], Any]) -> None:

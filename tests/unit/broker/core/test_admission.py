@@ -8,9 +8,10 @@ import pytest
 from omq._core import blocks
 from omq.broker.core import admission
 from omq.broker.core.admission import HELD_OVERHEAD_BYTES
-from omq.broker.errors import Busy
+from omq.broker.errors import BrokerError, Busy, TopicError
+from omq.store.errors import StoreFull
 from omq.store.interface import Stage
-from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
 BODY = bytes(7 << 10)
 #: Of one publication that waits, in these tests.
@@ -124,3 +125,18 @@ async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkey
         assert answers == {b"a": None, b"b": None, b"c": None}
         assert [body for _, body in taker.got] == [b"first", b"a", b"b", b"c"]
         assert broker.held.used == 0
+
+
+async def test_a_topic_that_could_not_be_deleted_has_nobody_waiting():
+    async with core() as broker:
+        (topic,) = await full_topics(broker, 1)
+        (job,) = published(broker, topic, 1)
+        await until(lambda: topic.stats()["blocked"])
+        store = broker.journal.store
+        broker.journal.store = Failing(store, StoreFull("no space"))
+        with pytest.raises(BrokerError, match="no space"):
+            await broker.delete(topic.name)
+        with pytest.raises(TopicError, match="deleted"):
+            await job
+        broker.journal.store = store
+        assert broker.topic(topic.name).stats()["blocked"] == 0

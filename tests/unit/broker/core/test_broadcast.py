@@ -6,10 +6,10 @@ import pytest
 
 from omq._core import blocks
 from omq.broker.core.topic import TURN
-from omq.broker.errors import BrokerFailed, Damaged, Overrun, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
 from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import Append, SetPosition
-from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
 
 async def prepared(broker, count=5, **options):
@@ -215,11 +215,27 @@ async def test_a_name_can_be_forgotten_unless_it_is_held():
         with pytest.raises(TopicError, match="subscribes"):
             await topic.forget("n")
         held.end()
+        assert [name["name"] for name in topic.stats()["names"]] == ["n"]
         await topic.forget("n")
-        assert topic.names() == []
+        assert topic.stats()["names"] == []
         assert broker.journal.store.positions(topic.id) == {}
         with pytest.raises(TopicError, match="nobody"):
             await topic.forget("n")
+
+
+async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
+    async with core() as broker:
+        topic = await prepared(broker)
+        broker.subscribe(topic, 2, Taker(), name="n").end()
+        await quiet(broker)
+        store, broker.journal.store = broker.journal.store, Failing(broker.journal.store, StoreFull("no space"))
+        forgetting = asyncio.create_task(topic.forget("n"))
+        await asyncio.sleep(0)
+        assert topic.stats()["names"] == []
+        with pytest.raises(BrokerError, match="no space"):
+            await forgetting
+        broker.journal.store = store
+        assert [(name["name"], name["position"]) for name in topic.stats()["names"]] == [("n", 2)]
 
 
 async def test_without_a_name_there_is_no_position_to_move():

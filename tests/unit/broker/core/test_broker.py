@@ -12,7 +12,7 @@ from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.door import HttpDoor
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import DeleteTopic, MakeTopic
-from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
 
 async def test_a_topic_is_made_and_found_as_it_was_asked_for():
@@ -230,21 +230,6 @@ async def test_a_broker_that_was_never_started_can_be_closed():
     assert broker.topics == {}
 
 
-class Failing:
-    """A store that fails for a while."""
-
-    def __init__(self, store, error):
-        self.store, self.error = store, error
-
-    def __getattr__(self, name):
-        return getattr(self.store, name)
-
-    def submit_many(self, writes):
-        if self.error is not None:
-            raise self.error
-        self.store.submit_many(writes)
-
-
 @pytest.mark.parametrize(("error", "code"), [(StoreFull("no space"), "full"), (StoreFailed("EIO"), "failed")])
 async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, code, caplog):
     async with core() as broker:
@@ -330,7 +315,26 @@ async def test_the_statistics_tell_everything_that_is_there():
         assert of_jobs["settings"] == {"max_deliveries": 2}
         assert stats["store"]["directory"] is None
         assert stats["store"]["failed"] is None
-        assert topic.info()["subscribers"] == 1
+        assert json.loads(topic.info())["subscribers"] == 1
+
+
+@pytest.mark.parametrize("delivery", ["broadcast", "round-robin"])
+async def test_statistics_follow_a_store_that_commits_in_a_thread(delivery, tmp_path):
+    """What is committed is seen before the loop hears of it."""
+    async with core(tmp_path) as broker:
+        topic = await broker.create("t", delivery=delivery, persistence="async", settings={"max_messages": 300})
+        taker = Taker()
+        if delivery == "broadcast":
+            broker.subscribe(topic, "beginning", taker, name="n")
+        else:
+            share = broker.consume(topic, taker, credit=1000)
+        for number in range(1, 301):
+            assert await append(broker, topic, [b"x"]) == number
+            if delivery == "round-robin":
+                share.ack([(number - 5, number - 5)])
+        await until(lambda: len(taker.got) == 300)
+        told = topic.stats()
+        assert (told["published"], told["delivered"], told["last"]) == (300, 300, 300)
 
 
 async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
@@ -338,7 +342,8 @@ async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
         await broker.journal.do(DeleteTopic(topic.id))
-        assert (topic.info()["first"], topic.info()["last"], topic.info()["bytes"]) == (2, 1, 0)
+        told = json.loads(topic.info())
+        assert (told["first"], told["last"], told["bytes"]) == (2, 1, 0)
         assert broker.stats()["topics"][0]["first"] == 2
 
 

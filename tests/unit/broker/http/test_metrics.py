@@ -2,19 +2,26 @@
 
 from __future__ import annotations
 
-from prometheus_client import generate_latest
+import random
+from typing import Any
+
+import pytest
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families
 
-from omq.broker.core.stats import BrokerStats
-from omq.broker.http.metrics import SERIES, registry
+from omq.broker.core.stats import BrokerStats, TopicStats
+from omq.broker.http.metrics import SERIES, MetricsPage
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 
 
 def samples(stats: BrokerStats) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
-    text = generate_latest(registry(lambda: stats)).decode()
+    return parsed(MetricsPage().encode(stats)[0].decode())
+
+
+def parsed(text: str, parse: Any = text_string_to_metric_families) -> dict[tuple[str, Any], float]:
     return {
         (sample.name, tuple(sorted(sample.labels.items()))): sample.value
-        for family in text_string_to_metric_families(text)
+        for family in parse(text)
         for sample in family.samples
     }
 
@@ -72,3 +79,46 @@ def test_topics_beyond_the_bound_are_told_together() -> None:
 def test_a_topic_that_keeps_nothing() -> None:
     found = samples(statistics(topic("new", 1, first=0, last=0, messages=0)))
     assert found["omq_broker_topic_messages", (("topic", "new"),)] == 0
+
+
+OPENMETRICS = "application/openmetrics-text; version=1.0.0"
+
+
+@pytest.mark.parametrize(("accept", "parse"), [("", text_string_to_metric_families), (OPENMETRICS, parse_openmetrics)])
+def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Topics come, change and go, around the bound of those that are told apart."""
+    monkeypatch.setattr("omq.broker.http.metrics.SERIES", 5)
+    chance, page = random.Random(7), MetricsPage()
+    topics: dict[int, TopicStats] = {}
+    for number in range(1, 200):
+        for id in chance.sample(sorted(topics), min(len(topics), 2)):
+            if chance.random() < 0.4:
+                del topics[id]
+            else:
+                topics[id] = topic(topics[id]["name"], id, published=number, bytes=chance.randrange(1000))
+        if len(topics) < 9:
+            topics[number] = topic(f"t{number}\u2028{HOSTILE}", number)
+        stats = statistics(*chance.sample([*topics.values()], len(topics)))
+        kept, fresh = (one.encode(stats, accept)[0].decode() for one in (page, MetricsPage()))
+        without = [[line for line in text.split("\n") if "process_" not in line] for text in (kept, fresh)]
+        assert without[0] == without[1]
+        found = parsed(kept, parse)
+        values = {labels: value for (name, labels), value in found.items() if name == "omq_broker_topic_bytes"}
+        assert len(values) == min(len(topics), 6)
+        assert sum(values.values()) == sum(one["bytes"] for one in topics.values())
+
+
+def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    page, idle, busy = MetricsPage(), topic("idle", 1), topic("busy", 2)
+    page.encode(statistics(idle, busy))
+    encoded: list[str] = []
+    monkeypatch.setattr("omq.broker.http.metrics._row", lambda one: encoded.append(one["name"]) or (0,) * 14)
+    page.encode(statistics(idle, topic("busy", 2, published=1001)))
+    assert encoded == ["busy"]
+
+
+def test_formats_that_a_client_makes_up_are_not_kept_for_ever() -> None:
+    page, stats = MetricsPage(), statistics(topic("t", 1))
+    for number in range(50):
+        page.encode(stats, f"application/openmetrics-text; version=1.{number}.0")
+    assert len(page._lines) <= 4
