@@ -20,9 +20,9 @@ from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import MetricsPage
 from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
-from omq.broker.http.view import JsonPage
+from omq.broker.http.view import Each, JsonPage
 from omq.errors import BindError
-from omq.executor import in_yielding_thread
+from omq.executor import in_yielding_thread, resting
 
 __all__ = ["HttpDoor"]
 
@@ -165,14 +165,14 @@ class HttpDoor:
         began = time.perf_counter()
         stats = await self._collect()
         refresh = round(self._cost * REFRESH_FACTOR, 1)
-        body = await _aside(stats, lambda: self._json.encode(stats, self._rates, query, refresh))
+        body = await _aside(stats, lambda each: self._json.encode(stats, self._rates, query, refresh, each))
         self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         stats = await self._collect()
         accept = request.headers.get("Accept", "")
-        body, content_type = await _aside(stats, lambda: self._metrics.encode(stats, accept))
+        body, content_type = await _aside(stats, lambda each: self._metrics.encode(stats, accept, each))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:
@@ -183,9 +183,9 @@ class HttpDoor:
         return web.Response(text="ok, but the disk is full\n" if store["full"] else "ok\n")
 
 
-async def _aside(stats: BrokerStats, work: Callable[[], T]) -> T:
+async def _aside(stats: BrokerStats, work: Callable[[Each], T]) -> T:
     """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
-    return work() if len(stats["topics"]) <= MANY else await in_yielding_thread(work)
+    return work(iter) if len(stats["topics"]) <= MANY else await in_yielding_thread(work, resting)
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):

@@ -27,7 +27,7 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
-from omq.broker.http.view import lag_of
+from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
 __all__ = ["SERIES", "MetricsPage"]
@@ -35,6 +35,7 @@ __all__ = ["SERIES", "MetricsPage"]
 SERIES: Final = 1000  # topics that are told apart
 PREFIX: Final = "omq_broker"
 _FORMATS: Final = 4  # that lines are kept of at the same time
+_BATCH: Final = 8  # topics that are encoded in one call, half a millisecond
 _END: Final = "# EOF"  # of a page in the OpenMetrics format
 
 Encode = Callable[[Collector], bytes]
@@ -76,12 +77,13 @@ class MetricsPage:
         self._rows: dict[int, tuple[TopicStats, Row]] = {}  # by a topic's id
         self._lines: dict[str, _TopicLines] = {}  # by content type
 
-    def encode(self, stats: BrokerStats, accept: str = "") -> tuple[bytes, str]:
+    def encode(self, stats: BrokerStats, accept: str = "", each: Each = iter) -> tuple[bytes, str]:
         """Encodes statistics, in whatever thread.
 
         Args:
             stats: The statistics.
             accept: The formats that are asked for, as an `Accept` header has them.
+            each: Goes through topics; it may rest between two.
 
         Returns:
             The page, and its content type.
@@ -89,21 +91,21 @@ class MetricsPage:
         encode, content_type = choose_encoder(accept)
         with self._lock:
             oldest = sorted(stats["topics"], key=lambda topic: topic["id"])
-            rows = self._rows_of(oldest)
+            rows = self._rows_of(oldest, each)
             if content_type not in self._lines and len(self._lines) >= _FORMATS:
                 self._lines.clear()  # clients choose its text
             lines = self._lines.setdefault(content_type, _TopicLines(encode))
-            topics = lines.update(oldest[:SERIES], rows[:SERIES], _together(rows[SERIES:]))
+            topics = lines.update(oldest[:SERIES], rows[:SERIES], _together(rows[SERIES:], each), each)
         others = CollectorRegistry(auto_describe=False)
         others.register(_Families(_broker(stats)))
         others.register(_Families(_store(stats["store"])))
         ProcessCollector(registry=others)
         return topics + encode(others), content_type
 
-    def _rows_of(self, topics: Sequence[TopicStats]) -> list[Row]:
+    def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[Row]:
         before, rows = self._rows, []
         self._rows = kept = {}
-        for topic in topics:
+        for topic in each(topics):
             known = before.get(topic["id"])
             if known is None or known[0] is not topic:
                 known = topic, _row(topic)
@@ -123,13 +125,14 @@ class _TopicLines:
         self._encode = encode
         self._kept: dict[int, tuple[Row, tuple[str, ...]]] = {}  # by a topic's id: a line of each family
 
-    def update(self, topics: Sequence[TopicStats], rows: Sequence[Row], rest: Row | None) -> bytes:
+    def update(self, topics: Sequence[TopicStats], rows: Sequence[Row], rest: Row | None, each: Each) -> bytes:
         """Encodes the lines of topics that have changed, and returns those of all.
 
         Args:
             topics: Those that are told apart.
             rows: Their values.
             rest: The values of all others; `None` where there are none.
+            each: Goes through topics.
         """
         before = self._kept
         changed = [
@@ -137,17 +140,17 @@ class _TopicLines:
             for topic, row in zip(topics, rows, strict=True)
             if (known := before.get(topic["id"])) is None or known[0] is not row
         ]
-        labelled = [(name, row) for _, name, row in changed]
-        families = self._split([*labelled, ("", rest)] if rest is not None else labelled)
-        new = zip(*(family.lines for family in families), strict=True)
-        fresh = {id: (row, lines) for (id, _, row), lines in zip(changed, new, strict=False)}
+        fresh: dict[int, tuple[Row, tuple[str, ...]]] = {}
+        for start in each(range(0, len(changed), _BATCH)):
+            batch = changed[start : start + _BATCH]
+            families = self._split((name, row) for _, name, row in batch)
+            lines = zip(*(family.lines for family in families), strict=True)
+            fresh.update((id, (row, own)) for (id, _, row), own in zip(batch, lines, strict=True))
         self._kept = {topic["id"]: fresh.get(topic["id"]) or before[topic["id"]] for topic in topics}
+        kept = [lines for _, lines in self._kept.values()]
         parts: list[str] = []
-        for at, family in enumerate(families):
-            parts.append(family.header)
-            parts.extend([lines[at] for _, lines in self._kept.values()])
-            if rest is not None:
-                parts.append(family.lines[-1])
+        for at, family in enumerate(each(self._split([("", rest)] if rest is not None else []))):
+            parts += (family.header, *(lines[at] for lines in kept), *family.lines)
         return "".join(parts).encode()
 
     def _split(self, rows: Iterable[tuple[str, Row]]) -> list[_FamilyText]:
@@ -214,12 +217,12 @@ def _row(topic: TopicStats) -> Row:
     return (*(value(topic) for _, _, value in (*COUNTERS, *GAUGES)), lag_of(topic))
 
 
-def _together(rows: Sequence[Row]) -> Row | None:
+def _together(rows: Sequence[Row], each: Each) -> Row | None:
     """Returns the values of many topics in one row; `None` where there are none."""
     if not rows:
         return None
     *summed, lags = zip(*rows, strict=True)
-    return (*map(sum, summed), max(lags))
+    return (*map(sum, each(summed)), max(lags))
 
 
 def _topics(rows: Iterable[tuple[str, Row]]) -> Iterator[Metric]:

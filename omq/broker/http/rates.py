@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -53,10 +53,15 @@ class Rates:
         self._syncs: deque[SyncMoment] = deque()
         self.note(stats)
 
-    def note(self, stats: BrokerStats) -> None:
-        """Remembers the counters of a moment, and forgets those that are out of the window but for one."""
+    def note(self, stats: BrokerStats, each: Callable[[Iterable[TopicStats]], Iterable[TopicStats]] = iter) -> None:
+        """Remembers the counters of a moment, and forgets those that are out of the window but for one.
+
+        Args:
+            stats: The counters.
+            each: Goes through topics; it may rest between two.
+        """
         now = stats["uptime"]
-        self._topics.append((now, {topic["id"]: topic for topic in stats["topics"]}))
+        self._topics.append((now, {topic["id"]: topic for topic in each(stats["topics"])}))
         self._syncs.append((now, *_sync_counts(stats)))
         _forget(self._topics, now - WINDOW)
         _forget(self._syncs, now - SYNC_WINDOW)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
@@ -14,6 +14,7 @@ from omq.unpatched import threading
 __all__ = ["JsonPage", "lag_of"]
 
 TopicRates = tuple[float, float, float, float]
+Each = Callable[[Iterable[Any]], Iterator[Any]]
 
 #: Not `json.dumps`: a single call would keep the GIL for all topics.
 encode: Final = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
@@ -28,7 +29,9 @@ class JsonPage:
         self._changes = Changes()
         self._texts: dict[int, tuple[TopicStats, TopicRates, str]] = {}  # by a topic's id
 
-    def encode(self, stats: BrokerStats, rates: Rates, query: Query | None = None, refresh: float = 0.0) -> bytes:
+    def encode(
+        self, stats: BrokerStats, rates: Rates, query: Query | None = None, refresh: float = 0.0, each: Each = iter
+    ) -> bytes:
         """Encodes what is shown, in whatever thread; topics stand in the order of their names.
 
         Args:
@@ -36,16 +39,17 @@ class JsonPage:
             rates: How fast they grow.
             query: Which topics are shown; `None`: all. Rates and sizes are of all in any case.
             refresh: Seconds after which it should be asked for again at the earliest.
+            each: Goes through topics; it may rest between two.
         """
         query = query or Query()
         selection = query.select(stats["topics"])
-        by_id = rates.of(stats["topics"], stats["uptime"])
+        by_id = rates.of(each(stats["topics"]), stats["uptime"])
         told = {**_broker(stats, rates, by_id), "matching": selection.matching, "next": selection.next}
         told["refresh"] = refresh
         with self._lock:
             if len(self._texts) > 2 * len(stats["topics"]) + 1024:
                 self._texts.clear()  # most of them are of topics that were deleted
-            topics = self._encode_topics(selection.topics, by_id)
+            topics = self._encode_topics(each(selection.topics), by_id)
             since = self._changes.since(query.since)
             told["revision"], numbers = self._changes.note(topics, len(stats["topics"]))
         told["since"] = None if since is None else query.since
