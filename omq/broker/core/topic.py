@@ -351,7 +351,7 @@ class Topic:
         return state
 
     def stats(self) -> TopicStats:
-        """Returns what it tells about itself: the same object until something changes, which nobody may alter."""
+        """Returns what it tells about itself: the same object, not to be altered, until it changes."""
         self.refresh()
         state = self._look()
         if self._stats is None:

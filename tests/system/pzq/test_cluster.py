@@ -369,7 +369,7 @@ def test_a_fourth_node_joins_a_running_cluster(tmp_path: Path) -> None:
             nodes[number].kill(signal.SIGTERM)
             nodes[number] = Node(number, ports, tmp_path, options, hosts=hosts)
             nodes[number].start()
-            until(lambda here=nodes[number]: here.figures()["nodes_alive"] == 4, "it has not all the others")
+            until(lambda here=nodes[number]: here.figures()["nodes_alive"] == 4, "it has all the others")
             expected += (sent := bodies(5, f"while {number} "))
             produce(nodes[number], *sent)
         until(lambda: all(node.figures()["nodes_alive"] == 4 for node in nodes), "all nodes hear each other")

@@ -127,7 +127,7 @@ async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkey
         assert broker.held.used == 0
 
 
-async def test_a_topic_that_could_not_be_deleted_has_nobody_waiting():
+async def test_a_topic_that_could_not_be_deleted_has_refused_what_waited():
     async with core() as broker:
         (topic,) = await full_topics(broker, 1)
         (job,) = published(broker, topic, 1)

@@ -320,7 +320,7 @@ async def test_the_statistics_tell_everything_that_is_there():
 
 @pytest.mark.parametrize("delivery", ["broadcast", "round-robin"])
 async def test_statistics_follow_a_store_that_commits_in_a_thread(delivery, tmp_path):
-    """What is committed is seen before the loop hears of it."""
+    """A look sees a commit before the loop is notified of it."""
     async with core(tmp_path) as broker:
         topic = await broker.create("t", delivery=delivery, persistence="async", settings={"max_messages": 300})
         taker = Taker()
