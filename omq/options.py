@@ -179,6 +179,7 @@ def _option(
     live: bool = False,
     secret: bool = False,
     endpoint: frozenset[str] = frozenset(),
+    strict: bool = False,
 ) -> Any:
     """One row of the table.
 
@@ -189,8 +190,16 @@ def _option(
         live: Whether a change takes hold on a socket in use.
         secret: Whether its values are not to be shown.
         endpoint: The calls that take it for one endpoint; none where it is the whole socket's.
+        strict: Whether a socket that has it refuses, in those calls, endpoints whose transport has no use for it.
     """
-    metadata = {"check": check, "types": types, "live": live, "secret": secret, "endpoint": endpoint}
+    metadata = {
+        "check": check,
+        "types": types,
+        "live": live,
+        "secret": secret,
+        "endpoint": endpoint,
+        "strict": strict,
+    }
     return field(default=default, metadata=metadata)
 
 
@@ -280,6 +289,10 @@ class Options:
         ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
         tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
+        use_fd: A descriptor that the program has opened: for `bind` of a socket that listens, and whose address the
+            endpoint names, for `connect` of one that is connected, instead of the first connection to the endpoint.
+            It is omq's when the call returns, and is closed with the endpoint or the connection; where the call raises
+            it stays the program's. The other options hold for it, too; `None` opens one (`ZMQ_USE_FD`). Tcp and ipc.
         busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
             `"adaptive"` looks for 50 us at most, while recent waits were short.
         security: How peers prove who they are, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
@@ -336,6 +349,7 @@ class Options:
     ipv6: bool = _option(False, _flag, endpoint=_EITHER)
     tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
     bind_device: str | None = _option(None, _device, endpoint=_EITHER)
+    use_fd: int | None = _option(None, _whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
     busy_poll: float | str = _option(0.0, _spin, live=True)
     security: Security | None = _option(None, _security, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
     zap_domain: str = _option("", _domain, endpoint=_EITHER)
@@ -385,6 +399,13 @@ class Options:
                 raise OptionError(f"option {name!r} is for {next(iter(calls))}, not for {call}")
             if name not in heeded:
                 raise OptionError(f"option {name!r} means nothing for {endpoint}")
+        for name in _STRICT:
+            value = getattr(self, name)
+            if name not in heeded and value != getattr(_DEFAULTS, name) and call in _SPECS[name]["endpoint"]:
+                shown = _shown(_SPECS[name], value)
+                raise OptionError(
+                    f"option {name}={shown} of the socket means nothing for {endpoint}: give it to {call} alone"
+                )
         return self._with(given)
 
     def _with(self, given: Mapping[str, Any]) -> Options:
@@ -428,10 +449,14 @@ def _checked(name: str, spec: Any, value: Any) -> Any:
     try:
         return spec["check"](value)
     except ValueError as wanted:
-        # What was meant to be a key or a password is not repeated.
-        shown = f"<{type(value).__name__}>" if spec["secret"] else repr(value)
-        raise OptionError(f"option {name}={shown}: must be {wanted}") from None
+        raise OptionError(f"option {name}={_shown(spec, value)}: must be {wanted}") from None
+
+
+def _shown(spec: Any, value: Any) -> str:
+    """Returns a value for an error. What was meant to be a key or a password is not repeated."""
+    return f"<{type(value).__name__}>" if spec["secret"] else repr(value)
 
 
 _SPECS: Final[dict[str, Any]] = {f.name: f.metadata for f in fields(Options)}
 _DEFAULTS: Final = Options()
+_STRICT: Final = tuple(name for name, spec in _SPECS.items() if spec["strict"])

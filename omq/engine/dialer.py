@@ -26,10 +26,26 @@ _STAGGER: Final = 0.25  # seconds before the next address is tried beside the la
 
 
 class Dialer(DialerBase):
-    """Keeps one connection to an endpoint."""
+    """Keeps one connection to an endpoint.
+
+    Args:
+        engine: The socket.
+        transport: That of the endpoint.
+        endpoint: Where.
+        options: What holds there.
+        given: The first connection, where the program has made it; owned from here on.
+
+    Attributes:
+        holds_given: Whether the descriptor `use_fd` is that of its connection.
+    """
 
     def __init__(
-        self, engine: DiallingSocket, transport: StreamTransport[Any], endpoint: Endpoint, options: Options
+        self,
+        engine: DiallingSocket,
+        transport: StreamTransport[Any],
+        endpoint: Endpoint,
+        options: Options,
+        given: socket.socket | None = None,
     ) -> None:
         super().__init__(engine, str(endpoint), options)
         self.session: Session | None = None
@@ -42,6 +58,10 @@ class Dialer(DialerBase):
         self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # what comes of waiting
         # Until they are adopted; one that is detached or closed may stay, to close it does nothing.
         self._reaching: WeakSet[socket.socket] = WeakSet()
+        self._given = given
+        self.holds_given = given is not None
+        if given is not None:
+            self._reaching.add(given)
 
     def start(self, head_start: HeadStart | None = None) -> None:
         """Begins; *head_start*: a connection that the caller's thread has begun."""
@@ -96,12 +116,13 @@ class Dialer(DialerBase):
 
     async def _run(self) -> None:
         self._backoff = Backoff(self.options)
-        begun: socket.socket | None = None
+        begun, self._given = self._given, None
         try:
             while self.wanted:
                 # There may be a session already: the task before has made it, or a head start.
                 outcome = await (self._keep(begun) if self.session is None else self._outlast(self.session))
                 begun = None
+                self.holds_given = False
                 pause = self._backoff.next(outcome) if self.wanted else None
                 if pause is None:
                     break
@@ -270,6 +291,9 @@ class Dialer(DialerBase):
                 task.cancel()
             elif self.session is not None:
                 self.session.ended.remove_done_callback(self._outlived)
+        given, self._given = self._given, None
+        if given is not None:
+            given.close()
         super().close()
 
 

@@ -92,6 +92,7 @@ class Endpoints:
         endpoint = parse_endpoint(text, bind=True)
         transport = transport_of(endpoint)
         options = self._engine.options.for_endpoint("bind", text, given or {}, transport.options)
+        self._refuse_descriptor_in_use(options.use_fd)
         listener: Listener | InprocListener
         try:
             if isinstance(transport, StreamTransport):
@@ -116,6 +117,8 @@ class Endpoints:
             listener.start()
         except OSError as error:  # the loop takes no more descriptors
             del self.listeners[listener.endpoint]
+            if isinstance(listener, Listener):
+                listener.give_back()
             self._unlisten(listener, "nobody can accept")
             refused = refusal(BindError, listener.endpoint, error)
             self._engine.emit(EventKind.BIND_FAILED, listener.endpoint, reason=refused)
@@ -171,6 +174,8 @@ class Endpoints:
         """
         if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
             return False
+        if route.options.use_fd is not None:
+            return False  # whether the descriptor fits, the caller is to know
         self._asked[route.name] = route, None
         head_start = self._begin(route)
         if route.name in self._asked:
@@ -215,7 +220,10 @@ class Endpoints:
     def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
         dialer: Dialer | InprocDialer
         if isinstance(route.transport, StreamTransport):
-            dialer = Dialer(self._engine, route.transport, route.endpoint, route.options)
+            fd = route.options.use_fd
+            self._refuse_descriptor_in_use(fd)
+            given = None if fd is None else route.transport.take_connected(fd, route.endpoint, route.options)
+            dialer = Dialer(self._engine, route.transport, route.endpoint, route.options, given)
         else:
             dialer = InprocDialer(self._engine, route.name, route.options)
         if self._spent > _SPENT:
@@ -226,6 +234,16 @@ class Endpoints:
                 dialer.start(head_start)
             else:
                 dialer.start()
+
+    def _refuse_descriptor_in_use(self, fd: int | None) -> None:
+        """Raises if a descriptor that the program gives is one of the socket's already."""
+        if fd is None:
+            return
+        one: Any
+        for one in itertools.chain(self.listeners.values(), self.open_dialers()):
+            held = isinstance(one, Listener) or (isinstance(one, Dialer) and one.holds_given)
+            if held and one.options.use_fd == fd:
+                raise OptionError(f"option use_fd={fd}: is in use for {one.endpoint} already")
 
     def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""

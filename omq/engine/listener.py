@@ -34,6 +34,7 @@ class Listener(StateMachine[ListenerState]):
 
     Attributes:
         endpoint: The endpoint with its real address and port.
+        options: What holds there.
     """
 
     def __init__(
@@ -41,7 +42,7 @@ class Listener(StateMachine[ListenerState]):
     ) -> None:
         self.engine = engine
         self._transport = transport
-        self._options = options
+        self.options = options
         self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, options)
         self._limiter = ConnectionLimiter(engine, options)
         self._timer: asyncio.TimerHandle | None = None  # there is one while it is paused
@@ -126,7 +127,7 @@ class Listener(StateMachine[ListenerState]):
             if refusal is None:
                 sock = socket.socket(*kind, fileno=fd)
                 try:
-                    transport.tune(sock, self._options)
+                    transport.tune(sock, self.options)
                     remote = transport.remote_address(sock) if address is None else transport.endpoint_of(address)
                 except OSError as error:
                     refusal = error  # the peer reset the connection before it was accepted
@@ -135,12 +136,22 @@ class Listener(StateMachine[ListenerState]):
                 os.close(fd)
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
-            self.engine.adopt(fd, transport, self.endpoint, remote, self._options, None, limiter)
+            self.engine.adopt(fd, transport, self.endpoint, remote, self.options, None, limiter)
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""
         for sock in self._sockets:
             sock.close()
+
+    def give_back(self) -> None:
+        """Ends as `close` does, but leaves a descriptor that the program has given open, and the program's."""
+        if self.options.use_fd is not None:
+            for sock in self._sockets:
+                if self.engine.in_loop:
+                    self.engine.loop.remove_reader(sock.fileno())
+                sock.detach()
+            self._sockets = ()
+        self.close()
 
     def close(self) -> None:
         """Stops listening; connections that it accepted go on."""

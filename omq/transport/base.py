@@ -11,8 +11,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
-from omq.errors import TransportError
+from omq.errors import ConnectError, TransportError
 from omq.options import Options
+from omq.transport import descriptor
 from omq.unpatched import socket
 
 #: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
@@ -133,13 +134,15 @@ class StreamTransport(Transport[EndpointT]):
 
     Attributes:
         hands_over: What the kernel has taken from one side stands in the other's queue already: closing loses nothing.
+        families: Of its sockets (`AF_*`).
     """
 
     hands_over: ClassVar[bool] = False
+    families: ClassVar[frozenset[int]]
     options: ClassVar[frozenset[str]] = Transport.options | {
         *("connect_timeout", "handshake_timeout", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"),
         *("max_connections", "max_handshakes", "max_message_size", "max_parts"),
-        *("security", "zap_domain", "zap_enforce_domain"),
+        *("security", "use_fd", "zap_domain", "zap_enforce_domain"),
     }
 
     @abstractmethod
@@ -148,7 +151,23 @@ class StreamTransport(Transport[EndpointT]):
 
         Raises:
             BindError: The system refused; `errno` says why.
+            OptionError: The descriptor `use_fd` does not fit; it stays the program's, as with the error above.
         """
+
+    def take_connected(self, fd: int, endpoint: EndpointT, options: Options) -> socket.socket:
+        """Takes over a connected descriptor of the program's, and sets the options of a connection on it.
+
+        Raises:
+            OptionError: It does not fit; it stays the program's.
+            ConnectError: The system refused an option, likewise.
+        """
+        sock = descriptor.connected(fd, self.families)
+        try:
+            self.tune(sock, options)
+        except OSError as error:
+            descriptor.give_back(sock)
+            raise refusal(ConnectError, endpoint, error) from error
+        return sock
 
     @abstractmethod
     def tune(self, sock: socket.socket, options: Options) -> None:

@@ -18,8 +18,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from omq.errors import BindError, ConnectError
+from omq.errors import BindError, ConnectError, OptionError
 from omq.options import Options
+from omq.transport import descriptor
 from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, refusal
 from omq.unpatched import socket
 
@@ -61,12 +62,16 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 
     scheme = "ipc"
     hands_over = True
+    families = frozenset({socket.AF_UNIX})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {"backlog", "recv_buffer", "send_buffer"}
 
     def parse(self, rest: str, *, bind: bool) -> IpcEndpoint:
         return _parse(rest, bind)
 
     def listen(self, endpoint: IpcEndpoint, options: Options) -> Listening:
+        if options.use_fd is not None:
+            sock = descriptor.listening(options.use_fd, self.families)
+            return Listening([sock], listen_at(sock, endpoint, options))
         sock, text, cleanup = listen(endpoint, options)
         return Listening([sock], text, cleanup)
 
@@ -116,6 +121,28 @@ def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str,
         return sock, str(endpoint), _remover(endpoint.path, identity)
     except OSError as error:
         raise refusal(BindError, endpoint, error) from error
+
+
+def listen_at(sock: socket.socket, endpoint: IpcEndpoint, options: Options) -> str:
+    """Prepares a listening socket that the program has opened, and whose file is the program's; gives its endpoint.
+
+    Raises:
+        OptionError: It listens at another path than the endpoint has; it stays the program's.
+        BindError: The system refused an option, likewise.
+    """
+    try:
+        found = os.fsdecode(sock.getsockname()).replace("\0", "@")
+        if endpoint.path is not None and os.path.abspath(found) != os.path.abspath(endpoint.path):
+            raise OptionError(f"option use_fd={sock.fileno()}: listens at {IpcEndpoint(found)}, not at {endpoint}")
+        tune(sock, options)
+        sock.listen(options.backlog)
+    except OSError as error:
+        descriptor.give_back(sock)
+        raise refusal(BindError, endpoint, error) from error
+    except BaseException:
+        descriptor.give_back(sock)
+        raise
+    return str(IpcEndpoint(found))
 
 
 def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, bytes]:

@@ -17,8 +17,9 @@ from encodings import idna
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from omq.errors import BindError, ConnectError
+from omq.errors import BindError, ConnectError, OptionError
 from omq.options import Options
+from omq.transport import descriptor
 from omq.transport.base import (
     Address,
     AddrInfo,
@@ -76,6 +77,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     """Streams between machines, or over the loopback."""
 
     scheme = "tcp"
+    families = frozenset({socket.AF_INET, socket.AF_INET6})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),
         *("backlog", "bind_device", "ipv6", "recv_buffer", "send_buffer", "tos"),
@@ -89,7 +91,18 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
         return (address, *(f"{one}:{port}" for one in _EVERYWHERE)) if host in _LOOPBACK else (address,)
 
     def listen(self, endpoint: TcpEndpoint, options: Options) -> Listening:
+        if options.use_fd is not None:
+            return Listening(*listen_at(descriptor.listening(options.use_fd, self.families), endpoint, options))
         return Listening(*listen(endpoint, options))
+
+    def take_connected(self, fd: int, endpoint: TcpEndpoint, options: Options) -> socket.socket:
+        sock = super().take_connected(fd, endpoint, options)
+        try:
+            _set_network(sock, options)
+        except OSError as error:
+            descriptor.give_back(sock)
+            raise refusal(ConnectError, endpoint, error) from error
+        return sock
 
     def tune(self, sock: socket.socket, options: Options) -> None:
         tune(sock, options)
@@ -161,6 +174,29 @@ def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket]
         return sockets, endpoint_of(sockets[0].getsockname())
     except OSError as error:
         raise refusal(BindError, endpoint, error) from error
+
+
+def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket], str]:
+    """Prepares a listening socket that the program has opened; as `listen`, with `ipv6` settled already.
+
+    Raises:
+        OptionError: It listens at another port than the endpoint has; it stays the program's.
+        BindError: The system refused an option, likewise.
+    """
+    try:
+        address = sock.getsockname()
+        if endpoint.port not in (0, address[1]):
+            raise OptionError(f"option use_fd={sock.fileno()}: listens at {endpoint_of(address)}, not at {endpoint}")
+        _set_network(sock, options)
+        _set_buffers(sock, options)
+        sock.listen(options.backlog)
+    except OSError as error:
+        descriptor.give_back(sock)
+        raise refusal(BindError, endpoint, error) from error
+    except BaseException:
+        descriptor.give_back(sock)
+        raise
+    return [sock], endpoint_of(address)
 
 
 def hints(host: str, options: Options) -> dict[str, int]:
@@ -418,17 +454,21 @@ def _new_socket(family: int, options: Options) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        if options.bind_device is not None:
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bind_device.encode() + b"\0")
-        if options.tos:
-            # An IPv6 socket may carry IPv4 too, so it gets both.
-            sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
-            if family == socket.AF_INET6:
-                sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, options.tos)
+        _set_network(sock, options)
     except OSError:
         sock.close()
         raise
     return sock
+
+
+def _set_network(sock: socket.socket, options: Options) -> None:
+    if options.bind_device is not None:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bind_device.encode() + b"\0")
+    if options.tos:
+        # An IPv6 socket may carry IPv4 too, so it gets both.
+        sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
+        if sock.family == socket.AF_INET6:
+            sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, options.tos)
 
 
 def _set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:

@@ -88,6 +88,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "security": ("PUSH", [None, PlainClient("u", "p"), PlainServer({})], ["secret", b"secret", ("u", "p"), 1]),
     "zap_domain": ("PULL", ["", "global", "d" * 255], [None, b"global", "d" * 256, "ü", 1]),
     "zap_enforce_domain": ("PULL", [True, False], NOT_FLAG),
+    "use_fd": ("PULL", [None, 0, 3, HUGE - 1], [*NOT_WHOLE, -1, HUGE]),
     "bind_device": ("PUSH", [None, "lo", "x" * 15], ["", "x" * 16, "ü" * 8, b"lo", 1]),
 }
 
@@ -258,7 +259,6 @@ def test_the_default_backlog_has_room_for_a_crowd_that_waits_for_max_handshakes(
         "ipc_filter_gid",
         "ipc_filter_pid",
         "socks_proxy",
-        "use_fd",
         "metadata",
         "affinity",
         "priority",

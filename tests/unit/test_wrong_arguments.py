@@ -120,6 +120,7 @@ OPTIONS: dict[str, list[Any]] = {
     "metadata": [None, 0, "x", THING, {"x": 1}, {1: "x"}],
     "bind_device": [0, b"x", "x" * 16, THING],
     "max_parts": [0, -1, 1.5, "x", True, 1 << 70],
+    "use_fd": [-1, 1.5, "x", b"x", True, [], THING, 1 << 70],
 }
 
 

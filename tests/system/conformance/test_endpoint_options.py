@@ -386,6 +386,7 @@ def test_how_much_a_message_may_be(twin, lines, call, given, message):
 def test_every_option_has_a_test_here():
     mine = {"bind_device", "backlog", "ipv6", "connect_timeout", "reconnect_interval", "reconnect_stop"}
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
+    mine |= {"use_fd"}  # test_use_fd.py
     mine |= {"zap_domain", "zap_enforce_domain", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"}
     assert mine | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
     assert mine | set(SYSTEM) == TRANSPORTS["tcp"].options
