@@ -11,6 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
+from ipaddress import IPv4Network, IPv6Network, ip_network
 from typing import Any, Final
 
 from omq.errors import OptionError
@@ -108,6 +109,46 @@ def _device(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not 0 < len(value.encode()) < 16):
         raise ValueError("the name of a network device (at most 15 bytes), or None")
     return value
+
+
+def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
+    if value is None:
+        return None
+    one = isinstance(value, str | IPv4Network | IPv6Network)
+    wanted = 'a network or an address such as "10.0.0.0/8" or "::1", or several of them, or None'
+    if not one and not isinstance(value, Iterable):
+        raise ValueError(wanted)
+    found: list[IPv4Network | IPv6Network] = []
+    for network in (value,) if one else value:
+        if not isinstance(network, str | IPv4Network | IPv6Network):
+            raise ValueError(wanted)
+        try:
+            found.append(ip_network(network, strict=False))
+        except ValueError:
+            raise ValueError(wanted) from None
+    if not found:
+        raise ValueError(wanted)
+    return tuple(dict.fromkeys(found))
+
+
+def _numbers(low: int, high: int, what: str) -> Callable[[Any], Any]:
+    def check(value: Any) -> frozenset[int] | None:
+        if value is None:
+            return None
+        wanted = f"{what} from {low} to {high}, or several of them, or None"
+        several = value if isinstance(value, Iterable) else (value,)
+        if isinstance(value, str | bytes | Mapping):
+            raise ValueError(wanted)
+        found = []
+        for number in several:
+            if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
+                raise ValueError(wanted)
+            found.append(number)
+        if not found:
+            raise ValueError(wanted)
+        return frozenset(found)
+
+    return check
 
 
 def _spin(value: Any) -> float | str:
@@ -210,6 +251,8 @@ _EITHER: Final = _BIND | _CONNECT
 
 _HWM = _whole(0, 2**31 - 1)
 _TRISTATE = _whole(-1, 1)
+_IDS = _numbers(0, 2**32 - 2, "a number")
+_PIDS = _numbers(1, 2**31 - 1, "a number")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -293,6 +336,13 @@ class Options:
             endpoint names, for `connect` of one that is connected, instead of the first connection to the endpoint.
             It is omq's when the call returns, and is closed with the endpoint or the connection; where the call raises
             it stays the program's. The other options hold for it, too; `None` opens one (`ZMQ_USE_FD`). Tcp and ipc.
+        accept_filter: The networks, one or several, that peers of a bound tcp endpoint may come from, as text or from
+            `ipaddress`; all others are closed before their handshake. `None` for any (`ZMQ_TCP_ACCEPT_FILTER`).
+        accept_uids: The ids of the users, one or several, whose processes may come to a bound ipc endpoint; all others
+            are closed before their handshake, unless one of the two options that follow lets them in. `None` for no
+            such rule (`ZMQ_IPC_FILTER_UID`).
+        accept_gids: The same by groups: any of those that the peer's process is in (`ZMQ_IPC_FILTER_GID`).
+        accept_pids: The same by processes (`ZMQ_IPC_FILTER_PID`).
         busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
             `"adaptive"` looks for 50 us at most, while recent waits were short.
         security: How peers prove who they are, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
@@ -350,6 +400,10 @@ class Options:
     tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
     bind_device: str | None = _option(None, _device, endpoint=_EITHER)
     use_fd: int | None = _option(None, _whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
+    accept_filter: tuple[IPv4Network | IPv6Network, ...] | None = _option(None, _networks, endpoint=_BIND, strict=True)
+    accept_uids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
+    accept_gids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
+    accept_pids: frozenset[int] | None = _option(None, _PIDS, endpoint=_BIND, strict=True)
     busy_poll: float | str = _option(0.0, _spin, live=True)
     security: Security | None = _option(None, _security, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
     zap_domain: str = _option("", _domain, endpoint=_EITHER)

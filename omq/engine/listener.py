@@ -127,6 +127,7 @@ class Listener(StateMachine[ListenerState]):
             if refusal is None:
                 sock = socket.socket(*kind, fileno=fd)
                 try:
+                    refusal = transport.rejection(sock, address, self.options)
                     transport.tune(sock, self.options)
                     remote = transport.remote_address(sock) if address is None else transport.endpoint_of(address)
                 except OSError as error:

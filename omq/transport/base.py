@@ -177,6 +177,19 @@ class StreamTransport(Transport[EndpointT]):
             OSError: The system refused; the connection may be gone.
         """
 
+    def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
+        """Why a connection that was accepted may not come in, or `None` if it may.
+
+        Args:
+            sock: The connection.
+            address: What `accept` has given with it; `None` where the family has no such addresses.
+            options: Those of the endpoint.
+
+        Raises:
+            OSError: The connection may be gone.
+        """
+        return None
+
     def lookups(self, endpoint: EndpointT, options: Options) -> Sequence[Lookup]:
         """The hosts whose addresses are needed before `routes` can tell the ways there."""
         return ()

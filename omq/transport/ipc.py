@@ -35,6 +35,11 @@ _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno
 #: large messages wait for an almost empty one. The system cuts it down to net.core.wmem_max (`socket(7)`).
 _SEND_BUFFER: Final = 524288
 
+_UCRED: Final = "=iII"  # unix(7), SO_PEERCRED: struct ucred, with pid, uid and gid
+_UCRED_BYTES: Final = struct.calcsize(_UCRED)
+_SO_PEERGROUPS: Final = 59  # since Linux 4.13; the groups of a process are those that it had when it connected
+_GROUPS_BYTES: Final = 1024  # the most that Python's getsockopt takes: 256 groups
+
 
 @dataclass(frozen=True, slots=True)
 class IpcEndpoint:
@@ -63,7 +68,9 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
     scheme = "ipc"
     hands_over = True
     families = frozenset({socket.AF_UNIX})
-    options: ClassVar[frozenset[str]] = StreamTransport.options | {"backlog", "recv_buffer", "send_buffer"}
+    options: ClassVar[frozenset[str]] = StreamTransport.options | {
+        *("accept_gids", "accept_pids", "accept_uids", "backlog", "recv_buffer", "send_buffer"),
+    }
 
     def parse(self, rest: str, *, bind: bool) -> IpcEndpoint:
         return _parse(rest, bind)
@@ -77,6 +84,11 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 
     def tune(self, sock: socket.socket, options: Options) -> None:
         tune(sock, options)
+
+    def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
+        if options.accept_uids is None and options.accept_gids is None and options.accept_pids is None:
+            return None
+        return _rejection(sock, options)
 
     def routes(self, endpoint: IpcEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> list[Route]:
         return [partial(prepare, endpoint, options)]
@@ -180,6 +192,33 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, send_buffer)
     if options.recv_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, options.recv_buffer)
+
+
+def _rejection(sock: socket.socket, options: Options) -> str | None:
+    """Why the process at the other end may not come in. One rule that fits is enough, as in libzmq."""
+    pid, uid, gid = struct.unpack(_UCRED, sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES))
+    groups = {gid}
+    if options.accept_gids is not None and gid not in options.accept_gids:
+        groups |= _groups_of(sock)
+    rules = (options.accept_uids, {uid}), (options.accept_gids, groups), (options.accept_pids, {pid})
+    if any(accepted is not None and accepted & has for accepted, has in rules):
+        return None
+    names = (
+        ("accept_uids", options.accept_uids),
+        ("accept_gids", options.accept_gids),
+        ("accept_pids", options.accept_pids),
+    )
+    given = " ".join(f"{name}={sorted(ids)}" for name, ids in names if ids is not None)
+    return f"a process with uid {uid}, gid {gid}, pid {pid} is not of {given}"
+
+
+def _groups_of(sock: socket.socket) -> set[int]:
+    """Returns the further groups of the process at the other end; none where it has more than one call gives."""
+    try:
+        found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
+    except OSError:
+        return set()
+    return set(struct.unpack(f"={len(found) // 4}I", found))
 
 
 def _address(path: str) -> bytes:

@@ -10,7 +10,7 @@ import fcntl
 import ipaddress
 import math
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from encodings import idna
@@ -80,7 +80,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     families = frozenset({socket.AF_INET, socket.AF_INET6})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),
-        *("backlog", "bind_device", "ipv6", "recv_buffer", "send_buffer", "tos"),
+        *("accept_filter", "backlog", "bind_device", "ipv6", "recv_buffer", "send_buffer", "tos"),
     }
 
     def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
@@ -106,6 +106,12 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 
     def tune(self, sock: socket.socket, options: Options) -> None:
         tune(sock, options)
+
+    def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
+        if options.accept_filter is None or _comes_from(address or sock.getpeername(), options.accept_filter):
+            return None
+        networks = ", ".join(map(str, options.accept_filter))
+        return f"{endpoint_of(address or sock.getpeername())} is not of accept_filter={networks}"
 
     def lookups(self, endpoint: TcpEndpoint, options: Options) -> list[Lookup]:
         # Anew for each attempt: an address may have moved.
@@ -343,6 +349,14 @@ def _packed(family: int, address: tuple[Any, ...]) -> bytes:
     flow, scope = rest
     packed = socket.inet_pton(family, host.partition("%")[0])
     return begin + struct.pack("!I", flow) + packed + struct.pack("=I", scope)
+
+
+def _comes_from(address: tuple[Any, ...], networks: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
+    """Returns whether a peer's address is in one of these networks; an IPv4 peer of an IPv6 socket has its own."""
+    found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address[0].partition("%")[0])
+    if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
+        found = found.ipv4_mapped
+    return any(found in network for network in networks)
 
 
 def endpoint_of(address: tuple[Any, ...]) -> str:

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+from ipaddress import ip_network
 from typing import Any
 
 import pytest
@@ -89,6 +90,19 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "zap_domain": ("PULL", ["", "global", "d" * 255], [None, b"global", "d" * 256, "ü", 1]),
     "zap_enforce_domain": ("PULL", [True, False], NOT_FLAG),
     "use_fd": ("PULL", [None, 0, 3, HUGE - 1], [*NOT_WHOLE, -1, HUGE]),
+    "accept_filter": (
+        "PULL",
+        [None, (ip_network("10.0.0.0/8"),), (ip_network("::1/128"), ip_network("127.0.0.1/32"))],
+        ["", "x", "10.0.0.0/33", "1.2.3", "::1/129", "localhost", b"::1", 1, (), [1], ["10.0.0.0/8", ""], True],
+    ),
+    **{
+        f"accept_{one}s": (
+            "PULL",
+            [None, frozenset({1}), frozenset({1, 7})],
+            [-1, 2**32, True, 1.0, "1", b"1", (), [], {1: 1}, [True], ["1"], [1, -1]],
+        )
+        for one in ("uid", "gid", "pid")
+    },
     "bind_device": ("PUSH", [None, "lo", "x" * 15], ["", "x" * 16, "ü" * 8, b"lo", 1]),
 }
 
@@ -194,6 +208,19 @@ def test_heartbeat_ttl_is_rounded_down_to_tenths_and_bounded() -> None:
 @pytest.mark.parametrize("given", ["refused", ["refused"], iter(["refused", "refused"])], ids=type)
 def test_reconnect_stop_takes_one_reason_or_several(given: Any) -> None:
     assert parse("PUSH", reconnect_stop=given).reconnect_stop == frozenset({"refused"})
+
+
+def test_accept_filter_takes_text_and_a_host_in_its_network_means_the_network() -> None:
+    networks = (ip_network("10.0.0.0/8"), ip_network("::1/128"))
+    assert parse("PULL", accept_filter=["10.1.2.3/8", "::1", "10.0.0.0/8"]).accept_filter == networks
+    assert parse("PULL", accept_filter="127.0.0.1").accept_filter == (ip_network("127.0.0.1/32"),)
+    assert parse("PULL", accept_filter=iter(["::/0"])).accept_filter == (ip_network("::/0"),)
+
+
+@pytest.mark.parametrize("name", ["accept_uids", "accept_gids", "accept_pids"])
+def test_ids_are_one_or_several(name: str) -> None:
+    for given in (7, [7], iter([7, 7]), {7}):
+        assert getattr(parse("PULL", **{name: given}), name) == frozenset({7})
 
 
 def test_what_is_not_given_keeps_the_base() -> None:

@@ -120,6 +120,10 @@ OPTIONS: dict[str, list[Any]] = {
     "metadata": [None, 0, "x", THING, {"x": 1}, {1: "x"}],
     "bind_device": [0, b"x", "x" * 16, THING],
     "max_parts": [0, -1, 1.5, "x", True, 1 << 70],
+    "accept_filter": [0, "x", b"x", True, [], [0], THING, "10.0.0.0/33"],
+    "accept_uids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
+    "accept_gids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
+    "accept_pids": [0, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "use_fd": [-1, 1.5, "x", b"x", True, [], THING, 1 << 70],
 }
 

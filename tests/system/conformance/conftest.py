@@ -52,6 +52,10 @@ class Twin:
         """Does something that is awaited in one of the twins."""
         return work()
 
+    def event(self, monitor: Any, timeout: float = BOUND) -> Any:
+        """Returns the next event of a monitor."""
+        return self.wait(lambda: monitor.recv(timeout=timeout))
+
     def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> Waiting:
         """Has a call run beside the test."""
         return Waiting(lambda: getattr(socket, call)(*arguments, **options))

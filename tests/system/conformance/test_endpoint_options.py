@@ -387,9 +387,12 @@ def test_every_option_has_a_test_here():
     mine = {"bind_device", "backlog", "ipv6", "connect_timeout", "reconnect_interval", "reconnect_stop"}
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
     mine |= {"use_fd"}  # test_use_fd.py
+    of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
+    mine |= {"accept_filter"}
     mine |= {"zap_domain", "zap_enforce_domain", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"}
-    assert mine | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
+    assert mine | of_ipc | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
     assert mine | set(SYSTEM) == TRANSPORTS["tcp"].options
+    assert of_ipc == TRANSPORTS["ipc"].options - TRANSPORTS["tcp"].options
 
 
 @on_both_calls
