@@ -331,6 +331,8 @@ class Options:
         backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`); net.core.somaxconn is the most.
         ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
         tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
+        priority: The priority of what is sent in the queues of the network devices; above 6 only with CAP_NET_ADMIN, 0
+            leaves the system's, which follows `tos` (`ZMQ_PRIORITY`).
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
         use_fd: A descriptor that the program has opened: for `bind` of a socket that listens, and whose address the
             endpoint names, for `connect` of one that is connected, instead of the first connection to the endpoint.
@@ -398,6 +400,7 @@ class Options:
     backlog: int = _option(4096, _whole(1, 2**31 - 1), endpoint=_BIND)
     ipv6: bool = _option(False, _flag, endpoint=_EITHER)
     tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
+    priority: int = _option(0, _whole(0, 2**31 - 1), endpoint=_EITHER)
     bind_device: str | None = _option(None, _device, endpoint=_EITHER)
     use_fd: int | None = _option(None, _whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
     accept_filter: tuple[IPv4Network | IPv6Network, ...] | None = _option(None, _networks, endpoint=_BIND, strict=True)

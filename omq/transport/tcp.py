@@ -80,7 +80,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     families = frozenset({socket.AF_INET, socket.AF_INET6})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),
-        *("accept_filter", "backlog", "bind_device", "ipv6", "recv_buffer", "send_buffer", "tos"),
+        *("accept_filter", "backlog", "bind_device", "ipv6", "priority", "recv_buffer", "send_buffer", "tos"),
     }
 
     def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
@@ -320,12 +320,15 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
 
     Args:
         sock: The socket.
-        options: `tcp_keepalive*`, `tcp_user_timeout`, `send_buffer` and `recv_buffer` apply.
+        options: `tcp_keepalive*`, `tcp_user_timeout`, `priority`, `send_buffer` and `recv_buffer` apply.
 
     Raises:
         OSError: The system refused; the connection may be gone.
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    if options.priority:
+        # The system gives an accepted socket its own, and sets it where `tos` is set: it comes last, and each time.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.priority)
     if options.tcp_keepalive != -1:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
     if options.tcp_keepalive_count != -1:
@@ -483,6 +486,8 @@ def _set_network(sock: socket.socket, options: Options) -> None:
         sock.setsockopt(socket.IPPROTO_IP, socket.IP_TOS, options.tos)
         if sock.family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_TCLASS, options.tos)
+    if options.priority:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.priority)
 
 
 def _set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:

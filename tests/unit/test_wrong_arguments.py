@@ -124,6 +124,7 @@ OPTIONS: dict[str, list[Any]] = {
     "accept_uids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "accept_gids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "accept_pids": [0, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
+    "priority": [-1, "x", b"x", True, None, [], THING, 1 << 70, 1.5],
     "use_fd": [-1, 1.5, "x", b"x", True, [], THING, 1 << 70],
 }
 

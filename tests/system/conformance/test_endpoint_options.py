@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import errno
 import os
 import select
 import socket
@@ -17,7 +18,7 @@ import pytest
 
 import omq
 from omq.options import Options
-from omq.transport import TRANSPORTS
+from omq.transport import TRANSPORTS, tcp
 from omq.transport.tcp import TcpTransport
 from tests.unit.engine.wire import GREETING, frames, ready
 from tests.waits import BOUND, until
@@ -143,6 +144,7 @@ SYSTEM = {
     "send_buffer": (70_000, socket.SOL_SOCKET, socket.SO_SNDBUF, 140_000),  # socket(7): doubled
     "recv_buffer": (90_000, socket.SOL_SOCKET, socket.SO_RCVBUF, 180_000),
     "tos": (0x20, socket.IPPROTO_IP, socket.IP_TOS, 0x20),
+    "priority": (5, socket.SOL_SOCKET, socket.SO_PRIORITY, 5),
 }
 
 
@@ -156,6 +158,28 @@ def test_what_the_system_does_with_a_connection(twin, lines, call, name):
     with ours(found[0]) as first, ours(found[1]) as second:
         assert first.getsockopt(level, option) == expected
         assert second.getsockopt(level, option) != expected
+
+
+@on_both_calls
+def test_a_priority_beside_a_type_of_service(twin, lines, call):
+    found = lines(twin("PULL"), call, tos=0x20, priority=5)
+    shake(*found)
+    with ours(found[0]) as end:
+        assert end.getsockopt(socket.IPPROTO_IP, socket.IP_TOS) == 0x20
+        assert end.getsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY) == 5
+
+
+def test_a_priority_that_the_system_refuses_is_an_error_of_the_call(twin, monkeypatch):
+    def refuse(self, level, option, value):
+        if option == socket.SO_PRIORITY:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        socket.socket.setsockopt(self, level, option, value)
+
+    one = twin("PULL")
+    monkeypatch.setattr(tcp.socket, "socket", type("Unprivileged", (socket.socket,), {"setsockopt": refuse}))
+    with pytest.raises(omq.BindError, match="not permitted"):
+        one.bind(TCP, priority=7)
+    assert one.endpoints == []
 
 
 @on_both_calls

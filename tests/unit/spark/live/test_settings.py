@@ -235,6 +235,7 @@ EVERY: dict[str, tuple[str, Any]] = {
     "backlog": ("12", 12),
     "ipv6": ("true", True),
     "tos": ("16", 16),
+    "priority": ("3", 3),
     "bind_device": ("lo", "lo"),
     "busy_poll": ("adaptive", "adaptive"),
     "zap_domain": ("home", "home"),
