@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv4Network, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final
 
 from omq.errors import OptionError
@@ -19,6 +19,7 @@ from omq.types import Security, SocketType, types_with
 
 _ANY: Final = frozenset(SocketType)
 _APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
+_HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,255}):(?P<port>[0-9]{1,5})")
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: What `reconnect_stop` knows.
@@ -109,6 +110,39 @@ def _device(value: Any) -> str | None:
     if value is not None and (not isinstance(value, str) or not 0 < len(value.encode()) < 16):
         raise ValueError("the name of a network device (at most 15 bytes), or None")
     return value
+
+
+def _proxy(value: Any) -> str | None:
+    if value is None:
+        return None
+    match = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
+    port = int(match["port"]) if match is not None else 0
+    try:
+        if not 0 < port < 65536:
+            raise ValueError
+        if match is not None and match["ipv6"] is not None:
+            IPv6Address(match["ipv6"])
+    except ValueError:
+        raise ValueError('"host:port", with an IPv6 address in brackets, or None') from None
+    return str(value)
+
+
+def _socks_text(low: int) -> Callable[[Any], Any]:
+    def check(value: Any) -> str | None:
+        # RFC 1929, section 2: at most 255 octets.
+        if value is not None:
+            wanted = f"text of {low} to 255 bytes in UTF-8, or None"
+            if not isinstance(value, str):
+                raise ValueError(wanted)
+            try:
+                size = len(value.encode())
+            except UnicodeError:
+                raise ValueError(wanted) from None
+            if not low <= size <= 255:
+                raise ValueError(wanted)
+        return None if value is None else str(value)
+
+    return check
 
 
 def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
@@ -345,6 +379,11 @@ class Options:
             such rule (`ZMQ_IPC_FILTER_UID`).
         accept_gids: The same by groups: any of those that the peer's process is in (`ZMQ_IPC_FILTER_GID`).
         accept_pids: The same by processes (`ZMQ_IPC_FILTER_PID`).
+        socks_proxy: The SOCKS 5 proxy that connections over tcp go through, as `"host:port"`. It looks the names of
+            endpoints up; it has `handshake_timeout` to answer. `None` for none (`ZMQ_SOCKS_PROXY`).
+        socks_username: The user's name at the proxy; `None` where it asks for none (`ZMQ_SOCKS_USERNAME`).
+        socks_password: The user's password there, which goes to it unencrypted; `None` for an empty one
+            (`ZMQ_SOCKS_PASSWORD`).
         busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
             `"adaptive"` looks for 50 us at most, while recent waits were short.
         security: How peers prove who they are, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
@@ -407,6 +446,9 @@ class Options:
     accept_uids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
     accept_gids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
     accept_pids: frozenset[int] | None = _option(None, _PIDS, endpoint=_BIND, strict=True)
+    socks_proxy: str | None = _option(None, _proxy, endpoint=_CONNECT, strict=True)
+    socks_username: str | None = _option(None, _socks_text(1), endpoint=_CONNECT, strict=True)
+    socks_password: str | None = _option(None, _socks_text(0), secret=True, endpoint=_CONNECT, strict=True)
     busy_poll: float | str = _option(0.0, _spin, live=True)
     security: Security | None = _option(None, _security, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
     zap_domain: str = _option("", _domain, endpoint=_EITHER)
@@ -463,7 +505,17 @@ class Options:
                 raise OptionError(
                     f"option {name}={shown} of the socket means nothing for {endpoint}: give it to {call} alone"
                 )
-        return self._with(given)
+        found = self._with(given)
+        if call == "connect":
+            found._check_proxy()
+        return found
+
+    def _check_proxy(self) -> None:
+        """Raises if there are credentials without what they are for."""
+        for name, needs in (("socks_password", "socks_username"), ("socks_username", "socks_proxy")):
+            value = getattr(self, name)
+            if value is not None and getattr(self, needs) is None:
+                raise OptionError(f"option {name}={_shown(_SPECS[name], value)} means nothing without {needs}")
 
     def _with(self, given: Mapping[str, Any]) -> Options:
         """These options with others in their place, which alone are checked; a socket is made with few of fifty."""

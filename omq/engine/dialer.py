@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import math
 import time
 from collections import deque
@@ -19,7 +20,7 @@ from omq.engine.views import DiallingSocket, Session
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.options import Options
-from omq.transport import Address, AddrInfo, Endpoint, Lookup, Route, StreamTransport, refusal
+from omq.transport import Address, AddrInfo, Endpoint, Lookup, Opening, Route, StreamTransport, refusal
 from omq.unpatched import socket
 
 _STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
@@ -179,13 +180,12 @@ class Dialer(DialerBase):
         self.go_on(DialerState.CONNECTING)
         self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         try:
-            sock = await self._connect(begun)
+            sock, remote = await self._connect(begun)
         except Exception as error:
             # Of any kind (a name that no codec takes raises a UnicodeError): the next attempt may succeed.
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
-        remote = self._transport.remote_address(sock)
         session = self.session = self.engine.adopt(
             sock.detach(), self._transport, self.endpoint, remote, self.options, self
         )
@@ -196,18 +196,45 @@ class Dialer(DialerBase):
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
 
-    async def _connect(self, begun: socket.socket | None) -> socket.socket:
+    async def _connect(self, begun: socket.socket | None) -> tuple[socket.socket, str]:
+        """Makes a connection that leads to the endpoint; gives it with the address of its peer."""
         timeout = self.options.connect_timeout
         try:
             async with asyncio.timeout(timeout):
                 if begun is not None:
-                    return await self._reach(begun, connected(self.engine.loop, begun))
+                    sock = await self._reach(begun, connected(self.engine.loop, begun))
+                    return sock, self._transport.remote_address(sock)
                 routes = await self._find_routes()
                 if not routes:
                     raise ConnectError(f"{self.endpoint}: the name has no address")
-                return await (self._try(routes[0]) if len(routes) == 1 else self._race(routes))
+                sock = await (self._try(routes[0]) if len(routes) == 1 else self._race(routes))
+                opening = self._transport.opening(self._target, self.options)
+                if opening is None:
+                    return sock, self._transport.remote_address(sock)
+                await self._open(sock, opening)
+                return sock, opening.remote
         except TimeoutError:
             raise ConnectError(f"{self.endpoint}: no connection within connect_timeout={timeout} s") from None
+
+    async def _open(self, sock: socket.socket, opening: Opening) -> None:
+        """Speaks with what stands between a new connection and its endpoint; closes the connection where that fails."""
+        timeout = self.options.handshake_timeout
+        try:
+            async with asyncio.timeout(timeout):
+                try:
+                    await _say(self.engine.loop, sock, opening)
+                except OSError as error:
+                    if isinstance(error, ConnectError):
+                        raise
+                    raise refusal(ConnectError, self.endpoint, error) from error
+        except TimeoutError:
+            sock.close()
+            raise ConnectError(
+                f"{self.endpoint}: the proxy has not answered within handshake_timeout={timeout} s"
+            ) from None
+        except BaseException:
+            sock.close()
+            raise
 
     async def _find_routes(self) -> Sequence[Route]:
         """The ways to the endpoint; names are resolved again and again, for an address may have moved."""
@@ -295,6 +322,22 @@ class Dialer(DialerBase):
         if given is not None:
             given.close()
         super().close()
+
+
+async def _say(loop: asyncio.AbstractEventLoop, sock: socket.socket, opening: Opening) -> None:
+    said = opening.start()
+    while True:
+        if said:
+            await loop.sock_sendall(sock, said)
+        if not opening.needed:
+            return
+        answer = b""
+        while len(answer) < opening.needed:
+            more = await loop.sock_recv(sock, opening.needed - len(answer))
+            if not more:
+                raise ConnectionResetError(errno.ECONNRESET, "the proxy has closed the connection")
+            answer += more
+        said = opening.receive(answer)
 
 
 def _discard(attempt: asyncio.Task[socket.socket]) -> None:

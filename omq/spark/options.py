@@ -126,8 +126,8 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-#: Options of a socket that no text can have: descriptors are those of one process.
-_OF_ONE_PROCESS: Final = frozenset({"use_fd"})
+#: Options of a socket that Spark has not: descriptors are those of one process, passwords are read from files.
+_NOT_FOR_SPARK: Final = frozenset({"use_fd", "socks_proxy", "socks_username", "socks_password"})
 
 
 # ---------------------------------------------------------------------- options
@@ -179,7 +179,7 @@ class OptionSet:
         self._sockets: dict[str, Option] = {}
         for one in dataclasses.fields(omq.Options):
             kind = str(one.type).removesuffix(" | None")
-            if kind in _BY_TYPE and one.name not in _OF_ONE_PROCESS:
+            if kind in _BY_TYPE and one.name not in _NOT_FOR_SPARK:
                 uses = elsewhere.get(one.name, ALL)
                 self._sockets[one.name] = Option(
                     one.name, uses, nullable(_BY_TYPE[kind]), f"a value of type {one.type}"

@@ -34,6 +34,30 @@ class Endpoint(Protocol):
     scheme: ClassVar[str]
 
 
+class Opening(Protocol):
+    """What is said on a new connection before it leads to its endpoint: bytes in, bytes out.
+
+    Attributes:
+        remote: Where it leads to, as an endpoint.
+        needed: The bytes that `receive` takes next, and not one more may be read; 0 when all is said.
+    """
+
+    remote: str
+    needed: int
+
+    def start(self) -> bytes:
+        """Returns what is to be written first."""
+        ...
+
+    def receive(self, data: bytes) -> bytes:
+        """Takes the `needed` bytes; returns what is to be written next.
+
+        Raises:
+            ConnectError: The connection does not lead there.
+        """
+        ...
+
+
 class Address(NamedTuple):
     """What system calls take to connect to an endpoint.
 
@@ -134,15 +158,15 @@ class StreamTransport(Transport[EndpointT]):
 
     Attributes:
         hands_over: What the kernel has taken from one side stands in the other's queue already: closing loses nothing.
-        families: Of its sockets (`AF_*`).
+        families: Of its sockets (`AF_*`), where it takes descriptors of the program's.
     """
 
     hands_over: ClassVar[bool] = False
-    families: ClassVar[frozenset[int]]
+    families: ClassVar[frozenset[int]] = frozenset()
     options: ClassVar[frozenset[str]] = Transport.options | {
         *("connect_timeout", "handshake_timeout", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"),
         *("max_connections", "max_handshakes", "max_message_size", "max_parts"),
-        *("security", "use_fd", "zap_domain", "zap_enforce_domain"),
+        *("security", "zap_domain", "zap_enforce_domain"),
     }
 
     @abstractmethod
@@ -206,6 +230,10 @@ class StreamTransport(Transport[EndpointT]):
 
     def address(self, endpoint: EndpointT, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
         """The only address of an endpoint; `None` if it has several, or if `routes` do more than connect to it."""
+        return None
+
+    def opening(self, endpoint: EndpointT, options: Options) -> Opening | None:
+        """What is to be said on a new connection before it leads to the endpoint; `None` for nothing."""
         return None
 
     def verify(self, sock: socket.socket) -> None:

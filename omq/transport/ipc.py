@@ -69,7 +69,7 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
     hands_over = True
     families = frozenset({socket.AF_UNIX})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
-        *("accept_gids", "accept_pids", "accept_uids", "backlog", "recv_buffer", "send_buffer"),
+        *("accept_gids", "accept_pids", "accept_uids", "backlog", "recv_buffer", "send_buffer", "use_fd"),
     }
 
     def parse(self, rest: str, *, bind: bool) -> IpcEndpoint:

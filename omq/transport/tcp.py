@@ -31,6 +31,7 @@ from omq.transport.base import (
     refusal,
     shown,
 )
+from omq.transport.socks import SocksOpening
 from omq.unpatched import socket
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
@@ -80,7 +81,8 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     families = frozenset({socket.AF_INET, socket.AF_INET6})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),
-        *("accept_filter", "backlog", "bind_device", "ipv6", "priority", "recv_buffer", "send_buffer", "tos"),
+        *("accept_filter", "backlog", "bind_device", "ipv6", "priority", "recv_buffer", "send_buffer", "tos", "use_fd"),
+        *("socks_password", "socks_proxy", "socks_username"),
     }
 
     def parse(self, rest: str, *, bind: bool) -> TcpEndpoint:
@@ -116,7 +118,8 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     def lookups(self, endpoint: TcpEndpoint, options: Options) -> list[Lookup]:
         # Anew for each attempt: an address may have moved.
         assert endpoint.host is not None
-        hosts = [(endpoint.host, endpoint.port, False)]
+        target = endpoint.host, endpoint.port
+        hosts = [(*(target if options.socks_proxy is None else _proxy(options.socks_proxy)), False)]
         if endpoint.source is not None:
             hosts.append((*endpoint.source, True))
         return [
@@ -132,10 +135,22 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
         found = candidates(answers[0])
         if len(found) != 1 or endpoint.source is not None or options.bind_device is not None or options.tos:
             return None
+        if options.socks_proxy is not None:
+            return None
         recorder = SettingsRecorder()
         tune(recorder, options)
         family, _, _, _, name = found[0]
         return Address(family, _packed(family, name), tuple(recorder.settings))
+
+    def opening(self, endpoint: TcpEndpoint, options: Options) -> SocksOpening | None:
+        if options.socks_proxy is None:
+            return None
+        assert endpoint.host is not None
+        credentials = None
+        if options.socks_username is not None:
+            credentials = options.socks_username.encode(), (options.socks_password or "").encode()
+        remote = endpoint_of((endpoint.host, endpoint.port))
+        return SocksOpening(options.socks_proxy, endpoint.host, endpoint.port, remote, credentials)
 
     def verify(self, sock: socket.socket) -> None:
         if _leads_to_itself(sock):
@@ -203,6 +218,12 @@ def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> t
         descriptor.give_back(sock)
         raise
     return [sock], endpoint_of(address)
+
+
+def _proxy(text: str) -> tuple[str, int]:
+    """The host and the port of `socks_proxy`, which has been checked."""
+    host, _, port = text.rpartition(":")
+    return host.strip("[]"), int(port)
 
 
 def hints(host: str, options: Options) -> dict[str, int]:

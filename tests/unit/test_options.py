@@ -104,6 +104,13 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         )
         for one in ("uid", "gid", "pid")
     },
+    "socks_proxy": (
+        "PUSH",
+        [None, "127.0.0.1:1080", "proxy.example:1", "[::1]:65535"],
+        ["", "host", "host:", ":1", "host:0", "host:65536", "::1:1080", "[x]:1", "socks5://host:1", b"h:1", 1, "h:1\n"],
+    ),
+    "socks_username": ("PUSH", [None, "u", "ü", "x" * 255], ["", "x" * 256, "ü" * 128, "\ud800", b"u", 1]),
+    "socks_password": ("PUSH", [None, "", "p", "x" * 255], ["x" * 256, "ü" * 128, "\ud800", b"u", 1]),
     "bind_device": ("PUSH", [None, "lo", "x" * 15], ["", "x" * 16, "ü" * 8, b"lo", 1]),
 }
 
@@ -155,7 +162,7 @@ def test_a_bad_value_is_refused_by_option_and_value(name: str, kind: str, value:
     with pytest.raises(OptionError) as caught:
         parse(kind, **{name: value})
     # What was meant to be a password or a key is not repeated.
-    shown = f"<{type(value).__name__}>" if name == "security" else repr(value)
+    shown = f"<{type(value).__name__}>" if name in ("security", "socks_password") else repr(value)
     assert f"{name}={shown}:" in str(caught.value)
     assert "must be " in str(caught.value)
 
@@ -286,7 +293,6 @@ def test_the_default_backlog_has_room_for_a_crowd_that_waits_for_max_handshakes(
         "ipc_filter_uid",
         "ipc_filter_gid",
         "ipc_filter_pid",
-        "socks_proxy",
         "metadata",
         "affinity",
         "hello_message",

@@ -125,6 +125,9 @@ OPTIONS: dict[str, list[Any]] = {
     "accept_gids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "accept_pids": [0, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "priority": [-1, "x", b"x", True, None, [], THING, 1 << 70, 1.5],
+    "socks_proxy": [0, "x", b"x:1", True, [], THING, "x:0"],
+    "socks_username": [0, "", b"x", True, [], THING, "x" * 256],
+    "socks_password": [0, b"x", True, [], THING],
     "use_fd": [-1, 1.5, "x", b"x", True, [], THING, 1 << 70],
 }
 

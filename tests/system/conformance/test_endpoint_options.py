@@ -413,6 +413,7 @@ def test_every_option_has_a_test_here():
     mine |= {"use_fd"}  # test_use_fd.py
     of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
     mine |= {"accept_filter"}
+    mine |= {"socks_proxy", "socks_username", "socks_password"}  # test_socks.py
     mine |= {"zap_domain", "zap_enforce_domain", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"}
     assert mine | of_ipc | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
     assert mine | set(SYSTEM) == TRANSPORTS["tcp"].options
