@@ -24,6 +24,8 @@ _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the syste
 
 #: What `reconnect_stop` knows.
 RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
+#: What `router_notify` knows.
+ROUTER_NOTICES: Final = ("connect", "disconnect")
 
 
 def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
@@ -76,15 +78,40 @@ def _system_or(low: int, high: int) -> Callable[[Any], Any]:
     return check
 
 
-def _reasons(value: Any) -> frozenset[str]:
-    values = (value,) if isinstance(value, str) else value
-    wanted = "any of " + ", ".join(repr(one) for one in RECONNECT_STOPS)
-    if not isinstance(values, Iterable):
+def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
+    def check(value: Any) -> frozenset[str]:
+        values = (value,) if isinstance(value, str) else value
+        wanted = "any of " + ", ".join(repr(one) for one in known)
+        if not isinstance(values, Iterable):
+            raise ValueError(wanted)
+        words = tuple(values)
+        if not all(isinstance(one, str) and one in known for one in words):
+            raise ValueError(wanted)
+        return frozenset(words)
+
+    return check
+
+
+def _notices(value: Any) -> frozenset[str]:
+    if isinstance(value, bool):
+        return frozenset(ROUTER_NOTICES if value else ())
+    try:
+        found: frozenset[str] = _words(ROUTER_NOTICES)(value)
+    except ValueError as wanted:
+        raise ValueError(f"{wanted}, or True for both") from None
+    return found
+
+
+def _message(value: Any) -> tuple[bytes, ...] | None:
+    if value is None:
+        return None
+    wanted = "bytes, or a list of them, the parts of a message, or None"
+    if not isinstance(value, bytes | list | tuple) or (not value and not isinstance(value, bytes)):
         raise ValueError(wanted)
-    reasons = tuple(values)
-    if not all(isinstance(one, str) and one in RECONNECT_STOPS for one in reasons):
+    parts = (value,) if isinstance(value, bytes) else tuple(value)
+    if not all(isinstance(part, bytes) for part in parts):
         raise ValueError(wanted)
-    return frozenset(reasons)
+    return parts
 
 
 def _flag(value: Any) -> bool:
@@ -338,7 +365,16 @@ class Options:
         router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).
         router_rename: Every peer gets a name that this socket makes, whatever it calls itself: peers that call
             themselves the same do not get in each other's way.
+        router_notify: Tell the program of peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
+            each that has gone, one or both (True), as a message of the peer's identity and an empty part
+            (`ZMQ_ROUTER_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
+        hello_message: Sent to each new peer before anything else: bytes, or a list of parts; `None` for none
+            (`ZMQ_HELLO_MSG`).
+        disconnect_message: Received here, as if the peer had sent it last, when a peer that was accepted has gone:
+            bytes, or a list of parts; `None` for none (`ZMQ_DISCONNECT_MSG`).
+        hiccup_message: Received here, as if the peer had sent it last, when a connection that was dialled is lost, and
+            before anything of the next one: bytes, or a list of parts; `None` for none (`ZMQ_HICCUP_MSG`).
         req_relaxed: `send` is allowed before the reply has come; the older request is given up
             (`ZMQ_REQ_RELAXED`).
         req_correlate: Prefix requests with an id and accept only the reply that carries it
@@ -403,7 +439,7 @@ class Options:
     identity: bytes = _option(b"", _identity)
     metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)
-    reconnect_stop: frozenset[str] = _option(frozenset(), _reasons, endpoint=_CONNECT)
+    reconnect_stop: frozenset[str] = _option(frozenset(), _words(RECONNECT_STOPS), endpoint=_CONNECT)
     connect_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_CONNECT)
     handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True), endpoint=_EITHER)
     heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_EITHER)
@@ -418,7 +454,11 @@ class Options:
     router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
     router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
     router_rename: bool = _option(False, _flag, types_with("router_rename"))
+    router_notify: frozenset[str] = _option(frozenset(), _notices, types_with("router_notify"))
     probe_router: bool = _option(False, _flag, types_with("probe_router"))
+    hello_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hello_message"))
+    disconnect_message: tuple[bytes, ...] | None = _option(None, _message, types_with("disconnect_message"))
+    hiccup_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hiccup_message"))
     req_relaxed: bool = _option(False, _flag, types_with("req_relaxed"))
     req_correlate: bool = _option(False, _flag, types_with("req_correlate"))
     xpub_verbose: bool = _option(False, _flag, types_with("xpub_verbose"))

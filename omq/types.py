@@ -112,13 +112,14 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "REP DEALER ROUTER",
         sends_identity=True,
         one_connection=True,
-        options="conflate probe_router",
+        options="conflate hello_message hiccup_message probe_router",
     ),
     _T.ROUTER: _traits(
         "Names each message's sender, and sends to the peer that is named (RFC 28).",
         "REQ DEALER ROUTER",
         sends_identity=True,
-        options="probe_router router_handover router_mandatory router_rename",
+        options="disconnect_message hello_message probe_router router_handover router_mandatory router_notify "
+        "router_rename",
     ),
     _T.PULL: _traits("Takes messages from all its peers in turn (RFC 30).", "PUSH", options="conflate"),
     _T.PUSH: _traits("Gives each message to one of its peers, in turn (RFC 30).", "PULL", options="conflate"),

@@ -73,6 +73,11 @@ class DialerBase(StateMachine[DialerState]):
         return self.state is DialerState.LEAVING
 
     @property
+    def dials_on(self) -> bool:
+        """Whether it is an endpoint of the socket, and has not ended."""
+        return self.state is not DialerState.LEAVING and self.state is not DialerState.CLOSED
+
+    @property
     def wanted(self) -> bool:
         """Whether a connection is of use."""
         return bool(self.messages) if self.leaving else self.engine.wants_peers

@@ -63,6 +63,16 @@ class PipeSession(StateMachine[ConnectionState]):
         return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
 
     @property
+    def accepted(self) -> bool:
+        """Whether the peer has come to us."""
+        return self._dialer is None
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it was dialled, and its dialer has not ended."""
+        return self._dialer is not None and self._dialer.dials_on
+
+    @property
     def is_linked(self) -> bool:
         """Whether this end takes part in routing and has another."""
         return self.state is ConnectionState.READY and not self.peer.lost
@@ -155,6 +165,7 @@ class PipeSession(StateMachine[ConnectionState]):
             self.peer.close()
             if before is not ConnectionState.READY:
                 self.peer.leave_queue()  # which is its own
+            self.engine.pattern.departed(self)
         self._leave_partner()
         self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:

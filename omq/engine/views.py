@@ -167,6 +167,11 @@ class Origin(Protocol):
         """Whether it is no endpoint of the socket any more."""
         ...
 
+    @property
+    def dials_on(self) -> bool:
+        """Whether it is an endpoint of the socket, and has not ended."""
+        ...
+
 
 # ---------------------------------------------------------------------- the socket
 

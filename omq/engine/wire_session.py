@@ -108,6 +108,16 @@ class WireSession(StateMachine[ConnectionState]):
         return self.state is _READY or self.state is _CLOSING
 
     @property
+    def accepted(self) -> bool:
+        """Whether the peer has come to us."""
+        return self._dialer is None
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether it was dialled, and its dialer has not ended."""
+        return self._dialer is not None and self._dialer.dials_on
+
+    @property
     def is_linked(self) -> bool:
         """Whether it takes part in routing, and its end has not come."""
         return self.state is _READY and not self.peer.lost
@@ -530,6 +540,7 @@ class WireSession(StateMachine[ConnectionState]):
                             self.engine.pattern.disconnected(self)
                     finally:
                         self.peer.close()
+                    self.engine.pattern.departed(self)
             except Exception:
                 log.exception("a peer could not be taken out of routing")
         self.engine.session_over(self, before, reason)

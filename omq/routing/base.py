@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Final, Protocol
+from weakref import WeakSet
 
 from omq._core.lock import SocketLock
+from omq._core.queues.notice import Notice
 from omq._core.queues.peer import Peer, RecvQueue, SendQueue
 from omq._core.queues.send_queue import RoundRobin
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
@@ -13,6 +15,9 @@ from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.types import TRAITS, SocketType, Traits
 from omq.zmtp.command import TrafficCommand
+
+#: Messages about peers that come and go which may wait; above that no new peer is admitted.
+MOST_NOTICES: Final = 10_000
 
 
 class Session(Protocol):
@@ -23,6 +28,16 @@ class Session(Protocol):
     @property
     def peer(self) -> Peer:
         """Its queue."""
+        ...
+
+    @property
+    def accepted(self) -> bool:
+        """Whether the peer has come to us, and not we to the peer."""
+        ...
+
+    @property
+    def comes_again(self) -> bool:
+        """Whether we have come to the peer, and would again."""
         ...
 
     def end(self, reason: Exception | None) -> None:
@@ -53,6 +68,9 @@ class Pattern:
         self.send_queue: SendQueue | None = None
         self.book: OwnSubscriptions | PublisherSendQueue | None = None
         self.sessions: dict[Session, None] = {}
+        # Peers whose end the user is to be told of, and messages about peers that the user has not taken.
+        self._told: set[Session] = set()
+        self._notices: WeakSet[Notice] = WeakSet()
 
     def share(self, lock: SocketLock | None) -> None:
         """Sets the lock that the user's calls take if threads share the socket; `None`: one thread makes all."""
@@ -74,10 +92,14 @@ class Pattern:
 
     def refusal(self, identity: bytes) -> str | None:
         """Why one more peer cannot be admitted now, or `None` if it can."""
-        return None
+        if len(self._notices) < MOST_NOTICES:
+            return None
+        return f"{MOST_NOTICES} messages about peers that come and go wait to be received"
 
     def greet(self, session: Session) -> None:
         """Sends what a peer is to get before anything else."""
+        if self.options.hello_message is not None:
+            session.peer.send_parts(list(self.options.hello_message))
 
     def connected(self, session: Session) -> None:
         """A peer has finished its handshake; its queue is ready."""
@@ -86,6 +108,34 @@ class Pattern:
         if self.send_queue is not None:
             self.send_queue.add(session.peer)  # where memory is short it raises, and the session takes no part
         self.sessions[session] = None
+        options = self.options
+        if "connect" in options.router_notify:
+            self._tell(session, [b""])
+        if "disconnect" in options.router_notify or options.disconnect_message or options.hiccup_message:
+            self._told.add(session)
+
+    def departed(self, session: Session) -> None:
+        """The connection of a peer has ended, and nothing more comes of it: the user is told, once."""
+        if session not in self._told:
+            return
+        self._told.discard(session)
+        options = self.options
+        found: list[bytes | tuple[bytes, ...]] = []
+        if "disconnect" in options.router_notify:
+            found.append(b"")
+        if options.disconnect_message is not None and session.accepted:
+            found.append(_as_taken(options.disconnect_message))
+        if options.hiccup_message is not None and session.comes_again:
+            found.append(_as_taken(options.hiccup_message))
+        if found:
+            self._tell(session, found, after=session.peer)
+
+    def _tell(self, session: Session, messages: list[bytes | tuple[bytes, ...]], after: Peer | None = None) -> None:
+        """Gives the user messages about a peer: behind those of *after*, or before all that the peer will send."""
+        if self.recv_queue is not None:
+            notice = Notice(session, session.peer, messages)
+            self._notices.add(notice)
+            notice.stand(self.recv_queue, after)
 
     def disconnected(self, session: Session) -> None:
         """A peer is gone; what it sent stays in the receive queue."""
@@ -170,6 +220,10 @@ class Pattern:
         """Messages that were accepted for sending and have not left, as far as they are counted one by one."""
         waiting = len(self.send_queue.queue) if isinstance(self.send_queue, RoundRobin) else 0
         return waiting + sum(session.peer.unsent for session in self.sessions)
+
+
+def _as_taken(parts: tuple[bytes, ...]) -> bytes | tuple[bytes, ...]:
+    return parts[0] if len(parts) == 1 else parts
 
 
 def _hwm_granularity(hwm: int) -> int:

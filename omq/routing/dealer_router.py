@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from omq._core.queues.peer import RecvQueue
+from omq._core.queues.peer import Peer, RecvQueue
 from omq._core.queues.recv_queue import ConflatedRecvQueue, RouterRecvQueue
 from omq._core.queues.routed import RoutedSendQueue
 from omq._core.queues.send_queue import RoundRobin
@@ -23,6 +23,7 @@ class Dealer(Pattern):
         self.send_queue = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
 
     def greet(self, session: Session) -> None:
+        super().greet(session)
         if self.options.probe_router:
             session.peer.send_parts([b""])
 
@@ -50,13 +51,17 @@ class Router(Pattern):
                 self._waiting.append(session)
                 session.peer.hand_to(RecvQueue(self._nobody))
                 return
+            if holder.session in self._told:
+                _join(holder, session.peer)
             holder.session.end(None)
             # A session of another thread ends later; the name is free now.
             self.disconnected(holder.session)
+            self.departed(holder.session)
         session.peer.identity = identity
         super().connected(session)
 
     def greet(self, session: Session) -> None:
+        super().greet(session)
         if self.options.probe_router:
             session.peer.send_parts([b""])
 
@@ -74,17 +79,41 @@ class Router(Pattern):
             session.peer.leave_queue()  # which is its own
             return
         super().disconnected(session)
+        if session not in self._told:
+            self._promote(session)
+
+    def departed(self, session: Session) -> None:
+        if session in self._told:
+            # The peer that takes its name comes after all that is told of it.
+            heir = self._heir(session)
+            if heir is not None:
+                _join(session.peer, heir.peer)
+            super().departed(session)
+            self._promote(session)
+
+    def _heir(self, session: Session) -> Session | None:
+        """The peer that waits for the name of one that has gone."""
         name = session.peer.identity  # also one that was made up here: a peer may have come that chose the same
-        for heir in self._waiting:
-            if heir.identity == name and heir.identity not in self.send_queue.table:
-                self._waiting.remove(heir)
-                self.connected(heir)
-                assert self.recv_queue is not None
-                heir.peer.hand_to(self.recv_queue)
-                break
+        return next((one for one in self._waiting if one.identity == name), None)
+
+    def _promote(self, session: Session) -> None:
+        """Gives the name of a peer that has gone to one that waits for it."""
+        heir = self._heir(session)
+        if heir is not None and heir.identity not in self.send_queue.table:
+            self._waiting.remove(heir)
+            self.connected(heir)
+            assert self.recv_queue is not None
+            heir.peer.hand_to(self.recv_queue)
 
     def reconfigure(self, options: Options) -> None:
         super().reconfigure(options)
         for session in tuple(self._waiting):
             self._tune(session)
         self.send_queue.set_mandatory(options.router_mandatory)
+
+
+def _join(before: Peer, after: Peer) -> None:
+    """Has the messages of one peer come after those of another, whose name it takes."""
+    if before.origin is None:
+        before.origin = object()
+    after.origin = before.origin

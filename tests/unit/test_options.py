@@ -65,6 +65,26 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "router_handover": ("ROUTER", [True, False], NOT_FLAG),
     "router_rename": ("ROUTER", [True, False], NOT_FLAG),
     "probe_router": ("DEALER", [True, False], NOT_FLAG),
+    "router_notify": (
+        "ROUTER",
+        [frozenset(), {"connect"}, {"connect", "disconnect"}],
+        [None, 1, "never", ("connect", "x"), b"connect", (1,)],
+    ),
+    "hello_message": (
+        "DEALER",
+        [None, (b"",), (b"a", b"b")],
+        ["text", 1, [], (), bytearray(b"x"), [b"a", "b"], {b"a"}, [bytearray()]],
+    ),
+    "disconnect_message": (
+        "ROUTER",
+        [None, (b"",), (b"a", b"b")],
+        ["text", 1, [], (), bytearray(b"x"), [b"a", "b"], {b"a"}, [bytearray()]],
+    ),
+    "hiccup_message": (
+        "DEALER",
+        [None, (b"",), (b"a", b"b")],
+        ["text", 1, [], (), bytearray(b"x"), [b"a", "b"], {b"a"}, [bytearray()]],
+    ),
     "req_relaxed": ("REQ", [True, False], NOT_FLAG),
     "req_correlate": ("REQ", [True, False], NOT_FLAG),
     "xpub_verbose": ("XPUB", [True, False], NOT_FLAG),
@@ -125,6 +145,10 @@ FITS = {
     "router_rename": "ROUTER",
     "router_handover": "ROUTER",
     "probe_router": "REQ DEALER ROUTER",
+    "router_notify": "ROUTER",
+    "hello_message": "DEALER ROUTER",
+    "disconnect_message": "ROUTER",
+    "hiccup_message": "DEALER",
     "req_relaxed": "REQ",
     "req_correlate": "REQ",
     "xpub_verbose": "XPUB",
@@ -213,6 +237,17 @@ def test_heartbeat_ttl_is_rounded_down_to_tenths_and_bounded() -> None:
         parse("PUSH", heartbeat_ttl=6553.6)
 
 
+def test_a_message_is_bytes_or_its_parts() -> None:
+    assert parse("DEALER", hello_message=b"hi").hello_message == (b"hi",)
+    assert parse("DEALER", hello_message=[b"h", b"i"]).hello_message == (b"h", b"i")
+
+
+def test_router_notify_takes_one_word_or_several_or_a_flag_for_both() -> None:
+    assert parse("ROUTER", router_notify="connect").router_notify == frozenset({"connect"})
+    assert parse("ROUTER", router_notify=True).router_notify == frozenset({"connect", "disconnect"})
+    assert parse("ROUTER", router_notify=False).router_notify == frozenset()
+
+
 @pytest.mark.parametrize("given", ["refused", ["refused"], iter(["refused", "refused"])], ids=type)
 def test_reconnect_stop_takes_one_reason_or_several(given: Any) -> None:
     assert parse("PUSH", reconnect_stop=given).reconnect_stop == frozenset({"refused"})
@@ -295,8 +330,6 @@ def test_the_default_backlog_has_room_for_a_crowd_that_waits_for_max_handshakes(
         "ipc_filter_pid",
         "metadata",
         "affinity",
-        "hello_message",
-        "router_notify",
         "connect_routing_id",
         "gssapi_server",
     ],

@@ -8,7 +8,7 @@ cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
     cdef bint _recalled              # what had not left was taken back: it gets no more messages
-    cdef bint _greeted               # the first message is the library's own
+    cdef Py_ssize_t _greeted         # how many of its first messages are the library's own
     cdef long long _heard            # `bytes_in` at the last write that was preceded by a pause
     cdef bint _retired               # out of routing: the session hears when everything has left
     cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us; None: none

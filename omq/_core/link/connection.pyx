@@ -282,19 +282,19 @@ cdef class Connection(Receiver):
     # ------------------------------------------------------------------ taking back
 
     def send_parts(self, list parts not None):
-        self._greeted = self._greeted or self._send_buffer.total == 0
+        if self._greeted or self._send_buffer.total == 0:
+            self._greeted += 1
         Receiver.send_parts(self, parts)
 
     cdef list reclaim(self):
         cdef list messages
-        cdef bint greeting = self._greeted and self.sent_bytes() == 0
         self.writable = False
         self._recalled = True
         messages = self._send_buffer.reclaim()
         self._count_handed()
         self.messages_out -= len(messages)
-        if greeting and messages:
-            del messages[0]
+        if self._greeted > self.messages_out:  # those that have not left: they were for this peer
+            del messages[:self._greeted - self.messages_out]
         return messages
 
     cdef int feed_from(self, WaitingMessages waiting) except -1:

@@ -42,7 +42,7 @@ class Peer:
         """Hands the waiting bytes to the kernel."""
 
     def send_parts(self, parts: list[bytes]) -> None:
-        """Sends a message of the library's own, of one part, whatever the high-water mark says."""
+        """Sends a message of the library's own, whatever the high-water mark says."""
 
     def take_back(self) -> list[bytes | tuple[bytes, ...]]:
         """Takes back the messages that it has accepted and of which nothing has left; it gets nothing new."""

@@ -4,6 +4,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
 from cpython.object cimport PyObject
+from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
 from omq._core.clock cimport now_ns, tick, worked_ns
@@ -36,12 +37,21 @@ cdef class Peer:
 
     def send_parts(self, list parts not None):
         """Sends a message of the library's own, whatever the high-water mark says."""
-        cdef Part part
-        (only,) = parts
-        part.data = PyBytes_AS_STRING(only)
-        part.size = PyBytes_GET_SIZE(only)
-        part.owner = <PyObject *>only
-        self.send(&part, 1)
+        cdef Py_ssize_t count = PyList_GET_SIZE(parts)
+        cdef Part *found = <Part *>malloc(count * sizeof(Part))
+        cdef bytes part
+        cdef Py_ssize_t i
+        if found == NULL:
+            raise MemoryError()
+        try:
+            for i in range(count):
+                part = parts[i]
+                found[i].data = PyBytes_AS_STRING(part)
+                found[i].size = PyBytes_GET_SIZE(part)
+                found[i].owner = <PyObject *>part
+            self.send(found, count)
+        finally:
+            free(found)
 
     @property
     def unsent(self):

@@ -67,6 +67,8 @@ Offsets = str | tuple[tuple[str, int], ...]
 #: What the client of a broker says of its socket, or what no socket of it needs.
 _OF_THE_CLIENT: Final = (
     "conflate",
+    "hello_message",
+    "hiccup_message",
     "identity",
     "linger",
     "max_message_size",

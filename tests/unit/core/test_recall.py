@@ -135,6 +135,18 @@ async def test_nothing_comes_back_twice():
         assert peer.unsent == 1
 
 
+@pytest.mark.parametrize("parts", [[b""], [b"h", b"i"]], ids=len)
+async def test_greetings_are_for_one_peer_and_do_not_come_back(parts):
+    with Driven() as core:
+        core.link(buffer=4096)
+        peer = core.session.peer
+        peer.send_parts([bytes(500_000)])  # the first message, of which a part leaves
+        peer.send_parts(parts)
+        assert peer.unsent == 2
+        assert peer.take_back() == []
+        assert peer.unsent == 1
+
+
 async def test_what_a_codec_does_not_give_back_is_dropped():
     with Driven() as core:
         core.link(buffer=4096, codec=Xored())

@@ -1,0 +1,49 @@
+"""Messages of the socket itself to its user, about a peer that has come or gone."""
+
+cimport cython
+
+from omq._core.queues.object_peer cimport ObjectPeer
+from omq._core.queues.peer cimport Peer, RecvQueue
+
+from collections import deque
+
+cdef extern from "Python.h":
+    Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
+
+
+@cython.final
+cdef class Notice(ObjectPeer):
+    def __init__(self, session, Peer peer not None, messages):
+        self.session = session
+        self.identity = peer.identity
+        # As a lost peer of the same place: whoever comes next from there does not overtake it.
+        self.origin = peer.origin
+        self.lost = True
+        self._messages = deque(messages)
+
+    def stand(self, RecvQueue recv_queue not None, Peer after=None):
+        cdef Peer other = after
+        self.recv_queue = recv_queue
+        self.queued = True
+        # A peer that has nothing more stands in line until somebody looks: an heir of it would come after newer ones.
+        if after is not None and after.queued and (after.ready() or after.heir is not None):
+            while other.heir is not None:
+                other = other.heir
+            other.heir = self
+        elif self.origin is None or recv_queue._tail is None or not recv_queue._waits_for(self):
+            recv_queue._enqueue(self)
+        recv_queue.wait_queue.notify()
+
+    cdef Py_ssize_t ready(self) noexcept:
+        return Py_SIZE(self._messages)
+
+    cdef object _message(self):
+        return self._messages[0]
+
+    cdef int _taken(self) except -1:
+        self._messages.popleft()
+        self._part = 0
+        return 0
+
+    cdef int fail(self, object error) except -1:
+        return 0  # there is no connection
