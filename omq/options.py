@@ -250,9 +250,10 @@ def _domain(value: Any) -> str:
 
 def _metadata(value: Any) -> tuple[tuple[bytes, bytes], ...]:
     # RFC 23, The READY Command: names are 1 to 255 octets; those that begin with "X-" are for applications.
-    wanted = 'a mapping, or pairs, of bytes: names from "X-" on, of at most 255 letters, digits and -_.+'
+    wanted = 'a mapping, or pairs, of text or bytes: names from "X-" on, of at most 255 letters, digits and -_.+'
     try:
-        pairs = tuple((name, content) for name, content in (value.items() if isinstance(value, Mapping) else value))
+        given = tuple((name, content) for name, content in (value.items() if isinstance(value, Mapping) else value))
+        pairs = tuple((_encoded(name), _encoded(content)) for name, content in given)
     except (TypeError, ValueError):
         raise ValueError(wanted) from None
     for name, content in pairs:
@@ -261,6 +262,10 @@ def _metadata(value: Any) -> tuple[tuple[bytes, bytes], ...]:
     if len({name.lower() for name, _ in pairs}) < len(pairs) or sum(len(n) + len(c) for n, c in pairs) > 4096:
         raise ValueError(wanted + ", each name once, 4096 bytes in all")
     return pairs
+
+
+def _encoded(value: Any) -> Any:
+    return value.encode() if isinstance(value, str) else value
 
 
 def _prefixes(value: Any) -> tuple[bytes, ...]:
@@ -333,7 +338,7 @@ class Options:
         identity: The name that ROUTER peers know this socket by; empty for one that they choose
             (`ZMQ_ROUTING_ID`).
         metadata: What peers are told about this socket beside what ZMTP itself says, in `PeerInfo.properties`: a
-            mapping, or pairs, of bytes; names begin with "X-" (`ZMQ_METADATA`).
+            mapping, or pairs, of bytes or of text, which is sent in UTF-8; names begin with "X-" (`ZMQ_METADATA`).
         reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
             second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
         reconnect_stop: What ends the attempts to connect for good: `"refused"` that nobody listens, `"handshake
@@ -385,6 +390,9 @@ class Options:
             `subscribe` and `unsubscribe` is in force for that peer (`ZMQ_XPUB_MANUAL`).
         xpub_nodrop: `send` waits for a full subscriber instead of dropping (`ZMQ_XPUB_NODROP`).
         xpub_welcome_message: Sent to each new subscriber; `None` for none (`ZMQ_XPUB_WELCOME_MSG`).
+        only_first_subscribe: Of a message between XSUB and XPUB only the first part may be a subscription, and the
+            others are a message, whatever they begin with. Otherwise each part of a message that begins with a
+            subscription may be one (`ZMQ_ONLY_FIRST_SUBSCRIBE`).
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
         immediate: Queue messages only for peers that are connected; `send` waits while there is none
@@ -466,6 +474,7 @@ class Options:
     xpub_manual: bool = _option(False, _flag, types_with("xpub_manual"))
     xpub_nodrop: bool = _option(False, _flag, types_with("xpub_nodrop"))
     xpub_welcome_message: bytes | None = _option(None, _octets, types_with("xpub_welcome_message"))
+    only_first_subscribe: bool = _option(False, _flag, types_with("only_first_subscribe"))
     invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
     subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
     immediate: bool = _option(False, _flag)
@@ -579,6 +588,50 @@ class Options:
         return calls
 
 
+#: Options of libzmq that mean nothing here, by its names in lower case, with the reason.
+_MEANINGLESS: Final[dict[str, str]] = {
+    "affinity": "a context has one I/O thread, so there is none to choose",
+    "ipv4only": "endpoints are IPv4 only unless ipv6=True",
+    "router_raw": "a ROUTER speaks ZMTP; raw TCP is what STREAM is for",
+    "loopback_fastpath": "it is for Windows, and omq runs on Linux",
+    **dict.fromkeys(
+        ("in_batch_size", "out_batch_size"), "batches have no size in messages: what waits leaves, or is read, together"
+    ),
+    **dict.fromkeys(("rate", "recovery_ivl", "multicast_maxtpdu"), "it is for PGM, which omq does not speak"),
+    **dict.fromkeys(
+        ("vmci_buffer_size", "vmci_buffer_min_size", "vmci_buffer_max_size", "vmci_connect_timeout"),
+        "it is for VMCI, which omq does not speak",
+    ),
+    **dict.fromkeys(
+        (
+            *("norm_mode", "norm_unicast_nack", "norm_buffer_size", "norm_segment_size"),
+            *("norm_block_size", "norm_num_parity", "norm_num_autoparity", "norm_push"),
+        ),
+        "it is for NORM, which omq does not speak",
+    ),
+    **dict.fromkeys(
+        (
+            *("gssapi_server", "gssapi_plaintext", "gssapi_principal", "gssapi_service_principal"),
+            *("gssapi_principal_nametype", "gssapi_service_principal_nametype"),
+        ),
+        "omq has no GSSAPI; security= takes PLAIN and CURVE",
+    ),
+}
+#: Options of libzmq that have another name here.
+_RENAMED: Final = {
+    "tcp_accept_filter": "accept_filter",
+    "ipc_filter_uid": "accept_uids",
+    "ipc_filter_gid": "accept_gids",
+    "ipc_filter_pid": "accept_pids",
+    "hello_msg": "hello_message",
+    "disconnect_msg": "disconnect_message",
+    "hiccup_msg": "hiccup_message",
+    "bindtodevice": "bind_device",
+    "routing_id": "identity",
+    "tcp_maxrt": "tcp_user_timeout",
+}
+
+
 def _spec(name: str) -> Any:
     """An option's row.
 
@@ -587,6 +640,10 @@ def _spec(name: str) -> Any:
     """
     spec = _SPECS.get(name)
     if spec is None:
+        if name in _MEANINGLESS:
+            raise OptionError(f"option {name!r} of libzmq means nothing in omq: {_MEANINGLESS[name]}")
+        if name in _RENAMED:
+            raise OptionError(f"unknown option {name!r}; libzmq's option of this name is {_RENAMED[name]!r} here")
         close = difflib.get_close_matches(name, _SPECS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
         raise OptionError(f"unknown option {name!r}{hint}")

@@ -40,6 +40,7 @@ class Publisher(Pattern):
             verbose=options.xpub_verbose,
             verboser=options.xpub_verboser,
             manual=options.xpub_manual,
+            only_first=options.only_first_subscribe,
         )
         if options.xpub_manual:
             self.book = self.send_queue
@@ -96,7 +97,9 @@ class Subscriber(Pattern):
         else:
             # zmq_socket(3): XSUB does not filter; its user may forward for others.
             self.recv_queue = RecvQueue(readable)
-            self.send_queue = SubscriberSendQueue(writable, options.send_hwm, self.own_subscriptions)
+            self.send_queue = SubscriberSendQueue(
+                writable, options.send_hwm, self.own_subscriptions, options.only_first_subscribe
+            )
         for prefix in options.subscribe:
             self.own_subscriptions.subscribe(prefix)
 

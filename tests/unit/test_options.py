@@ -33,7 +33,17 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "metadata": (
         "PUSH",
         [(), ((b"X-a", b"1"), (b"x-b.c", b""))],
-        [None, 1, b"X-a", ((b"a", b"1"),), ((b"X-", b"1"),), (("X-a", b"1"),), ((b"X-a", b"x" * 4096),)],
+        [
+            None,
+            1,
+            b"X-a",
+            ((b"a", b"1"),),
+            ((b"X-", b"1"),),
+            (("a", "1"),),
+            (("X-\u00fc", "1"),),
+            (("X-a", 1),),
+            ((b"X-a", b"x" * 4096),),
+        ],
     ),
     "identity": (
         "DEALER",
@@ -92,6 +102,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "xpub_manual": ("XPUB", [True, False], NOT_FLAG),
     "xpub_nodrop": ("PUB", [True, False], NOT_FLAG),
     "xpub_welcome_message": ("XPUB", [None, b"", b"welcome"], NOT_OCTETS),
+    "only_first_subscribe": ("XPUB", [True, False], NOT_FLAG),
     "invert_matching": ("SUB", [True, False], NOT_FLAG),
     "subscribe": ("SUB", [b"", b"a", (b"a", b"b"), ()], ["a", ("a",), None, 1, (b"a", "b"), (1,)]),
     "immediate": ("PUSH", [True, False], NOT_FLAG),
@@ -156,6 +167,7 @@ FITS = {
     "xpub_manual": "XPUB",
     "xpub_nodrop": "PUB XPUB",
     "xpub_welcome_message": "XPUB",
+    "only_first_subscribe": "XPUB XSUB",
     "invert_matching": "PUB XPUB SUB XSUB",
     "subscribe": "SUB XSUB",
 }
@@ -240,6 +252,42 @@ def test_heartbeat_ttl_is_rounded_down_to_tenths_and_bounded() -> None:
 def test_a_message_is_bytes_or_its_parts() -> None:
     assert parse("DEALER", hello_message=b"hi").hello_message == (b"hi",)
     assert parse("DEALER", hello_message=[b"h", b"i"]).hello_message == (b"h", b"i")
+
+
+def test_metadata_takes_text_and_bytes() -> None:
+    pairs = ((b"X-a", "\u00fc".encode()), (b"X-b", b"\xff"))
+    assert parse("PUSH", metadata={"X-a": "\u00fc", b"X-b": b"\xff"}).metadata == pairs
+
+
+@pytest.mark.parametrize(
+    ("name", "why"),
+    [
+        ("affinity", "one I/O thread"),
+        ("rate", "PGM"),
+        ("multicast_maxtpdu", "PGM"),
+        ("vmci_buffer_size", "VMCI"),
+        ("norm_mode", "NORM"),
+        ("gssapi_plaintext", "GSSAPI"),
+        ("in_batch_size", "batches"),
+        ("out_batch_size", "batches"),
+        ("ipv4only", "ipv6=True"),
+        ("router_raw", "STREAM"),
+        ("loopback_fastpath", "Windows"),
+    ],
+)
+def test_what_means_nothing_here_is_refused_with_its_reason(name: str, why: str) -> None:
+    with pytest.raises(OptionError, match=f"option '{name}' of libzmq means nothing in omq: .*{why}"):
+        parse("ROUTER", **{name: 1})
+
+
+@pytest.mark.parametrize(
+    ("name", "ours"),
+    [("tcp_accept_filter", "accept_filter"), ("ipc_filter_pid", "accept_pids"), ("hello_msg", "hello_message")],
+)
+def test_an_option_of_libzmq_with_another_name_is_refused_with_ours(name: str, ours: str) -> None:
+    assert ours in FIELDS
+    with pytest.raises(OptionError, match=f"unknown option '{name}'.* is '{ours}' here"):
+        parse("ROUTER", **{name: 1})
 
 
 def test_router_notify_takes_one_word_or_several_or_a_flag_for_both() -> None:

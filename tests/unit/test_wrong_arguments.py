@@ -117,7 +117,7 @@ OPTIONS: dict[str, list[Any]] = {
     "immediate": [None, 0, 1, "x", [], THING],
     "ipv6": [None, 0, 1, "x", [], THING],
     "security": [0, "x", b"x", THING, omq.CurveServer],
-    "metadata": [None, 0, "x", THING, {"x": 1}, {1: "x"}],
+    "metadata": [None, 0, "x", THING, {"x": 1}, {1: "x"}, {"x": "1"}, {"X-a": 1}],
     "bind_device": [0, b"x", "x" * 16, THING],
     "max_parts": [0, -1, 1.5, "x", True, 1 << 70],
     "accept_filter": [0, "x", b"x", True, [], [0], THING, "10.0.0.0/33"],

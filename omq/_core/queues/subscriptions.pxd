@@ -30,6 +30,7 @@ cdef class PublisherSendQueue(Distributor):
     cdef Py_ssize_t _holdings_room   # slots that it has room for
     cdef Py_ssize_t _limit           # prefixes that one peer may have; -1 no bound
     cdef bint _verbose               # ZMQ_XPUB_VERBOSE: the user hears also of subscriptions that are not new
+    cdef bint _only_first            # ZMQ_ONLY_FIRST_SUBSCRIBE: of a message only the first part may be a subscription
     cdef bint _verboser              # ZMQ_XPUB_VERBOSER: likewise of ends
     cdef int _begin(self) except -1
     cdef int _finish(self) except -1
@@ -53,4 +54,6 @@ cdef class OwnSubscriptions:
 
 cdef class SubscriberSendQueue(Distributor):
     cdef OwnSubscriptions _own_subscriptions
+    cdef bint _only_first            # as that of PublisherSendQueue
+    cdef int _put_first(self, const Part *parts, Py_ssize_t count) except -1
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1

@@ -23,6 +23,7 @@ class PublisherSendQueue(Distributor):
         verbose: The user hears also of subscriptions that are not new.
         verboser: Likewise of their ends.
         manual: The user puts subscriptions in force.
+        only_first: Of a message only the first part may be a subscription.
 
     Attributes:
         watched: A call waits for subscriptions: the next change is reported.
@@ -45,6 +46,7 @@ class PublisherSendQueue(Distributor):
         verbose: bool = False,
         verboser: bool = False,
         manual: bool = False,
+        only_first: bool = False,
     ) -> None: ...
     @property
     def matcher(self) -> Matcher:
@@ -120,6 +122,9 @@ class SubscriberSendQueue(Distributor):
         wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
         own_subscriptions: Where subscriptions are kept.
+        only_first: Of a message only the first part may be a subscription.
     """
 
-    def __init__(self, wait_queue: WaitQueue, hwm: int, own_subscriptions: OwnSubscriptions) -> None: ...
+    def __init__(
+        self, wait_queue: WaitQueue, hwm: int, own_subscriptions: OwnSubscriptions, only_first: bool = False
+    ) -> None: ...

@@ -41,7 +41,7 @@ cdef class PublisherSendQueue(Distributor):
         free(self._holdings)
 
     def __init__(self, wait_queue, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, RecvQueue recv_queue=None,
-                 mailbox_hwm=0, verbose=False, verboser=False, manual=False):
+                 mailbox_hwm=0, verbose=False, verboser=False, manual=False, only_first=False):
         Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
         self.heeds = True
         self.wanted = Matcher() if manual else None
@@ -51,6 +51,7 @@ cdef class PublisherSendQueue(Distributor):
         self._limit = -1 if limit is None else limit
         self._verbose = verbose or verboser
         self._verboser = verboser
+        self._only_first = only_first
 
     def listen(self, on_change, on_subscribed):
         self._on_change = on_change
@@ -222,6 +223,10 @@ cdef class PublisherSendQueue(Distributor):
                 return self._asked(
                     peer, PyBytes_AS_STRING(message) + 1, PyBytes_GET_SIZE(message) - 1, PyBytes_AS_STRING(message)[0] == 1
                 )
+        elif self._only_first:
+            if is_asking((<list>message)[0]):
+                self.heard(peer, (<list>message)[0])
+                message = (<list>message)[1:]
         elif is_asking((<list>message)[0]):
             # As in libzmq: once the first part is a subscription, each part may be one.
             rest = []
@@ -388,17 +393,25 @@ cdef class OwnSubscriptions:
 cdef class SubscriberSendQueue(Distributor):
     """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
 
-    def __init__(self, wait_queue, hwm, OwnSubscriptions own_subscriptions not None):
+    def __init__(self, wait_queue, hwm, OwnSubscriptions own_subscriptions not None, only_first=False):
         Distributor.__init__(self, wait_queue, hwm, None)
         self._own_subscriptions = own_subscriptions
+        self._only_first = only_first
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         if parts.size == 0 or <unsigned char>parts.data[0] > 1:
             return Distributor.put(self, parts, count)
         if count > 1:
-            return self._put_mixed(parts, count)
+            return self._put_first(parts, count) if self._only_first else self._put_mixed(parts, count)
         self._own_subscriptions.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
         return 1
+
+    cdef int _put_first(self, const Part *parts, Py_ssize_t count) except -1:
+        """The first part is a subscription, the others are a message, whatever they begin with."""
+        cdef bint misleads = parts[1].size > 0 and <unsigned char>parts[1].data[0] <= 1
+        self._own_subscriptions.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
+        # A message that begins like a subscription would be one: the first part, which changes nothing any more, leads it.
+        return Distributor.put(self, parts, count) if misleads else Distributor.put(self, parts + 1, count - 1)
 
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1:
         """As in libzmq: once the first part is a subscription, each part may be one; the others are a message."""
