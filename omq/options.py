@@ -370,7 +370,7 @@ class Options:
         router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).
         router_rename: Every peer gets a name that this socket makes, whatever it calls itself: peers that call
             themselves the same do not get in each other's way.
-        router_notify: Tell the program of peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
+        router_notify: Messages about peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
             each that has gone, one or both (True), as a message of the peer's identity and an empty part
             (`ZMQ_ROUTER_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).

@@ -222,7 +222,7 @@ class Dialer(DialerBase):
         try:
             async with asyncio.timeout(timeout):
                 try:
-                    await _say(self.engine.loop, sock, opening)
+                    await _exchange(self.engine.loop, sock, opening)
                 except OSError as error:
                     if isinstance(error, ConnectError):
                         raise
@@ -324,11 +324,11 @@ class Dialer(DialerBase):
         super().close()
 
 
-async def _say(loop: asyncio.AbstractEventLoop, sock: socket.socket, opening: Opening) -> None:
-    said = opening.start()
+async def _exchange(loop: asyncio.AbstractEventLoop, sock: socket.socket, opening: Opening) -> None:
+    message = opening.start()
     while True:
-        if said:
-            await loop.sock_sendall(sock, said)
+        if message:
+            await loop.sock_sendall(sock, message)
         if not opening.needed:
             return
         answer = b""
@@ -337,7 +337,7 @@ async def _say(loop: asyncio.AbstractEventLoop, sock: socket.socket, opening: Op
             if not more:
                 raise ConnectionResetError(errno.ECONNRESET, "the proxy has closed the connection")
             answer += more
-        said = opening.receive(answer)
+        message = opening.receive(answer)
 
 
 def _discard(attempt: asyncio.Task[socket.socket]) -> None:

@@ -74,7 +74,7 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def dials_on(self) -> bool:
-        """Whether it is an endpoint of the socket, and has not ended."""
+        """Returns whether it is an endpoint of the socket, and has not ended."""
         return self.state is not DialerState.LEAVING and self.state is not DialerState.CLOSED
 
     @property

@@ -64,12 +64,12 @@ class PipeSession(StateMachine[ConnectionState]):
 
     @property
     def accepted(self) -> bool:
-        """Whether the peer has come to us."""
+        """Returns whether the peer has dialled."""
         return self._dialer is None
 
     @property
     def comes_again(self) -> bool:
-        """Whether it was dialled, and its dialer has not ended."""
+        """Returns whether this side has dialled, and its dialer has not ended."""
         return self._dialer is not None and self._dialer.dials_on
 
     @property

@@ -169,7 +169,7 @@ class Origin(Protocol):
 
     @property
     def dials_on(self) -> bool:
-        """Whether it is an endpoint of the socket, and has not ended."""
+        """Returns whether it is an endpoint of the socket, and has not ended."""
         ...
 
 

@@ -32,12 +32,12 @@ class Session(Protocol):
 
     @property
     def accepted(self) -> bool:
-        """Whether the peer has come to us, and not we to the peer."""
+        """Returns whether the peer has dialled."""
         ...
 
     @property
     def comes_again(self) -> bool:
-        """Whether we have come to the peer, and would again."""
+        """Returns whether this side has dialled, and will dial again."""
         ...
 
     def end(self, reason: Exception | None) -> None:
@@ -68,8 +68,8 @@ class Pattern:
         self.send_queue: SendQueue | None = None
         self.book: OwnSubscriptions | PublisherSendQueue | None = None
         self.sessions: dict[Session, None] = {}
-        # Peers whose end the user is to be told of, and messages about peers that the user has not taken.
-        self._told: set[Session] = set()
+        # Peers whose end the user learns of, and messages about peers that the user has not taken.
+        self._watched: set[Session] = set()
         self._notices: WeakSet[Notice] = WeakSet()
 
     def share(self, lock: SocketLock | None) -> None:
@@ -110,15 +110,15 @@ class Pattern:
         self.sessions[session] = None
         options = self.options
         if "connect" in options.router_notify:
-            self._tell(session, [b""])
+            self._report(session, [b""])
         if "disconnect" in options.router_notify or options.disconnect_message or options.hiccup_message:
-            self._told.add(session)
+            self._watched.add(session)
 
     def departed(self, session: Session) -> None:
-        """The connection of a peer has ended, and nothing more comes of it: the user is told, once."""
-        if session not in self._told:
+        """The connection of a peer has ended, and nothing more comes of it: the user learns of that, once."""
+        if session not in self._watched:
             return
-        self._told.discard(session)
+        self._watched.discard(session)
         options = self.options
         found: list[bytes | tuple[bytes, ...]] = []
         if "disconnect" in options.router_notify:
@@ -128,10 +128,10 @@ class Pattern:
         if options.hiccup_message is not None and session.comes_again:
             found.append(_as_taken(options.hiccup_message))
         if found:
-            self._tell(session, found, after=session.peer)
+            self._report(session, found, after=session.peer)
 
-    def _tell(self, session: Session, messages: list[bytes | tuple[bytes, ...]], after: Peer | None = None) -> None:
-        """Gives the user messages about a peer: behind those of *after*, or before all that the peer will send."""
+    def _report(self, session: Session, messages: list[bytes | tuple[bytes, ...]], after: Peer | None = None) -> None:
+        """Gives the user messages about a peer: after those of *after*, or before all that the peer will send."""
         if self.recv_queue is not None:
             notice = Notice(session, session.peer, messages)
             self._notices.add(notice)

@@ -51,7 +51,7 @@ class Router(Pattern):
                 self._waiting.append(session)
                 session.peer.hand_to(RecvQueue(self._nobody))
                 return
-            if holder.session in self._told:
+            if holder.session in self._watched:
                 _join(holder, session.peer)
             holder.session.end(None)
             # A session of another thread ends later; the name is free now.
@@ -79,12 +79,12 @@ class Router(Pattern):
             session.peer.leave_queue()  # which is its own
             return
         super().disconnected(session)
-        if session not in self._told:
+        if session not in self._watched:
             self._promote(session)
 
     def departed(self, session: Session) -> None:
-        if session in self._told:
-            # The peer that takes its name comes after all that is told of it.
+        if session in self._watched:
+            # The peer that takes its name comes after the messages about its end.
             heir = self._heir(session)
             if heir is not None:
                 _join(session.peer, heir.peer)

@@ -35,11 +35,11 @@ class Endpoint(Protocol):
 
 
 class Opening(Protocol):
-    """What is said on a new connection before it leads to its endpoint: bytes in, bytes out.
+    """The exchange on a new connection before it leads to its endpoint: bytes in, bytes out.
 
     Attributes:
         remote: Where it leads to, as an endpoint.
-        needed: The bytes that `receive` takes next, and not one more may be read; 0 when all is said.
+        needed: The bytes that `receive` takes next, and not one more may be read; 0 at the end.
     """
 
     remote: str
@@ -202,7 +202,7 @@ class StreamTransport(Transport[EndpointT]):
         """
 
     def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
-        """Why a connection that was accepted may not come in, or `None` if it may.
+        """Returns why a connection that was accepted is refused, or `None` if it is not.
 
         Args:
             sock: The connection.
@@ -233,7 +233,7 @@ class StreamTransport(Transport[EndpointT]):
         return None
 
     def opening(self, endpoint: EndpointT, options: Options) -> Opening | None:
-        """What is to be said on a new connection before it leads to the endpoint; `None` for nothing."""
+        """Makes the exchange on a new connection before it leads to the endpoint; `None` for none."""
         return None
 
     def verify(self, sock: socket.socket) -> None:

@@ -195,7 +195,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
 
 
 def _rejection(sock: socket.socket, options: Options) -> str | None:
-    """Why the process at the other end may not come in. One rule that fits is enough, as in libzmq."""
+    """Returns why the process at the other end is refused. One rule that fits is enough, as in libzmq."""
     pid, uid, gid = struct.unpack(_UCRED, sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES))
     groups = {gid}
     if options.accept_gids is not None and gid not in options.accept_gids:

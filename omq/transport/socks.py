@@ -1,7 +1,7 @@
 """The client's side of SOCKS 5 (RFC 1928) with user names and passwords (RFC 1929): bytes in, bytes out.
 
 A proxy connects to the endpoint, and looks its name up. After the last byte of its reply come the bytes of the endpoint
-itself; so each step says how many bytes it needs, and not one more may be read for it.
+itself; so each step has a number of bytes that it needs, and not one more may be read for it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _REFUSALS: Final = {
 
 
 class SocksOpening:
-    """What is said to a proxy on one connection.
+    """The exchange with a proxy on one connection.
 
     Args:
         proxy: The proxy, for errors.

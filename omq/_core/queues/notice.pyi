@@ -15,4 +15,4 @@ class Notice(ObjectPeer):
 
     def __init__(self, session: Any, peer: Peer, messages: Iterable[bytes | tuple[bytes, ...]]) -> None: ...
     def stand(self, recv_queue: RecvQueue, after: Peer | None = None) -> None:
-        """Joins the line of a receive queue, behind all messages of *after*; under the lock of the socket."""
+        """Joins the line of a receive queue, after all messages of *after*; under the lock of the socket."""

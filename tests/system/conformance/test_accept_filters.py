@@ -188,7 +188,7 @@ def test_an_endpoint_that_the_rule_means_nothing_for_is_refused(twin, name):
         with pytest.raises(omq.OptionError, match=f"option {option}=.* of the socket means nothing for"):
             strict.bind(endpoint)
         assert strict.endpoints == []
-        strict.connect("inproc://elsewhere")  # which lets nobody in
+        strict.connect("inproc://elsewhere")  # which accepts nothing
 
 
 # libzmq

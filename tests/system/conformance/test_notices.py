@@ -70,6 +70,15 @@ def test_both_sides_may_greet(twin, place):
     assert router.recv_multipart(timeout=BOUND) == [b"d", b"from the dealer"]
 
 
+def test_a_hello_is_encrypted_like_all_messages(twin):
+    public, secret = omq.curve_keypair()
+    router = twin("ROUTER", hello_message=[b"h", b"i" * 5000], security=omq.CurveServer(secret, authorize=None))
+    endpoint = router.bind("tcp://127.0.0.1:*")
+    dealer = twin("DEALER", connect=endpoint, security=omq.CurveClient(public), hello_message=b"yes", identity=b"d")
+    assert dealer.recv_multipart(timeout=BOUND) == [b"h", b"i" * 5000]
+    assert router.recv_multipart(timeout=BOUND) == [b"d", b"yes"]
+
+
 # disconnect_message
 
 

@@ -218,7 +218,7 @@ def test_one_end_of_a_pair_of_unix_sockets_is_closed_with_the_socket(dialled):
     with theirs:
         theirs.settimeout(BOUND)
         fd = line.detach()
-        pull = dialled("ipc://@omq-nobody", fd, reconnect_interval=None)
+        pull = dialled("ipc://@omq-none", fd, reconnect_interval=None)
         shake(theirs)
         theirs.sendall(frames(b"x"))
         assert pull.recv(timeout=BOUND) == b"x"
@@ -230,7 +230,7 @@ def test_a_socket_that_is_closed_before_its_first_turn_closes_what_it_was_given(
     theirs, line = socket.socketpair()
     with theirs:
         pull = twin("PULL")
-        pull.connect("ipc://@omq-nobody", use_fd=line.detach(), reconnect_interval=None)
+        pull.connect("ipc://@omq-none", use_fd=line.detach(), reconnect_interval=None)
         pull.stop()
         assert hung_up(theirs)
 
@@ -252,7 +252,7 @@ def test_an_asyncio_socket_that_never_had_a_loop_closes_what_it_was_given() -> N
     theirs, line = socket.socketpair()
     with theirs:
         pull = omq.asyncio.PULL()
-        pull.connect("ipc://@omq-nobody", use_fd=line.detach())
+        pull.connect("ipc://@omq-none", use_fd=line.detach())
         pull.stop()
         assert hung_up(theirs)
 

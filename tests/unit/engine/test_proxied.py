@@ -20,7 +20,7 @@ async def trickle(sock: socket.socket, data: bytes) -> None:
         await asyncio.sleep(0.001)
 
 
-async def hear(sock: socket.socket, size: int) -> bytes:
+async def read(sock: socket.socket, size: int) -> bytes:
     data = b""
     async with asyncio.timeout(5):
         while len(data) < size:
@@ -33,9 +33,9 @@ async def test_answers_that_come_byte_by_byte_and_the_endpoints_own_bytes_behind
         push = make(omq.PUSH, socks_proxy=f"127.0.0.1:{port_of(server)}")
         push.connect("tcp://far.invalid:77")
         with await accept(server) as sock:
-            assert await hear(sock, 3) == b"\5\1\0"
+            assert await read(sock, 3) == b"\5\1\0"
             await trickle(sock, b"\5\0")
-            assert await hear(sock, 18) == b"\5\1\0\3\x0bfar.invalid\0\x4d"
+            assert await read(sock, 18) == b"\5\1\0\3\x0bfar.invalid\0\x4d"
             await trickle(sock, REPLY)
             peer = RawPeer(sock)
             await peer.handshake(b"PULL")
@@ -49,7 +49,7 @@ async def test_a_loop_that_ends_while_the_proxy_is_asked_leaves_nothing_behind(m
         push = make(omq.PUSH, linger=0, socks_proxy=f"127.0.0.1:{port_of(server)}")
         push.connect("tcp://far.invalid:77")
         with await accept(server) as sock:
-            assert await hear(sock, 3) == b"\5\1\0"
+            assert await read(sock, 3) == b"\5\1\0"
             push.stop()
             async with asyncio.timeout(5):
                 assert await asyncio.get_running_loop().sock_recv(sock, 1) == b""
@@ -62,5 +62,5 @@ async def test_a_proxy_that_hangs_up_is_dialled_again(make, answer):
         push.connect("tcp://far.invalid:77")
         for _ in range(3):
             with await accept(server) as sock:
-                await hear(sock, 3)
+                await read(sock, 3)
                 await trickle(sock, answer)
