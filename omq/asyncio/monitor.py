@@ -1,0 +1,95 @@
+"""The monitor of the asyncio twin."""
+
+from __future__ import annotations
+
+import asyncio
+import weakref
+from types import TracebackType
+from typing import TYPE_CHECKING, Self
+
+from omq._core.clock import patience
+from omq.engine.socket import Engine
+from omq.errors import ClosedError, ReceiveTimeout
+from omq.event import Event
+from omq.monitor import MonitorBase
+
+if TYPE_CHECKING:
+    from omq.asyncio import Socket
+
+
+class Monitor(MonitorBase):
+    """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
+
+    It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
+    their number, in their place. The socket never waits for a monitor, and does not keep a monitor alive.
+    The last event is `monitor_stopped`, when the socket is closed.
+    """
+
+    def __init__(self, engine: Engine, limit: int, owner: Socket) -> None:
+        self._waiters: set[asyncio.Future[None]] = set()
+        self._owner = weakref.ref(owner)
+        super().__init__(engine, limit)
+
+    def put(self, event: Event) -> None:
+        """Takes an event in, in the socket's loop; never waits."""
+        super().put(event)
+        self._wake()
+
+    def _forget(self) -> None:
+        super()._forget()
+        self._wake()
+
+    def _wake(self) -> None:
+        """Wakes the calls that wait."""
+        waiters, self._waiters = self._waiters, set()
+        for waiter in waiters:
+            if not waiter.done() and not waiter.get_loop().is_closed():
+                waiter.set_result(None)
+
+    async def recv(self, *, timeout: float | None = None) -> Event:
+        """Waits for the next event; a call that is cancelled takes none.
+
+        Args:
+            timeout: Seconds; `None` for ever, 0 never.
+
+        Raises:
+            ReceiveTimeout: No event came in time.
+            ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
+            StateError: The process has forked.
+        """
+        timeout = patience(timeout)
+        if (event := self.take()) is not None:
+            return event
+        owner = self._owner()
+        if owner is not None and not self.closed:
+            owner._begin()  # a socket that was bound outside of any loop begins with the first await
+        del owner
+        try:
+            async with asyncio.timeout(timeout):
+                while (event := self.take()) is None:
+                    waiter = asyncio.get_running_loop().create_future()
+                    self._waiters.add(waiter)
+                    try:
+                        await waiter
+                    finally:
+                        self._waiters.discard(waiter)
+                return event
+        except TimeoutError:
+            raise ReceiveTimeout(f"no event within {timeout} s") from None
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Event:
+        try:
+            return await self.recv()
+        except ClosedError:
+            raise StopAsyncIteration from None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
