@@ -37,6 +37,7 @@ from omq.security import (
 )
 from omq.socket import (
     DEALER,
+    GATHER,
     PAIR,
     PUB,
     PULL,
@@ -44,6 +45,7 @@ from omq.socket import (
     REP,
     REQ,
     ROUTER,
+    SCATTER,
     SUB,
     XPUB,
     XSUB,
@@ -55,6 +57,7 @@ from omq.types import POLL_IN, POLL_OUT, SocketType
 
 __all__ = [
     "DEALER",
+    "GATHER",
     "PAIR",
     "POLL_IN",
     "POLL_OUT",
@@ -64,6 +67,7 @@ __all__ = [
     "REP",
     "REQ",
     "ROUTER",
+    "SCATTER",
     "SUB",
     "XPUB",
     "XSUB",

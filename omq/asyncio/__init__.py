@@ -522,8 +522,15 @@ class ROUTER(Socket, kind=SocketType.ROUTER): ...
 class PAIR(Socket, kind=SocketType.PAIR): ...
 
 
+class SCATTER(Socket, kind=SocketType.SCATTER): ...
+
+
+class GATHER(Socket, kind=SocketType.GATHER): ...
+
+
 __all__ = [
     "DEALER",
+    "GATHER",
     "PAIR",
     "POLL_IN",
     "POLL_OUT",
@@ -533,6 +540,7 @@ __all__ = [
     "REP",
     "REQ",
     "ROUTER",
+    "SCATTER",
     "SUB",
     "XPUB",
     "XSUB",

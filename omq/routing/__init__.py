@@ -10,6 +10,7 @@ from omq.routing.pair import Pair
 from omq.routing.pub_sub import Publisher, Subscriber
 from omq.routing.push_pull import Pull, Push
 from omq.routing.req_rep import Reply, Request
+from omq.routing.scatter_gather import Gather, Scatter
 from omq.types import SocketType
 
 #: The pattern of each socket type that omq speaks.
@@ -25,6 +26,8 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.DEALER: Dealer,
     SocketType.ROUTER: Router,
     SocketType.PAIR: Pair,
+    SocketType.SCATTER: Scatter,
+    SocketType.GATHER: Gather,
 }
 
 __all__ = ["PATTERNS", "Pattern", "Session"]

@@ -179,6 +179,8 @@ cdef class RoundRobin(SendQueue):
         # With several peers each message has its own turn.
         if self.queue.count() or len(self._open) != 1:
             return 0
+        if self.single_part:
+            return 0  # the source's frames may be parts of one message, which this type must not send (RFC 49, SCATTER)
         peer = <Peer>self._open[0]
         if not peer.takes_frames():
             return 0

@@ -48,8 +48,8 @@ def test_every_type_that_is_spoken_has_a_pattern():
         pattern = make(kind)
         assert pattern.socket_type is kind
         assert pattern.idle
-        assert (pattern.recv_queue is None) == (kind in {T.PUSH, T.PUB})
-        assert (pattern.send_queue is None) == (kind in {T.PULL, T.SUB})
+        assert (pattern.recv_queue is None) == (kind in {T.PUSH, T.PUB, T.SCATTER})
+        assert (pattern.send_queue is None) == (kind in {T.PULL, T.SUB, T.GATHER})
 
 
 @pytest.mark.parametrize("kind", list(PATTERNS))
