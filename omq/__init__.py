@@ -36,6 +36,8 @@ from omq.security import (
     z85_encode,
 )
 from omq.socket import (
+    CHANNEL,
+    CLIENT,
     DEALER,
     GATHER,
     PAIR,
@@ -46,6 +48,7 @@ from omq.socket import (
     REQ,
     ROUTER,
     SCATTER,
+    SERVER,
     SUB,
     XPUB,
     XSUB,
@@ -56,6 +59,8 @@ from omq.transport import check_endpoint
 from omq.types import POLL_IN, POLL_OUT, SocketType
 
 __all__ = [
+    "CHANNEL",
+    "CLIENT",
     "DEALER",
     "GATHER",
     "PAIR",
@@ -68,6 +73,7 @@ __all__ = [
     "REQ",
     "ROUTER",
     "SCATTER",
+    "SERVER",
     "SUB",
     "XPUB",
     "XSUB",

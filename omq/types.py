@@ -62,6 +62,7 @@ class Traits:
         one_connection: A second connection to the same place can only do harm: it doubles messages, or its replies get
             lost. libzmq ignores a second `zmq_connect` of these types, and of no others (`is_single_connect`,
             socket_base.cpp).
+        one_peer: It has one peer at a time, and refuses a second one.
         single_part: Its messages have one part: more are refused, and cost a peer its connection.
         envelope: Frames that stand before the part on the wire, where `single_part` holds.
         route: The keyword that `send` needs, where no part of the message says whom it is for.
@@ -73,6 +74,7 @@ class Traits:
     handshakes: bool = True
     sends_identity: bool = False
     one_connection: bool = False
+    one_peer: bool = False
     single_part: bool = False
     envelope: int = 0
     route: Route | None = None
@@ -86,7 +88,7 @@ def _traits(text: str, accepts: str, *, options: str = "", **rest: Any) -> Trait
 
 #: One row a type.
 TRAITS: Final[dict[SocketType, Traits]] = {
-    _T.PAIR: _traits("Talks to exactly one peer (RFC 31).", "PAIR"),
+    _T.PAIR: _traits("Talks to exactly one peer (RFC 31).", "PAIR", one_peer=True),
     _T.PUB: _traits(
         "Gives each message to every peer that has subscribed to it (RFC 29).",
         "SUB XSUB",
@@ -160,7 +162,7 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         single_part=True,
         route=Route.ROUTING_ID,
     ),
-    _T.CHANNEL: _traits("Talks to exactly one peer (RFC 52).", "CHANNEL", single_part=True),
+    _T.CHANNEL: _traits("Talks to exactly one peer (RFC 52).", "CHANNEL", one_peer=True, single_part=True),
 }
 
 #: Which peer types each type accepts.

@@ -528,7 +528,18 @@ class SCATTER(Socket, kind=SocketType.SCATTER): ...
 class GATHER(Socket, kind=SocketType.GATHER): ...
 
 
+class CHANNEL(Socket, kind=SocketType.CHANNEL): ...
+
+
+class CLIENT(Socket, kind=SocketType.CLIENT): ...
+
+
+class SERVER(RoutedSocket, kind=SocketType.SERVER): ...
+
+
 __all__ = [
+    "CHANNEL",
+    "CLIENT",
     "DEALER",
     "GATHER",
     "PAIR",
@@ -541,6 +552,7 @@ __all__ = [
     "REQ",
     "ROUTER",
     "SCATTER",
+    "SERVER",
     "SUB",
     "XPUB",
     "XSUB",

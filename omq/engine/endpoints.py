@@ -19,11 +19,11 @@ from omq.errors import BindError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
-from omq.types import ONE_CONNECTION, TRAITS, SocketType
+from omq.types import ONE_CONNECTION, TRAITS
 from omq.zmtp.rehearsed import opening
 
-#: Types that shake hands with every peer; a PAIR with the first one only.
-_AT_ONCE = frozenset(kind for kind in SocketType if TRAITS[kind].handshakes and kind is not SocketType.PAIR)
+#: Types that shake hands with every peer, and not with the first one only.
+_AT_ONCE = frozenset(kind for kind, traits in TRAITS.items() if traits.handshakes and not traits.one_peer)
 
 _SPENT = 1000  # dialers that may be remembered after their end
 

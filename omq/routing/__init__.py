@@ -5,12 +5,12 @@ or options change.
 """
 
 from omq.routing.base import Pattern, Session
+from omq.routing.client_server import Server
 from omq.routing.dealer_router import Dealer, Router
 from omq.routing.pair import Pair
 from omq.routing.pub_sub import Publisher, Subscriber
 from omq.routing.push_pull import Pull, Push
 from omq.routing.req_rep import Reply, Request
-from omq.routing.scatter_gather import Gather, Scatter
 from omq.types import SocketType
 
 #: The pattern of each socket type that omq speaks.
@@ -26,8 +26,12 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.DEALER: Dealer,
     SocketType.ROUTER: Router,
     SocketType.PAIR: Pair,
-    SocketType.SCATTER: Scatter,
-    SocketType.GATHER: Gather,
+    # The types whose messages have one part; what else sets them apart is in the table of types.
+    SocketType.SCATTER: Push,
+    SocketType.GATHER: Pull,
+    SocketType.CHANNEL: Pair,
+    SocketType.CLIENT: Dealer,
+    SocketType.SERVER: Server,
 }
 
 __all__ = ["PATTERNS", "Pattern", "Session"]

@@ -1,4 +1,4 @@
-"""PAIR: two sockets, and nobody else (RFC 31)."""
+"""PAIR and CHANNEL: two sockets, and no third one (RFC 31, RFC 52)."""
 
 from __future__ import annotations
 
@@ -19,5 +19,5 @@ class Pair(Pattern):
         self.send_queue = RoundRobin(writable, options.send_hwm, False, options.immediate)
 
     def refusal(self, identity: bytes) -> str | None:
-        # RFC 31: SHALL refuse a second connection. Only a finished handshake takes the place.
-        return "a PAIR socket has a peer already" if self.sessions else None
+        # RFC 31, RFC 52: SHALL refuse a second connection. Only a finished handshake takes the place.
+        return f"a {self.socket_type.value} socket has a peer already" if self.sessions else None

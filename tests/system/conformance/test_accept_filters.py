@@ -208,7 +208,13 @@ def test_an_endpoint_that_the_rule_means_nothing_for_is_refused(twin, name):
         (60, ME["gid"], {"accept_gids": ME["gid"]}),
         (60, ME["gid"] + 4321, {"accept_gids": ME["gid"] + 4321}),
     ],
-    ids=str,
+    ids=[
+        "host",
+        "network",
+        "other host",
+        "other network",
+        *(f"{own} {who}" for who in ("pid", "uid", "gid") for own in ("own", "other")),
+    ],
 )
 def test_libzmq_lets_in_and_keeps_out_the_same(twin, name, option, value, options):
     context = zmq.Context()
