@@ -55,7 +55,7 @@ cdef class Matcher:
     cdef Node *_split(self, Node *node, int size) noexcept
     cdef void _tidy(self, Node *node) noexcept
     cdef void _join(self, Node *node) noexcept
-    cdef Entry *_sit(self, Node *node, int index, int slot) noexcept
+    cdef Entry *_sit(self, Node *node, int slot) noexcept
     cdef void _leave(self, Entry *entry) noexcept
     cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept
     cdef int _lower(self, Entry *entry, uint64_t by) noexcept

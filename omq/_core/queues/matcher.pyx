@@ -1,7 +1,7 @@
 # cython: language_level=3
 """The subscription matcher: which slots hold a prefix of a topic.
 
-A compressed radix trie (see trie.pxd) in which each node has a list of its holders and each holder one of its nodes.
+A compressed radix trie (see trie.pxd) in which each node knows its holders and each holder one of its nodes.
 Nothing recurses, teardown included: a peer may subscribe to a topic of a megabyte.
 """
 
@@ -9,11 +9,12 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
-from libc.string cimport memcpy, memmove, memset
+from libc.string cimport memcpy, memset
 
 from omq._core.queues.trie cimport (
-    INLINE_LABEL, LEAST_TABLE, MAX_LABEL, TABLE, Entry, Node, Seat, attach, cut_label, detach, drop_label,
-    extend_label, find_child, only_child, place_of, resize_children, seat_index, set_label, step,
+    LEAST_TABLE, MAX_LABEL, TABLE, Entry, Node, attach, cut_label, detach, drop_holders, drop_label, entry_at, entry_of,
+    extend_label, find_child, label_of, only_child, place_of, put_holder, resize_children, set_label, slot_at, step,
+    take_holder,
 )
 
 
@@ -29,7 +30,7 @@ cdef bytes path_of(const Node *node):
     end = PyBytes_AS_STRING(path) + size
     while node.parent != NULL:
         end -= node.size
-        memcpy(end, node.label, node.size)
+        memcpy(end, label_of(node), node.size)
         node = node.parent
     return path
 
@@ -45,9 +46,7 @@ cdef class Matcher:
                 if node.children[i] != NULL:
                     node.children[i].parent = top
                     top = node.children[i]
-            for i in range(node.held):
-                free(node.seats[i].entry)
-            free(node.seats)
+            drop_holders(node)
             free(node.children)
             if node != &self._root:
                 drop_label(node)
@@ -64,7 +63,7 @@ cdef class Matcher:
     cdef int c_add(self, const char *prefix, Py_ssize_t size, int slot) except -1:
         """Subscribes a slot once more: COUNTED, FOR_EVERYONE or FOR_SLOT."""
         cdef Node *node
-        cdef int index
+        cdef Entry *entry
         if slot < 0 or slot >= MAX_SLOTS:
             raise ValueError(f"slot {slot}: must be 0 to {MAX_SLOTS - 1}")
         if slot >= self._room:
@@ -72,11 +71,11 @@ cdef class Matcher:
         node = self._place(<const unsigned char *>prefix, size)
         if node == NULL:
             raise MemoryError
-        index = seat_index(node, slot)
-        if index < node.held and node.seats[index].slot == slot:
-            node.seats[index].entry.count += 1
+        entry = entry_of(node, slot)
+        if entry != NULL:
+            entry.count += 1
             return COUNTED
-        if self._sit(node, index, slot) == NULL:
+        if self._sit(node, slot) == NULL:
             self._tidy(node)
             raise MemoryError
         return FOR_EVERYONE if node.held == 1 else FOR_SLOT
@@ -113,9 +112,8 @@ cdef class Matcher:
         return node
 
     cdef void _release(self, Node *node) noexcept:
-        """Frees a node that has no seats and whose children are gone or have a new parent."""
+        """Frees a node that has no holders and whose children are gone or have a new parent."""
         drop_label(node)
-        free(node.seats)
         free(node.children)
         free(node)
         self._nodes -= 1
@@ -138,7 +136,7 @@ cdef class Matcher:
             else:
                 same = 1
                 limit = <int>min(size, child.size)
-                while same < limit and child.label[same] == prefix[same]:
+                while same < limit and label_of(child)[same] == prefix[same]:
                     same += 1
                 if same < child.size:
                     child = self._split(child, same)
@@ -155,13 +153,13 @@ cdef class Matcher:
         The new node's label may come out longer than *size*: it then begins further up.
         """
         cdef Node *parent = node.parent
-        cdef Node *upper = self._node(node.label, size)
+        cdef Node *upper = self._node(label_of(node), size)
         if upper == NULL:
             return NULL
         if not resize_children(upper, 2):
             self._release(upper)
             return NULL
-        place_of(parent, node.label[0])[0] = upper
+        place_of(parent, label_of(node)[0])[0] = upper
         upper.parent = parent
         cut_label(node, size)
         attach(upper, node)  # there is room: cannot fail
@@ -170,21 +168,12 @@ cdef class Matcher:
         self._join(parent)
         return upper
 
-    cdef Entry *_sit(self, Node *node, int index, int slot) noexcept:
-        """Seats the slot at the node and appends the entry to the slot's list; NULL: no memory."""
-        cdef Seat *seats
-        cdef int room
+    cdef Entry *_sit(self, Node *node, int slot) noexcept:
+        """Makes the slot a holder of the node and appends the entry to the slot's list; NULL: no memory."""
         cdef Slot *owner = &self._slots[slot]
-        cdef Entry *entry
-        if node.held == node.seat_room:
-            room = 1 if node.seat_room == 0 else node.seat_room * 2
-            seats = <Seat *>realloc(node.seats, room * sizeof(Seat))
-            if seats == NULL:
-                return NULL
-            node.seats = seats
-            node.seat_room = room
-        entry = <Entry *>malloc(sizeof(Entry))
-        if entry == NULL:
+        cdef Entry *entry = <Entry *>malloc(sizeof(Entry))
+        if entry == NULL or not put_holder(node, slot, entry):
+            free(entry)
             return NULL
         entry.node, entry.count, entry.slot = node, 1, slot
         entry.previous, entry.next = owner.last, NULL
@@ -194,9 +183,6 @@ cdef class Matcher:
         else:
             owner.last.next = entry
         owner.last = entry
-        memmove(&node.seats[index + 1], &node.seats[index], (node.held - index) * sizeof(Seat))
-        node.seats[index].entry, node.seats[index].slot = entry, slot
-        node.held += 1
         self._pairs += 1
         return entry
 
@@ -214,15 +200,13 @@ cdef class Matcher:
         """The entry of exactly that slot and prefix, or NULL."""
         cdef const unsigned char *rest = <const unsigned char *>prefix
         cdef Node *node = &self._root
-        cdef int index
         while size > 0:
             node = step(node, rest, size)
             if node == NULL:
                 return NULL
             rest += node.size
             size -= node.size
-        index = seat_index(node, slot)
-        return node.seats[index].entry if index < node.held and node.seats[index].slot == slot else NULL
+        return entry_of(node, slot)
 
     cdef int _lower(self, Entry *entry, uint64_t by) noexcept:
         cdef Node *node
@@ -242,8 +226,6 @@ cdef class Matcher:
         """Takes the entry from its node and its slot, and frees it. The node is left for `_tidy`."""
         cdef Node *node = entry.node
         cdef Slot *owner = &self._slots[entry.slot]
-        cdef int index = seat_index(node, entry.slot)
-        cdef Seat *seats
         if entry.previous == NULL:
             owner.first = entry.next
         else:
@@ -254,19 +236,9 @@ cdef class Matcher:
             entry.next.previous = entry.previous
         if owner.first == NULL:
             self._active -= 1
-        node.held -= 1
         self._pairs -= 1
-        memmove(&node.seats[index], &node.seats[index + 1], (node.held - index) * sizeof(Seat))
+        take_holder(node, entry.slot)
         free(entry)
-        if node.held == 0:
-            free(node.seats)
-            node.seats = NULL
-            node.seat_room = 0
-        elif node.held * 4 <= node.seat_room:
-            seats = <Seat *>realloc(node.seats, (node.seat_room // 2) * sizeof(Seat))
-            if seats != NULL:
-                node.seats = seats
-                node.seat_room //= 2
 
     cdef void _tidy(self, Node *node) noexcept:
         """Removes nodes that are needed no more, from this node upwards."""
@@ -288,9 +260,9 @@ cdef class Matcher:
             return
         child = only_child(node)
         # The child stays, so that entries and grandchildren keep pointing to it.
-        if node.size + child.size > MAX_LABEL or not extend_label(child, node.label, node.size):
+        if node.size + child.size > MAX_LABEL or not extend_label(child, label_of(node), node.size):
             return
-        place_of(node.parent, node.label[0])[0] = child
+        place_of(node.parent, label_of(node)[0])[0] = child
         child.parent = node.parent
         self._release(node)
 
@@ -329,7 +301,7 @@ cdef class Matcher:
         self._generation = generation
         while node != NULL:
             for i in range(node.held):
-                slot = node.seats[i].slot
+                slot = slot_at(node, i)
                 if self._stamps[slot] != generation:
                     self._stamps[slot] = generation
                     self._hits[count] = slot
@@ -405,7 +377,7 @@ cdef class Matcher:
         for slot in range(self._room):
             entry = self._slots[slot].first
             while entry != NULL:
-                if entry.node.seats[0].slot == slot:
+                if slot_at(entry.node, 0) == slot:
                     found.append((path_of(entry.node), entry.node.held))
                 entry = entry.next
         return found
@@ -454,16 +426,15 @@ cdef class Matcher:
                 if child != NULL:
                     children += 1
                     assert child.parent == node and 0 < child.size <= MAX_LABEL
-                    assert find_child(node, child.label[0]) == child
-                    assert (child.label == child.inline_label) == (child.size <= INLINE_LABEL)
+                    assert find_child(node, label_of(child)[0]) == child
                     open_nodes.append(<size_t>child)
             assert children == node.fanout and (node.room > 0) == (node.fanout > 0)
             assert (node.room == TABLE) <= (node.fanout > LEAST_TABLE)
             for i in range(node.held):
-                slot = node.seats[i].slot
-                assert i == 0 or node.seats[i - 1].slot < slot
-                assert node.seats[i].entry.slot == slot and node.seats[i].entry.node == node
-                assert node.seats[i].entry.count > 0
+                slot = slot_at(node, i)
+                assert i == 0 or slot_at(node, i - 1) < slot
+                assert entry_at(node, i).slot == slot and entry_at(node, i).node == node
+                assert entry_at(node, i).count > 0
             if node.parent != NULL and node.held == 0:
                 assert node.fanout > 1 or node.size + only_child(node).size > MAX_LABEL
         assert nodes == self._nodes and pairs == self._pairs

@@ -21,6 +21,14 @@ cdef struct Seat:
     Entry *entry         # owned by the node that has the seat
     int slot             # entry.slot, here to be read without a detour
 
+cdef union Holders:
+    Entry *only          # owned; the only holder's, or NULL where there is none
+    Seat *seats          # owned; those of two holders or more, sorted by slot
+
+cdef union Label:
+    unsigned char inline_bytes[INLINE_LABEL]  # of a label that is that short
+    unsigned char *bytes                      # owned; of a longer one
+
 cdef struct Entry:       # one slot holds one prefix
     Node *node           # borrowed: where the prefix ends
     Entry *previous      # borrowed: the same slot's entry before this one, or NULL
@@ -28,55 +36,58 @@ cdef struct Entry:       # one slot holds one prefix
     uint64_t count       # how many equal subscriptions this stands for, 1 or more
     int slot             # the holder
 
-cdef struct Node:
+cdef struct Node:        # 56 bytes, as malloc gives them without waste: there is one for each prefix
     Node *parent         # borrowed; NULL in the root (and a list link during teardown)
-    unsigned char *label # the bytes from the parent to here: inline_label, or owned
     Node **children      # owned; `room` places; below TABLE places, `room` bytes of keys follow them
-    Seat *seats          # owned; sorted by slot
-    int size             # bytes in label, 1 to MAX_LABEL; 0 in the root
-    int held             # seats in use: slots that hold exactly this prefix
-    int seat_room        # seats allocated
+    Holders holders      # who holds exactly this prefix
+    Label label          # the bytes from the parent to here
+    int held             # holders
+    int slot_or_room     # with one holder its slot; with more the seats allocated
+    short size           # bytes in label, 1 to MAX_LABEL; 0 in the root
     short fanout         # children
     short room           # places for children: 0, 2 to 32, or TABLE (then indexed by the label's first byte)
-    unsigned char inline_label[INLINE_LABEL]  # the label, when it is that short
 
 
 # Labels: short ones live in their node.
 
+cdef inline unsigned char *label_of(const Node *node) noexcept nogil:
+    if node.size <= INLINE_LABEL:
+        return <unsigned char *>node.label.inline_bytes
+    return node.label.bytes
+
+
 cdef inline bint set_label(Node *node, const unsigned char *label, Py_ssize_t size) noexcept nogil:
     """Gives a node without a label a copy of one; False: no memory."""
-    if size <= INLINE_LABEL:
-        node.label = node.inline_label
-    else:
-        node.label = <unsigned char *>malloc(size)
-        if node.label == NULL:
+    if size > INLINE_LABEL:
+        node.label.bytes = <unsigned char *>malloc(size)
+        if node.label.bytes == NULL:
             return False
-    memcpy(node.label, label, size)
-    node.size = <int>size
+    node.size = <short>size
+    memcpy(label_of(node), label, size)
     return True
 
 
 cdef inline void drop_label(Node *node) noexcept nogil:
-    if node.label != node.inline_label:
-        free(node.label)
-    node.label = NULL
+    if node.size > INLINE_LABEL:
+        free(node.label.bytes)
+    node.size = 0
 
 
 cdef inline void cut_label(Node *node, int size) noexcept nogil:
     """Takes the first *size* bytes off; at least one must remain. Cannot fail: it may leave memory unused."""
     cdef unsigned char *shorter
-    cdef unsigned char *old = node.label
-    node.size -= size
-    if old != node.inline_label and node.size <= INLINE_LABEL:
-        memcpy(node.inline_label, old + size, node.size)
-        node.label = node.inline_label
+    cdef unsigned char *old = label_of(node)
+    cdef bint owned = node.size > INLINE_LABEL
+    node.size -= <short>size
+    if owned and node.size <= INLINE_LABEL:
+        memcpy(node.label.inline_bytes, old + size, node.size)
         free(old)
         return
     memmove(old, old + size, node.size)
-    if old != node.inline_label:
+    if owned:
         shorter = <unsigned char *>realloc(old, node.size)
         if shorter != NULL:
-            node.label = shorter
+            node.label.bytes = shorter
 
 
 cdef inline bint extend_label(Node *node, const unsigned char *front, int size) noexcept nogil:
@@ -84,17 +95,17 @@ cdef inline bint extend_label(Node *node, const unsigned char *front, int size) 
     cdef int total = node.size + size
     cdef unsigned char *longer
     if total <= INLINE_LABEL:
-        memmove(node.inline_label + size, node.inline_label, node.size)
-        memcpy(node.inline_label, front, size)
+        memmove(node.label.inline_bytes + size, node.label.inline_bytes, node.size)
+        memcpy(node.label.inline_bytes, front, size)
     else:
         longer = <unsigned char *>malloc(total)
         if longer == NULL:
             return False
         memcpy(longer, front, size)
-        memcpy(longer + size, node.label, node.size)
+        memcpy(longer + size, label_of(node), node.size)
         drop_label(node)
-        node.label = longer
-    node.size = total
+        node.label.bytes = longer
+    node.size = <short>total
     return True
 
 
@@ -120,7 +131,9 @@ cdef inline Node *step(const Node *node, const unsigned char *topic, Py_ssize_t 
     if left == 0:
         return NULL
     child = find_child(node, topic[0])
-    if child == NULL or child.size > left or memcmp(child.label, topic, child.size) != 0:
+    if child == NULL or child.size == 1:  # its first byte is the key that it was found by
+        return child
+    if child.size > left or memcmp(label_of(child), topic, child.size) != 0:
         return NULL
     return child
 
@@ -138,10 +151,10 @@ cdef inline bint resize_children(Node *node, int room) noexcept nogil:
         if child == NULL:
             continue
         if room == TABLE:
-            fresh[child.label[0]] = child
+            fresh[label_of(child)[0]] = child
         else:
             fresh[count] = child
-            (<unsigned char *>(fresh + room))[count] = child.label[0]
+            (<unsigned char *>(fresh + room))[count] = label_of(child)[0]
             count += 1
     free(node.children)
     node.children = fresh
@@ -157,10 +170,10 @@ cdef inline bint attach(Node *node, Node *child) noexcept nogil:
         if not resize_children(node, room):
             return False
     if room == TABLE:
-        node.children[child.label[0]] = child
+        node.children[label_of(child)[0]] = child
     else:
         node.children[node.fanout] = child
-        keys_of(node)[node.fanout] = child.label[0]
+        keys_of(node)[node.fanout] = label_of(child)[0]
     node.fanout += 1
     child.parent = node
     return True
@@ -175,7 +188,7 @@ cdef inline Node **place_of(const Node *node, unsigned char key) noexcept nogil:
 
 cdef inline void detach(Node *node, Node *child) noexcept nogil:
     """Takes a child out; gives up places when few are used (a failure to shrink is harmless)."""
-    cdef Node **place = place_of(node, child.label[0])
+    cdef Node **place = place_of(node, label_of(child)[0])
     node.fanout -= 1
     if node.room == TABLE:
         place[0] = NULL
@@ -199,15 +212,89 @@ cdef inline Node *only_child(const Node *node) noexcept nogil:
     return node.children[i]
 
 
-# Seats: sorted, so that an exact subscription is found among thousands of holders of one prefix.
+# Holders: one has no seat. Seats are sorted, so that an exact subscription is found among thousands of holders.
 
-cdef inline int seat_index(const Node *node, int slot) noexcept nogil:
-    """The index of the slot's seat, or of the place where it would be."""
+cdef inline int slot_at(const Node *node, int index) noexcept nogil:
+    return node.slot_or_room if node.held == 1 else node.holders.seats[index].slot
+
+
+cdef inline Entry *entry_at(const Node *node, int index) noexcept nogil:
+    return node.holders.only if node.held == 1 else node.holders.seats[index].entry
+
+
+cdef inline int holder_index(const Node *node, int slot) noexcept nogil:
+    """The index of the slot among the holders, or of the place where it would be."""
     cdef int low = 0, high = node.held, middle
     while low < high:
         middle = low + (high - low) // 2
-        if node.seats[middle].slot < slot:
+        if slot_at(node, middle) < slot:
             low = middle + 1
         else:
             high = middle
     return low
+
+
+cdef inline Entry *entry_of(const Node *node, int slot) noexcept nogil:
+    """The entry of a slot at this node, or NULL."""
+    cdef int index = holder_index(node, slot)
+    return entry_at(node, index) if index < node.held and slot_at(node, index) == slot else NULL
+
+
+cdef inline bint put_holder(Node *node, int slot, Entry *entry) noexcept nogil:
+    """Adds a holder that is not there yet; False: no memory, nothing has changed."""
+    cdef int index = holder_index(node, slot)
+    cdef int room = node.slot_or_room
+    cdef Seat *seats
+    if node.held == 0:
+        node.holders.only = entry
+        node.slot_or_room = slot
+        node.held = 1
+        return True
+    if node.held == 1:
+        seats = <Seat *>malloc(2 * sizeof(Seat))
+        if seats == NULL:
+            return False
+        seats[0].entry, seats[0].slot = node.holders.only, node.slot_or_room
+        node.holders.seats, node.slot_or_room = seats, 2
+    elif node.held == room:
+        seats = <Seat *>realloc(node.holders.seats, 2 * room * sizeof(Seat))
+        if seats == NULL:
+            return False
+        node.holders.seats, node.slot_or_room = seats, 2 * room
+    seats = node.holders.seats
+    memmove(seats + index + 1, seats + index, (node.held - index) * sizeof(Seat))
+    seats[index].entry, seats[index].slot = entry, slot
+    node.held += 1
+    return True
+
+
+cdef inline void take_holder(Node *node, int slot) noexcept nogil:
+    """Takes a holder out, which must be there; gives up seats when few are used (a failure to shrink is harmless)."""
+    cdef int index = holder_index(node, slot)
+    cdef Seat *seats = node.holders.seats
+    cdef Seat last
+    if node.held == 1:
+        node.holders.only = NULL
+        node.held = 0
+        return
+    node.held -= 1
+    memmove(seats + index, seats + index + 1, (node.held - index) * sizeof(Seat))
+    if node.held == 1:
+        last = seats[0]
+        free(seats)
+        node.holders.only, node.slot_or_room = last.entry, last.slot
+    elif node.held * 4 <= node.slot_or_room:
+        seats = <Seat *>realloc(seats, (node.slot_or_room // 2) * sizeof(Seat))
+        if seats != NULL:
+            node.holders.seats = seats
+            node.slot_or_room //= 2
+
+
+cdef inline void drop_holders(Node *node) noexcept nogil:
+    """Frees all entries of a node, and their seats."""
+    cdef int i
+    for i in range(node.held):
+        free(entry_at(node, i))
+    if node.held > 1:
+        free(node.holders.seats)
+    node.held = 0
