@@ -84,6 +84,7 @@ class ClientCore:
         flight: Bytes of records that wait for their answers.
         fault: Why this client is of no use with this broker.
         flushing: The last flush that was asked for; it may be done.
+        gathering: The consumers of which something was acknowledged and has not been sent.
         retreat: How long a busy broker is left alone.
     """
 
@@ -100,7 +101,7 @@ class ClientCore:
         self.retreat = Retreat()
         self._requests: dict[bytes, Request] = {}
         self._feeds: dict[bytes, Feed] = {}
-        self._gathering: list[ShareFeed] = []
+        self.gathering: list[ShareFeed] = []
         self._appends: dict[int, Request] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be made again
         self.flushing: Request | None = None  # the last flush that was asked for
@@ -409,25 +410,20 @@ class ClientCore:
             return False
         self._changed = True
         if not feed.gathered:
-            self._gathering.append(feed)
+            self.gathering.append(feed)
         feed.gathered.append(number)
         return len(feed.gathered) >= feed.enough
 
-    @property
-    def gathering(self) -> bool:
-        """Whether something was acknowledged and not said."""
-        return bool(self._gathering)
-
     def say_gathered(self) -> None:
         """Says what was acknowledged."""
-        for feed in self._gathering:
+        for feed in self.gathering:
             if feed.gathered and feed.in_force:
                 for part in packed_ranges(_ranges(feed.gathered)):
                     self._say(protocol.ACK, feed.tag, part)
                 feed.unsure += feed.gathered
                 self._make_sure(feed)
             feed.gathered.clear()
-        self._gathering.clear()
+        self.gathering.clear()
 
     # ------------------------------------------------------------------ what may not be durable
 

@@ -273,12 +273,13 @@ class ShareFeed(Feed):
 
     def remember(self, number: int, done: bool) -> None:
         """Keeps in mind what was acknowledged."""
+        finished = self._done
         if not done:
-            self._done.pop(number, None)
+            finished.pop(number, None)
             return
-        self._done[number] = None
-        if len(self._done) > self.credit:
-            self._done.popitem(last=False)
+        finished[number] = None
+        if len(finished) > self.credit:
+            finished.popitem(last=False)
 
     def start_over(self, position: int) -> bool:
         self._done.clear()  # those were other messages

@@ -275,7 +275,8 @@ class Consumer(Stream[Delivery]):
         caller, feed = self._caller, self._feed
         caller.refuse()
         with caller.lock:
-            self._refuse_ended()
+            if feed.ended:
+                self._refuse_ended()
             caller.acknowledge(feed, delivery.session, delivery.id)
 
     def retry(self, delivery: Delivery, delay: float | None) -> None:
