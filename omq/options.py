@@ -388,11 +388,15 @@ class Options:
         xpub_verboser: Pass every unsubscription too (`ZMQ_XPUB_VERBOSER`).
         xpub_manual: Subscriptions of peers come to the application, and only what it then asks for with
             `subscribe` and `unsubscribe` is in force for that peer (`ZMQ_XPUB_MANUAL`).
+        xpub_manual_last_value: As `xpub_manual`, and what is sent after a subscription was received goes to its peer
+            alone, if it is in force: one message, such as the newest of its topic (`ZMQ_XPUB_MANUAL_LAST_VALUE`).
         xpub_nodrop: `send` waits for a full subscriber instead of dropping (`ZMQ_XPUB_NODROP`).
         xpub_welcome_message: Sent to each new subscriber; `None` for none (`ZMQ_XPUB_WELCOME_MSG`).
         only_first_subscribe: Of a message between XSUB and XPUB only the first part may be a subscription, and the
             others are a message, whatever they begin with. Otherwise each part of a message that begins with a
             subscription may be one (`ZMQ_ONLY_FIRST_SUBSCRIBE`).
+        xsub_verbose_unsubscribe: Publishers get each end of a subscription, also where the same prefix was asked for
+            more often, or never (`ZMQ_XSUB_VERBOSE_UNSUBSCRIBE`).
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
         immediate: Queue messages only for peers that are connected; `send` waits while there is none
@@ -472,9 +476,11 @@ class Options:
     xpub_verbose: bool = _option(False, _flag, types_with("xpub_verbose"))
     xpub_verboser: bool = _option(False, _flag, types_with("xpub_verboser"))
     xpub_manual: bool = _option(False, _flag, types_with("xpub_manual"))
+    xpub_manual_last_value: bool = _option(False, _flag, types_with("xpub_manual_last_value"))
     xpub_nodrop: bool = _option(False, _flag, types_with("xpub_nodrop"))
     xpub_welcome_message: bytes | None = _option(None, _octets, types_with("xpub_welcome_message"))
     only_first_subscribe: bool = _option(False, _flag, types_with("only_first_subscribe"))
+    xsub_verbose_unsubscribe: bool = _option(False, _flag, types_with("xsub_verbose_unsubscribe"))
     invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
     subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
     immediate: bool = _option(False, _flag)

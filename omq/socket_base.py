@@ -251,6 +251,17 @@ class SocketBase:
 
     # ------------------------------------------------------------------ subscriptions
 
+    @property
+    def topics_count(self) -> int:
+        """The distinct prefixes that are in force: this socket's own, or those of its peers (`ZMQ_TOPICS_COUNT`).
+
+        Raises:
+            StateError: The type has no subscriptions: it is not PUB, XPUB, SUB or XSUB.
+        """
+        self._engine.require_type(SocketType.PUB, SocketType.XPUB, SocketType.SUB, SocketType.XSUB)
+        pattern: Any = self._engine.pattern
+        return int(pattern.matcher.prefix_count)
+
     def subscribe(self, prefix: bytes) -> None:
         """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
 

@@ -128,13 +128,13 @@ TRAITS: Final[dict[SocketType, Traits]] = {
     _T.XPUB: _traits(
         "A PUB that also receives subscriptions: a byte 1, or 0 for the end of one, and the prefix (RFC 29).",
         "SUB XSUB",
-        options="invert_matching max_subscriptions only_first_subscribe xpub_manual xpub_nodrop xpub_verbose "
-        "xpub_verboser xpub_welcome_message",
+        options="invert_matching max_subscriptions only_first_subscribe xpub_manual xpub_manual_last_value "
+        "xpub_nodrop xpub_verbose xpub_verboser xpub_welcome_message",
     ),
     _T.XSUB: _traits(
         "A SUB that sends its subscriptions as messages and does not filter (RFC 29).",
         "PUB XPUB",
-        options="invert_matching only_first_subscribe subscribe",
+        options="invert_matching only_first_subscribe subscribe xsub_verbose_unsubscribe",
     ),
     _T.STREAM: _traits("Speaks plain TCP, with peers that know no ZMTP.", "", handshakes=False),
     _T.SERVER: _traits(

@@ -39,10 +39,11 @@ class Publisher(Pattern):
             mailbox_hwm=options.recv_hwm,
             verbose=options.xpub_verbose,
             verboser=options.xpub_verboser,
-            manual=options.xpub_manual,
+            manual=options.xpub_manual or options.xpub_manual_last_value,
+            last_value=options.xpub_manual_last_value,
             only_first=options.only_first_subscribe,
         )
-        if options.xpub_manual:
+        if options.xpub_manual or options.xpub_manual_last_value:
             self.book = self.send_queue
 
     @property
@@ -87,7 +88,9 @@ class Subscriber(Pattern):
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
-        self.book = self.own_subscriptions = OwnSubscriptions(readable if socket_type is SocketType.SUB else None)
+        self.book = self.own_subscriptions = OwnSubscriptions(
+            readable if socket_type is SocketType.SUB else None, options.xsub_verbose_unsubscribe
+        )
         if socket_type is SocketType.SUB:
             if options.conflate:
                 self.recv_queue = ConflatedRecvQueue(readable, self.matcher, options.invert_matching)

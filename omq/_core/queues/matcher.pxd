@@ -32,6 +32,7 @@ cdef class Matcher:
     cdef uint64_t _generation        # the number of the last match; 64 bits do not wrap
     cdef Py_ssize_t _room            # slots that the three tables have room for
     cdef Py_ssize_t _pairs           # entries: distinct pairs of slot and prefix
+    cdef Py_ssize_t _prefixes        # distinct prefixes that are held
     cdef Py_ssize_t _nodes           # nodes allocated, without the root
     cdef int _active                 # slots with at least one entry
 

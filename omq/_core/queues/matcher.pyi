@@ -17,6 +17,10 @@ class Matcher:
     def __len__(self) -> int:
         """Distinct pairs of slot and prefix."""
 
+    @property
+    def prefix_count(self) -> int:
+        """Distinct prefixes that are held."""
+
     def add(self, prefix: bytes, slot: int) -> int:
         """Subscribes a slot once more.
 

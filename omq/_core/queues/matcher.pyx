@@ -184,6 +184,8 @@ cdef class Matcher:
             owner.last.next = entry
         owner.last = entry
         self._pairs += 1
+        if node.held == 1:
+            self._prefixes += 1
         return entry
 
     # Unsubscribing: returns memory where possible, and never fails.
@@ -238,6 +240,8 @@ cdef class Matcher:
             self._active -= 1
         self._pairs -= 1
         take_holder(node, entry.slot)
+        if node.held == 0:
+            self._prefixes -= 1
         free(entry)
 
     cdef void _tidy(self, Node *node) noexcept:
@@ -354,6 +358,10 @@ cdef class Matcher:
     def __len__(self):
         return self._pairs
 
+    @property
+    def prefix_count(self):
+        return self._prefixes
+
     def holds(self, bytes prefix not None, int slot):
         return bool(self.c_holds(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot))
 
@@ -438,5 +446,6 @@ cdef class Matcher:
             if node.parent != NULL and node.held == 0:
                 assert node.fanout > 1 or node.size + only_child(node).size > MAX_LABEL
         assert nodes == self._nodes and pairs == self._pairs
+        assert len(self.prefixes()) == self._prefixes
         assert sum(1 for i in range(self._room) if self._slots[i].first != NULL) == self._active
         assert sum(len(self.prefixes_of(i)) for i in range(self._room)) == pairs

@@ -32,6 +32,7 @@ cdef class PublisherSendQueue(Distributor):
     cdef bint _verbose               # ZMQ_XPUB_VERBOSE: the user hears also of subscriptions that are not new
     cdef bint _only_first            # ZMQ_ONLY_FIRST_SUBSCRIBE: of a message only the first part may be a subscription
     cdef bint _verboser              # ZMQ_XPUB_VERBOSER: likewise of ends
+    cdef bint _last_value            # ZMQ_XPUB_MANUAL_LAST_VALUE: the next message is for the last sender alone
     cdef int _begin(self) except -1
     cdef int _finish(self) except -1
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept
@@ -46,6 +47,7 @@ cdef class PublisherSendQueue(Distributor):
 cdef class OwnSubscriptions:
     cdef readonly Matcher matcher    # the prefixes, and how often each was asked for; the slot is always 0
     cdef WaitQueue _wait_queue       # where calls wait for messages that are wanted; None: all are
+    cdef bint _verbose               # ZMQ_XSUB_VERBOSE_UNSUBSCRIBE: publishers get each request to end, not the last alone
     cdef tuple _peers                # the peers that are told: a new tuple at each change, for one may go meanwhile
     cdef SocketLock _lock            # taken by the user's calls; None: one thread makes them all
     cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1

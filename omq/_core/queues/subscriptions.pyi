@@ -23,6 +23,7 @@ class PublisherSendQueue(Distributor):
         verbose: The user hears also of subscriptions that are not new.
         verboser: Likewise of their ends.
         manual: The user puts subscriptions in force.
+        last_value: With *manual*: the message after a subscription is for its peer alone.
         only_first: Of a message only the first part may be a subscription.
 
     Attributes:
@@ -46,6 +47,7 @@ class PublisherSendQueue(Distributor):
         verbose: bool = False,
         verboser: bool = False,
         manual: bool = False,
+        last_value: bool = False,
         only_first: bool = False,
     ) -> None: ...
     @property
@@ -90,9 +92,10 @@ class OwnSubscriptions:
 
     Args:
         wait_queue: Where calls wait for messages that are wanted; `None` if others can be taken, too.
+        verbose: Publishers get each request to end a subscription, not only the last one.
     """
 
-    def __init__(self, wait_queue: WaitQueue | None = None) -> None: ...
+    def __init__(self, wait_queue: WaitQueue | None = None, verbose: bool = False) -> None: ...
     @property
     def matcher(self) -> Matcher:
         """The subscriptions; the slot is always 0."""

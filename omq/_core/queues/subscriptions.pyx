@@ -41,7 +41,7 @@ cdef class PublisherSendQueue(Distributor):
         free(self._holdings)
 
     def __init__(self, wait_queue, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, RecvQueue recv_queue=None,
-                 mailbox_hwm=0, verbose=False, verboser=False, manual=False, only_first=False):
+                 mailbox_hwm=0, verbose=False, verboser=False, manual=False, last_value=False, only_first=False):
         Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
         self.heeds = True
         self.wanted = Matcher() if manual else None
@@ -52,6 +52,7 @@ cdef class PublisherSendQueue(Distributor):
         self._verbose = verbose or verboser
         self._verboser = verboser
         self._only_first = only_first
+        self._last_value = last_value
 
     def listen(self, on_change, on_subscribed):
         self._on_change = on_change
@@ -168,6 +169,25 @@ cdef class PublisherSendQueue(Distributor):
             self._sweep()
         return 0
 
+    # ------------------------------------------------------------------ messages to subscribers
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef int accepted = Distributor.put(self, parts, count)
+        if accepted and self._last_value:
+            self.mailbox.sender = None  # as in libzmq: the next message is for all again
+        return accepted
+
+    cdef Py_ssize_t _select(self, const Part *first) except -1:
+        cdef Py_ssize_t i, n = Distributor._select(self, first)
+        if not self._last_value or self.mailbox.sender is None:
+            return n
+        # ZMQ_XPUB_MANUAL_LAST_VALUE: it is for the subscriber that was heard last, and for no other.
+        for i in range(n):
+            if self._targets[i] == self.mailbox.sender.slot:
+                self._targets[0] = self._targets[i]
+                return 1
+        return 0
+
     # ------------------------------------------------------------------ messages from subscribers
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
@@ -264,7 +284,8 @@ cdef class PublisherSendQueue(Distributor):
         try:
             peer = self.mailbox.sender
             if peer is None:
-                raise StateError("xpub_manual: no subscription has been received yet that this could be for")
+                when = "since the last message was sent" if self._last_value else "yet"
+                raise StateError(f"xpub_manual: no subscription has been received {when} that this could be for")
             if peer.slot >= 0:  # otherwise it has gone meanwhile, and its subscriptions with it
                 if subscribe:
                     news = self.matcher.c_add(data, size, peer.slot)
@@ -326,10 +347,11 @@ cdef class PublisherSendQueue(Distributor):
 cdef class OwnSubscriptions:
     """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told."""
 
-    def __init__(self, WaitQueue wait_queue=None):
+    def __init__(self, WaitQueue wait_queue=None, verbose=False):
         self.matcher = Matcher()
         self._wait_queue = wait_queue
         self._peers = ()
+        self._verbose = verbose
 
     def set_lock(self, SocketLock lock):
         self._lock = lock
@@ -368,7 +390,7 @@ cdef class OwnSubscriptions:
         if subscribe:
             # Publishers are told each time, as by libzmq: they do not count, but one further up may want to hear it.
             self.matcher.c_add(prefix, size, 0)
-        elif self.matcher.c_remove(prefix, size, 0) != FOR_EVERYONE:
+        elif self.matcher.c_remove(prefix, size, 0) != FOR_EVERYONE and not self._verbose:
             return 0
         for peer in self._peers:
             try:
