@@ -82,8 +82,8 @@ cdef class Background:
     cdef int _left(self) noexcept nogil
     cdef bint _ended(self) noexcept nogil
     cdef void _report(self, unsigned long long number, long long now) noexcept nogil
-    cdef bint _attend_all(self, long long now) noexcept nogil
-    cdef bint _attend(self, void *watched, long long now) noexcept nogil
+    cdef Py_ssize_t _attend_all(self, long long now) noexcept nogil
+    cdef Py_ssize_t _attend(self, void *watched, long long now) noexcept nogil
     cdef void _set_mode(self, void *watched, Mode mode, long long due) noexcept nogil
     cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil
     cdef Py_ssize_t _handle(self, void *watched, const epoll_event *event, long long now) noexcept nogil

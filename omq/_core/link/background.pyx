@@ -79,7 +79,9 @@ cdef enum:
     AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
     CONTENDED_NS = 1000000    # likewise, where another thread was reading
     MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
-    PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up
+    PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up...
+    LITTLE_BYTES = 4096       # ...and where it was less than this...
+    LONG_PAUSE_NS = 1000000   # ...so many: small messages come one by one, and each would cost a wake-up
     FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
     TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
     TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
@@ -354,9 +356,9 @@ cdef class Background:
         cdef unsigned long long count
         cdef long long now
         cdef timespec pause
+        cdef Py_ssize_t moved
         cdef int i, n
         pause.tv_sec = 0
-        pause.tv_nsec = PAUSE_NS
         while not self._ended():
             n = epoll_wait(self._epoll, events, EVENTS, self._left())
             now = now_ns()
@@ -365,7 +367,9 @@ cdef class Background:
                     read(self._wake, &count, sizeof(count))
                 else:
                     self._report(events[i].data.u64, now)
-            if self._attend_all(now):
+            moved = self._attend_all(now)
+            if 0 < moved < MUCH_BYTES:
+                pause.tv_nsec = LONG_PAUSE_NS if moved < LITTLE_BYTES else PAUSE_NS
                 nanosleep(&pause, NULL)
             if now >= load(&self._gathering_due):
                 self._write_gathered(now)
@@ -405,9 +409,9 @@ cdef class Background:
                 (<WatchedSet>watched)._due = now
         pthread_mutex_unlock(&self._mutex)
 
-    cdef bint _attend_all(self, long long now) noexcept nogil:
-        """Looks at the sets whose time has come; whether something moved, and more of it is worth a moment's wait."""
-        cdef bint slow = False
+    cdef Py_ssize_t _attend_all(self, long long now) noexcept nogil:
+        """Looks at the sets whose time has come; returns how many bytes moved."""
+        cdef Py_ssize_t moved = 0
         cdef void *watched
         cdef int i
         pthread_mutex_lock(&self._mutex)
@@ -418,11 +422,11 @@ cdef class Background:
             if watched != NULL and (<WatchedSet>watched)._due <= now:
                 self._sets.current = watched
                 pthread_mutex_unlock(&self._mutex)
-                slow |= self._attend(watched, now)
+                moved += self._attend(watched, now)
                 pthread_mutex_lock(&self._mutex)
                 self._sets.current = NULL
         pthread_mutex_unlock(&self._mutex)
-        return slow
+        return moved
 
     cdef void _set_mode(self, void *watched, Mode mode, long long due) noexcept nogil:
         cdef epoll_event event
@@ -434,7 +438,8 @@ cdef class Background:
                           | <unsigned long long>(<WatchedSet>watched)._slot)
         epoll_ctl(self._epoll, EPOLL_CTL_MOD, (<WatchedSet>watched).fd, &event)
 
-    cdef bint _attend(self, void *watched, long long now) noexcept nogil:
+    cdef Py_ssize_t _attend(self, void *watched, long long now) noexcept nogil:
+        """Looks at a set; returns how many bytes moved."""
         cdef long long serves = load(&(<WatchedSet>watched)._serves)
         cdef bint served = serves != (<WatchedSet>watched)._seen
         cdef Py_ssize_t moved
@@ -453,8 +458,8 @@ cdef class Background:
             (<WatchedSet>watched)._due = now + (
                 0 if moved >= MUCH_BYTES else CONTENDED_NS if (<WatchedSet>watched)._contended else AWAY_NS
             )
-            return 0 < moved < MUCH_BYTES
-        return False
+            return moved
+        return 0
 
     cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil:
         """Handles the events of a set whose owner is away; returns how many bytes moved."""
