@@ -14,8 +14,9 @@ from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final
 
-from omq.errors import OptionError
-from omq.types import Security, SocketType, types_with
+from omq.errors import OptionError, UsageError
+from omq.libzmq_options import MEANINGLESS, RENAMED
+from omq.types import Security, SocketType, group_of, types_with
 
 _ANY: Final = frozenset(SocketType)
 _APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
@@ -278,6 +279,20 @@ def _prefixes(value: Any) -> tuple[bytes, ...]:
     return several
 
 
+def _groups(value: Any) -> tuple[bytes, ...]:
+    values = (value,) if isinstance(value, bytes | str) else value
+    wanted = "text or bytes, of at most 255 bytes without a zero byte, or several of them, each once"
+    if not isinstance(values, Iterable):
+        raise ValueError(wanted)
+    try:
+        groups = tuple(group_of(one) for one in values)
+    except (TypeError, UsageError):
+        raise ValueError(wanted) from None
+    if len(set(groups)) < len(groups):
+        raise ValueError(wanted)
+    return groups
+
+
 def _option(
     default: Any,
     check: Callable[[Any], Any],
@@ -399,6 +414,7 @@ class Options:
             more often, or never (`ZMQ_XSUB_VERBOSE_UNSUBSCRIBE`).
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
+        join: The groups to join from the start.
         immediate: Queue messages only for peers that are connected; `send` waits while there is none
             (`ZMQ_IMMEDIATE`).
         tcp_keepalive: 1 on, 0 off, -1 the system's default (`ZMQ_TCP_KEEPALIVE`).
@@ -483,6 +499,7 @@ class Options:
     xsub_verbose_unsubscribe: bool = _option(False, _flag, types_with("xsub_verbose_unsubscribe"))
     invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
     subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
+    join: tuple[bytes, ...] = _option((), _groups, types_with("join"))
     immediate: bool = _option(False, _flag)
     tcp_keepalive: int = _option(-1, _TRISTATE, endpoint=_EITHER)
     tcp_keepalive_count: int = _option(-1, _system_or(1, 127), endpoint=_EITHER)
@@ -594,50 +611,6 @@ class Options:
         return calls
 
 
-#: Options of libzmq that mean nothing here, by its names in lower case, with the reason.
-_MEANINGLESS: Final[dict[str, str]] = {
-    "affinity": "a context has one I/O thread, so there is none to choose",
-    "ipv4only": "endpoints are IPv4 only unless ipv6=True",
-    "router_raw": "a ROUTER speaks ZMTP; raw TCP is what STREAM is for",
-    "loopback_fastpath": "it is for Windows, and omq runs on Linux",
-    **dict.fromkeys(
-        ("in_batch_size", "out_batch_size"), "batches have no size in messages: what waits leaves, or is read, together"
-    ),
-    **dict.fromkeys(("rate", "recovery_ivl", "multicast_maxtpdu"), "it is for PGM, which omq does not speak"),
-    **dict.fromkeys(
-        ("vmci_buffer_size", "vmci_buffer_min_size", "vmci_buffer_max_size", "vmci_connect_timeout"),
-        "it is for VMCI, which omq does not speak",
-    ),
-    **dict.fromkeys(
-        (
-            *("norm_mode", "norm_unicast_nack", "norm_buffer_size", "norm_segment_size"),
-            *("norm_block_size", "norm_num_parity", "norm_num_autoparity", "norm_push"),
-        ),
-        "it is for NORM, which omq does not speak",
-    ),
-    **dict.fromkeys(
-        (
-            *("gssapi_server", "gssapi_plaintext", "gssapi_principal", "gssapi_service_principal"),
-            *("gssapi_principal_nametype", "gssapi_service_principal_nametype"),
-        ),
-        "omq has no GSSAPI; security= takes PLAIN and CURVE",
-    ),
-}
-#: Options of libzmq that have another name here.
-_RENAMED: Final = {
-    "tcp_accept_filter": "accept_filter",
-    "ipc_filter_uid": "accept_uids",
-    "ipc_filter_gid": "accept_gids",
-    "ipc_filter_pid": "accept_pids",
-    "hello_msg": "hello_message",
-    "disconnect_msg": "disconnect_message",
-    "hiccup_msg": "hiccup_message",
-    "bindtodevice": "bind_device",
-    "routing_id": "identity",
-    "tcp_maxrt": "tcp_user_timeout",
-}
-
-
 def _spec(name: str) -> Any:
     """An option's row.
 
@@ -646,10 +619,10 @@ def _spec(name: str) -> Any:
     """
     spec = _SPECS.get(name)
     if spec is None:
-        if name in _MEANINGLESS:
-            raise OptionError(f"option {name!r} of libzmq means nothing in omq: {_MEANINGLESS[name]}")
-        if name in _RENAMED:
-            raise OptionError(f"unknown option {name!r}; libzmq's option of this name is {_RENAMED[name]!r} here")
+        if name in MEANINGLESS:
+            raise OptionError(f"option {name!r} of libzmq means nothing in omq: {MEANINGLESS[name]}")
+        if name in RENAMED:
+            raise OptionError(f"unknown option {name!r}; libzmq's option of this name is {RENAMED[name]!r} here")
         close = difflib.get_close_matches(name, _SPECS, n=1)
         hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
         raise OptionError(f"unknown option {name!r}{hint}")

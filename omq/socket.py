@@ -201,11 +201,11 @@ class Socket(SocketBase, IoClosing, SyncCore):
         """
         self._wait(self._connected(n), f"{n} connected peers", timeout)
 
-    def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
-        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
+    def wait_subscribed(self, prefix: str | bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group; PUB, XPUB and RADIO.
 
         Args:
-            prefix: Count only subscriptions to exactly this prefix; `None` counts all.
+            prefix: Count only subscriptions to exactly this prefix, or group; `None` counts all.
             n: How many.
             timeout: Seconds; `None` for ever.
 
@@ -557,3 +557,9 @@ class CLIENT(Socket, kind=SocketType.CLIENT): ...
 
 
 class SERVER(RoutedSocket, kind=SocketType.SERVER): ...
+
+
+class RADIO(RoutedSocket, kind=SocketType.RADIO): ...
+
+
+class DISH(Socket, kind=SocketType.DISH): ...

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex
 from omq._core.calls.attempt import checked_count
 from omq._core.calls.description import snapshot
 from omq._core.clock import patience as patience
+from omq._core.queues.groups import OwnGroups
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq.context import Context
 from omq.engine.linger import bounded
@@ -17,7 +18,7 @@ from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
 from omq.options import Options
-from omq.types import TRAITS, UNSET, SocketType
+from omq.types import TRAITS, UNSET, SocketType, group_of
 
 
 class SocketBase:
@@ -286,6 +287,37 @@ class SocketBase:
         self._refuse_in_child()
         self._book().unsubscribe(_prefix(prefix))
 
+    def join(self, group: str | bytes) -> None:
+        """Asks peers for the messages of a group; DISH (RFC 48).
+
+        Args:
+            group: At most 255 bytes without a zero byte; text is sent in UTF-8. It may be empty.
+
+        Raises:
+            UsageError: The group is joined already, or cannot be a group's name.
+            TypeError: It is neither `str` nor `bytes`.
+            StateError: The type is not DISH.
+            ClosedError: The socket is closed.
+        """
+        self._groups().join(group_of(group))
+
+    def leave(self, group: str | bytes) -> None:
+        """Ends what `join` has begun; messages of the group that wait are dropped. Raises likewise.
+
+        Raises:
+            UsageError: The group is not joined.
+        """
+        self._groups().leave(group_of(group))
+
+    def _groups(self) -> OwnGroups:
+        """Where the groups of a DISH are kept."""
+        self._refuse_in_child()
+        self._engine.require_type(SocketType.DISH)
+        self._refuse_closed()
+        pattern: Any = self._engine.pattern
+        groups: OwnGroups = pattern.groups
+        return groups
+
     def _book(self) -> OwnSubscriptions | PublisherSendQueue:
         """Where subscriptions are kept."""
         engine = self._engine
@@ -321,12 +353,12 @@ class SocketBase:
         if self._engine.pattern.send_queue is None:
             raise StateError(f"a {self.socket_type.value} socket does not send")
 
-    def _subscribed(self, prefix: bytes | None, n: int) -> Callable[[], bool]:
+    def _subscribed(self, prefix: str | bytes | None, n: int) -> Callable[[], bool]:
         """The condition that *n* subscriptions are in force."""
-        self._engine.require_type(SocketType.PUB, SocketType.XPUB)
+        self._engine.require_type(SocketType.PUB, SocketType.XPUB, SocketType.RADIO)
         n = checked_count("n", n, 0)
         if prefix is not None:
-            _prefix(prefix)
+            prefix = group_of(prefix) if self.socket_type is SocketType.RADIO else _prefix(prefix)
         pattern: Any = self._engine.pattern
 
         def reached() -> bool:
@@ -369,7 +401,7 @@ def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
     return endpoints
 
 
-def _prefix(prefix: bytes) -> bytes:
+def _prefix(prefix: object) -> bytes:
     if not isinstance(prefix, bytes):
         raise TypeError(f"a prefix is bytes, not {type(prefix).__name__}: {prefix!r}")
     return prefix

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Any, ClassVar, Final
 
+from omq.errors import UsageError
+
 
 class Kind(Enum):
     """An enumeration that tables are looked up by, again and again: a member's hash is that of the object it is.
@@ -150,9 +152,14 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         single_part=True,
         envelope=1,  # the group
         route=Route.GROUP,
+        options="max_subscriptions",
     ),
     _T.DISH: _traits(
-        "Takes the messages of the groups that it has joined (RFC 48).", "RADIO", single_part=True, envelope=1
+        "Takes the messages of the groups that it has joined (RFC 48).",
+        "RADIO",
+        single_part=True,
+        envelope=1,
+        options="join",
     ),
     _T.GATHER: _traits("Takes messages from all its peers in turn (RFC 49).", "SCATTER", single_part=True),
     _T.SCATTER: _traits("Gives each message to one of its peers, in turn (RFC 49).", "GATHER", single_part=True),
@@ -178,6 +185,34 @@ ONE_CONNECTION: Final = frozenset(kind for kind, traits in TRAITS.items() if tra
 def types_with(option: str) -> frozenset[SocketType]:
     """The types that have an option which not all have."""
     return frozenset(kind for kind, traits in TRAITS.items() if option in traits.options)
+
+
+#: Bytes that the name of a group may have (RFC 48, Group).
+GROUP_LIMIT: Final = 255
+
+
+def group_of(value: object) -> bytes:
+    """Returns the name of a group as it stands on the wire; text is sent in UTF-8.
+
+    Raises:
+        TypeError: It is neither `str` nor `bytes`.
+        UsageError: It is longer than 255 bytes, or has a zero byte.
+    """
+    # Calls use the name under the socket's lock, where no code of a derived class may run: so only the exact type.
+    if isinstance(value, str):
+        try:
+            group = str.encode(value)
+        except UnicodeEncodeError as error:
+            raise UsageError(f"group={value!r}: cannot be sent in UTF-8: {error.reason}") from None
+    elif type(value) is bytes:
+        group = value
+    else:
+        raise TypeError(f"a group is str or bytes, not {type(value).__name__}: {value!r}")
+    if len(group) > GROUP_LIMIT:
+        raise UsageError(f"group={group[:20]!r}...: has {len(group)} bytes, more than {GROUP_LIMIT} (RFC 48, Group)")
+    if b"\0" in group:
+        raise UsageError(f"group={group!r}: has a zero byte (RFC 48, Group)")
+    return group
 
 
 #: `poll`: a message can be received (`ZMQ_POLLIN`).

@@ -178,11 +178,13 @@ class Socket(SocketBase, AsyncCore):
         """
         await self._wait(self._connected(n), f"{n} connected peers", timeout)
 
-    async def wait_subscribed(self, prefix: bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
-        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix; PUB and XPUB.
+    async def wait_subscribed(
+        self, prefix: str | bytes | None = None, n: int = 1, *, timeout: float | None = None
+    ) -> None:
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group; PUB, XPUB and RADIO.
 
         Args:
-            prefix: Count only subscriptions to exactly this prefix; `None` counts all.
+            prefix: Count only subscriptions to exactly this prefix, or group; `None` counts all.
             n: How many.
             timeout: Seconds; `None` for ever.
 
@@ -537,10 +539,17 @@ class CLIENT(Socket, kind=SocketType.CLIENT): ...
 class SERVER(RoutedSocket, kind=SocketType.SERVER): ...
 
 
+class RADIO(RoutedSocket, kind=SocketType.RADIO): ...
+
+
+class DISH(Socket, kind=SocketType.DISH): ...
+
+
 __all__ = [
     "CHANNEL",
     "CLIENT",
     "DEALER",
+    "DISH",
     "GATHER",
     "PAIR",
     "POLL_IN",
@@ -548,6 +557,7 @@ __all__ = [
     "PUB",
     "PULL",
     "PUSH",
+    "RADIO",
     "REP",
     "REQ",
     "ROUTER",

@@ -339,8 +339,7 @@ class WireSession(StateMachine[ConnectionState]):
         )
         if self._dialer is not None:
             self.peer.origin = self._dialer.origin
-        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
-        self.peer.by_command = info.subscribes_by_command
+        self.peer.asking = pattern.asking(info.subscribes_by_command)
         unread = self._handshake.unread
         del self._handshake  # fewer objects for each of thousands of idle connections
         self.info = info

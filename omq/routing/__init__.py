@@ -10,6 +10,7 @@ from omq.routing.dealer_router import Dealer, Router
 from omq.routing.pair import Pair
 from omq.routing.pub_sub import Publisher, Subscriber
 from omq.routing.push_pull import Pull, Push
+from omq.routing.radio_dish import Dish, Radio
 from omq.routing.req_rep import Reply, Request
 from omq.types import SocketType
 
@@ -32,6 +33,8 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.CHANNEL: Pair,
     SocketType.CLIENT: Dealer,
     SocketType.SERVER: Server,
+    SocketType.RADIO: Radio,
+    SocketType.DISH: Dish,
 }
 
 __all__ = ["PATTERNS", "Pattern", "Session"]

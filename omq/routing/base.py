@@ -156,6 +156,15 @@ class Pattern:
     def heed(self, session: Session, command: TrafficCommand) -> None:
         """Does what one of `commands` asks for; raises as `obey`. `Peer.command` sends an answer."""
 
+    def asking(self, by_command: bool) -> int:
+        """Returns the form in which a peer gets subscriptions (`Peer.asking`).
+
+        Args:
+            by_command: Its version of ZMTP has commands for that.
+        """
+        # RFC 37, The Publish-Subscribe Pattern: commands from 3.1 on, messages before.
+        return int(by_command)
+
     def surrender(self, messages: list[Any]) -> None:
         """Moves the messages that wait for any peer to the end of *messages*; types that choose one have some."""
         if isinstance(self.send_queue, RoundRobin):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 from omq._core.lock import SocketLock
 from omq._core.queues.matcher import Matcher
@@ -21,6 +21,8 @@ class Publisher(Pattern):
     """PUB and XPUB: a message goes to each peer that has subscribed to a prefix of its first part."""
 
     queues_messages = False
+    #: Keeps the subscriptions of peers, and finds those that a message is for.
+    send_queue_type: ClassVar[type[PublisherSendQueue]] = PublisherSendQueue
     commands = frozenset({Subscribe.name, Cancel.name})  # in their order with the messages: the send queue heeds them
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
@@ -28,7 +30,7 @@ class Publisher(Pattern):
         if socket_type is SocketType.XPUB:
             # Subscriptions, and messages that XSUB users send upstream, wait here for the XPUB's user.
             self.recv_queue = RecvQueue(readable)
-        self.send_queue: PublisherSendQueue = PublisherSendQueue(
+        self.send_queue: PublisherSendQueue = self.send_queue_type(
             writable,
             options.send_hwm,
             nodrop=options.xpub_nodrop,

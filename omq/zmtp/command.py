@@ -13,9 +13,9 @@ from typing import ClassVar, Final, NamedTuple
 
 from omq._core.wire.framing import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
+from omq.types import GROUP_LIMIT
 
 CONTEXT_LIMIT: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)
-GROUP_LIMIT: Final = 255  # bytes of a group's name (RFC 48, Group)
 TTL_LIMIT: Final = 0xFFFF  # tenths of a second (RFC 37, Connection Heartbeating)
 
 #: The largest metadata, in bytes, that is taken from a peer. Known peers send some 40 bytes and an identity

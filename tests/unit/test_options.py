@@ -107,6 +107,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "xsub_verbose_unsubscribe": ("XSUB", [True, False], NOT_FLAG),
     "invert_matching": ("SUB", [True, False], NOT_FLAG),
     "subscribe": ("SUB", [b"", b"a", (b"a", b"b"), ()], ["a", ("a",), None, 1, (b"a", "b"), (1,)]),
+    "join": ("DISH", [(), b"", b"a", (b"a", b"b"), b"g" * 255], [None, 1, "g" * 256, b"a\0", ("a", b"a"), (1,)]),
     "immediate": ("PUSH", [True, False], NOT_FLAG),
     "tcp_keepalive": ("PUSH", [-1, 0, 1], [*NOT_WHOLE, 2, None]),
     "tcp_keepalive_count": ("PUSH", [-1, 1, 127], [*NOT_WHOLE, 0, 128, None]),
@@ -152,7 +153,8 @@ BAD = [(name, kind, value) for name, (kind, _, values) in CASES.items() for valu
 
 CONFLATING = "PULL PUSH SUB PUB DEALER"
 FITS = {
-    "max_subscriptions": "PUB XPUB",
+    "max_subscriptions": "PUB XPUB RADIO",
+    "join": "DISH",
     "conflate": CONFLATING,
     "router_mandatory": "ROUTER",
     "router_rename": "ROUTER",
@@ -194,7 +196,7 @@ def test_every_option_has_cases_here(name: str) -> None:
 @pytest.mark.parametrize(("name", "kind", "value"), GOOD, ids=label)
 def test_a_good_value_is_taken(name: str, kind: str, value: Any) -> None:
     taken = getattr(parse(kind, **{name: value}), name)
-    assert taken == ((value,) if name == "subscribe" and isinstance(value, bytes) else value)
+    assert taken == ((value,) if name in ("subscribe", "join") and isinstance(value, bytes) else value)
 
 
 @pytest.mark.parametrize(("name", "kind", "value"), BAD, ids=label)

@@ -7,7 +7,7 @@ from omq._core.calls.call cimport AsyncCore, send_to
 from omq._core.calls.sync cimport SyncCore
 
 from omq.errors import StateError
-from omq.types import TRAITS, UNSET, Route
+from omq.types import TRAITS, UNSET, Route, group_of
 
 
 cdef object chosen(object wanted, str name, object routing_id, object group):
@@ -20,13 +20,9 @@ cdef object chosen(object wanted, str name, object routing_id, object group):
         raise StateError(f"a {name} socket takes no {unwanted.value}=: that is for {takers}")
     if given is None:
         raise StateError(f"a {name} socket is told whom a message is for: {wanted.value}= is missing")
-    # Queues look this value up under the socket's lock, where no user code may run: so only the exact types.
     if wanted is Route.GROUP:
-        if isinstance(given, str):
-            return str.encode(given)
-        if type(given) is bytes:
-            return given
-        raise TypeError(f"a group is str or bytes, not {type(given).__name__}: {given!r}")
+        return group_of(given)
+    # Queues look this value up under the socket's lock, where no user code may run: so only the exact type.
     if type(given) is not int:
         raise TypeError(f"a routing id is a whole number, not {type(given).__name__}: {given!r}")
     return given

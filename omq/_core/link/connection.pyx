@@ -26,7 +26,7 @@ from omq._core.wire.send_buffer cimport (
     Part,
 )
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader, Run
-from omq._core.wire.framing cimport LONG_HEADER, asking_size, write_asking
+from omq._core.wire.framing cimport LONG_HEADER, Asking, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport drop_flag, load, store
 from omq._core.kernel cimport NO_FD, EPOLLOUT
@@ -744,8 +744,8 @@ cdef class Connection(Receiver):
         return self._after(status)
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        cdef bytes frame = PyBytes_FromStringAndSize(NULL, asking_size(size, self.by_command, subscribe))
-        write_asking(<unsigned char *>PyBytes_AS_STRING(frame), prefix, size, self.by_command, subscribe)
+        cdef bytes frame = PyBytes_FromStringAndSize(NULL, asking_size(size, <Asking>self.asking, subscribe))
+        write_asking(<unsigned char *>PyBytes_AS_STRING(frame), prefix, size, <Asking>self.asking, subscribe)
         return self.control(frame)
 
     cdef int ask_all(self, list prefixes) except -1:
@@ -753,13 +753,13 @@ cdef class Connection(Receiver):
         cdef unsigned char *end
         cdef bytes prefix, frames
         for prefix in prefixes:
-            total += asking_size(PyBytes_GET_SIZE(prefix), self.by_command, True)
+            total += asking_size(PyBytes_GET_SIZE(prefix), <Asking>self.asking, True)
         if total == 0:
             return 0
         frames = PyBytes_FromStringAndSize(NULL, total)
         end = <unsigned char *>PyBytes_AS_STRING(frames)
         for prefix in prefixes:
-            end += write_asking(end, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), self.by_command, True)
+            end += write_asking(end, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), <Asking>self.asking, True)
         return self.control(frames)
 
     cdef Py_ssize_t pending(self) noexcept:

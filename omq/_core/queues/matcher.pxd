@@ -41,6 +41,7 @@ cdef class Matcher:
     cdef int c_remove(self, const char *prefix, Py_ssize_t size, int slot) noexcept
     cdef int c_drop(self, const char *prefix, Py_ssize_t size, int slot) noexcept
     cdef int c_match(self, const char *topic, Py_ssize_t size) noexcept nogil
+    cdef int c_match_exactly(self, const char *topic, Py_ssize_t size) noexcept nogil
     cdef const int *c_matched(self) noexcept nogil
     cdef bint c_matches_any(self, const char *topic, Py_ssize_t size) noexcept nogil
     cdef bint c_holds(self, const char *prefix, Py_ssize_t size, int slot) noexcept
@@ -59,4 +60,5 @@ cdef class Matcher:
     cdef Entry *_sit(self, Node *node, int slot) noexcept
     cdef void _leave(self, Entry *entry) noexcept
     cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept
+    cdef const Node *_exact(self, const unsigned char *rest, Py_ssize_t size) noexcept nogil
     cdef int _lower(self, Entry *entry, uint64_t by) noexcept

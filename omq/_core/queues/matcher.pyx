@@ -200,15 +200,8 @@ cdef class Matcher:
 
     cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
         """The entry of exactly that slot and prefix, or NULL."""
-        cdef const unsigned char *rest = <const unsigned char *>prefix
-        cdef Node *node = &self._root
-        while size > 0:
-            node = step(node, rest, size)
-            if node == NULL:
-                return NULL
-            rest += node.size
-            size -= node.size
-        return entry_of(node, slot)
+        cdef const Node *node = self._exact(<const unsigned char *>prefix, size)
+        return NULL if node == NULL else entry_of(node, slot)
 
     cdef int _lower(self, Entry *entry, uint64_t by) noexcept:
         cdef Node *node
@@ -317,6 +310,27 @@ cdef class Matcher:
             node = step(node, rest, size)
         return count
 
+    cdef int c_match_exactly(self, const char *topic, Py_ssize_t size) noexcept nogil:
+        """As `c_match`, for the slots that hold exactly this topic."""
+        cdef const Node *node = self._exact(<const unsigned char *>topic, size)
+        cdef int i
+        if node == NULL:
+            return 0
+        for i in range(node.held):
+            self._hits[i] = slot_at(node, i)
+        return node.held
+
+    cdef const Node *_exact(self, const unsigned char *rest, Py_ssize_t size) noexcept nogil:
+        """The node at which these bytes end, or NULL."""
+        cdef const Node *node = &self._root
+        while size > 0:
+            node = step(node, rest, size)
+            if node == NULL:
+                return NULL
+            rest += node.size
+            size -= node.size
+        return node
+
     cdef const int *c_matched(self) noexcept nogil:
         """The slots of the last `c_match`, in no particular order; valid until a subscription is added."""
         return self._hits
@@ -366,16 +380,8 @@ cdef class Matcher:
         return bool(self.c_holds(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot))
 
     def count(self, bytes prefix not None):
-        cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(prefix)
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(prefix)
-        cdef Node *node = &self._root
-        while size > 0:
-            node = step(node, rest, size)
-            if node == NULL:
-                return 0
-            rest += node.size
-            size -= node.size
-        return node.held
+        cdef const Node *node = self._exact(<const unsigned char *>PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
+        return 0 if node == NULL else node.held
 
     def prefixes(self):
         cdef list found = []

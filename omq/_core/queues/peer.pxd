@@ -25,7 +25,7 @@ cdef class Peer:
     cdef public object routing_id    # the number by which SERVER and PEER know it (RFC 41); None: it has none
     cdef public object origin        # where it comes from, the same after it comes back; None: unknown
     cdef public int slot             # its number in a matcher; -1 none
-    cdef public bint by_command      # it takes subscriptions as commands, and not as messages
+    cdef public int asking           # the form in which it takes subscriptions (`Asking`)
     cdef RecvQueue recv_queue        # where its messages are taken; None: the send queue hears them
     cdef SendQueue send_queue        # the queue that writes to it
     cdef SendQueue home              # takes back what does not leave, also after the peer has left routing; None: nobody does

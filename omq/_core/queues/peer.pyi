@@ -11,7 +11,7 @@ class Peer:
         routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
         origin: Where it comes from: a successor from there takes its turn behind it; `None`: unknown.
         slot: Its number among a send queue's peers; -1 while it has none.
-        by_command: It takes subscriptions as commands, and not as messages.
+        asking: How it takes subscriptions: 0 as messages, 1 as SUBSCRIBE and CANCEL, 2 as JOIN and LEAVE.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
         bytes_in: Bytes received from it, framing included.
@@ -24,7 +24,7 @@ class Peer:
     routing_id: int | None
     origin: object
     slot: int
-    by_command: bool
+    asking: int
     messages_in: int
     messages_out: int
     bytes_in: int

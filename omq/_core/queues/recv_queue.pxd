@@ -1,7 +1,17 @@
 # Receive queues that look into messages: the socket types' work on messages that they receive.
 
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from cpython.object cimport PyObject
+
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport RecvQueue, Peer
+from omq._core.wire.send_buffer cimport Part
+
+
+cdef inline void point(Part *part, bytes body) noexcept:
+    part.data = PyBytes_AS_STRING(body)
+    part.size = PyBytes_GET_SIZE(body)
+    part.owner = <PyObject *>body
 
 
 cdef class FilteredRecvQueue(RecvQueue):

@@ -67,12 +67,6 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
         return RecvQueue._front(self) if self.matcher is None else FilteredRecvQueue._front(self)
 
 
-cdef inline void point(Part *part, bytes body) noexcept:
-    part.data = PyBytes_AS_STRING(body)
-    part.size = PyBytes_GET_SIZE(body)
-    part.owner = <PyObject *>body
-
-
 cdef class ShapedRecvQueue(RecvQueue):
     """Gives messages in another shape than they have on the wire."""
 

@@ -69,25 +69,41 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
 
 
 # A subscription as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
-# Publish-Subscribe Pattern; RFC 23, likewise).
+# Publish-Subscribe Pattern; RFC 23, likewise); to a RADIO a command always (RFC 37, The Radio-Dish Pattern).
 
-cdef inline Py_ssize_t asking_size(Py_ssize_t size, bint by_command, bint subscribe) noexcept nogil:
+cdef enum Asking:
+    AS_MESSAGE = 0               # a byte 1 or 0, and the prefix
+    AS_SUBSCRIBE = 1             # SUBSCRIBE and CANCEL
+    AS_JOIN = 2                  # JOIN and LEAVE
+
+
+cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
+    """What stands before the prefix, with the length of a command's name."""
+    if form == AS_SUBSCRIBE:
+        return b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
+    if form == AS_JOIN:
+        return b"\4JOIN" if subscribe else b"\5LEAVE"
+    return b"\1" if subscribe else b"\0"
+
+
+cdef inline int asking_length(Asking form, bint subscribe) noexcept nogil:
+    """Its size."""
+    return 1 if form == AS_MESSAGE else 1 + asking_name(form, subscribe)[0]
+
+
+cdef inline Py_ssize_t asking_size(Py_ssize_t size, Asking form, bint subscribe) noexcept nogil:
     """Bytes of the frame that subscribes to a prefix of *size* bytes, or cancels the subscription."""
-    size += (10 if subscribe else 7) if by_command else 1
+    size += asking_length(form, subscribe)
     return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
 
 
 cdef inline Py_ssize_t write_asking(
-    unsigned char *p, const char *prefix, Py_ssize_t size, bint by_command, bint subscribe
+    unsigned char *p, const char *prefix, Py_ssize_t size, Asking form, bint subscribe
 ) noexcept nogil:
     """Writes that frame; returns its size."""
-    cdef const char *name = b"\1" if subscribe else b"\0"
-    cdef int length = 1
-    cdef int header
-    if by_command:
-        name = b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
-        length = 10 if subscribe else 7
-    header = write_header(p, FLAG_COMMAND if by_command else 0, length + size)
+    cdef const char *name = asking_name(form, subscribe)
+    cdef int length = asking_length(form, subscribe)
+    cdef int header = write_header(p, FLAG_COMMAND if form != AS_MESSAGE else 0, length + size)
     memcpy(p + header, name, length)
     memcpy(p + header + length, prefix, size)
     return header + length + size

@@ -48,8 +48,8 @@ def test_every_type_that_is_spoken_has_a_pattern():
         pattern = make(kind)
         assert pattern.socket_type is kind
         assert pattern.idle
-        assert (pattern.recv_queue is None) == (kind in {T.PUSH, T.PUB, T.SCATTER})
-        assert (pattern.send_queue is None) == (kind in {T.PULL, T.SUB, T.GATHER})
+        assert (pattern.recv_queue is None) == (kind in {T.PUSH, T.PUB, T.SCATTER, T.RADIO})
+        assert (pattern.send_queue is None) == (kind in {T.PULL, T.SUB, T.GATHER, T.DISH})
 
 
 @pytest.mark.parametrize("kind", list(PATTERNS))
@@ -68,7 +68,8 @@ def test_the_commands_that_a_pattern_declares_are_heeded_by_somebody(kind):
     pattern = make(kind)
     heeded_in_order = pattern.send_queue is not None and pattern.send_queue.heeds
     assert bool(pattern.commands) == (heeded_in_order or type(pattern).heed is not Pattern.heed)
-    assert pattern.commands == ({b"SUBSCRIBE", b"CANCEL"} if kind in {T.PUB, T.XPUB} else set())
+    commands = {T.PUB: {b"SUBSCRIBE", b"CANCEL"}, T.XPUB: {b"SUBSCRIBE", b"CANCEL"}, T.RADIO: {b"JOIN", b"LEAVE"}}
+    assert pattern.commands == commands.get(kind, set())
 
 
 class Obedient(PATTERNS[T.PULL]):

@@ -1,0 +1,118 @@
+"""Groups of RADIO and DISH: subscriptions that are matched exactly (RFC 48)."""
+
+from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
+from libc.string cimport memchr, memcmp
+
+from omq._core.queues.object_peer cimport ObjectPeer
+from omq._core.queues.peer cimport Peer
+from omq._core.queues.recv_queue cimport ShapedRecvQueue, point
+from omq._core.queues.subscriptions cimport OwnSubscriptions, PublisherSendQueue
+from omq._core.wire.send_buffer cimport Part
+
+from omq.errors import RemoteProtocolError, StateError, UsageError
+
+cdef enum:
+    GROUP_LIMIT = 255    # bytes (RFC 48, Group)
+    JOIN_SIZE = 5        # bytes of "JOIN" and the length before it
+    LEAVE_SIZE = 6       # likewise of "LEAVE"
+
+
+cdef class RadioSendQueue(PublisherSendQueue):
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        raise StateError("a RADIO socket is told whom a message is for: group= is missing")
+
+    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
+        # RFC 37, The Radio-Dish Pattern: the group is a frame of its own.
+        cdef Part both[2]
+        point(both, <bytes>route)
+        both[1] = parts[0]
+        return PublisherSendQueue.put(self, both, 2)
+
+    cdef Py_ssize_t _select(self, const Part *first) except -1:
+        cdef int hits = self.matcher.c_match_exactly(first.data, first.size)
+        cdef const int *slots = self.matcher.c_matched()
+        cdef int i
+        for i in range(hits):
+            self._targets[i] = slots[i]
+        return hits
+
+    cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
+        # RFC 37, The Radio-Dish Pattern: the command's data is the group.
+        if size >= JOIN_SIZE and memcmp(body, b"\4JOIN", JOIN_SIZE) == 0:
+            return self._named(peer, body + JOIN_SIZE, size - JOIN_SIZE, True)
+        if size >= LEAVE_SIZE and memcmp(body, b"\5LEAVE", LEAVE_SIZE) == 0:
+            return self._named(peer, body + LEAVE_SIZE, size - LEAVE_SIZE, False)
+        return False
+
+    cdef bint _named(self, Peer peer, const char *group, Py_ssize_t size, bint join) except -1:
+        if size > GROUP_LIMIT or memchr(group, 0, size) != NULL:
+            what = "a zero byte" if size <= GROUP_LIMIT else f"{size} bytes"
+            peer.fail(RemoteProtocolError(f"the peer names a group with {what} (RFC 48, Group)"))
+        else:
+            self._asked(peer, group, size, join)
+        return True
+
+    cdef int heard(self, Peer peer, object message) except -1:
+        # RFC 48, The RADIO Socket Type: SHALL silently discard any messages that dishes send it. Over inproc they are
+        # requests, from a DISH of this library.
+        if isinstance(peer, ObjectPeer) and type(message) is bytes:
+            self._asked(
+                peer, PyBytes_AS_STRING(message) + 1, PyBytes_GET_SIZE(message) - 1, PyBytes_AS_STRING(message)[0] == 1
+            )
+        return 0
+
+
+cdef class OwnGroups(OwnSubscriptions):
+    def join(self, bytes group not None):
+        self._change_once(group, True)
+
+    def leave(self, bytes group not None):
+        self._change_once(group, False)
+
+    cdef int _change_once(self, bytes group, bint join) except -1:
+        if self._lock is not None:
+            self._lock.enter()
+        try:
+            if self.matcher.c_holds(PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group), 0) == join:
+                raise UsageError(f"the group {group!r} is {'joined already' if join else 'not joined'}")
+            self.change(PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group), join)
+            if not join:
+                self._wait_queue.notify()  # waiting messages may not be wanted any more
+        finally:
+            if self._lock is not None:
+                self._lock.release()
+        return 0
+
+
+cdef class GroupRecvQueue(ShapedRecvQueue):
+    def __init__(self, wait_queue, matcher):
+        self.matcher = matcher
+
+    cdef list _shape(self, Peer peer, list parts):
+        cdef bytes group = parts[0]
+        if len(parts) != 2 or len(group) > GROUP_LIMIT:
+            # RFC 37, The Radio-Dish Pattern: a message is a group and one part.
+            what = f"a group of {len(group)} bytes" if len(parts) == 2 else f"a message of {len(parts)} part without a group"
+            peer.fail(RemoteProtocolError(f"the peer sends {what}"))
+            return None
+        # The peer may not have heard yet that the group was left; RFC 48 lets it send all groups.
+        if not self._wanted(group):
+            return None
+        self._next_group = group
+        del parts[0]
+        return parts
+
+    cdef bint _wanted(self, bytes group) noexcept:
+        return self.matcher.c_holds(PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group), 0)
+
+    cdef list _next(self):
+        if self._stash is not None and not self._wanted(self._next_group):
+            self._stash = None  # the group was left
+        return ShapedRecvQueue._next(self)
+
+    cdef int _deliver(self) except -1:
+        self._group = self._next_group
+        return ShapedRecvQueue._deliver(self)
+
+    cdef object last_group(self):
+        return self._group

@@ -1,0 +1,323 @@
+"""RADIO and DISH (RFC 48): messages of one part, to everyone who has joined their group."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+import omq
+from tests.interop import rawpeer
+from tests.system.conformance.test_pub_sub import nothing
+from tests.waits import BOUND, until
+
+LONGEST = "g" * 255
+
+
+def raw(endpoint: str) -> socket.socket:
+    host, port = endpoint.removeprefix("tcp://").split(":")
+    line = socket.create_connection((host, int(port)), timeout=BOUND)
+    line.settimeout(BOUND)
+    return line
+
+
+def as_dish(endpoint: str) -> socket.socket:
+    line = raw(endpoint)
+    line.sendall(rawpeer.greeting() + rawpeer.ready("DISH"))
+    return line
+
+
+def ended(line: socket.socket) -> bool:
+    """Reads on until the connection ends."""
+    try:
+        while line.recv(4096):
+            pass
+    except ConnectionResetError:
+        pass
+    return True
+
+
+@pytest.fixture
+def radio_and_dish(twin, endpoint):
+    radio = twin("RADIO", bind=endpoint)
+    dish = twin("DISH", connect=radio.endpoints[0], recv_timeout=BOUND)
+    return radio, dish
+
+
+def test_only_the_groups_that_were_joined_arrive(radio_and_dish):
+    radio, dish = radio_and_dish
+    dish.join("movies")
+    dish.join(b"tv")
+    radio.wait_subscribed(n=2, timeout=BOUND)
+    for number, group in enumerate(["tv", "movie", "moviess", "", "movies", b"TV", "tv"]):
+        radio.send(b"%d" % number, group=group)
+    found = [dish.recv_message() for _ in range(3)]
+    assert [(one.group, one.body, one.parts) for one in found] == [
+        (b"tv", b"0", [b"0"]),
+        (b"movies", b"4", [b"4"]),
+        (b"tv", b"6", [b"6"]),
+    ]
+    assert nothing(dish)
+
+
+@pytest.mark.parametrize("group", ["", "a", "fourteen bytes", "more than fourteen", LONGEST, "gr\u00fcn", b"\xff\x01"])
+def test_a_group_is_any_name_of_up_to_255_bytes(radio_and_dish, group):
+    radio, dish = radio_and_dish
+    dish.join(group)
+    radio.wait_subscribed(group, timeout=BOUND)
+    radio.send(b"x", group=group)
+    found = dish.recv_message()
+    assert found.group == (group.encode() if isinstance(group, str) else group)
+    dish.leave(group)
+    until(lambda: not subscribed(radio))
+
+
+def subscribed(radio, group=None) -> bool:
+    try:
+        radio.wait_subscribed(group, timeout=0)
+    except omq.Timeout:
+        return False
+    return True
+
+
+def test_groups_are_joined_from_the_start_and_again_after_a_reconnect(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*")
+    endpoint = radio.endpoints[0]
+    dish = twin("DISH", connect=endpoint, join=["a", b"b"], reconnect_interval=0.01, recv_timeout=BOUND)
+    dish.join("c")
+    dish.join("d")
+    dish.leave("d")
+    radio.wait_subscribed(n=3, timeout=BOUND)
+    radio.stop()
+    again = twin("RADIO", bind=endpoint)
+    again.wait_subscribed(n=3, timeout=BOUND)
+    for group in ("d", "a", "b", "c"):
+        again.send(group.encode(), group=group)
+    assert [dish.recv() for _ in range(3)] == [b"a", b"b", b"c"]
+
+
+def test_leaving_drops_what_waits(radio_and_dish):
+    radio, dish = radio_and_dish
+    dish.join("a")
+    dish.join("b")
+    radio.wait_subscribed(n=2, timeout=BOUND)
+    radio.send(b"1", group="a")
+    radio.send(b"2", group="b")
+    assert dish.poll(BOUND)
+    dish.leave("a")
+    assert dish.recv() == b"2"
+    until(lambda: not subscribed(radio, "a"))
+    radio.send(b"3", group="a")
+    radio.send(b"4", group="b")
+    assert dish.recv() == b"4"
+
+
+def test_joining_twice_or_leaving_what_was_not_joined_is_an_error(twin):
+    dish = twin("DISH", join="a")
+    with pytest.raises(omq.UsageError, match="the group b'a' is joined already"):
+        dish.join("a")
+    with pytest.raises(omq.UsageError, match="the group b'b' is not joined"):
+        dish.leave(b"b")
+    dish.leave("a")
+    dish.join(b"a")
+
+
+@pytest.mark.parametrize(
+    ("group", "error", "why"),
+    [
+        ("g" * 256, omq.UsageError, "has 256 bytes, more than 255"),
+        ("\u00fc" * 128, omq.UsageError, "has 256 bytes, more than 255"),
+        (b"a\0b", omq.UsageError, "has a zero byte"),
+        ("\ud800", omq.UsageError, "cannot be sent in UTF-8"),
+        (7, TypeError, "a group is str or bytes, not int: 7"),
+        (bytearray(b"a"), TypeError, "a group is str or bytes, not bytearray"),
+        (None, TypeError, "a group is str or bytes, not NoneType"),
+    ],
+    ids=["long", "long in UTF-8", "zero byte", "no text", "int", "bytearray", "None"],
+)
+def test_what_cannot_be_a_group_is_named(twin, group, error, why):
+    radio, dish = twin("RADIO"), twin("DISH")
+    for call in (dish.join, dish.leave):
+        with pytest.raises(error, match=why):
+            call(group)
+    if group is not None:
+        with pytest.raises(error, match=why):
+            radio.send(b"x", group=group)
+        with pytest.raises(error, match=why):
+            radio.wait_subscribed(group, timeout=0)
+        with pytest.raises(omq.OptionError, match="option join="):
+            twin("DISH", join=[group])
+
+
+def test_each_type_goes_one_way_and_has_its_own_calls(twin):
+    radio, dish = twin("RADIO"), twin("DISH")
+    with pytest.raises(omq.StateError, match="does not receive"):
+        radio.recv(timeout=0)
+    with pytest.raises(omq.StateError, match="does not send"):
+        dish.send(b"x")
+    with pytest.raises(omq.StateError, match="group= is missing"):
+        radio.send(b"x")
+    with pytest.raises(omq.MultipartError, match="a RADIO socket sends messages of one part, and this one has 2"):
+        radio.send_multipart([b"a", b"b"], group="g")
+    with pytest.raises(omq.StateError, match="it is for DISH"):
+        radio.join("a")
+    with pytest.raises(omq.StateError, match="it is for SUB, XSUB"):
+        dish.subscribe(b"a")
+
+
+def test_each_dish_gets_the_message_once_and_unchanged(twin, endpoint):
+    radio = twin("RADIO", bind=endpoint)
+    dishes = [twin("DISH", connect=radio.endpoints[0], join=["g", "h"], recv_timeout=BOUND) for _ in range(4)]
+    radio.wait_subscribed("g", 4, timeout=BOUND)
+    bodies = [b"", b"\0", b"\1g", bytes(1000), bytes(100_000), b"end"]
+    for body in bodies:
+        radio.send(body, group="g")
+    for dish in dishes:
+        assert [dish.recv() for _ in bodies] == bodies
+
+
+def test_every_call_takes_the_body_alone(radio_and_dish):
+    radio, dish = radio_and_dish
+    dish.join("g")
+    radio.wait_subscribed(timeout=BOUND)
+    for number in range(6):
+        radio.send(b"%d" % number, group="g")
+    assert dish.recv() == b"0"
+    assert dish.recv_multipart() == [b"1"]
+    into = bytearray(3)
+    assert dish.recv_into(into) == 1
+    assert into == b"2\0\0"
+    rest = []
+    while len(rest) < 3:
+        rest += dish.recv_many()
+    assert rest == [b"3", b"4", b"5"]
+
+
+def test_a_full_dish_misses_messages_and_holds_up_nobody(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*", send_hwm=10)
+    slow = as_dish(radio.endpoints[0])
+    quick = twin("DISH", connect=radio.endpoints[0], join="g", recv_timeout=BOUND)
+    with slow:
+        slow.sendall(rawpeer.command(b"JOIN", b"g"))
+        radio.wait_subscribed("g", 2, timeout=BOUND)
+        for number in range(300):
+            radio.send(b"%03d" % number + bytes(100_000), group="g", timeout=0)
+            assert quick.recv()[:3] == b"%03d" % number
+        assert sum(one.dropped for one in radio.peers) > 0
+
+
+def test_a_radio_sends_a_group_and_a_body(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*")
+    with as_dish(radio.endpoints[0]) as line:
+        line.sendall(rawpeer.command(b"JOIN", b"news"))
+        radio.wait_subscribed("news", timeout=BOUND)
+        radio.send(b"body", group="news")
+        expected = rawpeer.frame(b"news", rawpeer.MORE) + rawpeer.frame(b"body")
+        data = b""
+        while not data.endswith(expected):
+            more = line.recv(4096)
+            assert more, data
+            data += more
+
+
+def test_a_dish_asks_with_commands_whatever_the_version(twin):
+    listener = socket.create_server(("127.0.0.1", 0))
+    dish = twin("DISH", connect=f"tcp://127.0.0.1:{listener.getsockname()[1]}", join="early", recv_timeout=BOUND)
+    line, _ = listener.accept()
+    with listener, line:
+        line.settimeout(BOUND)
+        line.sendall(rawpeer.greeting((3, 0)) + rawpeer.ready("RADIO"))
+        dish.wait_connected(timeout=BOUND)
+        dish.join("late")
+        dish.leave("early")
+        data = b""
+        while b"LEAVEearly" not in data:
+            data += line.recv(4096)
+        asked = [
+            rawpeer.command(b"JOIN", b"early"),
+            rawpeer.command(b"JOIN", b"late"),
+            rawpeer.command(b"LEAVE", b"early"),
+        ]
+        assert data.endswith(b"".join(asked))
+        # RFC 48 lets a RADIO send all groups: the others are dropped here.
+        for group in (b"other", b"lat", b"late", b"early", b""):
+            line.sendall(rawpeer.frame(group, rawpeer.MORE) + rawpeer.frame(b"in " + group))
+        assert dish.recv() == b"in late"
+        assert nothing(dish)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        rawpeer.command(b"JOIN", b"g" * 256),
+        rawpeer.command(b"JOIN", b"a\0"),
+        rawpeer.command(b"LEAVE", b"g" * 256),
+        rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b", rawpeer.MORE) + rawpeer.frame(b"c"),
+    ],
+    ids=["long JOIN", "JOIN with a zero byte", "long LEAVE", "three parts"],
+)
+def test_a_bad_dish_loses_its_connection_and_no_other(twin, sent):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*")
+    good = twin("DISH", connect=radio.endpoints[0], join="g", recv_timeout=BOUND)
+    with as_dish(radio.endpoints[0]) as line:
+        line.sendall(sent)
+        assert ended(line)
+    radio.wait_subscribed("g", timeout=BOUND)
+    radio.send(b"x", group="g")
+    assert good.recv() == b"x"
+
+
+def test_a_dish_may_not_join_more_than_it_is_allowed(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*", max_subscriptions=3)
+    with as_dish(radio.endpoints[0]) as line:
+        for number in range(4):
+            line.sendall(rawpeer.command(b"JOIN", b"%d" % number))
+        assert ended(line)
+    until(lambda: not subscribed(radio))
+
+
+def test_messages_and_needless_commands_of_a_dish_are_ignored(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*")
+    with as_dish(radio.endpoints[0]) as line:
+        line.sendall(rawpeer.frame(b"\1sub") + rawpeer.frame(b"group", rawpeer.MORE) + rawpeer.frame(b"body"))
+        line.sendall(rawpeer.command(b"LEAVE", b"never") + rawpeer.command(b"SUBSCRIBE", b"x"))
+        line.sendall(rawpeer.command(b"JOIN", b"g"))
+        radio.wait_subscribed("g", timeout=BOUND)
+        with pytest.raises(omq.Timeout):
+            radio.wait_subscribed(n=2, timeout=0.02)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        rawpeer.frame(b"alone"),
+        rawpeer.frame(b"g" * 256, rawpeer.MORE) + rawpeer.frame(b"body"),
+        rawpeer.frame(b"g", rawpeer.MORE) + rawpeer.frame(b"b", rawpeer.MORE) + rawpeer.frame(b"c"),
+    ],
+    ids=["no group", "long group", "three parts"],
+)
+def test_a_bad_radio_loses_its_connection_and_no_other(twin, sent):
+    dish = twin("DISH", bind="tcp://127.0.0.1:*", join="g", recv_timeout=BOUND)
+    good = twin("RADIO", connect=dish.endpoints[0])
+    good.wait_subscribed("g", timeout=BOUND)
+    with raw(dish.endpoints[0]) as line:
+        line.sendall(rawpeer.greeting() + rawpeer.ready("RADIO"))
+        line.sendall(rawpeer.frame(b"g", rawpeer.MORE) + rawpeer.frame(b"before"))
+        assert dish.recv() == b"before"
+        line.sendall(sent)
+        good.send(b"from the good one", group="g")
+        assert dish.recv() == b"from the good one"
+        until(lambda: not dish.poll(0) and len(dish.peers) == 1)  # a message is looked at when its turn comes
+        assert ended(line)
+    good.send(b"again", group="g")
+    assert dish.recv() == b"again"
+
+
+def test_a_peer_of_another_type_is_refused(twin, inproc):
+    radio = twin("RADIO", bind=inproc)
+    monitor = radio.monitor()
+    twin("SUB", connect=inproc)
+    events = []
+    while not events or not events[-1].reason:
+        events.append(twin.wait(lambda: monitor.recv(timeout=BOUND)))
+    assert "SUB cannot talk to RADIO" in str(events[-1].reason)
