@@ -16,17 +16,18 @@ from typing import Any, Final
 
 from omq.errors import OptionError, UsageError
 from omq.libzmq_options import MEANINGLESS, RENAMED
-from omq.types import Security, SocketType, group_of, types_with
+from omq.types import TRAITS, Security, SocketType, group_of, types_with
 
 _ANY: Final = frozenset(SocketType)
+_ZMTP: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.handshakes)
 _APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,255}):(?P<port>[0-9]{1,5})")
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: What `reconnect_stop` knows.
 RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
-#: What `router_notify` knows.
-ROUTER_NOTICES: Final = ("connect", "disconnect")
+#: What `router_notify` knows: a peer has come, or has gone.
+PEER_NOTICES: Final = ("connect", "disconnect")
 
 
 def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
@@ -95,9 +96,9 @@ def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
 
 def _notices(value: Any) -> frozenset[str]:
     if isinstance(value, bool):
-        return frozenset(ROUTER_NOTICES if value else ())
+        return frozenset(PEER_NOTICES if value else ())
     try:
-        found: frozenset[str] = _words(ROUTER_NOTICES)(value)
+        found: frozenset[str] = _words(PEER_NOTICES)(value)
     except ValueError as wanted:
         raise ValueError(f"{wanted}, or True for both") from None
     return found
@@ -388,6 +389,7 @@ class Options:
         router_notify: Messages about peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
             each that has gone, one or both (True), as a message of the peer's identity and an empty part
             (`ZMQ_ROUTER_NOTIFY`).
+        stream_notify: An empty message of each peer that comes, and of each that goes (`ZMQ_STREAM_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
         hello_message: Sent to each new peer before anything else: bytes, or a list of parts; `None` for none
             (`ZMQ_HELLO_MSG`).
@@ -464,25 +466,26 @@ class Options:
     recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
     linger: float | None = _option(None, _seconds(none=True), live=True)
     error_linger: float | None = _option(5.0, _seconds(none=True), live=True)
-    identity: bytes = _option(b"", _identity)
-    metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata)
+    identity: bytes = _option(b"", _identity, _ZMTP)
+    metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata, _ZMTP)
     reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)
     reconnect_stop: frozenset[str] = _option(frozenset(), _words(RECONNECT_STOPS), endpoint=_CONNECT)
     connect_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_CONNECT)
-    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True), endpoint=_EITHER)
-    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_EITHER)
-    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_EITHER)
-    heartbeat_ttl: float | None = _option(None, _ttl, endpoint=_EITHER)
-    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True), endpoint=_BIND)
+    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_ttl: float | None = _option(None, _ttl, _ZMTP, endpoint=_EITHER)
+    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_BIND)
     max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_BIND)
-    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True), endpoint=_EITHER)
-    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
+    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True), _ZMTP, endpoint=_EITHER)
+    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_EITHER)
     max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), types_with("max_subscriptions"))
     conflate: bool = _option(False, _flag, types_with("conflate"))
     router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
     router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
     router_rename: bool = _option(False, _flag, types_with("router_rename"))
     router_notify: frozenset[str] = _option(frozenset(), _notices, types_with("router_notify"))
+    stream_notify: bool = _option(True, _flag, types_with("stream_notify"))
     probe_router: bool = _option(False, _flag, types_with("probe_router"))
     hello_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hello_message"))
     disconnect_message: tuple[bytes, ...] | None = _option(None, _message, types_with("disconnect_message"))
@@ -522,9 +525,9 @@ class Options:
     socks_username: str | None = _option(None, _socks_text(1), endpoint=_CONNECT, strict=True)
     socks_password: str | None = _option(None, _socks_text(0), secret=True, endpoint=_CONNECT, strict=True)
     busy_poll: float | str = _option(0.0, _spin, live=True)
-    security: Security | None = _option(None, _security, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
-    zap_domain: str = _option("", _domain, endpoint=_EITHER)
-    zap_enforce_domain: bool = _option(False, _flag, endpoint=_EITHER)
+    security: Security | None = _option(None, _security, _ZMTP, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
+    zap_domain: str = _option("", _domain, _ZMTP, endpoint=_EITHER)
+    zap_enforce_domain: bool = _option(False, _flag, _ZMTP, endpoint=_EITHER)
 
     def __post_init__(self) -> None:
         for name, spec in _SPECS.items():
@@ -542,17 +545,17 @@ class Options:
         Raises:
             OptionError: A name is unknown, the option does not fit the type, or a value does not fit.
         """
-        for name in given:
-            spec = _spec(name)
-            if socket_type not in spec["types"]:
-                fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
-                raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
+        for name, value in given.items():
+            _refuse_unfitting(socket_type, name, value)
         return (_DEFAULTS if base is None else base)._with(given)
 
-    def for_endpoint(self, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]) -> Options:
+    def for_endpoint(
+        self, socket_type: SocketType, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]
+    ) -> Options:
         """What holds for one endpoint; gives these very options where nothing is given for it alone.
 
         Args:
+            socket_type: The type of the socket they are for.
             call: `"bind"` or `"connect"`.
             endpoint: Its text, for errors.
             given: Option names and values.
@@ -562,8 +565,9 @@ class Options:
             OptionError: A name is unknown, an option is the whole socket's, or not for this call or this transport, or
                 a value does not fit.
         """
-        for name in given:
-            calls = _spec(name)["endpoint"]
+        for name, value in given.items():
+            _refuse_unfitting(socket_type, name, value)
+            calls = _SPECS[name]["endpoint"]
             if not calls:
                 raise OptionError(f"option {name!r} is the whole socket's: it cannot be given for one endpoint")
             if call not in calls:
@@ -627,6 +631,20 @@ def _spec(name: str) -> Any:
         hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
         raise OptionError(f"unknown option {name!r}{hint}")
     return spec
+
+
+def _refuse_unfitting(socket_type: SocketType, name: str, value: Any) -> None:
+    """Raises if there is no such option, or the type has no use for it."""
+    spec = _spec(name)
+    if socket_type in spec["types"]:
+        return
+    if spec["types"] is _ZMTP:
+        raise OptionError(
+            f"option {name}={_shown(spec, value)} does not fit a {socket_type.value} socket: it is for ZMTP, "
+            "which that type does not speak"
+        )
+    fitting = ", ".join(t.value for t in SocketType if t in spec["types"])
+    raise OptionError(f"option {name!r} does not fit a {socket_type.value} socket; it is for {fitting}")
 
 
 def _checked(name: str, spec: Any, value: Any) -> Any:

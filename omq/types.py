@@ -138,7 +138,12 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "PUB XPUB",
         options="invert_matching only_first_subscribe subscribe xsub_verbose_unsubscribe",
     ),
-    _T.STREAM: _traits("Speaks plain TCP, with peers that know no ZMTP.", "", handshakes=False),
+    _T.STREAM: _traits(
+        "Speaks plain TCP with peers that know no ZMTP: each message names its peer (zmq_socket(3)).",
+        "",
+        handshakes=False,
+        options="stream_notify",
+    ),
     _T.SERVER: _traits(
         "Takes messages from all its clients, and sends to the one that is named (RFC 41).",
         "CLIENT",

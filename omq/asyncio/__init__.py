@@ -545,6 +545,9 @@ class RADIO(RoutedSocket, kind=SocketType.RADIO): ...
 class DISH(Socket, kind=SocketType.DISH): ...
 
 
+class STREAM(Socket, kind=SocketType.STREAM): ...
+
+
 __all__ = [
     "CHANNEL",
     "CLIENT",
@@ -563,6 +566,7 @@ __all__ = [
     "ROUTER",
     "SCATTER",
     "SERVER",
+    "STREAM",
     "SUB",
     "XPUB",
     "XSUB",

@@ -105,8 +105,7 @@ class DialerBase(StateMachine[DialerState]):
         """Stops dialling when what was accepted for it has left, or `linger` has passed."""
         session = self.session
         if session is not None and session.is_linked:
-            self.session = None
-            self.close()
+            self._release()
             session.leave()
         elif self._may_carry(session):
             self._leave()
@@ -115,10 +114,20 @@ class DialerBase(StateMachine[DialerState]):
 
     def drain(self) -> None:
         """Stops dialling; a connection goes on without it until the peer has sent the rest."""
-        session, self.session = self.session, None
-        self.close()
+        session = self.session
+        self._release()
         if session is not None:
             session.cease()
+
+    def stand_down(self) -> None:
+        """Stops dialling, for the user has closed the peer; the connection ends by itself."""
+        self._release()
+        self.engine.endpoints.dialer_over(self)
+
+    def _release(self) -> None:
+        """Stops dialling; the connection goes on without it."""
+        self.session = None
+        self.close()
 
     def _may_carry(self, session: Session | None) -> bool:
         """Whether something waits that only this dialer could deliver."""

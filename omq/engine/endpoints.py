@@ -18,7 +18,7 @@ from omq.engine.views import AddressedSocket
 from omq.errors import BindError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
-from omq.transport import StreamTransport, parse_endpoint, refusal, transport_of
+from omq.transport import TRANSPORTS, StreamTransport, Transport, parse_endpoint, refusal, transport_of
 from omq.types import ONE_CONNECTION, TRAITS
 from omq.zmtp.rehearsed import opening
 
@@ -85,13 +85,24 @@ class Endpoints:
     def _all(self) -> tuple[Any, ...]:
         return (*self.listeners.values(), *self._dialling(), *self.leaving)
 
+    def _options(self, call: str, text: str, transport: Transport[Any], given: Mapping[str, Any] | None) -> Options:
+        """Returns what holds for an endpoint; raises if its transport, or an option, does not fit the socket."""
+        socket_type = self._engine.socket_type
+        if not (transport.bare or TRAITS[socket_type].handshakes):
+            fitting = ", ".join(scheme for scheme, one in TRANSPORTS.items() if one.bare)
+            raise EndpointError(
+                f"{call}: {text!r} does not fit a {socket_type.value} socket, which does not speak ZMTP; "
+                f"its transports are {fitting}"
+            )
+        return self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
+
     # ------------------------------------------------------------------ bound
 
     def bind(self, text: str, given: Mapping[str, Any] | None = None) -> str:
         """Listens; gives the resolved endpoint. *given*: options for this endpoint alone."""
         endpoint = parse_endpoint(text, bind=True)
         transport = transport_of(endpoint)
-        options = self._engine.options.for_endpoint("bind", text, given or {}, transport.options)
+        options = self._options("bind", text, transport, given)
         self._refuse_descriptor_in_use(options.use_fd)
         listener: Listener | InprocListener
         try:
@@ -162,7 +173,7 @@ class Endpoints:
         """Parses the arguments of `connect`; on any thread."""
         endpoint = parse_endpoint(text, bind=False)
         transport = transport_of(endpoint)
-        options = self._engine.options.for_endpoint("connect", text, given or {}, transport.options)
+        options = self._options("connect", text, transport, given)
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
     def ask(self, route: ConnectRoute) -> bool:

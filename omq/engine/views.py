@@ -172,6 +172,9 @@ class Origin(Protocol):
         """Returns whether it is an endpoint of the socket, and has not ended."""
         ...
 
+    def stand_down(self) -> None:
+        """Stops dialling, for the user has closed the peer; the connection ends by itself."""
+
 
 # ---------------------------------------------------------------------- the socket
 

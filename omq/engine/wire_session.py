@@ -447,21 +447,19 @@ class WireSession(StateMachine[ConnectionState]):
             with self.engine.lock:
                 self._withdraw()
         self._tell_end()
-        self._insist(-1)
+        # That side was the only way to learn that it lives. `linger` may be for ever, and is how long the user waits
+        # for peers that can come or speak.
+        self._insist("the peer has ended its side", -1)
 
-    def _insist(self, before: int) -> None:
-        """Ends the connection if the peer, which has ended its side, has taken nothing since there were *before* bytes.
-
-        That side was the only way to hear that it lives. `linger` may be for ever, and says how long the user waits for
-        peers that can come or speak.
-        """
-        if self.state is not _LEAVING:
+    def _insist(self, why: str, before: int) -> None:
+        """Ends a connection that drains if the peer has taken nothing since there were *before* bytes for it."""
+        if self.state is _OVER or not self.engine.in_loop:
             return
         left = self.peer.untaken_bytes
-        if left == before:
-            self.end(TransportError(f"the peer has ended its side, and has taken nothing for {_SETTLING} s"))
+        if left and left == before:
+            self.end(TransportError(f"{why}, and has taken nothing for {_SETTLING} s"))
         else:
-            self.engine.loop.call_later(_SETTLING, self._insist, left)
+            self.engine.loop.call_later(_SETTLING, self._insist, why, left)
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
@@ -487,6 +485,24 @@ class WireSession(StateMachine[ConnectionState]):
             self._withdraw()
         if not self.peer.unsent_bytes:
             self._part(_GLANCE)  # at once: the user has disconnected, and wants nothing more of it
+
+    def dismiss(self) -> None:
+        """Ends the connection for good when what was accepted for it has left; on any thread.
+
+        The user has closed this one peer, and waits for nothing: `linger` does not count.
+        """
+        self.engine.post(self._leave_dismissed)
+
+    def _leave_dismissed(self) -> None:
+        if self.state is _OVER or not self.engine.in_loop:
+            return
+        if self._dialer is not None:
+            self._dialer.stand_down()
+        if self.state is _READY:
+            self.move(_LEAVING)
+            with self.engine.lock:
+                self._withdraw()
+            self._insist("the peer was closed", -1)
 
     def _withdraw(self) -> None:
         """Out of routing; what was accepted leaves."""

@@ -12,6 +12,7 @@ from omq.routing.pub_sub import Publisher, Subscriber
 from omq.routing.push_pull import Pull, Push
 from omq.routing.radio_dish import Dish, Radio
 from omq.routing.req_rep import Reply, Request
+from omq.routing.stream import Stream
 from omq.types import SocketType
 
 #: The pattern of each socket type that omq speaks.
@@ -27,6 +28,7 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.DEALER: Dealer,
     SocketType.ROUTER: Router,
     SocketType.PAIR: Pair,
+    SocketType.STREAM: Stream,
     # The types whose messages have one part; what else sets them apart is in the table of types.
     SocketType.SCATTER: Push,
     SocketType.GATHER: Pull,

@@ -109,10 +109,15 @@ class Pattern:
             self.send_queue.add(session.peer)  # where memory is short it raises, and the session takes no part
         self.sessions[session] = None
         options = self.options
-        if "connect" in options.router_notify:
+        notices = self.notices(options)
+        if "connect" in notices:
             self._report(session, [b""])
-        if "disconnect" in options.router_notify or options.disconnect_message or options.hiccup_message:
+        if "disconnect" in notices or options.disconnect_message or options.hiccup_message:
             self._watched.add(session)
+
+    def notices(self, options: Options) -> frozenset[str]:
+        """Returns which of `omq.options.PEER_NOTICES` the user gets an empty message about."""
+        return options.router_notify
 
     def departed(self, session: Session) -> None:
         """The connection of a peer has ended, and nothing more comes of it: the user learns of that, once."""
@@ -121,7 +126,7 @@ class Pattern:
         self._watched.discard(session)
         options = self.options
         found: list[bytes | tuple[bytes, ...]] = []
-        if "disconnect" in options.router_notify:
+        if "disconnect" in self.notices(options):
             found.append(b"")
         if options.disconnect_message is not None and session.accepted:
             found.append(_as_taken(options.disconnect_message))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Container
 
 from omq._core.queues.peer import Peer, RecvQueue
 from omq._core.queues.recv_queue import ConflatedRecvQueue, RouterRecvQueue
@@ -28,6 +29,23 @@ class Dealer(Pattern):
             session.peer.send_parts([b""])
 
 
+class FreshIdentities:
+    """Identities for peers that have none of their own: five bytes that begin with a zero (RFC 28)."""
+
+    def __init__(self) -> None:
+        # The number in the next one. It begins at random, as in libzmq: a late answer to a peer of an earlier socket is
+        # not to reach a stranger of this one.
+        self._serial = int.from_bytes(os.urandom(4), "big")
+
+    def next(self, taken: Container[bytes | int]) -> bytes:
+        """Returns an identity that is not *taken*."""
+        while True:
+            identity = b"\0" + self._serial.to_bytes(4, "big")
+            self._serial = (self._serial + 1) & 0xFFFFFFFF
+            if identity not in taken:
+                return identity
+
+
 class Router(Pattern):
     """Each peer has an identity: the first part of a message names its sender, or the peer that it is for."""
 
@@ -35,9 +53,7 @@ class Router(Pattern):
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue = RouterRecvQueue(readable)
         self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, options.router_mandatory)
-        # The number in the next name for a peer that has none. It begins at random, as in libzmq: a late answer to a
-        # peer of an earlier socket is not to reach a stranger of this one.
-        self._serial = int.from_bytes(os.urandom(4), "big")
+        self._identities = FreshIdentities()
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
         self._nobody = WaitQueue()
@@ -45,7 +61,7 @@ class Router(Pattern):
     def connected(self, session: Session) -> None:
         identity = b"" if self.options.router_rename else session.identity
         if not identity:
-            identity = self._free_identity()
+            identity = self._identities.next(self.send_queue.table)
         while (holder := self.send_queue.table.get(identity)) is not None:
             if not self.options.router_handover:
                 self._waiting.append(session)
@@ -64,14 +80,6 @@ class Router(Pattern):
         super().greet(session)
         if self.options.probe_router:
             session.peer.send_parts([b""])
-
-    def _free_identity(self) -> bytes:
-        """RFC 28: a peer without identity gets one that starts with a zero byte, and that no other peer has."""
-        while True:
-            identity = b"\0" + self._serial.to_bytes(4, "big")
-            self._serial = (self._serial + 1) & 0xFFFFFFFF
-            if identity not in self.send_queue.table:
-                return identity
 
     def disconnected(self, session: Session) -> None:
         if session in self._waiting:

@@ -126,10 +126,12 @@ class Transport(ABC, Generic[EndpointT]):
 
     Attributes:
         scheme: What stands before `://`.
+        bare: The bytes of one side come to the other as they are: a type that does not speak ZMTP can use it.
         options: Those that may be given for one endpoint of it, for somebody there has a use for them.
     """
 
     scheme: ClassVar[str]
+    bare: ClassVar[bool] = False
     options: ClassVar[frozenset[str]] = frozenset({"reconnect_interval", "reconnect_stop"})
 
     @abstractmethod

@@ -67,6 +67,7 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 
     scheme = "ipc"
     hands_over = True
+    bare = True
     families = frozenset({socket.AF_UNIX})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("accept_gids", "accept_pids", "accept_uids", "backlog", "recv_buffer", "send_buffer", "use_fd"),

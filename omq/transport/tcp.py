@@ -78,6 +78,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     """Streams between machines, or over the loopback."""
 
     scheme = "tcp"
+    bare = True
     families = frozenset({socket.AF_INET, socket.AF_INET6})
     options: ClassVar[frozenset[str]] = StreamTransport.options | {
         *("tcp_keepalive", "tcp_keepalive_count", "tcp_keepalive_idle", "tcp_keepalive_interval", "tcp_user_timeout"),

@@ -1,6 +1,8 @@
 """No handshake: for the socket type that speaks no ZMTP (STREAM)."""
 
+from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
+from omq._core.wire.raw import RawCodec
 from omq.types import SocketType
 from omq.zmtp.handshake import Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null
@@ -23,3 +25,12 @@ class NoHandshake(Handshake):
 
     def start(self) -> bytes:
         return b""
+
+    @property
+    def mechanism(self) -> str:
+        """The name of no mechanism: the peer cannot know that there is none."""
+        return ""
+
+    @property
+    def codec(self) -> Codec:
+        return RawCodec()

@@ -1,5 +1,7 @@
 # Send queues whose messages name their receiver.
 
+cimport cython
+
 from omq._core.queues.recv_queue cimport ReplyRecvQueue
 from omq._core.queues.peer cimport SendQueue, Peer
 
@@ -8,7 +10,13 @@ cdef class RoutedSendQueue(SendQueue):
     cdef readonly dict table         # identity, or number where a peer has one, to Peer
     cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
     cdef dict _roomy                 # keys: the peers that have not been found full since they last reported room
+    cdef Peer _find(self, object route)
     cdef bint _full(self, Peer peer) except -1
+
+
+@cython.final
+cdef class StreamSendQueue(RoutedSendQueue):
+    cdef object _close_peer          # called with the session of a peer that the user closes
 
 
 cdef class ReplySendQueue(SendQueue):

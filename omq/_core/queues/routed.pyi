@@ -1,5 +1,8 @@
 """Send queues whose messages name their receiver."""
 
+from collections.abc import Callable
+from typing import Any
+
 from omq._core.queues.peer import Peer, SendQueue
 from omq._core.queues.recv_queue import ReplyRecvQueue
 from omq._core.queues.wait_queue import WaitQueue
@@ -19,6 +22,17 @@ class RoutedSendQueue(SendQueue):
         """Peers by identity, or by number where they have one."""
 
     def set_mandatory(self, mandatory: bool) -> None: ...
+
+class StreamSendQueue(RoutedSendQueue):
+    """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM).
+
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        close_peer: Called with the session of a peer that the user closes; its name is free already.
+    """
+
+    def __init__(self, wait_queue: WaitQueue, hwm: int, close_peer: Callable[[Any], None]) -> None: ...
 
 class ReplySendQueue(SendQueue):
     """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""

@@ -1,5 +1,6 @@
 """Send queues whose messages name their receiver: by the part before them, or by the request that they answer."""
 
+cimport cython
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
@@ -89,12 +90,17 @@ cdef class RoutedSendQueue(SendQueue):
             raise StateError("a ROUTER socket sends at least two parts: the peer's identity and the message")
         return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, count - 1)
 
-    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
+    cdef Peer _find(self, object route):
+        """Returns the peer of a name; None, or an error where it is `mandatory_`: no peer has it."""
         cdef Peer peer = self.table.get(route)
+        if peer is None and self.mandatory_:
+            what = "identity" if type(route) is bytes else "routing id"
+            raise UnroutableError(f"no connected peer has the {what} {route!r}")
+        return peer
+
+    cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer = self._find(route)
         if peer is None:
-            if self.mandatory_:
-                what = "identity" if type(route) is bytes else "routing id"
-                raise UnroutableError(f"no connected peer has the {what} {route!r}")
             return 1  # RFC 28: an unroutable message is dropped, or reported
         if self._full(peer):
             if self.mandatory_:
@@ -103,6 +109,32 @@ cdef class RoutedSendQueue(SendQueue):
             peer.dropped += 1
             return 1
         peer.send(parts, count)
+        return 1
+
+
+@cython.final
+cdef class StreamSendQueue(RoutedSendQueue):
+    """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM)."""
+
+    def __init__(self, WaitQueue wait_queue, hwm, close_peer):
+        RoutedSendQueue.__init__(self, wait_queue, hwm, True)
+        self._close_peer = close_peer
+
+    def close(self):
+        self._close_peer = None
+        RoutedSendQueue.close(self)
+
+    cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
+        cdef Peer peer
+        if count != 2:
+            raise StateError(
+                f"a STREAM socket sends two parts, the peer's id and bytes for it, and this message has {count}")
+        if parts[1].size:
+            return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, 1)
+        peer = self._find(part_bytes(parts))
+        # It stays attached: what it has accepted leaves, and counts until then.
+        self.detach(peer)
+        self._close_peer(peer.session)
         return 1
 
 

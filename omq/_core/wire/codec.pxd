@@ -38,6 +38,8 @@ cdef class Codec:
     cdef readonly Py_ssize_t growth    # octets by which a slab's bytes may grow in `decode`: half a block at most
     cdef readonly bint borrows         # a large payload leaves as it is, behind the octets that `head` writes
     cdef readonly Py_ssize_t sight     # octets behind a frame's header that `flags_of` needs: 67 at most
+    cdef readonly Py_ssize_t lead      # octets left free in front of those of each read: not where it is `watchable`
+    cdef readonly Py_ssize_t portion   # octets of one read at most; 0: as many as there is room for
     cdef readonly bint watchable       # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil

@@ -5,6 +5,8 @@ class Codec:
         overhead: Octets around a payload that encoding may write to.
         growth: Octets by which a slab's frames may grow when they are decoded, all together.
         borrows: A large payload leaves as it is.
+        lead: Octets left free in front of those of each read, where decoding writes a frame's header.
+        portion: Octets of one read at most; 0 for as many as there is room for.
         watchable: A thread that never takes the GIL may look at arrived frames, and answer.
     """
 
@@ -14,5 +16,9 @@ class Codec:
     def growth(self) -> int: ...
     @property
     def borrows(self) -> bool: ...
+    @property
+    def lead(self) -> int: ...
+    @property
+    def portion(self) -> int: ...
     @property
     def watchable(self) -> bool: ...

@@ -64,6 +64,8 @@ cdef class FrameReader:
     cdef Pool _pool
     cdef Codec codec                 # decodes arriving bytes; None: they are plain frames
     cdef Py_ssize_t _limit           # bytes that a slab is filled with at most; there is room behind for their growth
+    cdef Py_ssize_t _lead            # bytes left free in front of those of each read, for the codec
+    cdef Py_ssize_t _portion         # bytes of one read into a slab at most
     cdef Node *_head                 # first unread; owned
     cdef Node *_tail                 # the node where bytes arrive
     cdef Py_ssize_t _scan            # offset in the tail slab of the first byte not yet looked at

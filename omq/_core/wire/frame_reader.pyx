@@ -57,7 +57,7 @@ cdef inline Node *slab(char *block) noexcept nogil:
 cdef class FrameReader:
     def __cinit__(self, Pool pool not None, max_size=None, max_parts=None, long long ceiling=MESSAGE_CEILING):
         self._pool = pool
-        self._limit = BLOCK_SIZE
+        self._limit = self._portion = BLOCK_SIZE
         self.max_size = NO_LIMIT if max_size is None else max_size
         self.max_parts = PARTS_CEILING if max_parts is None else max_parts
         self._left = <uint64_t>self.max_size
@@ -67,7 +67,11 @@ cdef class FrameReader:
     cdef void decode_with(self, Codec codec) noexcept:
         """Decodes all arriving bytes with *codec*; None: they are plain frames. Call before anything arrives."""
         self.codec = codec
-        self._limit = BLOCK_SIZE if codec is None else BLOCK_SIZE - codec.growth
+        self._limit = self._portion = BLOCK_SIZE
+        if codec is not None:
+            self._limit -= codec.growth
+            self._lead = codec.lead
+            self._portion = codec.portion or BLOCK_SIZE
 
     def __dealloc__(self):
         self.clear()
@@ -171,7 +175,7 @@ cdef class FrameReader:
 
     cdef Py_ssize_t fill(self, int fd) noexcept nogil:
         """Reads once from *fd*: the number of bytes (above 0), or FILL_*."""
-        cdef Py_ssize_t got, rest
+        cdef Py_ssize_t got, rest, at
         cdef Node *node
         cdef iovec iov[2]
         cdef msghdr message
@@ -179,12 +183,13 @@ cdef class FrameReader:
             if not self._make_room():
                 return FILL_NO_MEMORY
             node = self._tail
-            self.asked = self._limit - node.end
-            got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
+            at = node.end + self._lead
+            self.asked = min(self._limit - at, self._portion)
+            got = recv(fd, node.data + at, self.asked, MSG_DONTWAIT)
             while got < 0 and errno == EINTR:
-                got = recv(fd, node.data + node.end, self.asked, MSG_DONTWAIT)
+                got = recv(fd, node.data + at, self.asked, MSG_DONTWAIT)
             if got > 0:
-                node.end += got
+                node.end = at + got
                 return got
             if got < 0:
                 self.error = errno

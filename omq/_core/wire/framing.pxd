@@ -56,6 +56,12 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
         p[0] = <unsigned char>flags
         p[1] = <unsigned char>size
         return SHORT_HEADER
+    write_long_header(p, flags, size)
+    return LONG_HEADER
+
+
+cdef inline void write_long_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
+    """Writes the header with a size of eight octets, for a body of any size."""
     p[0] = <unsigned char>(flags | FLAG_LONG)
     p[1] = <unsigned char>(<uint64_t>size >> 56)
     p[2] = <unsigned char>(<uint64_t>size >> 48)
@@ -65,7 +71,6 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
     p[6] = <unsigned char>(<uint64_t>size >> 16)
     p[7] = <unsigned char>(<uint64_t>size >> 8)
     p[8] = <unsigned char>size
-    return LONG_HEADER
 
 
 # A subscription as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The

@@ -1,6 +1,6 @@
 """What a new socket type is made of: a pattern, a row in the table of types, and a line in each twin.
 
-The types that are made here stand where SERVER, CLIENT, RADIO, DISH and STREAM will: their rows are there, and their
+The types that are made here stand where SERVER, CLIENT, RADIO and DISH will: their rows are there, and their
 patterns are put together from queues that others use.
 """
 
@@ -85,7 +85,7 @@ class Grouping(Numbering):
 @pytest.fixture(autouse=True)
 def _new_types(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[SocketType, Any] = {T.SERVER: Numbering, T.RADIO: Grouping, T.CLIENT: Simple, T.DISH: Simple}
-    for kind, pattern in {**made, T.STREAM: Simple}.items():
+    for kind, pattern in made.items():
         monkeypatch.setitem(PATTERNS, kind, pattern)
         for twin in (omq.socket, omq.asyncio):
             base = twin.RoutedSocket if kind in (T.SERVER, T.RADIO) else twin.Socket
@@ -259,19 +259,6 @@ def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
         events.append(twin.wait(lambda: monitor.recv(timeout=BOUND)))
     assert why in str(events[-1].reason)
     assert server.recv(timeout=BOUND) == b"before"
-
-
-def test_a_type_without_a_handshake_says_nothing_before_its_messages(twin):
-    stream = twin("STREAM", bind="tcp://127.0.0.1:*")
-    with Stranger(stream.endpoints[0]) as peer:
-        hello = rawpeer.command(b"NUDGE", b"softly") + rawpeer.command(b"NOVEL", b"which nobody understands")
-        assert peer.read(len(hello)) == hello
-        peer.send(rawpeer.frame(b"to it"))
-        assert stream.recv(timeout=BOUND) == b"to it"
-        stream.send(b"from it", timeout=BOUND)
-        assert peer.read(9) == rawpeer.frame(b"from it")
-        assert [one.mechanism for one in stream.peers] == [""]
-    until(lambda: not stream.peers)
 
 
 @pytest.mark.parametrize("kind", ["PUSH", "PUB", "PAIR", "DEALER", "ROUTER", "REQ", "REP", "XPUB", "XSUB"])

@@ -445,7 +445,7 @@ def test_a_peer_takes_a_name_that_the_router_made_up_over():
 
 def test_a_router_makes_up_no_name_that_a_peer_has():
     router = make(T.ROUTER)
-    router._serial = 7
+    router._identities._serial = 7
     chosen = join(router, b"\0" + (7).to_bytes(4, "big"))
     assert join(router).peer.identity == b"\0" + (8).to_bytes(4, "big")
     assert next(iter(router.sessions)) is chosen
@@ -453,7 +453,7 @@ def test_a_router_makes_up_no_name_that_a_peer_has():
 
 def test_a_router_names_each_peer_once_also_beyond_the_last_number():
     router = make(T.ROUTER)
-    router._serial = 2**32 - 1
+    router._identities._serial = 2**32 - 1
     assert names_of(router, 3) == [b"\0\xff\xff\xff\xff", b"\0\0\0\0\0", b"\0\0\0\0\1"]
-    router._serial = 2**32 - 1
+    router._identities._serial = 2**32 - 1
     assert names_of(router, 2) == [b"\0\0\0\0\2", b"\0\0\0\0\3"], "the others are taken"

@@ -1,0 +1,10 @@
+# The traffic of a connection whose peer knows no ZMTP.
+
+cimport cython
+
+from omq._core.wire.codec cimport Codec
+
+
+@cython.final
+cdef class RawCodec(Codec):
+    pass
