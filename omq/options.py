@@ -566,10 +566,10 @@ class Options:
                 a value does not fit.
         """
         for name, value in given.items():
-            _refuse_unfitting(socket_type, name, value)
-            calls = _SPECS[name]["endpoint"]
+            calls = _spec(name)["endpoint"]
             if not calls:
                 raise OptionError(f"option {name!r} is the whole socket's: it cannot be given for one endpoint")
+            _refuse_unfitting(socket_type, name, value)
             if call not in calls:
                 raise OptionError(f"option {name!r} is for {next(iter(calls))}, not for {call}")
             if name not in heeded:

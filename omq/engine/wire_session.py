@@ -486,12 +486,10 @@ class WireSession(StateMachine[ConnectionState]):
         if not self.peer.unsent_bytes:
             self._part(_GLANCE)  # at once: the user has disconnected, and wants nothing more of it
 
-    def dismiss(self) -> None:
-        """Ends the connection for good when what was accepted for it has left; on any thread.
-
-        The user has closed this one peer, and waits for nothing: `linger` does not count.
-        """
-        self.engine.post(self._leave_dismissed)
+    def on_dismissed(self, _: None = None) -> None:
+        """The user has closed this one peer: it ends for good when what was accepted has left, whatever `linger` is."""
+        if self.state is not _OVER and self.engine.in_loop:
+            self.engine.loop.call_soon(self._leave_dismissed)
 
     def _leave_dismissed(self) -> None:
         if self.state is _OVER or not self.engine.in_loop:

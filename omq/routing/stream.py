@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from omq._core.queues.recv_queue import RouterRecvQueue
 from omq._core.queues.routed import StreamSendQueue
 from omq._core.queues.wait_queue import WaitQueue
@@ -13,17 +11,13 @@ from omq.routing.dealer_router import FreshIdentities
 from omq.types import SocketType
 
 
-class _Connection(Session, Protocol):
-    def dismiss(self) -> None: ...
-
-
 class Stream(Pattern):
     """Each connection has an id: the first part of a message names the sender of the bytes, or their receiver."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue = RouterRecvQueue(readable)
-        self.send_queue: StreamSendQueue = StreamSendQueue(writable, options.send_hwm, self._close_peer)
+        self.send_queue: StreamSendQueue = StreamSendQueue(writable, options.send_hwm)
         self._identities = FreshIdentities()
 
     def connected(self, session: Session) -> None:
@@ -33,7 +27,7 @@ class Stream(Pattern):
     def notices(self, options: Options) -> frozenset[str]:
         return frozenset(PEER_NOTICES if options.stream_notify else ())
 
-    def _close_peer(self, session: _Connection) -> None:
-        """Ends a connection that the user has closed: as in libzmq that is no news, and no message says it."""
-        self._watched.discard(session)
-        session.dismiss()
+    def departed(self, session: Session) -> None:
+        if session.peer.dismissed:
+            self._watched.discard(session)  # as in libzmq: the end of a peer that the user has closed is no news
+        super().departed(session)

@@ -13,7 +13,8 @@ class Connection(Receiver):
 
     Args:
         session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`; also, with
-            `None`, `on_restrained`, after which it must call `look_again` in a moment, and `on_drained`, see `retire`.
+            `None`, `on_restrained`, after which it must call `look_again` in a moment, `on_drained`, see `retire`, and
+            `on_dismissed`, after which it must retire the connection.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.

@@ -2,8 +2,8 @@
 
 The engine owns handshake and lifecycle and hears of the connection through the session: `on_command(body)`,
 `on_message(parts)` (where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the
-thread that drives the descriptor; also `on_restrained` (see `control`), `on_drained` (see `retire`), and `on_settling`
-where the peer has ended its side of the stream and a batch is still to leave.
+thread that drives the descriptor; also `on_restrained` (see `control`), `on_drained` (see `retire`), `on_settling` where
+the peer has ended its side of the stream and a batch is still to leave, and `on_dismissed` where the user has closed it.
 """
 
 cimport cython
@@ -86,8 +86,8 @@ cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained`, `on_drained` and
-            `on_settling`.
+        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained`, `on_drained`,
+            `on_settling` and `on_dismissed`.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.

@@ -447,6 +447,10 @@ cdef class Receiver(Peer):
             self._hand_over()
         return self._poller.call_back(self.session.on_lost, error)
 
+    cdef int dismiss(self) except -1:
+        self.dismissed = True
+        return self._poller.call_back(self.session.on_dismissed, None)
+
     cdef int complain(self, object error) except -1:
         return self._poller.complain(error)
 

@@ -30,6 +30,7 @@ cdef class Peer:
     cdef SendQueue send_queue        # the queue that writes to it
     cdef SendQueue home              # takes back what does not leave, also after the peer has left routing; None: nobody does
     cdef readonly bint lost          # the connection is over; what has arrived can be taken
+    cdef readonly bint dismissed     # the user has closed it: it ends when it has what was accepted
     cdef bint queued                 # it stands in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
     cdef object box                  # what it has said to an XPUB and nobody has taken; None: nothing yet
@@ -49,6 +50,7 @@ cdef class Peer:
     cdef bint has_ahead(self) noexcept
     cdef int complain(self, object error) except -1
     cdef int fail(self, object error) except -1
+    cdef int dismiss(self) except -1
     # receiving
     cdef Py_ssize_t ready(self) noexcept
     cdef bint head_more(self) noexcept

@@ -31,6 +31,10 @@ class Peer:
     bytes_out: int
     dropped: int
     @property
+    def dismissed(self) -> bool:
+        """Returns whether the user has closed it, and no other peer."""
+
+    @property
     def is_writable(self) -> bool: ...
     @property
     def has_messages(self) -> bool: ...

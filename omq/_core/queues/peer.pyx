@@ -101,6 +101,10 @@ cdef class Peer:
         """Ends the peer after an error that the running call did not cause."""
         raise AssertionError("whoever derives from this ends it")
 
+    cdef int dismiss(self) except -1:
+        """Ends the peer, which the user has closed, when it has what was accepted for it."""
+        raise AssertionError("not a peer that the user can close")
+
     cdef bint only_reads(self) noexcept:
         """Whether an event can mean only that there is something to read."""
         return False

@@ -16,7 +16,7 @@ cdef class RoutedSendQueue(SendQueue):
 
 @cython.final
 cdef class StreamSendQueue(RoutedSendQueue):
-    cdef object _close_peer          # called with the session of a peer that the user closes
+    pass
 
 
 cdef class ReplySendQueue(SendQueue):

@@ -1,8 +1,5 @@
 """Send queues whose messages name their receiver."""
 
-from collections.abc import Callable
-from typing import Any
-
 from omq._core.queues.peer import Peer, SendQueue
 from omq._core.queues.recv_queue import ReplyRecvQueue
 from omq._core.queues.wait_queue import WaitQueue
@@ -29,10 +26,9 @@ class StreamSendQueue(RoutedSendQueue):
     Args:
         wait_queue: Where sending calls wait.
         hwm: Messages that may wait for one peer; 0 for no bound.
-        close_peer: Called with the session of a peer that the user closes; its name is free already.
     """
 
-    def __init__(self, wait_queue: WaitQueue, hwm: int, close_peer: Callable[[Any], None]) -> None: ...
+    def __init__(self, wait_queue: WaitQueue, hwm: int) -> None: ...
 
 class ReplySendQueue(SendQueue):
     """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""

@@ -116,13 +116,8 @@ cdef class RoutedSendQueue(SendQueue):
 cdef class StreamSendQueue(RoutedSendQueue):
     """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM)."""
 
-    def __init__(self, WaitQueue wait_queue, hwm, close_peer):
+    def __init__(self, WaitQueue wait_queue, hwm):
         RoutedSendQueue.__init__(self, wait_queue, hwm, True)
-        self._close_peer = close_peer
-
-    def close(self):
-        self._close_peer = None
-        RoutedSendQueue.close(self)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         cdef Peer peer
@@ -132,9 +127,9 @@ cdef class StreamSendQueue(RoutedSendQueue):
         if parts[1].size:
             return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, 1)
         peer = self._find(part_bytes(parts))
+        peer.dismiss()
         # It stays attached: what it has accepted leaves, and counts until then.
         self.detach(peer)
-        self._close_peer(peer.session)
         return 1
 
 
