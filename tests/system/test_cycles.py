@@ -297,6 +297,39 @@ def a_peer_that_resets_the_connection(context: omq.Context) -> None:
 
 
 @blocking
+def peers_that_know_no_protocol(context: omq.Context) -> None:
+    with omq.STREAM(context, bind="tcp://127.0.0.1:*") as server:
+        for end in (part, reset, hang_up, None):
+            peer = raw(server.endpoints[0], b"hello")
+            who, _ = server.recv_multipart(timeout=BOUND)
+            assert server.recv_multipart(timeout=BOUND) == [who, b"hello"]
+            server.send_multipart([who, b"hello"])
+            if end is None:
+                server.send_multipart([who, b""])
+                assert peer.recv(10) == b"hello"
+                assert peer.recv(10) == b""
+                peer.close()
+            else:
+                peer.recv(10)
+                end(peer)
+                assert server.recv_multipart(timeout=BOUND) == [who, b""]
+            alone(server)
+
+
+@blocking
+def a_peer_that_is_dialled_and_closed(context: omq.Context) -> None:
+    with omq.STREAM(context, bind="tcp://127.0.0.1:*") as server, omq.STREAM(context) as client:
+        for _ in range(3):
+            client.connect(server.endpoints[0])
+            who, _ = client.recv_multipart(timeout=BOUND)
+            client.send_multipart([who, b"hello"])
+            client.send_multipart([who, b""])
+            assert [server.recv_multipart(timeout=BOUND)[1] for _ in range(3)] == [b"", b"hello", b""]
+            alone(client)
+            alone(server)
+
+
+@blocking
 def a_peer_that_breaks_the_protocol(context: omq.Context) -> None:
     with omq.ROUTER(context, bind="tcp://127.0.0.1:*", max_message_size=10) as server:
         served(server, GREETING, ready(b"DEALER"), b"\0\5hello", b"\xff\xff")
@@ -886,6 +919,24 @@ async def peers_that_end(context: omq.Context) -> None:
         await called(server, GREETING, ready(b"DEALER"), b"\0\5hello", b"\0\xff", bytes(255))
         await called(server, GREETING, ready(b"DEALER"), b"\0\5hello", b"\4\x0a\5ERROR\3no!")
         await called(server, GREETING, ready(b"DEALER"), b"\4\3\4PIN")
+
+
+@awaited
+async def peers_that_know_no_protocol_and_are_closed(context: omq.Context) -> None:
+    async with aomq.STREAM(context, bind="tcp://127.0.0.1:*") as server, aomq.STREAM(context) as client:
+        for closes, other in ((server, client), (client, server), (server, client)):
+            client.connect(server.endpoints[0])
+            names = {one: (await one.recv_multipart(timeout=BOUND))[0] for one in (server, client)}
+            await closes.send_multipart([names[closes], b"hello"])
+            await closes.send_multipart([names[closes], b""])
+            assert [(await other.recv_multipart(timeout=BOUND))[1] for _ in range(2)] == [b"hello", b""]
+            if client.endpoints or other is client:
+                client.disconnect(server.endpoints[0])
+            await empty(client)
+            await empty(server)
+            for one in (client, server):
+                while await one.poll(0):
+                    await one.recv_multipart()
 
 
 @awaited

@@ -108,6 +108,28 @@ def test_identities_pass_and_many_clients_get_their_own_answers(make, proxied):
         assert client.recv(timeout=BOUND) == b"to client %d" % n
 
 
+def test_bytes_of_plain_tcp_and_answers_pass(make, proxied):
+    proxy = proxied(omq.STREAM, omq.DEALER)
+    worker = make(omq.DEALER, connect=proxy.back_end)
+    host, port = proxy.front_end.removeprefix("tcp://").split(":")
+    with socket.create_connection((host, int(port)), timeout=BOUND) as plain:
+        identity, nothing = worker.recv_multipart(timeout=BOUND)
+        assert nothing == b""
+        plain.sendall(b"question" * 10_000)
+        heard = b""
+        while len(heard) < 80_000:
+            heard += worker.recv_multipart(timeout=BOUND)[1]
+        assert heard == b"question" * 10_000
+        worker.send(b"no id")
+        worker.send_multipart([b"nobody", b"lost"])
+        worker.send_multipart([identity, b"answer" * 10_000])
+        worker.send_multipart([identity, b""])
+        answer = b""
+        while more := plain.recv(65536):
+            answer += more
+        assert answer == b"answer" * 10_000
+
+
 def test_what_names_no_client_is_dropped_and_the_rest_goes_on(make, proxied):
     proxy = proxied(make(omq.ROUTER, bind=TCP, router_mandatory=True), omq.DEALER)
     worker = make(omq.DEALER, connect=proxy.back_end)
