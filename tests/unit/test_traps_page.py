@@ -21,6 +21,14 @@ def rows(page):
     return [row for row in found if row[1] not in ("Test", "---")]
 
 
+def statements():
+    """What the page of the RFCs has: a statement, its tests, and what libzmq does."""
+    page = TESTS.parent / "docs" / "reference" / "conformance.md"
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    found = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]
+    return [row for row in found if row[1] not in ("Test", "---")]
+
+
 @cache
 def functions(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))
@@ -32,6 +40,15 @@ def test_every_trap_has_a_test_that_is_there(trap):
     assert len(trap) == 2
     named = NAMED.findall(trap[1])
     assert named or trap[1].startswith("not applicable"), "a trap without a test or a reason"
+    for path, name in named:
+        assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
+
+
+@pytest.mark.parametrize("statement", statements(), ids=lambda row: row[0][:40])
+def test_every_statement_of_an_rfc_has_a_test_that_is_there(statement):
+    assert len(statement) == 3
+    named = NAMED.findall(statement[1])
+    assert named, "a statement without a test"
     for path, name in named:
         assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
 
