@@ -634,9 +634,12 @@ def _spec(name: str) -> Any:
 
 
 def _refuse_unfitting(socket_type: SocketType, name: str, value: Any) -> None:
-    """Raises if there is no such option, or the type has no use for it."""
+    """Raises if there is no such option, or the type has no use for it, or for the value."""
     spec = _spec(name)
     if socket_type in spec["types"]:
+        several = spec["check"] is _message and len(_checked(name, spec, value) or ()) > 1
+        if several and TRAITS[socket_type].single_part:
+            raise OptionError(f"option {name}={value!r}: messages of a {socket_type.value} socket have one part")
         return
     if spec["types"] is _ZMTP:
         raise OptionError(

@@ -149,8 +149,14 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "CLIENT",
         single_part=True,
         route=Route.ROUTING_ID,
+        options="disconnect_message hello_message",
     ),
-    _T.CLIENT: _traits("Sends to its servers in turn and takes from all in turn (RFC 41).", "SERVER", single_part=True),
+    _T.CLIENT: _traits(
+        "Sends to its servers in turn and takes from all in turn (RFC 41).",
+        "SERVER",
+        single_part=True,
+        options="hello_message hiccup_message",
+    ),
     _T.RADIO: _traits(
         "Gives each message to every peer that has joined its group (RFC 48).",
         "DISH",
@@ -173,6 +179,7 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "PEER",
         single_part=True,
         route=Route.ROUTING_ID,
+        options="disconnect_message hello_message hiccup_message",
     ),
     _T.CHANNEL: _traits("Talks to exactly one peer (RFC 52).", "CHANNEL", one_peer=True, single_part=True),
 }

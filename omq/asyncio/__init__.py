@@ -548,6 +548,35 @@ class DISH(Socket, kind=SocketType.DISH): ...
 class STREAM(Socket, kind=SocketType.STREAM): ...
 
 
+class PEER(RoutedSocket, kind=SocketType.PEER):
+    async def connect_peer(self, endpoint: str, *, timeout: float | None = None, **options: Any) -> int:
+        """Dials an endpoint, and waits until the peer there has finished the handshake (`zmq_connect_peer(3)`).
+
+        The number holds for this connection: after it, the peer's next one has another. Where the call raises, the
+        endpoint is not connected.
+
+        Args:
+            endpoint: Where.
+            timeout: Seconds; `None` for ever, in which the socket dials again and again.
+            **options: See `connect`.
+
+        Returns:
+            The routing id of the peer, for `send`.
+
+        Raises:
+            Timeout: There is no peer in time; the text has the last failure.
+            ConnectError: The socket dials no more: `reconnect_interval` or `reconnect_stop` forbids it, or
+                `disconnect` was called meanwhile.
+            EndpointError: The endpoint cannot be understood.
+            OptionError: As `connect`.
+            ClosedError: The socket is closed, or was closed meanwhile.
+        """
+        timeout = patience(timeout)
+        self._begin()
+        found = await self._engine.endpoints.connect_peer(endpoint, options, timeout)
+        return self._peer_id(found, endpoint, timeout)
+
+
 __all__ = [
     "CHANNEL",
     "CLIENT",
@@ -555,6 +584,7 @@ __all__ = [
     "DISH",
     "GATHER",
     "PAIR",
+    "PEER",
     "POLL_IN",
     "POLL_OUT",
     "PUB",

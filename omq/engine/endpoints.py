@@ -15,7 +15,7 @@ from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import AddressedSocket
-from omq.errors import BindError, EndpointError, LocalProtocolError, OptionError
+from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import TRANSPORTS, StreamTransport, Transport, parse_endpoint, refusal, transport_of
@@ -169,6 +169,43 @@ class Endpoints:
             self._dial(route)
         return route.name
 
+    async def connect_peer(self, text: str, given: Mapping[str, Any], timeout: float | None) -> int | None:
+        """Dials, and waits for the handshake; gives the peer's routing id, or `None` if there is no peer in time.
+
+        Without a peer the endpoint is connected no longer.
+
+        Raises:
+            ConnectError: The dialer has ended.
+        """
+        route = self.route(text, given)
+        dialer = self._dial(route)
+
+        def settled() -> bool:
+            session = dialer.session
+            return dialer.state is DialerState.CLOSED or (session is not None and session.is_linked)
+
+        number: int | None = None
+        try:
+            # No other step of the loop comes between the look and the reading.
+            if await self._engine.wait_until(settled, timeout) and dialer.state is not DialerState.CLOSED:
+                assert dialer.session is not None
+                number = dialer.session.peer.routing_id
+            elif dialer.state is DialerState.CLOSED and not self._engine.closing:
+                raise ConnectError(f"connect_peer: {route.name!r} has no peer, and is dialled no more")
+        finally:
+            if number is None:
+                self._withdraw(route.name, dialer)
+        return number
+
+    def _withdraw(self, name: str, dialer: Dialer | InprocDialer) -> None:
+        """Ends a dialer that has brought no peer; others of its endpoint stay."""
+        dialers = self.dialers.get(name, [])
+        if dialer in dialers:
+            dialers.remove(dialer)
+            if not dialers:
+                del self.dialers[name]
+            dialer.close()
+
     def route(self, text: str, given: Mapping[str, Any] | None = None) -> ConnectRoute:
         """Parses the arguments of `connect`; on any thread."""
         endpoint = parse_endpoint(text, bind=False)
@@ -228,7 +265,7 @@ class Endpoints:
             elif head_start is not None:
                 head_start.close()
 
-    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> None:
+    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> Dialer | InprocDialer:
         dialer: Dialer | InprocDialer
         if isinstance(route.transport, StreamTransport):
             fd = route.options.use_fd
@@ -245,6 +282,7 @@ class Endpoints:
                 dialer.start(head_start)
             else:
                 dialer.start()
+        return dialer
 
     def _refuse_descriptor_in_use(self, fd: int | None) -> None:
         """Raises if a descriptor that the program gives is one of the socket's already."""

@@ -405,6 +405,15 @@ class AddressedSocket(JoiningSocket, Protocol):
 
     has_loop: bool
 
+    @property
+    def closing(self) -> bool:
+        """Whether `close` or `stop` has been called."""
+        ...
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
+        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
+        ...
+
     def drain(self) -> None:
         """Has every peer send nothing more."""
 

@@ -37,6 +37,7 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.SERVER: Server,
     SocketType.RADIO: Radio,
     SocketType.DISH: Dish,
+    SocketType.PEER: Server,
 }
 
 __all__ = ["PATTERNS", "Pattern", "Session"]

@@ -162,9 +162,9 @@ FITS = {
     "router_handover": "ROUTER",
     "probe_router": "REQ DEALER ROUTER",
     "router_notify": "ROUTER",
-    "hello_message": "DEALER ROUTER",
-    "disconnect_message": "ROUTER",
-    "hiccup_message": "DEALER",
+    "hello_message": "DEALER ROUTER SERVER CLIENT PEER",
+    "disconnect_message": "ROUTER SERVER PEER",
+    "hiccup_message": "DEALER CLIENT PEER",
     "req_relaxed": "REQ",
     "req_correlate": "REQ",
     "xpub_verbose": "XPUB",
@@ -272,6 +272,14 @@ def test_heartbeat_ttl_is_rounded_down_to_tenths_and_bounded() -> None:
 def test_a_message_is_bytes_or_its_parts() -> None:
     assert parse("DEALER", hello_message=b"hi").hello_message == (b"hi",)
     assert parse("DEALER", hello_message=[b"h", b"i"]).hello_message == (b"h", b"i")
+
+
+@pytest.mark.parametrize("kind", ["SERVER", "CLIENT", "PEER"])
+def test_a_message_of_a_type_of_one_part_has_one(kind: str) -> None:
+    assert parse(kind, hello_message=[b"hi"]).hello_message == (b"hi",)
+    wanted = rf"option hello_message=\[b'h', b'i'\]: messages of a {kind} socket have one part"
+    with pytest.raises(OptionError, match=wanted):
+        parse(kind, hello_message=[b"h", b"i"])
 
 
 def test_metadata_takes_text_and_bytes() -> None:
