@@ -16,6 +16,7 @@ cdef class Notice(ObjectPeer):
     def __init__(self, session, Peer peer not None, messages):
         self.session = session
         self.identity = peer.identity
+        self.routing_id = peer.routing_id
         # As a lost peer of the same place: whoever comes next from there does not overtake it.
         self.origin = peer.origin
         self.lost = True
