@@ -58,6 +58,19 @@ def test_the_page_is_not_empty(page):
     assert len(rows(page)) > 30
 
 
+def test_the_reference_of_conformance_names_tests_that_are_there():
+    """Each row of a statement names one at least."""
+    page = TESTS.parent / "docs" / "reference" / "conformance.md"
+    lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
+    statements = [line for line in lines if not line.startswith(("| Statement |", "| --- |"))]
+    assert len(statements) > 50
+    for line in statements:
+        named = NAMED.findall(line)
+        assert named, f"no test in {line}"
+        for path, name in named:
+            assert name in {function.name for function in functions(TESTS / path)}, f"{path} has no {name}"
+
+
 def asserts(function, helpers):
     """Whether something in a test can fail: an assertion, an expected error, a bounded wait, or a helper with one."""
     for node in ast.walk(function):

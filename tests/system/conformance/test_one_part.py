@@ -23,6 +23,8 @@ RECEIVERS = [
     ("CHANNEL", "CHANNEL"),
     ("PEER", "PEER"),
 ]
+FAIR = [pair for pair in PAIRS if pair[1] != "CHANNEL"]
+TURNS = [("CLIENT", "SERVER"), ("SCATTER", "GATHER")]
 SENDERS = sorted({kind for kind, _ in PAIRS})
 ids = "-".join
 
@@ -287,6 +289,55 @@ def test_close_delivers_what_was_accepted(twin, sender, receiver, endpoint):
         one.send(b"%d" % number, **route, timeout=BOUND)
     one.close()
     assert drain(other, 2000) == [b"%d" % number for number in range(2000)]
+
+
+@pytest.mark.parametrize(("sender", "receiver"), [pair for pair in PAIRS if pair[1] != "CHANNEL"], ids="-".join)
+def test_a_busy_peer_does_not_keep_another_one_waiting(twin, sender, receiver, endpoint):
+    """Fair queuing: a turn is 256 messages at most."""
+    bound = twin(receiver, bind=endpoint)
+    busy, quiet = twin(sender), twin(sender)
+    routes = []
+    for one in (busy, quiet):
+        if sender == "PEER":
+            routes.append({"routing_id": one.connect_peer(bound.endpoints[0], timeout=BOUND)})
+            continue
+        one.connect(bound.endpoints[0])
+        one.wait_connected(timeout=BOUND)
+        routes.append({})
+    if sender == "SERVER":
+        bound.wait_connected(2, timeout=BOUND)
+        for _ in routes:
+            bound.send(b"here I am", timeout=BOUND)
+        routes = [{"routing_id": one.recv_message(timeout=BOUND).routing_id} for one in (busy, quiet)]
+    for _ in range(800):
+        busy.send(b"busy", **routes[0], timeout=BOUND)
+    quiet.send(b"quiet", **routes[1], timeout=BOUND)
+    until(lambda: len(bound.peers) == 2 and bound.poll(0))
+    found = [bound.recv(timeout=BOUND) for _ in range(801)]
+    assert sorted(found) == [b"busy"] * 800 + [b"quiet"]
+    assert found.index(b"quiet") <= 600
+
+
+@pytest.mark.parametrize(("sender", "receiver"), TURNS, ids=map(ids, TURNS))
+def test_a_full_peer_is_passed_over(twin, sender, receiver, inproc):
+    one = twin(sender, bind=inproc, send_hwm=4)
+    full, free = (twin(receiver, connect=inproc, recv_hwm=1) for _ in range(2))
+    one.wait_connected(2, timeout=BOUND)
+    taken: list[bytes] = []
+    number = 0
+    while number < 200:
+        with contextlib.suppress(omq.SendTimeout):
+            one.send(b"%d" % number, timeout=0)
+            number += 1
+        if free.poll(0):
+            taken += free.recv_many()
+    left = full.recv_many(timeout=BOUND)
+    assert len(left) < 20
+    while len(left) + len(taken) < 200:
+        for each, found in ((full, left), (free, taken)):
+            if each.poll(0.01):
+                found += each.recv_many()
+    assert sorted(map(int, left + taken)) == list(range(200))
 
 
 @pytest.mark.parametrize(("sender", "receiver"), PAIRS, ids=map(ids, PAIRS))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import threading
 
 import pytest
 
@@ -321,3 +322,68 @@ def test_a_peer_of_another_type_is_refused(twin, inproc):
     while not events or not events[-1].reason:
         events.append(twin.wait(lambda: monitor.recv(timeout=BOUND)))
     assert "SUB cannot talk to RADIO" in str(events[-1].reason)
+
+
+def test_what_has_arrived_stays_readable_after_the_radio_has_gone(radio_and_dish):
+    radio, dish = radio_and_dish
+    dish.join("g")
+    radio.wait_subscribed("g", timeout=BOUND)
+    for number in range(5):
+        radio.send(b"%d" % number, group="g")
+    radio.close()
+    until(lambda: not dish.peers)
+    assert [dish.recv() for _ in range(5)] == [b"%d" % number for number in range(5)]
+
+
+def test_a_dish_that_takes_nothing_holds_its_radio_back(twin):
+    radio = twin("RADIO", bind="tcp://127.0.0.1:*", send_hwm=10)
+    dish = twin("DISH", connect=radio.endpoints[0], join="g", recv_hwm=10, recv_timeout=BOUND)
+    radio.wait_subscribed("g", timeout=BOUND)
+    sent = 0
+    while not sum(one.dropped for one in radio.peers):
+        radio.send(b"%d" % sent + bytes(100_000), group="g", timeout=0)
+        sent += 1
+        assert sent < 10_000
+    taken = [int(dish.recv().rstrip(b"\0")) for _ in range(10)]
+    assert taken == list(range(10)), "the oldest ones are kept"
+
+
+def test_a_busy_radio_does_not_keep_another_one_waiting(twin, endpoint):
+    dish = twin("DISH", bind=endpoint, join=["busy", "quiet"], recv_timeout=BOUND)
+    busy, quiet = (twin("RADIO", connect=dish.endpoints[0], send_hwm=0) for _ in range(2))
+    for one in (busy, quiet):
+        one.wait_subscribed(n=2, timeout=BOUND)
+    for _ in range(900):
+        busy.send(b"x", group="busy")
+    quiet.send(b"y", group="quiet")
+    until(lambda: sum(one.messages_in for one in dish.peers) >= 2)
+    groups = []
+    while b"quiet" not in groups:
+        groups.append(dish.recv_message().group)
+    assert len(groups) <= 900
+
+
+def test_threads_send_and_receive_with_the_groups_of_their_own():
+    with (
+        omq.RADIO(bind="inproc://groups-of-threads", send_hwm=0) as radio,
+        omq.DISH(connect="inproc://groups-of-threads", join=["a", "b"], recv_hwm=0, recv_timeout=BOUND) as dish,
+    ):
+        radio.wait_subscribed(n=2, timeout=BOUND)
+        taken = []
+
+        def send(group):
+            for _ in range(2000):
+                radio.send(group.encode(), group=group)
+
+        def receive():
+            for _ in range(2000):
+                taken.append(dish.recv_message())
+
+        threads = [threading.Thread(target=send, args=(group,)) for group in "ab"]
+        threads += [threading.Thread(target=receive) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(BOUND)
+    assert len(taken) == 4000
+    assert all(one.group == one.body for one in taken)
