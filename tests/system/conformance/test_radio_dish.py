@@ -376,8 +376,7 @@ def test_threads_send_and_receive_with_the_groups_of_their_own():
                 radio.send(group.encode(), group=group)
 
         def receive():
-            for _ in range(2000):
-                taken.append(dish.recv_message())
+            taken.extend(dish.recv_message() for _ in range(2000))
 
         threads = [threading.Thread(target=send, args=(group,)) for group in "ab"]
         threads += [threading.Thread(target=receive) for _ in range(2)]

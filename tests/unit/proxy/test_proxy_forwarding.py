@@ -30,6 +30,17 @@ ONE_WAY = [
     (omq.DEALER, omq.PUSH, omq.DEALER, omq.PULL),
     (omq.PAIR, omq.PUSH, omq.PAIR, omq.PULL),
 ]
+#: The same, of messages of one part.
+ONE_PART = [
+    (omq.GATHER, omq.SCATTER, omq.SCATTER, omq.GATHER),
+    (omq.GATHER, omq.CHANNEL, omq.SCATTER, omq.CHANNEL),
+    (omq.GATHER, omq.PUSH, omq.SCATTER, omq.PULL),
+    (omq.PULL, omq.SCATTER, omq.PUSH, omq.GATHER),
+    (omq.PULL, omq.CLIENT, omq.PUSH, omq.SERVER),
+    (omq.SERVER, omq.CLIENT, omq.CLIENT, omq.SERVER),
+    (omq.CHANNEL, omq.CHANNEL, omq.CHANNEL, omq.CHANNEL),
+    (omq.CLIENT, omq.SCATTER, omq.SERVER, omq.GATHER),
+]
 #: The same: a message goes there and back.
 BOTH_WAYS = [
     (omq.ROUTER, omq.DEALER, omq.REQ, omq.REP),
@@ -76,6 +87,41 @@ def test_one_way(make, proxied, types, swapped):
     for number in range(100):
         assert receiver.recv(timeout=BOUND) == b"m%d" % number
         assert receiver.recv_multipart(timeout=BOUND) == [b"m", b"", b"%d" % number, b"y" * 300]
+
+
+@pytest.mark.parametrize("swapped", [False, True], ids=["", "swapped"])
+@pytest.mark.parametrize("types", ONE_PART, ids=_name)
+def test_messages_of_one_part_one_way(make, proxied, types, swapped):
+    front, back, source, sink = types
+    proxy = proxied(back, front) if swapped else proxied(front, back)
+    into, out = (proxy.back, proxy.front) if swapped else (proxy.front, proxy.back)
+    receiver = make(sink, connect=out.endpoints[0])
+    sender = make(source, connect=into.endpoints[0])
+    receiver.wait_connected(timeout=BOUND)
+    route = {}
+    if source is omq.SERVER:
+        into.send(b"here I am", timeout=BOUND)
+        route = {"routing_id": sender.recv_message(timeout=BOUND).routing_id}
+    bodies = [b"m%d" % number * (1 + 1000 * (number % 2)) for number in range(200)]
+    for body in bodies:
+        sender.send(body, **route, timeout=BOUND)
+    assert [receiver.recv(timeout=BOUND) for _ in bodies] == bodies
+
+
+@pytest.mark.parametrize("back", [omq.SCATTER, omq.CHANNEL, omq.CLIENT], ids=lambda kind: kind.__name__)
+def test_a_message_of_several_parts_costs_nothing_else(make, proxied, back):
+    """It cannot be forwarded to a type of one part, and is dropped whole; those before and after it pass."""
+    proxy = proxied(omq.PULL, back)
+    sink = {omq.SCATTER: omq.GATHER, omq.CHANNEL: omq.CHANNEL, omq.CLIENT: omq.SERVER}[back]
+    receiver = make(sink, connect=proxy.back.endpoints[0])
+    sender = make(omq.PUSH, connect=proxy.front.endpoints[0])
+    receiver.wait_connected(timeout=BOUND)
+    for number in range(100):
+        sender.send(b"%d" % number)
+        sender.send_multipart([b"a", b"b" * (number * 100)])
+    assert [receiver.recv(timeout=BOUND) for _ in range(100)] == [b"%d" % number for number in range(100)]
+    assert len(receiver.peers) == 1
+    assert not receiver.poll(0.05)
 
 
 @pytest.mark.parametrize("types", BOTH_WAYS, ids=_name)
