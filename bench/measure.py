@@ -92,11 +92,11 @@ def inproc(peer: str, load: Load) -> Sample:
     return _rates(count, took, load.size)
 
 
-def round_trips(peer: str, load: Load) -> Sample:
+def round_trips(peer: str, load: Load, roles: tuple[str, str] = ("rep", "req")) -> Sample:
     """One process asks, the other answers; every trip is timed, in microseconds."""
     with address(load.transport) as endpoint, ExitStack() as processes:
-        rep = processes.enter_context(Worker(peer, "rep", endpoint=endpoint, size=load.size))
-        req = processes.enter_context(Worker(peer, "req", endpoint=rep.hear("endpoint"), size=load.size))
+        rep = processes.enter_context(Worker(peer, roles[0], endpoint=endpoint, size=load.size))
+        req = processes.enter_context(Worker(peer, roles[1], endpoint=rep.hear("endpoint"), size=load.size))
         trips: list[int] = []
 
         def burst(count: int) -> float:

@@ -29,13 +29,14 @@ class Talker:
     Args:
         name: What messages call it.
         module: The module that it runs, and its arguments.
+        interpreter: What runs it.
     """
 
-    def __init__(self, name: str, *module: str) -> None:
+    def __init__(self, name: str, *module: str, interpreter: str = sys.executable) -> None:
         self.name = name
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - closed with the process
         self._process = subprocess.Popen(
-            [sys.executable, "-m", *module],
+            [interpreter, "-m", *module],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -111,4 +112,5 @@ class Worker(Talker):
     def __init__(self, peer: str, role: str, **job: Any) -> None:
         job["limit"] = int(4 * PATIENCE)
         job["options"] = dict(PEERS[peer].options)
-        super().__init__(f"{PEERS[peer].label} {role}", "bench.worker", peer, role, json.dumps(job))
+        words = ("bench.worker", peer, role, json.dumps(job))
+        super().__init__(f"{PEERS[peer].label} {role}", *words, interpreter=PEERS[peer].interpreter)

@@ -8,12 +8,16 @@ from __future__ import annotations
 
 import importlib
 import os
+import subprocess
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 #: Names the folder of another build of omq, in the environment: the peer `omq-before` runs there.
 BEFORE = "OMQ_BEFORE"
+#: Names an interpreter that has pyomq, which takes no Python 3.11.
+PYOMQ = "OMQ_PYOMQ"
 
 
 @dataclass(frozen=True)
@@ -26,6 +30,7 @@ class Peer:
         needs: The module, and after a colon the name in it, that must be there; empty for nothing.
         options: What its sockets are made with, besides the defaults (omq's only).
         tree: The variable of the environment that names the folder it is imported from; empty for the usual one.
+        python: The variable of the environment that may name its interpreter; empty for ours.
     """
 
     label: str
@@ -33,6 +38,12 @@ class Peer:
     needs: str = ""
     options: Mapping[str, Any] = field(default_factory=dict)
     tree: str = ""
+    python: str = ""
+
+    @property
+    def interpreter(self) -> str:
+        """The interpreter that its processes run in."""
+        return os.environ.get(self.python, sys.executable)
 
 
 def _spinning(label: str, busy_poll: float | str) -> Peer:
@@ -74,6 +85,9 @@ PEERS: dict[str, Peer] = {
     "spark-topic-direct": Peer("the same, at least once", "bench.peers.spark", "pyspark.sql"),
     "spark-discard": Peer("a sink that throws away", "bench.peers.spark", "pyspark.sql"),
     "spark-stage-ceiling": Peer("no network, in mapInArrow", "bench.peers.spark", "pyspark.sql"),
+    "omq-one-part": Peer("omq", "bench.peers.one_part", "omq:SCATTER", {"library": "omq"}),
+    "omq-classic": Peer("omq, classic types", "bench.peers.one_part", "omq:PUSH", {"library": "omq"}),
+    "pyomq-one-part": Peer("pyomq", "bench.peers.one_part", "pyomq", {"library": "pyomq"}, python=PYOMQ),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 
@@ -97,6 +111,10 @@ def why_missing(name: str) -> str | None:
     if tree and not os.path.isfile(os.path.join(os.environ.get(tree, ""), "omq", "__init__.py")):
         return f"{tree} names no folder with an omq in it"
     module, _, attribute = PEERS[name].needs.partition(":")
+    interpreter = PEERS[name].interpreter
+    if interpreter != sys.executable:
+        found_there = subprocess.run([interpreter, "-c", f"import {module}"], capture_output=True, check=False)
+        return f"{interpreter} has no {module}" if found_there.returncode else None
     try:
         found = importlib.import_module(module) if module else None
     except ImportError as error:

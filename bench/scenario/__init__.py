@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from bench.plan import Scenario
-from bench.scenario import crowd, curve, fair, fanout, inproc, latency, spark, sparse, stream, stuck, throughput
+from bench.scenario import crowd, curve, fair, fanout, inproc, latency, one_part, spark, sparse, stream, stuck, throughput
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
-    for module in (throughput, latency, inproc, stream, fanout, sparse, crowd, stuck, fair, curve, spark)
+    for module in (throughput, latency, inproc, stream, fanout, sparse, crowd, stuck, fair, curve, one_part, spark)
     for scenario in module.SCENARIOS
 }
