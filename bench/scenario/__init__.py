@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from bench.plan import Scenario
-from bench.scenario import crowd, curve, fair, fanout, inproc, latency, one_part, spark, sparse, stream, stuck, throughput
+from bench.scenario import (
+    crowd,
+    curve,
+    fair,
+    fanout,
+    inproc,
+    latency,
+    one_part,
+    spark,
+    sparse,
+    stream,
+    stuck,
+    throughput,
+)
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
