@@ -1,7 +1,7 @@
 """Plays pyomq's side in a process and an interpreter of its own: KIND, bind or connect, the endpoint, a role.
 
 It imports nothing of omq's: its interpreter has pyomq alone. Prints its endpoint first. Its role: to echo what it
-receives, to print it in hexadecimal, a line each, or to send what standard input gives in this form.
+receives, to print it in hexadecimal, a line each, or to send what standard input gives in this form. The group is "g".
 """
 
 import sys
@@ -24,10 +24,17 @@ def main() -> None:
         endpoint = socket.getsockopt(pyomq.LAST_ENDPOINT).decode()
     else:
         socket.connect(endpoint)
+    if kind == "DISH":
+        socket.join("g")
     show(endpoint)
     if role == "send":
         for line in sys.stdin:
-            socket.send(bytes.fromhex(line.strip()))
+            body = bytes.fromhex(line.strip())
+            if kind == "RADIO":
+                socket.send(b"not " + body, group="other")
+                socket.send(body, group="g")
+            else:
+                socket.send(body)
         return
     while True:
         # pyomq's PEER is used as a ROUTER is: its user has the peer's name as a part, which is not on the wire.

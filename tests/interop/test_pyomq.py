@@ -165,3 +165,26 @@ def test_what_pyomq_sends_is_received(scene, ours, theirs):
     socket, peer = scene(ours, theirs, "send")
     peer.send(BODIES * 20)
     assert [socket.recv() for _ in range(len(BODIES) * 20)] == BODIES * 20
+
+
+def test_a_dish_of_pyomq_takes_its_group(scene):
+    radio, peer = scene("RADIO", "DISH", "receive", send_hwm=0)
+    radio.wait_subscribed("g", timeout=BOUND)
+    for body in BODIES * 20:
+        radio.send(b"not " + body, group="other")
+        radio.send(body, group="g")
+    assert peer.received(len(BODIES) * 20) == BODIES * 20
+
+
+def test_a_dish_takes_its_group_from_a_radio_of_pyomq(scene):
+    dish, peer = scene("DISH", "RADIO", "send", join="g", recv_hwm=0)
+    while not dish.poll(0.05):
+        peer.send([b"can it be heard"])  # what a RADIO sends before it knows of the group is lost
+    peer.send(BODIES * 20)
+    taken = []
+    while len(taken) < len(BODIES) * 20:
+        message = dish.recv_message()
+        assert message.group == b"g"
+        if message.body != b"can it be heard":
+            taken.append(message.body)
+    assert taken == BODIES * 20
