@@ -176,3 +176,45 @@ class Routed(World):
         arrived = self.peer.until(b"end")[:-1]
         assert arrived == [b"%d" % n for n in range(len(arrived))], arrived
         assert self.raised or len(arrived) == 3
+
+
+class Streamed(World):
+    """Bytes of a STREAM, for the connection that it names."""
+
+    kind, peer_kind = "STREAM", "STREAM"
+    transports: ClassVar[tuple[str, ...]] = ("tcp", "ipc")
+
+    def prepare(self) -> None:
+        self.name = self.one.recv_multipart(timeout=BOUND)[0]
+        assert self.peer("recv_multipart", timeout=BOUND)[1] == b"", "it has come"
+
+    def call(self) -> tuple[Callable[..., Any], list[Any]]:
+        return self.one.send_multipart, [[self.name, b"%d" % n] for n in range(3)]
+
+    def settle(self) -> None:
+        self.one.send_multipart([self.name, b"|"])
+        arrived = b""
+        while not arrived.endswith(b"|"):
+            arrived += self.peer("recv_multipart", timeout=BOUND)[1]
+        assert b"012".startswith(arrived[:-1]), arrived
+        assert self.raised or arrived == b"012|"
+
+
+class StreamCloses(Streamed):
+    """The end of a connection of a STREAM."""
+
+    def call(self) -> tuple[Callable[..., Any], list[Any]]:
+        return self.one.send_multipart, [[self.name, b""]]
+
+    def settle(self) -> None:
+        try:
+            self.one.send_multipart([self.name, b""])
+        except omq.UnroutableError:
+            pass  # the call has closed it
+        else:
+            assert self.raised
+        assert self.peer("recv_multipart", timeout=BOUND)[1] == b"", "it has gone"
+        until(lambda: not self.one.peers)
+
+    def check_connection(self) -> None:
+        """It is to end."""
