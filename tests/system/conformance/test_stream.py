@@ -424,6 +424,67 @@ def test_a_peer_that_sends_without_end_is_held_back(twin):
         assert before < 32, "another peer's turn comes soon"
 
 
+@contextmanager
+def flood(stream: Any, peers: int) -> Iterator[None]:
+    """Has peers send without end, each in a thread."""
+    plains = [dial(stream) for _ in range(peers)]
+    over = threading.Event()
+
+    def run(plain: socket.socket) -> None:
+        with suppress(OSError):
+            while not over.is_set():
+                plain.sendall(bytes(65536))
+
+    threads = [threading.Thread(target=run, args=(plain,), daemon=True) for plain in plains]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        for plain in plains:
+            plain.shutdown(socket.SHUT_RDWR)
+        for thread, plain in zip(threads, plains, strict=True):
+            thread.join(BOUND)
+            plain.close()
+
+
+def one_by_one(stream: Any) -> list[Any]:
+    return [stream.recv_multipart()]
+
+
+def many(stream: Any) -> list[Any]:
+    return list(stream.recv_many())
+
+
+def polled(stream: Any) -> list[Any]:
+    assert stream.poll(BOUND)
+    return [stream.recv_multipart(timeout=0)]
+
+
+@pytest.mark.parametrize("take", [one_by_one, many, polled], ids=lambda take: take.__name__)
+@pytest.mark.parametrize("hwm", [2, 1000])
+def test_a_quiet_peer_is_heard_among_busy_ones(twin, take, hwm):
+    stream = twin("STREAM", bind="tcp://127.0.0.1:*", recv_hwm=hwm, recv_timeout=BOUND, linger=0.0)
+    with dial(stream) as quiet:
+        name = came(stream)
+        with flood(stream, 2):
+            for _ in range(100):
+                take(stream)  # they are at it
+            for number in range(5):
+                quiet.sendall(b"%d" % number)
+                before = 0
+                while True:
+                    batch = take(stream)
+                    mine = [at for at, one in enumerate(batch) if one[0] == name]
+                    before += mine[0] if mine else len(batch)
+                    if mine:
+                        assert batch[mine[0]][1] == b"%d" % number
+                        break
+                # A turn has 512 KiB at most, which is 16 reads, and some are on their way.
+                assert before < 200
+
+
 def test_a_peer_that_reads_nothing_holds_up_no_other(twin):
     stream = twin("STREAM", bind="tcp://127.0.0.1:*", send_hwm=4, send_buffer=65536, recv_timeout=BOUND)
     with dial(stream, SO_RCVBUF=4096) as slow:
