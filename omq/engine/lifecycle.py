@@ -145,7 +145,8 @@ TABLE: Final = (
     _row(
         _C.READY,
         _C.LEAVING,
-        "`disconnect`, also if that was called before; or the peer drains and a batch is to leave",
+        "`disconnect`, also if that was called before; the program closes a peer of a STREAM; or the peer drains and a "
+        "batch is to leave",
     ),
     _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
     _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
