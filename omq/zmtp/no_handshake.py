@@ -28,7 +28,7 @@ class NoHandshake(Handshake):
 
     @property
     def mechanism(self) -> str:
-        """The name of no mechanism: the peer cannot know that there is none."""
+        """No mechanism: the peer knows nothing of them."""
         return ""
 
     @property

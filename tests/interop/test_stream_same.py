@@ -135,7 +135,7 @@ def test_every_step_of_a_program_is_seen(stream: Any, seed: int) -> None:
     gone: list[bytes] = []
     for number in range(STEPS):
         body = bytes([number]) * chance.choice((1, 100, 8192, 8193, 100_000))
-        step = chance.choice(("dial", "says", "hears", "closed", "ends", "halves", "late")) if plains else "dial"
+        step = chance.choice(("dial", "sends", "receives", "closed", "ends", "halves", "late")) if plains else "dial"
         peer = chance.choice(sorted(plains)) if plains else b""
         if step == "dial":
             plain = socket.create_connection(("127.0.0.1", stream.port), timeout=BOUND)
@@ -145,7 +145,7 @@ def test_every_step_of_a_program_is_seen(stream: Any, seed: int) -> None:
             assert peer not in plains
             assert peer not in gone
             plains[peer] = plain
-        elif step == "says":
+        elif step == "sends":
             plains[peer].settimeout(BOUND)
             plains[peer].sendall(body)
             found = b""
@@ -155,7 +155,7 @@ def test_every_step_of_a_program_is_seen(stream: Any, seed: int) -> None:
                 assert more
                 found += more
             assert found == body
-        elif step == "hears":
+        elif step == "receives":
             assert stream.send(peer, body)
             assert read(stream, plains[peer], len(body)) == body
         elif step == "late" and gone:

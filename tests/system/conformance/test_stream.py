@@ -116,10 +116,10 @@ def test_bytes_come_with_the_peers_id_and_go_to_the_peer_that_it_names(stream):
         ids = [came(stream), came(stream)]
         assert len(set(ids)) == 2
         by_id = {}
-        for plain, said in ((one, b"one"), (other, b"other")):
-            plain.sendall(said)
-            peer, heard = stream.recv_multipart()
-            assert heard == said
+        for plain, sent in ((one, b"one"), (other, b"other")):
+            plain.sendall(sent)
+            peer, received = stream.recv_multipart()
+            assert received == sent
             by_id[peer] = plain
         assert set(by_id) == set(ids)
         for peer, plain in by_id.items():
@@ -127,7 +127,7 @@ def test_bytes_come_with_the_peers_id_and_go_to_the_peer_that_it_names(stream):
             assert plain.recv(100) == b"for " + peer
 
 
-def test_a_message_says_where_its_peer_is(stream):
+def test_a_message_has_the_endpoint_of_its_peer(stream):
     with dial(stream) as plain:
         came(stream)
         plain.sendall(b"x")
@@ -181,7 +181,7 @@ def test_a_message_is_an_id_and_bytes(stream, parts):
         stream.send_multipart(parts)
 
 
-def test_calls_for_one_part_say_what_to_do(stream):
+def test_calls_for_one_part_name_the_call_to_use(stream):
     with dial(stream) as plain:
         came(stream)
         plain.sendall(b"x")
@@ -241,8 +241,8 @@ def test_without_notices_only_bytes_come(twin):
     with dial(stream) as plain:
         stream.wait_connected(timeout=BOUND)
         plain.sendall(b"x")
-        peer, heard = stream.recv_multipart()
-        assert heard == b"x"
+        peer, received = stream.recv_multipart()
+        assert received == b"x"
         assert [one.identity for one in stream.peers] == [peer]
     until(lambda: not stream.peers)
     with dial(stream) as plain:
@@ -464,7 +464,7 @@ def polled(stream: Any) -> list[Any]:
 
 @pytest.mark.parametrize("take", [one_by_one, many, polled], ids=lambda take: take.__name__)
 @pytest.mark.parametrize("hwm", [2, 1000])
-def test_a_quiet_peer_is_heard_among_busy_ones(twin, take, hwm):
+def test_a_quiet_peer_is_served_among_busy_ones(twin, take, hwm):
     stream = twin("STREAM", bind="tcp://127.0.0.1:*", recv_hwm=hwm, recv_timeout=BOUND, linger=0.0)
     with dial(stream) as quiet:
         name = came(stream)
@@ -544,15 +544,15 @@ def test_a_thousand_peers_come_at_once(twin):
         for number, plain in enumerate(plains):
             plain.sendall(b"%d" % number)
         seen: Counter[bytes] = Counter()
-        said = {}
-        while len(said) < 1000:
+        sent = {}
+        while len(sent) < 1000:
             peer, body = stream.recv_multipart()
             seen[peer] += 1
             if body:
-                said[body] = peer
+                sent[body] = peer
         assert len(seen) == 1000
         assert set(seen.values()) == {2}, "of each: that it has come, and its bytes"
-        for body, peer in said.items():
+        for body, peer in sent.items():
             stream.send_multipart([peer, body])
         assert all(plain.recv(100) == b"%d" % number for number, plain in enumerate(plains))
     gone = {stream.recv_multipart()[0] for _ in range(1000)}
@@ -729,14 +729,14 @@ def test_zmtp_is_spoken_with_libzmq_by_hand(twin, connects):
             port = dealer.bind_to_random_port("tcp://127.0.0.1")
             stream = twin("STREAM", connect=f"tcp://127.0.0.1:{port}", recv_timeout=BOUND)
         peer = came(stream)
-        heard = handshake(stream, peer)
+        received = handshake(stream, peer)
         stream.send_multipart([peer, rawpeer.frame(b"by hand")])
         assert dealer.recv_multipart() == [b"by hand"]
         dealer.send_multipart([b"a", b"b"])
         wanted = rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b")
-        while len(heard) < len(wanted):
-            heard += stream.recv_multipart()[1]
-        assert heard == wanted
+        while len(received) < len(wanted):
+            received += stream.recv_multipart()[1]
+        assert received == wanted
     finally:
         dealer.close()
         context.term()

@@ -66,26 +66,28 @@ class Program:
 
     def __init__(self, stream: Any) -> None:
         self.stream = stream
-        self.heard: dict[bytes, list[bytes]] = {}
+        self.received: dict[bytes, list[bytes]] = {}
         self.closed: set[bytes] = set()
 
     def gone(self) -> int:
-        return sum(len(said) > 1 and said[-1] == b"" for said in self.heard.values())
+        return sum(len(chunks) > 1 and chunks[-1] == b"" for chunks in self.received.values())
 
     def missing(self, strangers: list[Stranger]) -> list[Any]:
-        """Returns what is told where the crowd does not end."""
-        told = {b"".join(said)[:4]: (peer, [len(one) for one in said][-5:]) for peer, said in self.heard.items()}
+        """Returns what has come where the crowd does not end."""
+        known = {
+            b"".join(chunks)[:4]: (peer, [len(one) for one in chunks][-5:]) for peer, chunks in self.received.items()
+        }
         left = [
-            (one.head, one.end, one.reads, told.get(one.head))
+            (one.head, one.end, one.reads, known.get(one.head))
             for one in strangers
-            if one.head not in told or (told[one.head][1][-1] != 0 and told[one.head][0] not in self.closed)
+            if one.head not in known or (known[one.head][1][-1] != 0 and known[one.head][0] not in self.closed)
         ]
-        return [len(self.heard), self.gone(), len(self.closed), left, self.stream.peers]
+        return [len(self.received), self.gone(), len(self.closed), left, self.stream.peers]
 
     def run(self) -> None:
         while self.gone() + len(self.closed) < PEERS:
             peer, body = self.stream.recv_multipart(timeout=BOUND)
-            self.heard.setdefault(peer, []).append(body)
+            self.received.setdefault(peer, []).append(body)
             with suppress(omq.UnroutableError):  # some are quicker
                 if body and peer not in self.closed:
                     self.stream.send_multipart([peer, body], timeout=BOUND)
@@ -96,7 +98,7 @@ class Program:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("dense", [False, True], ids=["marks of 1000", "marks of 2"])
-def test_each_peers_story_is_told_whole_and_in_order(twin, seed, dense):
+def test_each_peers_story_is_whole_and_in_order(twin, seed, dense):
     chance = random.Random(seed)
     marks = {"recv_hwm": 2, "send_hwm": 2} if dense else {}
     stream = twin("STREAM", bind="tcp://127.0.0.1:*", linger=0.0, **marks)
@@ -116,22 +118,22 @@ def test_each_peers_story_is_told_whole_and_in_order(twin, seed, dense):
     assert [one.failure for one in strangers if one.failure is not None and one.end != "reset"] == []
     until(lambda: not stream.peers)
 
-    stories = {b"".join(said)[:4]: (peer, said) for peer, said in program.heard.items()}
+    stories = {b"".join(chunks)[:4]: (peer, chunks) for peer, chunks in program.received.items()}
     for one in strangers:
         # A reset destroys what was not read; so does the end of a peer that leaves what it got unread.
         resets = one.end == "reset" or (one.end == "close" and not one.reads)
         if resets and one.head not in stories:
             continue
-        peer, said = stories[one.head]
-        assert said[0] == b"", "first, that it has come"
-        assert all(said[1:-1]), "nothing but bytes in between"
+        peer, chunks = stories[one.head]
+        assert chunks[0] == b"", "first, that it has come"
+        assert all(chunks[1:-1]), "nothing but bytes in between"
         if peer not in program.closed:
-            assert said[-1] == b"", "last, that it has gone"
-        body = b"".join(said)
+            assert chunks[-1] == b"", "last, that it has gone"
+        body = b"".join(chunks)
         assert one.sent.startswith(body)
         if not resets:
             assert body == one.sent
         assert one.sent.startswith(one.got)
         if one.end == "asks":
             assert one.got == one.sent, "what was accepted has left before the end"
-    assert len(program.heard) == PEERS
+    assert len(program.received) == PEERS

@@ -30,7 +30,7 @@ async def take(core, size):
     return found
 
 
-def test_it_says_what_it_needs():
+def test_it_has_no_header_and_leaves_room_for_one():
     codec = RawCodec()
     assert (codec.overhead, codec.lead, codec.growth, codec.portion) == (0, 9, 0, CHUNK)
     assert codec.borrows
@@ -65,9 +65,9 @@ async def test_reads_that_nobody_takes_stay_apart_and_in_order():
 async def test_bytes_that_look_like_frames_are_bytes():
     with Driven() as core:
         other = link(core)
-        said = encode_frame(b"part", more=True) + encode_frame(b"\4PING\0\0", command=True) + b"\xff" * 9
-        await core.feed(other, said)
-        assert b"".join(await take(core, len(said))) == said
+        sent = encode_frame(b"part", more=True) + encode_frame(b"\4PING\0\0", command=True) + b"\xff" * 9
+        await core.feed(other, sent)
+        assert b"".join(await take(core, len(sent))) == sent
         assert core.session.peer.pings == 0
 
 
