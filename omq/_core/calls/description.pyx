@@ -8,7 +8,9 @@ from omq._core.queues.peer cimport Peer, RecvQueue
 
 from omq.message import Message, PeerInfo
 
-put = object.__setattr__  # the classes are frozen dataclasses
+cdef extern from "Python.h":
+    # The classes are frozen dataclasses. `object.__setattr__` does this, too, after a call that costs more than it.
+    int put "PyObject_GenericSetAttr"(object, object, object) except -1
 
 
 def snapshot(session):
