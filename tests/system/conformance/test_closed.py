@@ -34,12 +34,13 @@ REFUSED = {
     "wait_subscribed": lambda one: one.wait_subscribed(),
     "subscribe": lambda one: one.subscribe(b"x"),
     "unsubscribe": lambda one: one.unsubscribe(b"x"),
+    "connect_peer": lambda one: one.connect_peer("inproc://peer"),
     "monitor": lambda one: one.monitor(),
     "set_options": lambda one: one.set_options(linger=0),
     "set_options of what is fixed": lambda one: one.set_options(identity=b"x"),
     "set_options of nothing": lambda one: one.set_options(),
 }
-KINDS = {"drain": "PULL", "wait_subscribed": "PUB", "subscribe": "SUB", "unsubscribe": "SUB"}
+KINDS = {"drain": "PULL", "wait_subscribed": "PUB", "subscribe": "SUB", "unsubscribe": "SUB", "connect_peer": "PEER"}
 
 #: What goes on to answer, and how.
 ACCEPTED = {

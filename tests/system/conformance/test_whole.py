@@ -88,11 +88,16 @@ HALVES = {
 }
 
 
+#: Who receives, and who sends to it.
+SENDERS = [
+    *[("PULL", b"PUSH"), ("ROUTER", b"DEALER"), ("REP", b"REQ"), ("SUB", b"PUB"), ("XPUB", b"XSUB")],
+    *[("GATHER", b"SCATTER"), ("SERVER", b"CLIENT"), ("CLIENT", b"SERVER"), ("PEER", b"PEER"), ("CHANNEL", b"CHANNEL")],
+]
+
+
 @pytest.mark.parametrize("half", HALVES)
 @pytest.mark.parametrize("resets", [True, False])
-@pytest.mark.parametrize(
-    "kinds", [("PULL", b"PUSH"), ("ROUTER", b"DEALER"), ("REP", b"REQ"), ("SUB", b"PUB"), ("XPUB", b"XSUB")]
-)
+@pytest.mark.parametrize("kinds", SENDERS)
 def test_a_message_whose_sender_dies_in_the_middle_is_none(twin, kinds, half, resets):
     kind, theirs = kinds
     socket = twin(kind, bind="tcp://127.0.0.1:*", **({"subscribe": b""} if kind == "SUB" else {}))
