@@ -6,6 +6,7 @@ takes, if there is one and the package index answers.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -38,6 +39,14 @@ def python() -> str:
         assert _has_pyomq(named), f"OMQ_PYOMQ={named}: cannot import pyomq"
         return named
     made = TREE / "build" / "pyomq"
+    made.parent.mkdir(exist_ok=True)
+    with open(f"{made}.lock", "w") as lock:  # pytest-xdist has several processes
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        return _made(made)
+
+
+def _made(made: Path) -> str:
+    """An interpreter in a folder that stays for the next time."""
     ours = str(made / "bin" / "python")
     if shutil.which(ours) and _has_pyomq(ours):
         return ours
