@@ -46,7 +46,7 @@ def test_a_client_takes_from_its_servers_in_turn(twin, endpoint):
         route = server.recv_message(timeout=BOUND).routing_id
         for _ in range(600):
             server.send(name, routing_id=route, timeout=BOUND)
-    # A turn is 256 messages at most: each server is heard before the other one is through.
+    # A turn is 256 messages at most: each server is served before the other one is through.
     found = [client.recv() for _ in range(1200)]
     assert found.count(b"a") == 600
     assert {b"a", b"b"} == set(found[:700])
@@ -146,7 +146,7 @@ def fill(server, route):
 
 
 @pytest.mark.parametrize("place", ["tcp://127.0.0.1:*", "inproc://full"], ids=["tcp", "inproc"])
-def test_a_full_client_keeps_nobody_else_waiting_and_loses_nothing(twin, place):
+def test_a_full_client_keeps_no_other_waiting_and_loses_nothing(twin, place):
     server = twin("SERVER", bind=place, send_hwm=2, send_buffer=4096)
     full, other = (twin("CLIENT", connect=server.endpoints[0], recv_hwm=1, recv_buffer=4096) for _ in range(2))
     routes = []

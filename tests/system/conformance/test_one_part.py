@@ -108,8 +108,8 @@ def test_a_message_of_several_parts_is_an_error_with_type_and_number(twin, sende
 
 
 @pytest.mark.parametrize("kind", SENDERS)
-def test_too_many_parts_are_told_before_anything_else(twin, kind):
-    """Also without a peer, with a full queue and with a number of nobody."""
+def test_too_many_parts_are_an_error_before_anything_else(twin, kind):
+    """Also without a peer, with a full queue and with an unknown number."""
     one = twin(kind, send_hwm=1, linger=0)
     route = {"routing_id": 1} if routed(kind) else {}
     if not route:
