@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Container
+from weakref import WeakValueDictionary
 
-from omq._core.queues.peer import Peer, RecvQueue
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.recv_queue import ConflatedRecvQueue, RouterRecvQueue
 from omq._core.queues.routed import RoutedSendQueue
 from omq._core.queues.send_queue import RoundRobin
@@ -13,6 +14,12 @@ from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.types import SocketType
+
+
+class Origin:
+    """Stands for the peers that have had one name, where their order is looked at."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Dealer(Pattern):
@@ -57,6 +64,10 @@ class Router(Pattern):
         # Peers whose identity another peer has: they wait, unread, until it is free.
         self._waiting: list[Session] = []
         self._nobody = WaitQueue()
+        # Of names whose last peer has gone, as long as something of that peer has not been taken.
+        self._origins: WeakValueDictionary[bytes, Origin] = WeakValueDictionary()
+        # Peers that are out of routing, and whose end the user has not learned of, by name.
+        self._ending: dict[bytes, Session] = {}
 
     def connected(self, session: Session) -> None:
         identity = b"" if self.options.router_rename else session.identity
@@ -67,13 +78,18 @@ class Router(Pattern):
                 self._waiting.append(session)
                 session.peer.hand_to(RecvQueue(self._nobody))
                 return
-            if holder.session in self._watched:
-                _join(holder, session.peer)
             holder.session.end(None)
             # A session of another thread ends later; the name is free now.
             self.disconnected(holder.session)
             self.departed(holder.session)
         session.peer.identity = identity
+        former = self._ending.pop(identity, None)
+        if former is not None:
+            super().departed(former)
+        origin = self._origins.get(identity)
+        if origin is not None:
+            # It comes after everything of the peer that had the name before it.
+            session.peer.origin = origin
         super().connected(session)
 
     def greet(self, session: Session) -> None:
@@ -86,6 +102,13 @@ class Router(Pattern):
             self._waiting.remove(session)
             session.peer.leave_queue()  # which is its own
             return
+        if session in self.sessions:
+            peer = session.peer
+            if not isinstance(peer.origin, Origin):
+                peer.origin = Origin()
+            self._origins[peer.identity] = peer.origin
+            if session in self._watched:
+                self._ending[peer.identity] = session
         super().disconnected(session)
         if session not in self._watched:
             self._promote(session)
@@ -93,9 +116,7 @@ class Router(Pattern):
     def departed(self, session: Session) -> None:
         if session in self._watched:
             # The peer that takes its name comes after the messages about its end.
-            heir = self._heir(session)
-            if heir is not None:
-                _join(session.peer, heir.peer)
+            self._ending.pop(session.peer.identity, None)
             super().departed(session)
             self._promote(session)
 
@@ -118,10 +139,3 @@ class Router(Pattern):
         for session in tuple(self._waiting):
             self._tune(session)
         self.send_queue.set_mandatory(options.router_mandatory)
-
-
-def _join(before: Peer, after: Peer) -> None:
-    """Has the messages of one peer come after those of another, whose name it takes."""
-    if before.origin is None:
-        before.origin = object()
-    after.origin = before.origin

@@ -387,10 +387,10 @@ cdef class RecvQueue:
         return 0
 
     cdef bint _waits_for(self, Peer peer) except -1:
-        """Makes *peer* wait for a lost peer from the same place: *peer* would overtake its own earlier messages."""
+        """Makes *peer* wait for a peer from the same place that is lost, or has an heir: it would overtake its elders."""
         cdef Peer other = self._head
         while other is not None:
-            if other.lost and other is not peer and other.origin == peer.origin:
+            if (other.lost or other.heir is not None) and other is not peer and other.origin == peer.origin:
                 while other.heir is not None:
                     other = other.heir
                 other.heir = peer

@@ -82,10 +82,10 @@ def lines(stack, listen, dial):
     return make
 
 
-def shake(*lines: socket.socket, kind: bytes = b"PUSH") -> None:
+def shake(*lines: socket.socket, kind: bytes = b"PUSH", **properties: bytes) -> None:
     """Goes through the handshake of NULL."""
     for line in lines:
-        line.sendall(GREETING + ready(kind))
+        line.sendall(GREETING + ready(kind, **properties))
         said = b""
         while b"Socket-Type" not in said:
             got = line.recv(1000)

@@ -273,6 +273,43 @@ def test_a_peer_that_waits_for_its_identity_comes_after_the_one_that_has_it_goes
     assert found == [b"", b"bye", b"", b"2"]
 
 
+@pytest.mark.parametrize("handover", [False, True])
+def test_what_waits_of_a_name_comes_before_all_of_the_next_peer_that_has_it(twin, place, handover):
+    router = twin("ROUTER", bind=place, router_notify=True, disconnect_message=b"bye", router_handover=handover)
+    for number in range(3):
+        dealer = twin("DEALER", connect=place, identity=b"X")
+        for part in (b"a", b"b"):
+            dealer.send(b"%d" % number + part, timeout=BOUND)
+        router.wait_connected(timeout=BOUND)
+        dealer.close()
+        until(lambda: not router.peers)
+    quiet = twin("DEALER", connect=place, identity=b"Y")
+    quiet.send(b"y", timeout=BOUND)
+    found: dict[bytes, list[bytes]] = {b"X": [], b"Y": []}
+    for _ in range(17):
+        name, body = router.recv_multipart(timeout=BOUND)
+        found[name].append(body)
+    assert found[b"X"] == [part for n in (b"0", b"1", b"2") for part in (b"", n + b"a", n + b"b", b"", b"bye")]
+    assert found[b"Y"] == [b"", b"y"]
+
+
+def test_a_name_that_is_free_before_its_connection_has_ended_has_its_end_first(twin):
+    router = twin("ROUTER", router_notify=True, disconnect_message=b"bye", send_buffer=5000, router_mandatory=True)
+    endpoint = router.bind("tcp://127.0.0.1:*")
+    with dial(endpoint) as line, dial(endpoint) as other:
+        shake(line, kind=b"DEALER", Identity=b"X")
+        line.sendall(frames(b"1"))
+        assert router.recv_multipart(timeout=BOUND) == [b"X", b""]
+        for _ in range(8):
+            router.send_multipart([b"X", bytes(10**6)], timeout=BOUND)  # more than leaves
+        line.shutdown(socket.SHUT_WR)
+        until(lambda: not router.peers)
+        shake(other, kind=b"DEALER", Identity=b"X")
+        other.sendall(frames(b"2"))
+        found = [router.recv_multipart(timeout=BOUND)[1] for _ in range(5)]
+    assert found == [b"1", b"", b"bye", b"", b"2"]
+
+
 def test_a_reply_to_an_arrival_reaches_the_peer(twin, place):
     router = twin("ROUTER", bind=place, router_notify="connect", router_mandatory=True)
     dealer = twin("DEALER", connect=place)
