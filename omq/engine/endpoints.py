@@ -62,6 +62,7 @@ class Endpoints:
         self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
+        self._fd_spent = False  # the descriptor that the whole socket was given has served a call
         # What threads have asked for and the I/O thread has not begun, by endpoint.
         self._asked: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
 
@@ -121,6 +122,7 @@ class Endpoints:
         self._engine.emit(EventKind.LISTENING, listener.endpoint)
         if self._engine.has_loop:
             self._start_listening(listener)
+        self._note_descriptor(options.use_fd)
         return listener.endpoint
 
     def _start_listening(self, listener: Listener | InprocListener) -> None:
@@ -272,6 +274,7 @@ class Endpoints:
             self._refuse_descriptor_in_use(fd)
             given = None if fd is None else route.transport.take_connected(fd, route.endpoint, route.options)
             dialer = Dialer(self._engine, route.transport, route.endpoint, route.options, given)
+            self._note_descriptor(fd)
         else:
             dialer = InprocDialer(self._engine, route.name, route.options)
         if self._spent > _SPENT:
@@ -285,7 +288,7 @@ class Endpoints:
         return dialer
 
     def _refuse_descriptor_in_use(self, fd: int | None) -> None:
-        """Raises if a descriptor that the program gives is one of the socket's already."""
+        """Raises if a descriptor that the program gives is, or was, one of the socket's already."""
         if fd is None:
             return
         one: Any
@@ -293,6 +296,16 @@ class Endpoints:
             held = isinstance(one, Listener) or (isinstance(one, Dialer) and one.holds_given)
             if held and one.options.use_fd == fd:
                 raise OptionError(f"option use_fd={fd}: is in use for {one.endpoint} already")
+        if self._fd_spent and fd == self._engine.options.use_fd:
+            # It may be closed by now, and its number that of another descriptor, such as one of our own.
+            raise OptionError(
+                f"option use_fd={fd} of the socket: has served a call already; give it to each call alone"
+            )
+
+    def _note_descriptor(self, fd: int | None) -> None:
+        """Notes that a descriptor has become the socket's."""
+        if fd is not None and fd == self._engine.options.use_fd:
+            self._fd_spent = True
 
     def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""

@@ -166,6 +166,27 @@ def test_one_descriptor_serves_one_endpoint(twin):
     assert is_open(fd)
 
 
+def test_the_descriptor_of_the_whole_socket_serves_one_call_also_when_it_is_closed(twin):
+    opened = listener()
+    push = twin("PUSH", use_fd=socket.create_connection(opened.getsockname()).detach(), reconnect_interval=0.01)
+    fd = push.options.use_fd
+    push.connect(endpoint_of(opened))
+    opened.accept()[0].close()
+    opened.settimeout(BOUND)
+    again, _ = opened.accept()  # dialled by the socket, whose new descriptor may have that number
+    other = socket.create_connection(opened.getsockname())
+    if not is_open(fd):
+        os.dup2(other.fileno(), fd)
+    with pytest.raises(omq.OptionError, match=f"use_fd={fd} of the socket: has served a call already"):
+        push.connect("tcp://127.0.0.1:1")
+    pull = twin("PULL", use_fd=listener().detach())
+    pull.unbind(pull.bind("tcp://127.0.0.1:*"))
+    with pytest.raises(omq.OptionError, match="has served a call already"):
+        pull.bind("tcp://127.0.0.1:*")
+    for one in (opened, again, other):
+        one.close()
+
+
 def test_inproc_has_no_use_for_it(twin):
     pull = twin("PULL", use_fd=7)
     for call in (pull.bind, pull.connect):
