@@ -11,7 +11,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
 from typing import Any, Final
 
 from omq.errors import OptionError, UsageError
@@ -177,13 +177,14 @@ def _socks_text(low: int) -> Callable[[Any], Any]:
 def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
     if value is None:
         return None
-    one = isinstance(value, str | IPv4Network | IPv6Network)
+    kinds = str | IPv4Address | IPv4Network | IPv6Address | IPv6Network
+    one = isinstance(value, kinds)
     wanted = 'a network or an address such as "10.0.0.0/8" or "::1", or several of them, or None'
     if not one and not isinstance(value, Iterable):
         raise ValueError(wanted)
     found: list[IPv4Network | IPv6Network] = []
     for network in (value,) if one else value:
-        if not isinstance(network, str | IPv4Network | IPv6Network):
+        if not isinstance(network, kinds):
             raise ValueError(wanted)
         try:
             found.append(ip_network(network, strict=False))

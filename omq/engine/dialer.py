@@ -207,8 +207,8 @@ class Dialer(DialerBase):
                 routes = await self._find_routes()
                 if not routes:
                     raise ConnectError(f"{self.endpoint}: the name has no address")
-                sock = await (self._try(routes[0]) if len(routes) == 1 else self._race(routes))
                 opening = self._transport.opening(self._target, self.options)
+                sock = await (self._try(routes[0]) if len(routes) == 1 else self._race(routes))
                 if opening is None:
                     return sock, self._transport.remote_address(sock)
                 await self._open(sock, opening)

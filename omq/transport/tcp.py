@@ -590,11 +590,10 @@ def _has_labels(host: str) -> bool:
         return len(last) <= _MAX_LABEL and all(0 < len(label) <= _MAX_LABEL for label in labels)
     labels = idna.dots.split(host)
     try:
-        for label in labels[:-1] if not labels[-1] else labels:
-            idna.ToASCII(label)
+        encoded = [idna.ToASCII(label) for label in (labels[:-1] if not labels[-1] else labels)]
     except UnicodeError:
         return False
-    return True
+    return len(b".".join(encoded)) <= _MAX_HOST
 
 
 def _ipv6(text: str) -> str:

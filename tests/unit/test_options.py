@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import math
-from ipaddress import ip_network
+from ipaddress import ip_address, ip_network
 from typing import Any
 
 import pytest
@@ -334,6 +334,8 @@ def test_accept_filter_takes_text_and_a_host_in_its_network_means_the_network() 
     assert parse("PULL", accept_filter=["10.1.2.3/8", "::1", "10.0.0.0/8"]).accept_filter == networks
     assert parse("PULL", accept_filter="127.0.0.1").accept_filter == (ip_network("127.0.0.1/32"),)
     assert parse("PULL", accept_filter=iter(["::/0"])).accept_filter == (ip_network("::/0"),)
+    assert parse("PULL", accept_filter=ip_address("127.0.0.1")).accept_filter == (ip_network("127.0.0.1/32"),)
+    assert parse("PULL", accept_filter=[ip_address("::1")]).accept_filter == (ip_network("::1/128"),)
 
 
 @pytest.mark.parametrize("name", ["accept_uids", "accept_gids", "accept_pids"])

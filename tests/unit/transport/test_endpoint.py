@@ -103,6 +103,7 @@ def test_a_connection_may_name_its_source(text, source):
         ("tcp://in val id:1234", "'in val id' is no host name"),
         ("tcp://user@host:1234", "is no host name"),
         ("tcp://a..b:1234", "'a..b' is no host name"),
+        (f"tcp://{'.'.join(['ü' * 20] * 11)}:1234", "is no host name"),  # 255 characters at most where it is encoded
         ("tcp://" + "a" * 300 + ":1", "300 characters, more than 255"),
         ("tcp://host\0:1234", "is no host name"),
         ("tcp://127.0.0.1:1:2", "'127.0.0.1:1' is no IPv6 address"),
