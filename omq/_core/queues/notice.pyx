@@ -26,6 +26,8 @@ cdef class Notice(ObjectPeer):
         cdef Peer other = after
         self.recv_queue = recv_queue
         self.queued = True
+        if after is not None and not after.queued and after.recv_queue is recv_queue and after.ready():
+            recv_queue.arrived(after)  # another thread has put messages there, and word of them is on its way
         # A peer that has nothing more stands in line until somebody looks: an heir of it would come after newer ones.
         if after is not None and after.queued and (after.ready() or after.heir is not None):
             while other.heir is not None:
