@@ -254,12 +254,15 @@ class SocketBase:
 
     @property
     def topics_count(self) -> int:
-        """The distinct prefixes that are in force: this socket's own, or those of its peers (`ZMQ_TOPICS_COUNT`).
+        """The distinct prefixes, or groups, that are in force: the socket's own, or its peers' (`ZMQ_TOPICS_COUNT`).
 
         Raises:
-            StateError: The type has no subscriptions: it is not PUB, XPUB, SUB or XSUB.
+            StateError: The type has no subscriptions: it is not PUB, XPUB, SUB, XSUB, RADIO or DISH.
+            ClosedError: The socket is closed.
         """
-        self._engine.require_type(SocketType.PUB, SocketType.XPUB, SocketType.SUB, SocketType.XSUB)
+        types = SocketType
+        self._engine.require_type(types.PUB, types.XPUB, types.SUB, types.XSUB, types.RADIO, types.DISH)
+        self._refuse_closed()
         pattern: Any = self._engine.pattern
         return int(pattern.matcher.prefix_count)
 

@@ -35,12 +35,24 @@ REFUSED = {
     "subscribe": lambda one: one.subscribe(b"x"),
     "unsubscribe": lambda one: one.unsubscribe(b"x"),
     "connect_peer": lambda one: one.connect_peer("inproc://peer"),
+    "topics_count": lambda one: one.topics_count,
+    "join": lambda one: one.join("x"),
+    "leave": lambda one: one.leave("x"),
     "monitor": lambda one: one.monitor(),
     "set_options": lambda one: one.set_options(linger=0),
     "set_options of what is fixed": lambda one: one.set_options(identity=b"x"),
     "set_options of nothing": lambda one: one.set_options(),
 }
-KINDS = {"drain": "PULL", "wait_subscribed": "PUB", "subscribe": "SUB", "unsubscribe": "SUB", "connect_peer": "PEER"}
+KINDS = {
+    "drain": "PULL",
+    "wait_subscribed": "PUB",
+    "subscribe": "SUB",
+    "unsubscribe": "SUB",
+    "connect_peer": "PEER",
+    "topics_count": "SUB",
+    "join": "DISH",
+    "leave": "DISH",
+}
 
 #: What goes on to answer, and how.
 ACCEPTED = {
