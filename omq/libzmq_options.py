@@ -42,5 +42,6 @@ RENAMED: Final = {
     "hiccup_msg": "hiccup_message",
     "bindtodevice": "bind_device",
     "routing_id": "identity",
+    "connect_routing_id": "peer_identity",
     "tcp_maxrt": "tcp_user_timeout",
 }

@@ -390,6 +390,9 @@ class Options:
         router_notify: Messages about peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
             each that has gone, one or both (True), as a message of the peer's identity and an empty part
             (`ZMQ_ROUTER_NOTIFY`).
+        peer_identity: The name that this socket knows the peer of an endpoint by, whatever the peer calls itself, and also
+            after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no second
+            peer: that one gets another (`ZMQ_CONNECT_ROUTING_ID`).
         stream_notify: An empty message of each peer that comes, and of each that goes (`ZMQ_STREAM_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
         hello_message: Sent to each new peer before anything else: bytes, or a list of parts; `None` for none
@@ -486,6 +489,7 @@ class Options:
     router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
     router_rename: bool = _option(False, _flag, types_with("router_rename"))
     router_notify: frozenset[str] = _option(frozenset(), _notices, types_with("router_notify"))
+    peer_identity: bytes = _option(b"", _identity, types_with("peer_identity"), endpoint=_CONNECT)
     stream_notify: bool = _option(True, _flag, types_with("stream_notify"))
     probe_router: bool = _option(False, _flag, types_with("probe_router"))
     hello_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hello_message"))

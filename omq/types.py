@@ -123,7 +123,7 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "REQ DEALER ROUTER",
         sends_identity=True,
         options="disconnect_message hello_message probe_router router_handover router_mandatory router_notify "
-        "router_rename",
+        "router_rename peer_identity",
     ),
     _T.PULL: _traits("Takes messages from all its peers in turn (RFC 30).", "PUSH", options="conflate"),
     _T.PUSH: _traits("Gives each message to one of its peers, in turn (RFC 30).", "PULL", options="conflate"),
@@ -142,7 +142,7 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         "Speaks plain TCP with peers that know no ZMTP: each message names its peer (zmq_socket(3)).",
         "",
         handshakes=False,
-        options="stream_notify",
+        options="peer_identity stream_notify",
     ),
     _T.SERVER: _traits(
         "Takes messages from all its clients, and sends to the one that is named (RFC 41).",

@@ -52,9 +52,10 @@ class PipeSession(StateMachine[ConnectionState]):
         for one, other in ((self, partner), (partner, self)):
             theirs = other.engine
             one._partner = other
-            one.identity = theirs.properties().get(b"Identity", b"")
+            own = theirs.properties().get(b"Identity", b"")
+            one.identity = one._dialer.options.peer_identity if one._dialer is not None and one.is_named else own
             told = {name.lower(): content for name, content in theirs.options.metadata}
-            one.info = PeerMetadata((3, 1), theirs.socket_type, one.identity, b"", told)
+            one.info = PeerMetadata((3, 1), theirs.socket_type, own, b"", told)
         pipe.join(partner.peer)
 
     @property
@@ -66,6 +67,11 @@ class PipeSession(StateMachine[ConnectionState]):
     def accepted(self) -> bool:
         """Returns whether the peer has dialled."""
         return self._dialer is None
+
+    @property
+    def is_named(self) -> bool:
+        """Returns whether this side has chosen the peer's identity (`peer_identity`)."""
+        return self._dialer is not None and bool(self._dialer.options.peer_identity)
 
     @property
     def comes_again(self) -> bool:

@@ -113,6 +113,11 @@ class WireSession(StateMachine[ConnectionState]):
         return self._dialer is None
 
     @property
+    def is_named(self) -> bool:
+        """Returns whether this side has chosen the peer's identity (`peer_identity`)."""
+        return self._dialer is not None and bool(self.options.peer_identity)
+
+    @property
     def comes_again(self) -> bool:
         """Returns whether this side has dialled, and its dialer has not ended."""
         return self._dialer is not None and self._dialer.dials_on
@@ -310,8 +315,8 @@ class WireSession(StateMachine[ConnectionState]):
         engine = self.engine
         pattern = engine.pattern
         info = self._handshake.peer
-        if info.identity:
-            self.identity = info.identity
+        if self.is_named or info.identity:
+            self.identity = self.options.peer_identity if self.is_named else info.identity
         if not self._may_answer():  # there was nothing to be said (a type that speaks no ZMTP)
             return
         refusal = self._refusal(info.identity)

@@ -31,6 +31,11 @@ class Session(Protocol):
         ...
 
     @property
+    def is_named(self) -> bool:
+        """Returns whether this side has chosen its identity (`peer_identity`)."""
+        ...
+
+    @property
     def accepted(self) -> bool:
         """Returns whether the peer has dialled."""
         ...

@@ -70,7 +70,7 @@ class Router(Pattern):
         self._ending: dict[bytes, Session] = {}
 
     def connected(self, session: Session) -> None:
-        identity = b"" if self.options.router_rename else session.identity
+        identity = b"" if self.options.router_rename and not session.is_named else session.identity
         if not identity:
             identity = self._identities.next(self.send_queue.table)
         while (holder := self.send_queue.table.get(identity)) is not None:

@@ -21,7 +21,9 @@ class Stream(Pattern):
         self._identities = FreshIdentities()
 
     def connected(self, session: Session) -> None:
-        session.peer.identity = self._identities.next(self.send_queue.table)
+        taken = self.send_queue.table
+        named = session.is_named and session.identity not in taken
+        session.peer.identity = session.identity if named else self._identities.next(taken)
         super().connected(session)
 
     def notices(self, options: Options) -> frozenset[str]:

@@ -74,6 +74,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "router_mandatory": ("ROUTER", [True, False], NOT_FLAG),
     "router_handover": ("ROUTER", [True, False], NOT_FLAG),
     "router_rename": ("ROUTER", [True, False], NOT_FLAG),
+    "peer_identity": ("ROUTER", [b"", b"a", b"i" * 255], [b"i" * 256, "a", None, 1]),
     "stream_notify": ("STREAM", [True, False], NOT_FLAG),
     "probe_router": ("DEALER", [True, False], NOT_FLAG),
     "router_notify": (
@@ -177,6 +178,7 @@ FITS = {
     "only_first_subscribe": "XPUB XSUB",
     "invert_matching": "PUB XPUB SUB XSUB",
     "subscribe": "SUB XSUB",
+    "peer_identity": "ROUTER STREAM",
     "stream_notify": "STREAM",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import zmq
 
 import omq
 from tests.waits import BOUND, until
@@ -125,3 +126,67 @@ def test_what_has_arrived_from_a_peer_that_goes_stays_readable(twin, endpoint):
     assert [router.recv_multipart(timeout=BOUND) for _ in range(100)] == [[b"X", b"%d" % n, b"x"] for n in range(100)]
     until(lambda: not router.peers)
     assert not router.poll(0.01)
+
+
+# A name that this side chooses (ZMQ_CONNECT_ROUTING_ID)
+
+
+@pytest.mark.parametrize("own", [b"", b"its own"], ids=["nameless", "named"])
+def test_connect_names_the_peer(twin, endpoint, own):
+    dealer = twin("DEALER", bind=endpoint, identity=own, recv_timeout=BOUND)
+    router = twin("ROUTER", router_mandatory=True, recv_timeout=BOUND)
+    router.connect(dealer.endpoints[0], peer_identity=b"chosen")
+    router.wait_connected(timeout=BOUND)
+    router.send_multipart([b"chosen", b"to it"])
+    assert dealer.recv() == b"to it"
+    dealer.send(b"from it")
+    assert router.recv_multipart() == [b"chosen", b"from it"]
+    assert [one.identity for one in router.peers] == [b"chosen"]
+    if own:
+        with pytest.raises(omq.UnroutableError):
+            router.send_multipart([own, b"x"])
+
+
+def test_a_chosen_name_holds_after_a_reconnect_and_whatever_is_renamed(twin):
+    dealer = twin("DEALER", bind="tcp://127.0.0.1:*")
+    endpoint = dealer.endpoints[0]
+    router = twin("ROUTER", router_rename=True, router_mandatory=True, reconnect_interval=0.01)
+    router.connect(endpoint, peer_identity=b"chosen")
+    router.wait_connected(timeout=BOUND)
+    dealer.stop()
+    until(lambda: not router.peers)
+    again = twin("DEALER", bind=endpoint, identity=b"other", recv_timeout=BOUND)
+    router.wait_connected(timeout=BOUND)
+    router.send_multipart([b"chosen", b"x"])
+    assert again.recv() == b"x"
+
+
+def test_peers_that_are_accepted_keep_their_own_name(twin, endpoint):
+    router = twin("ROUTER", bind=endpoint, peer_identity=b"chosen", recv_timeout=BOUND)
+    dealer = twin("DEALER", connect=router.endpoints[0], identity=b"own")
+    dealer.send(b"x")
+    assert router.recv_multipart() == [b"own", b"x"]
+
+
+def test_libzmq_is_named_as_well(twin):
+    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
+        dealer.linger = 0
+        dealer.rcvtimeo = int(1000 * BOUND)
+        port = dealer.bind_to_random_port("tcp://127.0.0.1")
+        router = twin("ROUTER", router_mandatory=True)
+        router.connect(f"tcp://127.0.0.1:{port}", peer_identity=b"chosen")
+        router.wait_connected(timeout=BOUND)
+        router.send_multipart([b"chosen", b"x"])
+        assert dealer.recv() == b"x"
+
+
+def test_a_stream_takes_a_name_once(twin):
+    server = twin("STREAM", bind="tcp://127.0.0.1:*", stream_notify=False, recv_timeout=BOUND)
+    client = twin("STREAM", recv_timeout=BOUND)
+    for _ in range(2):
+        client.connect(server.endpoints[0], peer_identity=b"chosen")
+    names = [client.recv_multipart()[0] for _ in range(2)]
+    assert names[0] == b"chosen"
+    assert len(names[1]) == 5
+    client.send_multipart([b"chosen", b"to it"])
+    assert server.recv_multipart()[1] == b"to it"
