@@ -390,8 +390,8 @@ class Options:
         router_notify: Messages about peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
             each that has gone, one or both (True), as a message of the peer's identity and an empty part
             (`ZMQ_ROUTER_NOTIFY`).
-        peer_identity: The name that this socket knows the peer of an endpoint by, whatever the peer calls itself, and also
-            after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no second
+        peer_identity: The name that this socket knows the peer of an endpoint by, whatever the peer calls itself, and
+            also after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no second
             peer: that one gets another (`ZMQ_CONNECT_ROUTING_ID`).
         stream_notify: An empty message of each peer that comes, and of each that goes (`ZMQ_STREAM_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
