@@ -438,6 +438,9 @@ class Options:
         priority: The priority of what is sent in the queues of the network devices; above 6 only with CAP_NET_ADMIN, 0
             leaves the system's, which follows `tos` (`ZMQ_PRIORITY`).
         bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
+        multicast_hops: Routers that multicast datagrams may pass, and one more: 1 keeps them in the local network
+            (`ZMQ_MULTICAST_HOPS`). Udp.
+        multicast_loop: Multicast datagrams also reach the receivers on this machine (`ZMQ_MULTICAST_LOOP`). Udp.
         use_fd: A descriptor that the program has opened: for `bind` of a socket that listens, and whose address the
             endpoint names, for `connect` of one that is connected, instead of the first connection to the endpoint.
             It is omq's when the call returns, and is closed with the endpoint or the connection; where the call raises
@@ -521,6 +524,8 @@ class Options:
     tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
     priority: int = _option(0, _whole(0, 2**31 - 1), endpoint=_EITHER)
     bind_device: str | None = _option(None, _device, endpoint=_EITHER)
+    multicast_hops: int = _option(1, _whole(1, 255), types_with("multicast_hops"), endpoint=_CONNECT, strict=True)
+    multicast_loop: bool = _option(True, _flag, types_with("multicast_loop"), endpoint=_CONNECT, strict=True)
     use_fd: int | None = _option(None, _whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
     accept_filter: tuple[IPv4Network | IPv6Network, ...] | None = _option(None, _networks, endpoint=_BIND, strict=True)
     accept_uids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)

@@ -67,6 +67,7 @@ class Traits:
         one_peer: It has one peer at a time, and refuses a second one.
         single_part: Its messages have one part: more are refused, and cost a peer its connection.
         envelope: Frames that stand before the part on the wire, where `single_part` holds.
+        datagrams: The call, `bind` or `connect`, that takes endpoints of datagram transports; empty where none does.
         route: The keyword that `send` needs, where no part of the message says whom it is for.
         options: The options that are for some types only, and for this one among them.
     """
@@ -79,6 +80,7 @@ class Traits:
     one_peer: bool = False
     single_part: bool = False
     envelope: int = 0
+    datagrams: str = ""
     route: Route | None = None
     options: frozenset[str] = frozenset()
 
@@ -163,13 +165,15 @@ TRAITS: Final[dict[SocketType, Traits]] = {
         single_part=True,
         envelope=1,  # the group
         route=Route.GROUP,
-        options="max_subscriptions",
+        datagrams="connect",
+        options="max_subscriptions multicast_hops multicast_loop",
     ),
     _T.DISH: _traits(
         "Takes the messages of the groups that it has joined (RFC 48).",
         "RADIO",
         single_part=True,
         envelope=1,
+        datagrams="bind",
         options="join",
     ),
     _T.GATHER: _traits("Takes messages from all its peers in turn (RFC 49).", "SCATTER", single_part=True),

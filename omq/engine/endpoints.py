@@ -6,9 +6,10 @@ import itertools
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from omq._core.link.handshake_io import HeadStart
+from omq.engine.datagram import DatagramDialer, DatagramListener, check_datagrams
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.inproc import InprocDialer, InprocListener
@@ -18,12 +19,23 @@ from omq.engine.views import AddressedSocket
 from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError
 from omq.event import EventKind
 from omq.options import Options
-from omq.transport import TRANSPORTS, StreamTransport, Transport, parse_endpoint, refusal, transport_of
+from omq.transport import (
+    TRANSPORTS,
+    DatagramTransport,
+    StreamTransport,
+    Transport,
+    parse_endpoint,
+    refusal,
+    transport_of,
+)
 from omq.types import ONE_CONNECTION, TRAITS
 from omq.zmtp.rehearsed import opening
 
 #: Types that shake hands with every peer, and not with the first one only.
 _AT_ONCE = frozenset(kind for kind, traits in TRAITS.items() if traits.handshakes and not traits.one_peer)
+
+_AnyListener: TypeAlias = Listener | DatagramListener | InprocListener
+_AnyDialer: TypeAlias = Dialer | DatagramDialer | InprocDialer
 
 _SPENT = 1000  # dialers that may be remembered after their end
 
@@ -58,8 +70,8 @@ class Endpoints:
 
     def __init__(self, engine: AddressedSocket) -> None:
         self._found = weakref.ref(engine)
-        self.listeners: dict[str, Listener | InprocListener] = {}
-        self.dialers: dict[str, list[Dialer | InprocDialer]] = {}
+        self.listeners: dict[str, _AnyListener] = {}
+        self.dialers: dict[str, list[_AnyDialer]] = {}
         self.leaving: set[DialerBase] = set()
         self._spent = 0  # dialers that have ended by themselves, about
         self._fd_spent = False  # the descriptor that the whole socket was given has served a call
@@ -80,7 +92,7 @@ class Endpoints:
         for dialer in self._dialling():
             dialer.start()
 
-    def _dialling(self) -> Iterator[Dialer | InprocDialer]:
+    def _dialling(self) -> Iterator[_AnyDialer]:
         return itertools.chain.from_iterable(self.dialers.values())
 
     def _all(self) -> tuple[Any, ...]:
@@ -95,7 +107,10 @@ class Endpoints:
                 f"{call}: {text!r} does not fit a {socket_type.value} socket, which does not speak ZMTP; "
                 f"its transports are {fitting}"
             )
-        return self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
+        options = self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
+        if isinstance(transport, DatagramTransport):
+            check_datagrams(socket_type, call, text, options)
+        return options
 
     # ------------------------------------------------------------------ bound
 
@@ -105,10 +120,12 @@ class Endpoints:
         transport = transport_of(endpoint)
         options = self._options("bind", text, transport, given)
         self._refuse_descriptor_in_use(options.use_fd)
-        listener: Listener | InprocListener
+        listener: _AnyListener
         try:
             if isinstance(transport, StreamTransport):
                 listener = Listener(self._engine, transport, endpoint, options)
+            elif isinstance(transport, DatagramTransport):
+                listener = DatagramListener(self._engine, transport, endpoint, options)
             else:
                 listener = InprocListener(self._engine, str(endpoint))
         except BindError as error:
@@ -125,7 +142,7 @@ class Endpoints:
         self._note_descriptor(options.use_fd)
         return listener.endpoint
 
-    def _start_listening(self, listener: Listener | InprocListener) -> None:
+    def _start_listening(self, listener: _AnyListener) -> None:
         try:
             listener.start()
         except OSError as error:  # the loop takes no more descriptors
@@ -150,7 +167,7 @@ class Endpoints:
         for name in list(self.listeners):
             self._unlisten(self.listeners.pop(name), "the interpreter ends")
 
-    def _unlisten(self, listener: Listener | InprocListener, reason: str) -> None:
+    def _unlisten(self, listener: _AnyListener, reason: str) -> None:
         listener.close()
         self._engine.emit(EventKind.CLOSED, listener.endpoint, reason=reason)
 
@@ -267,14 +284,16 @@ class Endpoints:
             elif head_start is not None:
                 head_start.close()
 
-    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> Dialer | InprocDialer:
-        dialer: Dialer | InprocDialer
+    def _dial(self, route: ConnectRoute, head_start: HeadStart | None = None) -> _AnyDialer:
+        dialer: _AnyDialer
         if isinstance(route.transport, StreamTransport):
             fd = route.options.use_fd
             self._refuse_descriptor_in_use(fd)
             given = None if fd is None else route.transport.take_connected(fd, route.endpoint, route.options)
             dialer = Dialer(self._engine, route.transport, route.endpoint, route.options, given)
             self._note_descriptor(fd)
+        elif isinstance(route.transport, DatagramTransport):
+            dialer = DatagramDialer(self._engine, route.transport, route.endpoint, route.options)
         else:
             dialer = InprocDialer(self._engine, route.name, route.options)
         if self._spent > _SPENT:

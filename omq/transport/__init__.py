@@ -13,6 +13,7 @@ from omq.errors import EndpointError
 from omq.transport.base import (
     Address,
     AddrInfo,
+    DatagramTransport,
     Endpoint,
     Listening,
     LocalTransport,
@@ -27,10 +28,11 @@ from omq.transport.base import (
 from omq.transport.inproc import InprocEndpoint, InprocTransport
 from omq.transport.ipc import IpcTransport
 from omq.transport.tcp import TcpTransport
+from omq.transport.udp import UdpTransport
 
 #: The transport of each scheme that omq speaks.
 TRANSPORTS: dict[str, Transport[Any]] = {
-    transport.scheme: transport for transport in (TcpTransport(), IpcTransport(), InprocTransport())
+    transport.scheme: transport for transport in (TcpTransport(), IpcTransport(), InprocTransport(), UdpTransport())
 }
 
 
@@ -98,6 +100,7 @@ def local_endpoint(name: str) -> str:
 __all__ = [
     "Address",
     "AddrInfo",
+    "DatagramTransport",
     "Endpoint",
     "Listening",
     "LocalTransport",

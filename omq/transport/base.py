@@ -262,6 +262,41 @@ class StreamTransport(Transport[EndpointT]):
         return ""
 
 
+class DatagramTransport(Transport[EndpointT]):
+    """Carries messages as datagrams, one way, without a connection: RADIO sends them, DISH receives them (RFC 48)."""
+
+    @abstractmethod
+    def listen(self, endpoint: EndpointT, options: Options) -> tuple[socket.socket, str]:
+        """Opens a socket that receives what is sent to an endpoint.
+
+        Returns:
+            The socket, non-blocking, and the endpoint with its real address.
+
+        Raises:
+            BindError: The system refused; `errno` says why.
+        """
+
+    @abstractmethod
+    def lookup(self, endpoint: EndpointT, options: Options) -> Lookup:
+        """Returns the host whose addresses are needed to connect."""
+
+    @abstractmethod
+    def connect(self, endpoint: EndpointT, options: Options, infos: Sequence[AddrInfo]) -> socket.socket:
+        """Opens a socket that sends to an endpoint; nothing is sent yet.
+
+        Args:
+            endpoint: Where datagrams go.
+            options: Those for the endpoint.
+            infos: The addresses of what `lookup` has named.
+
+        Returns:
+            The socket, non-blocking and connected.
+
+        Raises:
+            ConnectError: The system refused; `errno` says why.
+        """
+
+
 _Refusal = TypeVar("_Refusal", bound=TransportError)
 
 

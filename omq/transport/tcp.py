@@ -101,7 +101,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
     def take_connected(self, fd: int, endpoint: TcpEndpoint, options: Options) -> socket.socket:
         sock = super().take_connected(fd, endpoint, options)
         try:
-            _set_network(sock, options)
+            set_network(sock, options)
         except OSError as error:
             descriptor.give_back(sock)
             raise refusal(ConnectError, endpoint, error) from error
@@ -192,7 +192,7 @@ def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket]
         if endpoint.host is None:
             sockets = _listen_anywhere(endpoint.port, options)
         else:
-            sockets = _listen_all(_addresses(endpoint.host, endpoint.port, options), endpoint.port, options)
+            sockets = _listen_all(addresses(endpoint.host, endpoint.port, options), endpoint.port, options)
         return sockets, endpoint_of(sockets[0].getsockname())
     except OSError as error:
         raise refusal(BindError, endpoint, error) from error
@@ -209,8 +209,8 @@ def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> t
         address = sock.getsockname()
         if endpoint.port not in (0, address[1]):
             raise OptionError(f"option use_fd={sock.fileno()}: listens at {endpoint_of(address)}, not at {endpoint}")
-        _set_network(sock, options)
-        _set_buffers(sock, options)
+        set_network(sock, options)
+        set_buffers(sock, options)
         sock.listen(options.backlog)
     except OSError as error:
         descriptor.give_back(sock)
@@ -362,7 +362,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     if options.tcp_user_timeout is not None:
         milliseconds = math.ceil(options.tcp_user_timeout * 1000)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
-    _set_buffers(sock, options)
+    set_buffers(sock, options)
 
 
 def _packed(family: int, address: tuple[Any, ...]) -> bytes:
@@ -408,7 +408,7 @@ def _numeric(host: str, port: int) -> list[AddrInfo]:
     return list(socket.getaddrinfo(host, port, type=kind, proto=protocol, flags=flags))
 
 
-def _addresses(host: str, port: int, options: Options) -> list[AddrInfo]:
+def addresses(host: str, port: int, options: Options) -> list[AddrInfo]:
     """Every address that a host to bind stands for."""
     infos = known(host, port, interfaces=True)
     if not infos:
@@ -479,7 +479,7 @@ def _listener(info: AddrInfo, port: int, options: Options) -> socket.socket:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         if family == socket.AF_INET6:
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        _set_buffers(sock, options)
+        set_buffers(sock, options)
         sock.bind((address[0], port, *address[2:]))
         sock.listen(options.backlog)
     except OSError:
@@ -493,14 +493,15 @@ def _new_socket(family: int, options: Options) -> socket.socket:
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
-        _set_network(sock, options)
+        set_network(sock, options)
     except OSError:
         sock.close()
         raise
     return sock
 
 
-def _set_network(sock: socket.socket, options: Options) -> None:
+def set_network(sock: socket.socket, options: Options) -> None:
+    """Sets what the network does with an IP socket: `bind_device`, `tos`, `priority`."""
     if options.bind_device is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bind_device.encode() + b"\0")
     if options.tos:
@@ -512,7 +513,8 @@ def _set_network(sock: socket.socket, options: Options) -> None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.priority)
 
 
-def _set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:
+def set_buffers(sock: socket.socket | SettingsRecorder, options: Options) -> None:
+    """Sets the sizes of the kernel's buffers: `send_buffer`, `recv_buffer`."""
     if options.send_buffer is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, options.send_buffer)
     if options.recv_buffer is not None:
@@ -536,18 +538,18 @@ def _bind_source(sock: socket.socket, source: tuple[str, int], infos: Sequence[A
 def _parse(rest: str, bind: bool) -> TcpEndpoint:
     origin, semicolon, target = rest.rpartition(";")
     if not semicolon:
-        return TcpEndpoint(*_tcp_address(target, wildcards=bind))
+        return TcpEndpoint(*parse_address(target, wildcards=bind))
     if bind:
         raise ValueError("a source address (before the semicolon) is for connecting only")
-    host, port = _tcp_address(origin, wildcards=True)
-    return TcpEndpoint(*_tcp_address(target, wildcards=False), source=(host or "*", port))
+    host, port = parse_address(origin, wildcards=True)
+    return TcpEndpoint(*parse_address(target, wildcards=False), source=(host or "*", port))
 
 
-def _tcp_address(text: str, *, wildcards: bool) -> tuple[str | None, int]:
+def parse_address(text: str, *, wildcards: bool) -> tuple[str | None, int]:
     host, colon, port = text.rpartition(":")
     if not colon or not port:
         raise ValueError("the port is missing")
-    return _host(host, wildcards), _port(port, wildcards)
+    return parse_host(host, wildcards), _port(port, wildcards)
 
 
 def _port(text: str, wildcards: bool) -> int:
@@ -561,7 +563,7 @@ def _port(text: str, wildcards: bool) -> int:
     return int(text)
 
 
-def _host(text: str, wildcards: bool) -> str | None:
+def parse_host(text: str, wildcards: bool) -> str | None:
     if text == "*":
         if not wildcards:
             raise ValueError("host '*' is for binding only")

@@ -123,6 +123,8 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
     "busy_poll": ("PULL", [0, 1e-5, 2.0, "adaptive"], [-1, math.inf, None, True, "always", b"adaptive"]),
     "priority": ("PUSH", [0, 6, HUGE - 1], [*NOT_WHOLE, -1, HUGE, None]),
     "tos": ("PUSH", [0, 255], [*NOT_WHOLE, -1, 256, None]),
+    "multicast_hops": ("RADIO", [1, 255], [*NOT_WHOLE, 0, 256, None]),
+    "multicast_loop": ("RADIO", [True, False], NOT_FLAG),
     "security": ("PUSH", [None, PlainClient("u", "p"), PlainServer({})], ["secret", b"secret", ("u", "p"), 1]),
     "zap_domain": ("PULL", ["", "global", "d" * 255], [None, b"global", "d" * 256, "ü", 1]),
     "zap_enforce_domain": ("PULL", [True, False], NOT_FLAG),
@@ -157,6 +159,8 @@ CONFLATING = "PULL PUSH SUB PUB DEALER"
 FITS = {
     "max_subscriptions": "PUB XPUB RADIO",
     "join": "DISH",
+    "multicast_hops": "RADIO",
+    "multicast_loop": "RADIO",
     "conflate": CONFLATING,
     "router_mandatory": "ROUTER",
     "router_rename": "ROUTER",

@@ -1,7 +1,11 @@
 from omq._core.queues.matcher import Matcher
+from omq._core.queues.peer import Peer
 from omq._core.queues.recv_queue import ShapedRecvQueue
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq._core.queues.wait_queue import WaitQueue
+
+class UnaskedPeer(Peer):
+    """A peer that has no way to join a group, and gets all of them; of a bounded size each."""
 
 class RadioSendQueue(PublisherSendQueue):
     """RADIO: each message goes to every peer that has joined its group; a full one misses it (RFC 48)."""

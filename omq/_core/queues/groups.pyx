@@ -9,7 +9,7 @@ from omq._core.queues.recv_queue cimport ShapedRecvQueue, point
 from omq._core.queues.subscriptions cimport OwnSubscriptions, PublisherSendQueue
 from omq._core.wire.send_buffer cimport Part
 
-from omq.errors import RemoteProtocolError, StateError, UsageError
+from omq.errors import MessageTooLarge, RemoteProtocolError, StateError, UsageError
 
 cdef enum:
     GROUP_LIMIT = 255    # bytes (RFC 48, Group)
@@ -17,7 +17,34 @@ cdef enum:
     LEAVE_SIZE = 6       # likewise of "LEAVE"
 
 
+cdef class UnaskedPeer(Peer):
+    """A peer that has no way to join a group, and gets all of them; of a bounded size each."""
+
+
 cdef class RadioSendQueue(PublisherSendQueue):
+    def __cinit__(self, *_, **__):
+        self._unasked = []
+
+    cdef int attach(self, Peer peer) except -1:
+        PublisherSendQueue.attach(self, peer)
+        if isinstance(peer, UnaskedPeer):
+            self._unasked.append(peer)
+            self._count_unasked()
+        return 0
+
+    cdef int detach(self, Peer peer) except -1:
+        if peer in self._unasked:
+            self._unasked.remove(peer)
+            self._count_unasked()
+        return PublisherSendQueue.detach(self, peer)
+
+    cdef int _count_unasked(self) except -1:
+        cdef UnaskedPeer peer
+        self._limit = 0
+        for peer in self._unasked:
+            self._limit = min(self._limit or peer.limit, peer.limit)
+        return 0
+
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
         raise StateError("a RADIO socket is told whom a message is for: group= is missing")
 
@@ -26,6 +53,11 @@ cdef class RadioSendQueue(PublisherSendQueue):
         cdef Part both[2]
         point(both, <bytes>route)
         both[1] = parts[0]
+        if self._limit and both[0].size + both[1].size > self._limit:
+            raise MessageTooLarge(
+                f"the message of {both[1].size} bytes and its group of {both[0].size} do not fit into a datagram, which has "
+                f"room for {self._limit} bytes: send less, or over tcp"
+            )
         return PublisherSendQueue.put(self, both, 2)
 
     cdef Py_ssize_t _select(self, const Part *first) except -1:
@@ -34,6 +66,10 @@ cdef class RadioSendQueue(PublisherSendQueue):
         cdef int i
         for i in range(hits):
             self._targets[i] = slots[i]
+        if self._limit:
+            for peer in self._unasked:
+                self._targets[hits] = (<Peer>peer).slot
+                hits += 1
         return hits
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:

@@ -1,0 +1,298 @@
+"""Datagram endpoints: no handshake, no peer that answers, nothing to be lost but messages (RFC 48 over UDP)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from typing import Any
+
+from omq._core.link.datagram import DatagramReceiver, DatagramSender
+from omq._core.queues.groups import GroupRecvQueue
+from omq._core.queues.peer import Peer, ended_peer
+from omq.engine.dialer_base import Backoff, DialerBase
+from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
+from omq.engine.resolver import resolver_of
+from omq.engine.views import JoiningSocket, PipedSocket
+from omq.errors import ConnectError, EndpointError, OptionError
+from omq.event import EventKind
+from omq.options import Options
+from omq.transport import DatagramTransport, Endpoint, refusal
+from omq.types import COMPATIBLE, TRAITS, SocketType
+from omq.zmtp.handshake import PeerMetadata
+
+
+def check_datagrams(socket_type: SocketType, call: str, endpoint: str, options: Options) -> None:
+    """Raises unless a call of a socket of this type takes datagram endpoints.
+
+    Raises:
+        EndpointError: The type has no use for datagrams, or for those of the other call.
+        OptionError: `security` is set: datagrams are neither encrypted nor authenticated.
+    """
+    if TRAITS[socket_type].datagrams != call:
+        fitting = ", ".join(f"{kind.value} sockets {row.datagrams}" for kind, row in TRAITS.items() if row.datagrams)
+        raise EndpointError(
+            f"endpoint {endpoint!r}: a {socket_type.value} socket cannot {call} to datagrams; {fitting}"
+        )
+    if options.security is not None:
+        raise OptionError(
+            f"option security={options.security.name}: {endpoint} carries datagrams without encryption or "
+            "authentication; use tcp, or leave security out"
+        )
+
+
+class DatagramSession(StateMachine[ConnectionState]):
+    """The supervisor of one datagram descriptor: all senders of a bound endpoint, or the receivers of a connected one.
+
+    Args:
+        engine: The socket.
+        endpoint: The endpoint that it belongs to.
+        fd: The descriptor; owned from here on.
+        options: The options for the endpoint.
+        dialer: The dialer that has connected it; `None` where it is bound.
+    """
+
+    def __init__(
+        self, engine: PipedSocket, endpoint: str, fd: int, options: Options, dialer: DatagramDialer | None
+    ) -> None:
+        self.state = ConnectionState.CONNECTING
+        self.engine = engine
+        self.endpoint = endpoint
+        self.identity = b""
+        self.user_id: str | None = None
+        (peer_type,) = COMPATIBLE[engine.socket_type]
+        self.info: PeerMetadata | None = PeerMetadata((3, 1), peer_type, b"", b"", {})
+        self.since = time.time()
+        self.remote_address = endpoint if dialer is not None else ""
+        self.mechanism = ""
+        self.dropped_told = 0
+        self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._dialer = dialer
+        self._core: DatagramSender | DatagramReceiver
+        try:
+            if dialer is not None:
+                self._core = DatagramSender(self, fd)
+                self._core.origin = dialer.origin
+            else:
+                queue = engine.pattern.recv_queue
+                assert isinstance(queue, GroupRecvQueue)
+                poller, most = engine.driver.poller, options.max_message_size
+                self._core = DatagramReceiver(self, fd, poller, queue, engine.options.recv_hwm, most)
+        except BaseException:
+            os.close(fd)
+            raise
+        self.peer: Peer = self._core
+
+    @property
+    def accepted(self) -> bool:
+        """Returns whether the endpoint is bound."""
+        return self._dialer is None
+
+    @property
+    def comes_again(self) -> bool:
+        """Returns whether this side has dialled, and will dial again: datagrams need no second time."""
+        return False
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns whether messages can flow."""
+        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+
+    @property
+    def is_linked(self) -> bool:
+        """Returns whether it takes part in routing."""
+        return self.state is ConnectionState.READY
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether it has been torn down."""
+        return self.state is ConnectionState.OVER
+
+    def start(self) -> None:
+        """Takes part in routing at once: there is nothing to wait for."""
+        if self._dialer is not None:
+            self.engine.session_met(self, dialled=True)
+        else:
+            self.move(ConnectionState.HANDSHAKING)
+        self.engine.session_ready(self)
+        with self.engine.lock:
+            self._core.start()
+
+    def leave(self) -> None:
+        """Ends it: what waits is handed to the kernel, which takes it or drops it."""
+        if self.engine.options.linger != 0:
+            self.half_close()
+        self.end(None)
+
+    def half_close(self) -> bool:
+        """Hands what waits to the kernel; nothing else is on its way."""
+        self.peer.flush_now()
+        return True
+
+    def cease(self) -> None:
+        """Ends it."""
+        self.end(None)
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears it down, once."""
+        before = self.state
+        if before is ConnectionState.OVER:
+            return
+        if not self.engine.on_loop_thread and self.engine.in_loop:
+            self.engine.post(self.end, reason)
+            return
+        self.move(ConnectionState.OVER)
+        with self.engine.lock:
+            self.engine.pattern.disconnected(self)
+            self._core.close()
+        self.engine.session_over(self, before, reason)
+        if not self.ended.done() and self.engine.in_loop:
+            self.ended.set_result(None)
+        # Messages that nobody has taken yet keep the peer, and that the session, which describes the sender.
+        self.engine = weakref.proxy(self.engine)
+        self._dialer = None
+        self.peer = ended_peer(self.peer)
+
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+        if not self.is_over:
+            self.ended = self.engine.loop.create_future()
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptor, which the parent has too."""
+        self._core.close_after_fork()
+
+
+class DatagramListener(StateMachine[ListenerState]):
+    """A bound datagram endpoint. The kernel keeps what comes from the start; it is read once there is a loop.
+
+    Args:
+        engine: The socket.
+        transport: That of the endpoint.
+        endpoint: Where.
+        options: The options for it.
+    """
+
+    def __init__(
+        self, engine: PipedSocket, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
+    ) -> None:
+        self.engine = engine
+        self.options = options
+        self.state = ListenerState.BOUND
+        sock, self.endpoint = transport.listen(endpoint, options)
+        self._fd = sock.detach()
+        self._session: DatagramSession | None = None
+
+    def start(self) -> None:
+        """Begins to receive."""
+        self.move(ListenerState.ACCEPTING)
+        fd, self._fd = self._fd, -1
+        self._session = DatagramSession(self.engine, self.endpoint, fd, self.options, None)
+        self._session.start()
+
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptor, which the parent has too."""
+        if self._fd >= 0:
+            os.close(self._fd)
+
+    def close(self) -> None:
+        """Receives no more; what has arrived can be taken."""
+        if self.state is ListenerState.CLOSED:
+            return
+        self.move(ListenerState.CLOSED)
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+        if self._session is not None:
+            self._session.end(None)
+
+
+class DatagramDialer(DialerBase):
+    """A connected datagram endpoint: messages leave as soon as its host has an address.
+
+    Args:
+        engine: The socket.
+        transport: That of the endpoint.
+        endpoint: Where.
+        options: The options for it.
+    """
+
+    engine: JoiningSocket
+    session: DatagramSession | None
+
+    def __init__(
+        self, engine: JoiningSocket, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
+    ) -> None:
+        super().__init__(engine, str(endpoint), options)
+        self.session = None
+        self._transport = transport
+        self._target = endpoint
+        self._backoff = Backoff(options)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Sends from now on, or when the resolver has answered."""
+        self.go_on(DialerState.CONNECTING)
+        self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
+        known = self._transport.lookup(self._target, self.options).known
+        if known:
+            self._open(known)
+        else:
+            self._task = self.engine.spawn(self._resolve(), f"omq resolve {self.endpoint}")
+
+    async def _resolve(self) -> None:
+        lookup = self._transport.lookup(self._target, self.options)
+        try:
+            infos = await resolver_of(self.engine.loop).resolve(self.engine.loop, lookup)
+        except OSError as error:
+            self._fail(refusal(ConnectError, self.endpoint, error))
+            return
+        self._open(infos)
+
+    def _open(self, infos: Any) -> None:
+        try:
+            sock = self._transport.connect(self._target, self.options, infos)
+        except ConnectError as error:
+            self._fail(error)
+            return
+        self.go_on(DialerState.CONNECTED)
+        self.session = DatagramSession(self.engine, self.endpoint, sock.detach(), self.options, self)
+        self.session.start()
+
+    def _fail(self, error: ConnectError) -> None:
+        self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
+        pause = self._backoff.next("failed") if self.wanted else None
+        if pause is None:
+            self.give_up()
+            return
+        self.go_on(DialerState.WAITING)
+        self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
+        self._timer = self.engine.loop.call_later(pause, self._again)
+
+    def _again(self) -> None:
+        self._timer = None
+        if self.state is DialerState.WAITING:
+            self.start()
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop; a session goes on by itself."""
+        if self.state is DialerState.CONNECTING:
+            self.go_on(DialerState.CONNECTED)
+            self.go_on(DialerState.WAITING)
+        self._again()
+
+    def _end(self) -> None:
+        super()._end()
+        if self._task is not None and self.engine.in_loop:
+            self._task.cancel()
+        self._task = None
