@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from omq._core import blocks
+from omq._core.link.datagram import parse_datagram
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError, UsageError
@@ -103,6 +104,16 @@ def mended(data: bytes) -> bytes:
     return b"".join(some)
 
 
+def datagram(data: bytes) -> None:
+    """What anything may send to a DISH over UDP."""
+    parsed = parse_datagram(data)
+    if parsed is None:
+        assert not data or data[0] >= len(data)
+        return
+    group, body = parsed
+    assert bytes([len(group)]) + group + body == data
+
+
 VOUCHED = Begun(glass.server(), glass.HELLO, through_glass=True)
 
 #: Their order is that of the corpus: new ones come last.
@@ -127,13 +138,14 @@ TARGETS: list[Callable[[bytes], None]] = [
     Begun(glass.client(), glass.WELCOME, through_glass=True),
     Begun(PlainClient(b"user", b"word"), encode_command(b"WELCOME")),
     records,
+    datagram,
 ]
 #: What each is called in a count.
 NAMES = (
     "greeting", "handshake NULL", "READY", "PLAIN server", "PLAIN client", "CURVE server", "CURVE client",
     "CURVE INITIATE's metadata", "frames", "metadata", "Z85", "CURVE MESSAGE", "traffic", "sealed traffic",
     "CURVE HELLO", "CURVE INITIATE", "CURVE WELCOME", "CURVE READY", "PLAIN READY",
-    "records",
+    "records", "datagram",
 )  # fmt: skip
 
 
