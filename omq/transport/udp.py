@@ -86,6 +86,8 @@ class UdpTransport(DatagramTransport[UdpEndpoint]):
         except OSError as error:
             raise refusal(BindError, endpoint, error) from error
         host, port = sock.getsockname()[:2]
+        if endpoint.interface is not None:
+            host = host.partition("%")[0]  # the zone is that of the interface (RFC 4007, section 11)
         return sock, str(UdpEndpoint(host, port, endpoint.interface))
 
     def lookup(self, endpoint: UdpEndpoint, options: Options) -> Lookup:
@@ -98,7 +100,8 @@ class UdpTransport(DatagramTransport[UdpEndpoint]):
             found = tcp.candidates(infos)
             if not found:
                 raise OSError(errno.EADDRNOTAVAIL, "the host has no address")
-            family, address = found[0][0], found[0][4]
+            family = found[0][0]
+            address = _in_zone(family, found[0][4], endpoint.interface)
             sock = _open(family, options)
             try:
                 if _is_multicast(address[0]):
@@ -131,7 +134,14 @@ def _address_to_bind(endpoint: UdpEndpoint, options: Options) -> tuple[int, tupl
             (socket.AF_INET6, ("::", endpoint.port)) if options.ipv6 else (socket.AF_INET, ("0.0.0.0", endpoint.port))
         )
     family, _, _, _, address = tcp.addresses(endpoint.host, endpoint.port, options)[0]
-    return family, address
+    return family, _in_zone(family, address, endpoint.interface)
+
+
+def _in_zone(family: int, address: tuple[Any, ...], interface: str | None) -> tuple[Any, ...]:
+    """Adds the interface to an address of IPv6: groups of a link, or of the machine, are different ones on each."""
+    if family != socket.AF_INET6 or interface is None:
+        return address
+    return (*address[:3], _device_of(interface))
 
 
 def _join(sock: socket.socket, group: str, interface: str | None) -> None:
