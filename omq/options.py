@@ -391,8 +391,8 @@ class Options:
             each that has gone, one or both (True), as a message of the peer's identity and an empty part
             (`ZMQ_ROUTER_NOTIFY`).
         peer_identity: The name that this socket knows the peer of an endpoint by, whatever the peer calls itself, and
-            also after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no second
-            peer: that one gets another (`ZMQ_CONNECT_ROUTING_ID`).
+            also after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no
+            second peer: that one gets another (`ZMQ_CONNECT_ROUTING_ID`).
         stream_notify: An empty message of each peer that comes, and of each that goes (`ZMQ_STREAM_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
         hello_message: Sent to each new peer before anything else: bytes, or a list of parts; `None` for none

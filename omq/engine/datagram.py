@@ -85,6 +85,11 @@ class DatagramSession(StateMachine[ConnectionState]):
         self.peer: Peer = self._core
 
     @property
+    def is_named(self) -> bool:
+        """Returns whether this side has chosen its identity: datagrams have none."""
+        return False
+
+    @property
     def accepted(self) -> bool:
         """Returns whether the endpoint is bound."""
         return self._dialer is None

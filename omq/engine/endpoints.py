@@ -216,7 +216,7 @@ class Endpoints:
                 self._withdraw(route.name, dialer)
         return number
 
-    def _withdraw(self, name: str, dialer: Dialer | InprocDialer) -> None:
+    def _withdraw(self, name: str, dialer: _AnyDialer) -> None:
         """Ends a dialer that has brought no peer; others of its endpoint stay."""
         dialers = self.dialers.get(name, [])
         if dialer in dialers:

@@ -404,7 +404,7 @@ def test_options_without_a_meaning_are_refused(twin):
         radio.connect("udp://127.0.0.1:1", heartbeat_interval=1)
     with pytest.raises(omq.OptionError, match=r"'multicast_hops' means nothing for tcp://127.0.0.1:1"):
         radio.connect("tcp://127.0.0.1:1", multicast_hops=3)
-    with pytest.raises(omq.OptionError, match="'multicast_hops' is for connect, not for bind"):
+    with pytest.raises(omq.OptionError, match="'multicast_hops' does not fit a DISH socket"):
         dish.bind("udp://127.0.0.1:*", multicast_hops=3)
     with pytest.raises(
         omq.OptionError, match=r"multicast_loop=False of the socket means nothing for tcp://127.0.0.1:1"
