@@ -88,6 +88,8 @@ PEERS: dict[str, Peer] = {
     "omq-one-part": Peer("omq", "bench.peers.one_part", "omq:SCATTER", {"library": "omq"}),
     "omq-classic": Peer("omq, classic types", "bench.peers.one_part", "omq:PUSH", {"library": "omq"}),
     "pyomq-one-part": Peer("pyomq", "bench.peers.one_part", "pyomq", {"library": "pyomq"}, python=PYOMQ),
+    "omq-datagrams": Peer("omq, udp", "bench.peers.datagrams", "omq:RADIO", {"library": "omq"}),
+    "bare-datagrams": Peer("bare datagram sockets", "bench.peers.datagrams", "omq:RADIO", {"library": "bare"}),
     "omq-ready": Peer("recv of what is there", "bench.peers.omq_blocking", "omq:PUSH"),
 }
 

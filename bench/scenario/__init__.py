@@ -6,6 +6,7 @@ from bench.plan import Scenario
 from bench.scenario import (
     crowd,
     curve,
+    datagrams,
     fair,
     fanout,
     inproc,
@@ -20,6 +21,20 @@ from bench.scenario import (
 
 SCENARIOS: dict[str, Scenario] = {
     scenario.name: scenario
-    for module in (throughput, latency, inproc, stream, fanout, sparse, crowd, stuck, fair, curve, one_part, spark)
+    for module in (
+        throughput,
+        latency,
+        inproc,
+        stream,
+        fanout,
+        sparse,
+        crowd,
+        stuck,
+        fair,
+        curve,
+        one_part,
+        datagrams,
+        spark,
+    )
     for scenario in module.SCENARIOS
 }

@@ -1,0 +1,27 @@
+"""RADIO to DISH over UDP next to bare datagram sockets: the rate at which loss begins."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from bench.datagrams import loss_rate
+from bench.measure import Load
+from bench.plan import RATE, Case, Metric, Scenario, Settings, Target, size_text
+
+PEERS = ("omq-datagrams", "bare-datagrams")
+METRICS = (RATE, Metric("lost", "% lost above", 1))
+STEP = 0.2  # seconds of a step, of the seconds that a burst lasts elsewhere
+
+
+def _cases(settings: Settings) -> list[Case]:
+    cases = []
+    for size in settings.sizes or (64,):
+        runs = {peer: partial(loss_rate, peer, Load("udp", size, STEP * settings.seconds)) for peer in PEERS}
+        title = f"RADIO to DISH over udp, {size_text(size)}, the rate at which loss begins"
+        cases.append(Case(title, PEERS[0], runs, METRICS, (Target(0.5, PEERS[1]),)))
+    return cases
+
+
+SCENARIOS = (
+    Scenario("udp-loss", "RADIO to DISH over udp, blocking: the rate at which loss begins, 64 B", PEERS, _cases),
+)
