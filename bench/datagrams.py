@@ -10,6 +10,7 @@ GROWTH = 1.2  # from one step to the next
 TOLERATED = 0.01  # share of a step that may be lost
 BEHIND = 0.9  # share of the asked rate below which a sender is at its end
 STEPS = 40  # at most
+TRIES = 3  # of a step before it counts as lost: a receiver that the system lets wait loses what its kernel cannot hold
 
 
 def loss_rate(peer: str, load: Load) -> Sample:
@@ -20,13 +21,15 @@ def loss_rate(peer: str, load: Load) -> Sample:
         with Worker(peer, "send", endpoint=endpoint, size=load.size) as sender:
             rate = float(FIRST)
             for _ in range(STEPS):
-                receiver.order(step=True)
-                receiver.hear("armed")
-                sender.order(rate=rate, seconds=load.seconds)
-                step = sender.hear("sent")
-                count = receiver.hear("count")
-                lost = 1 - float(count) / float(step["sent"])
-                if lost > TOLERATED:
+                for _ in range(TRIES):
+                    receiver.order(step=True)
+                    receiver.hear("armed")
+                    sender.order(rate=rate, seconds=load.seconds)
+                    step = sender.hear("sent")
+                    lost = 1 - float(receiver.hear("count")) / float(step["sent"])
+                    if lost <= TOLERATED:
+                        break
+                else:
                     break
                 best = float(step["sent"]) / float(step["seconds"])
                 if best < BEHIND * rate:
