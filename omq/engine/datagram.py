@@ -72,7 +72,7 @@ class DatagramSession(StateMachine[ConnectionState]):
         self._core: DatagramSender | DatagramReceiver
         try:
             if dialer is not None:
-                self._core = DatagramSender(self, fd)
+                self._core = DatagramSender(self, fd, engine.driver.flusher is None)
                 self._core.origin = dialer.origin
             else:
                 queue = engine.pattern.recv_queue

@@ -30,6 +30,7 @@ cdef class DatagramSender(UnaskedPeer):
     cdef iovec *_vectors             # likewise; owned
     cdef int _count                  # datagrams that wait
     cdef long long _written          # nanoseconds on the monotonic clock, at the last system call
+    cdef bint _gathers               # the turn of a loop ends what gathers; otherwise each datagram leaves at once
     cdef int _burst                  # datagrams of a burst that may still leave at once
     cdef long long _sent             # bytes that the kernel has taken
     cdef int _write_large(self, const char *group, Py_ssize_t group_size, const char *body, Py_ssize_t size) except -1

@@ -16,17 +16,18 @@ def parse_datagram(data: bytes) -> tuple[bytes, bytes] | None:
     """
 
 class DatagramSender(UnaskedPeer):
-    """Sends each message as a datagram: at once when they are sparse, many in one system call when they are dense.
+    """Sends each message as a datagram: at once, or, where they are dense in a loop's turn, many in one system call.
 
     What the kernel does not take is dropped, and counted.
 
     Args:
         session: The engine's owner.
         fd: A connected datagram descriptor; owned from here on.
+        gathers: The turn of a loop ends what gathers; otherwise each datagram leaves at once.
     """
 
     fd: int
-    def __init__(self, session: Any, fd: int) -> None: ...
+    def __init__(self, session: Any, fd: int, gathers: bool = False) -> None: ...
     def start(self) -> None:
         """Does nothing: nothing is read."""
 

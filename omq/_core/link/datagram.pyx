@@ -61,9 +61,10 @@ cdef class DatagramSender(UnaskedPeer):
     def __cinit__(self, *_, **__):
         self.fd = NO_FD
 
-    def __init__(self, session, int fd):
+    def __init__(self, session, int fd, bint gathers=False):
         cdef int i
         self.session = session
+        self._gathers = gathers
         self.limit = LARGEST_MESSAGE
         self._arena = <char *>malloc(ARENA)
         self._headers = <mmsghdr *>calloc(VECTOR, sizeof(mmsghdr))
@@ -134,6 +135,10 @@ cdef class DatagramSender(UnaskedPeer):
             self.send_queue.note(self)
             self.send_queue.wait_queue.notify()
             return False
+        # Where no loop's turn ends, a thread that needs the GIL would have to: it holds a sender up for longer than a
+        # shared system call saves, for the kernel's work is done for each datagram anyway.
+        if not self._gathers:
+            return True
         if not self.send_queue.more:
             if now_ns() - self._written > SPARSE_NS:
                 self._burst = SHORT_BURST
