@@ -45,7 +45,8 @@ class Message:
     Attributes:
         parts: Its parts, as `recv_multipart` gives them.
         peer: Its sender.
-        group: The group of a RADIO message, else `None`.
+        group: The group of a RADIO's message, else `None`. Bytes that are not UTF-8 stand as surrogates (PEP 383), so
+            the name can be given to `send`, `join` and `leave`.
         routing_id: The sender's number on SERVER and PEER, else `None`.
     """
 

@@ -208,7 +208,7 @@ GROUP_LIMIT: Final = 255
 
 
 def group_of(value: object) -> bytes:
-    """Returns the name of a group as it stands on the wire; text is sent in UTF-8.
+    """Returns the name of a group as it stands on the wire; text is sent in UTF-8, as `Message.group` gives it.
 
     Raises:
         TypeError: It is neither `str` nor `bytes`.
@@ -217,7 +217,7 @@ def group_of(value: object) -> bytes:
     # Calls use the name under the socket's lock, where no code of a derived class may run: so only the exact type.
     if isinstance(value, str):
         try:
-            group = str.encode(value)
+            group = str.encode(value, "utf-8", "surrogateescape")
         except UnicodeEncodeError as error:
             raise UsageError(f"group={value!r}: cannot be sent in UTF-8: {error.reason}") from None
     elif type(value) is bytes:

@@ -151,4 +151,4 @@ cdef class GroupRecvQueue(ShapedRecvQueue):
         return ShapedRecvQueue._deliver(self)
 
     cdef object last_group(self):
-        return self._group
+        return None if self._group is None else self._group.decode("utf-8", "surrogateescape")

@@ -410,12 +410,13 @@ def test_how_much_a_message_may_be(twin, lines, call, given, message):
 def test_every_option_has_a_test_here():
     mine = {"bind_device", "backlog", "ipv6", "connect_timeout", "reconnect_interval", "reconnect_stop"}
     mine |= {"handshake_timeout", "max_handshakes", "max_connections", "max_message_size", "max_parts", "security"}
-    mine |= {"use_fd"}  # test_use_fd.py
+    mine |= {"use_fd", "peer_identity"}  # test_use_fd.py, test_router.py
+    of_udp = {"multicast_hops", "multicast_loop"}  # test_udp.py
     of_ipc = {"accept_uids", "accept_gids", "accept_pids"}  # test_accept_filters.py, as the next
     mine |= {"accept_filter"}
     mine |= {"socks_proxy", "socks_username", "socks_password"}  # test_socks.py
     mine |= {"zap_domain", "zap_enforce_domain", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"}
-    assert mine | of_ipc | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
+    assert mine | of_ipc | of_udp | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
     assert mine | set(SYSTEM) == TRANSPORTS["tcp"].options
     assert of_ipc == TRANSPORTS["ipc"].options - TRANSPORTS["tcp"].options
 
