@@ -584,7 +584,7 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
             The routing id of the peer, for `send`.
 
         Raises:
-            Timeout: There is no peer in time; the text has the last failure.
+            Timeout: There is no peer in time; the text has the endpoint's last failure.
             ConnectError: The socket dials no more: `reconnect_interval` or `reconnect_stop` forbids it, or
                 `disconnect` was called meanwhile.
             EndpointError: The endpoint cannot be understood.
@@ -593,4 +593,4 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
         """
         timeout = patience(timeout)
         found = self._begin().run(self._engine.endpoints.connect_peer, endpoint, options, timeout)
-        return self._peer_id(found, endpoint, timeout)
+        return self._peer_id(found)

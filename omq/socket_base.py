@@ -340,13 +340,11 @@ class SocketBase:
         trouble = self._engine.reporter.trouble
         return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
 
-    def _peer_id(self, found: int | None, endpoint: str, timeout: float | None) -> int:
-        """The routing id that `connect_peer` gives; raises if there is none."""
-        if found is not None:
-            return found
-        if self.closed:
+    def _peer_id(self, found: int | None) -> int:
+        """The routing id that `connect_peer` gives; raises if the socket is closed."""
+        if found is None:
             raise self._closed_error("was closed while a call waited")
-        raise self._not_in_time(f"a peer at {endpoint}", timeout)
+        return found
 
     def _not_flushed(self, timeout: float | None) -> Exception:
         """The error of a `flush` that has not come to its end."""

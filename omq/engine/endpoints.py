@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from omq._core.link.handshake_io import HeadStart
+from omq.engine.attempts import Attempts
 from omq.engine.datagram import DatagramDialer, DatagramListener, check_datagrams
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
@@ -16,7 +17,7 @@ from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
 from omq.engine.views import AddressedSocket
-from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError
+from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError, Timeout
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import (
@@ -189,29 +190,37 @@ class Endpoints:
         return route.name
 
     async def connect_peer(self, text: str, given: Mapping[str, Any], timeout: float | None) -> int | None:
-        """Dials, and waits for the handshake; gives the peer's routing id, or `None` if there is no peer in time.
+        """Dials, and waits for the handshake; gives the peer's routing id, or `None` if the socket is closed meanwhile.
 
         Without a peer the endpoint is connected no longer.
 
         Raises:
             ConnectError: The dialer has ended.
+            Timeout: There is no peer in time.
         """
         route = self.route(text, given)
         dialer = self._dial(route)
+        # Of this endpoint alone: the last failure of the whole socket may be another endpoint's.
+        attempts = Attempts(route.name)
 
         def settled() -> bool:
             session = dialer.session
             return dialer.state is DialerState.CLOSED or (session is not None and session.is_linked)
 
         number: int | None = None
+        self._engine.attempts.add(attempts)
         try:
             # No other step of the loop comes between the look and the reading.
             if await self._engine.wait_until(settled, timeout) and dialer.state is not DialerState.CLOSED:
                 assert dialer.session is not None
                 number = dialer.session.peer.routing_id
-            elif dialer.state is DialerState.CLOSED and not self._engine.closing:
-                raise ConnectError(f"connect_peer: {route.name!r} has no peer, and is dialled no more")
+            elif not self._engine.closing:
+                why = f"; last failure: {attempts.trouble}" if attempts.trouble else ""
+                if dialer.state is DialerState.CLOSED:
+                    raise ConnectError(f"connect_peer: {route.name!r} has no peer, and is dialled no more{why}")
+                raise Timeout(f"not a peer at {route.name} within {timeout} s{why}")
         finally:
+            self._engine.attempts.discard(attempts)
             if number is None:
                 self._withdraw(route.name, dialer)
         return number

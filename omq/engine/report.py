@@ -92,6 +92,9 @@ class Reporter:
         text = _text(reason)
         if kind in _TROUBLES:
             self.trouble = text if text.startswith(endpoint) else f"{endpoint}: {text}"
+            for attempts in self._engine.attempts:
+                if attempts.endpoint == endpoint:
+                    attempts.trouble = text
         if logged:
             more = "".join(f" {name}={value!r}" for name, value in details.items())
             log.debug("%s %s: %s%s%s", self._engine.socket_type.value, endpoint, kind, text and f": {text}", more)

@@ -11,6 +11,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
 from omq._core.link.handshake_io import HandshakePoller
+from omq.engine.attempts import Attempts
 from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
 from omq.engine.heartbeat import Heartbeat
@@ -76,6 +77,7 @@ class Engine(StateMachine[SocketState]):
         self.lock = driver.lock
         self._equip()
         whole = weakref.proxy(self)  # the parts live no longer than the whole, and do not keep it
+        self.attempts: set[Attempts] = set()
         self.reporter = Reporter(whole)
         self.heartbeat = Heartbeat(whole)
         self.on_stop: Callable[[], None] = _nothing

@@ -18,6 +18,7 @@ from omq._core.link.flusher import Flusher
 from omq._core.link.handshake_io import HandshakePoller
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
+from omq.engine.attempts import Attempts
 from omq.engine.driver import Driver
 from omq.engine.lifecycle import ConnectionState
 from omq.engine.verdict import Verdict
@@ -401,9 +402,11 @@ class AddressedSocket(JoiningSocket, Protocol):
 
     Attributes:
         has_loop: Whether they are served yet.
+        attempts: Those of the calls of `connect_peer` that wait.
     """
 
     has_loop: bool
+    attempts: set[Attempts]
 
     @property
     def closing(self) -> bool:
@@ -427,10 +430,12 @@ class MonitoredSocket(LivingSocket, ReportingSocket, Protocol):
     Attributes:
         socket_type: Its type.
         has_loop: Whether it has a loop yet.
+        attempts: Those of the calls of `connect_peer` that wait.
     """
 
     socket_type: SocketType
     has_loop: bool
+    attempts: set[Attempts]
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
         """Calls a function in this socket's thread: now, if that is this one."""

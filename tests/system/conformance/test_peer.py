@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import time
 
 import pytest
@@ -72,6 +73,31 @@ def test_without_a_peer_in_time_the_endpoint_is_not_connected(twin, endpoint):
     assert near.connect_peer(endpoint, timeout=BOUND)
 
 
+@pytest.mark.parametrize("other", ["earlier", "meanwhile"])
+def test_the_last_failure_is_that_of_the_endpoint(twin, free_place, tmp_path, other):
+    near = twin("PEER", **FAST)
+    if other == "earlier":
+        with pytest.raises(omq.Timeout, match=f"last failure: .*{free_place}"):
+            near.connect_peer(free_place, timeout=0.2)
+    else:
+        near.connect(free_place)
+    with pytest.raises(omq.Timeout, match=r"within 0\.2 s$"):
+        near.connect_peer("inproc://nothing-is-bound-here", timeout=0.2)
+    missing = f"ipc://{tmp_path}/missing"
+    with pytest.raises(omq.Timeout, match="last failure: ") as caught:
+        near.connect_peer(missing, timeout=0.2)
+    assert free_place not in str(caught.value)
+    assert missing in str(caught.value).partition("last failure")[2]
+
+
+def test_the_end_of_the_call_is_not_the_failure(twin, free_place):
+    host, port = free_place.removeprefix("tcp://").split(":")
+    near = twin("PEER")
+    accepts_only = socket.create_server((host, int(port)))
+    with accepts_only, pytest.raises(omq.Timeout, match=r"within 0\.2 s$"):
+        near.connect_peer(free_place, timeout=0.2)
+
+
 def test_a_failure_leaves_the_other_connections_of_the_endpoint(twin, endpoint):
     near = twin("PEER", **FAST)
     near.connect(endpoint)
@@ -96,6 +122,7 @@ def test_a_dialler_that_has_given_up_is_an_error_at_once(twin, free_place, given
     with pytest.raises(omq.ConnectError, match="has no peer, and is dialled no more") as caught:
         near.connect_peer(free_place, timeout=BOUND)
     assert free_place in str(caught.value)
+    assert "; last failure: " in str(caught.value)
 
 
 def test_a_disconnect_ends_the_call(twin, endpoint):
