@@ -15,26 +15,16 @@ from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.engine.resolver import resolver_of
 from omq.engine.views import JoiningSocket, PipedSocket
-from omq.errors import ConnectError, EndpointError, OptionError
+from omq.errors import ConnectError, OptionError
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import DatagramTransport, Endpoint, refusal
-from omq.types import COMPATIBLE, TRAITS, SocketType
+from omq.types import COMPATIBLE
 from omq.zmtp.handshake import PeerMetadata
 
 
-def check_datagrams(socket_type: SocketType, call: str, endpoint: str, options: Options) -> None:
-    """Raises unless a call of a socket of this type takes datagram endpoints.
-
-    Raises:
-        EndpointError: The type has no use for datagrams, or for those of the other call.
-        OptionError: `security` is set: datagrams are neither encrypted nor authenticated.
-    """
-    if TRAITS[socket_type].datagrams != call:
-        fitting = ", ".join(f"{kind.value} sockets {row.datagrams}" for kind, row in TRAITS.items() if row.datagrams)
-        raise EndpointError(
-            f"endpoint {endpoint!r}: a {socket_type.value} socket cannot {call} to datagrams; {fitting}"
-        )
+def refuse_security(endpoint: str, options: Options) -> None:
+    """Raises `OptionError` if `security` is set: datagrams are neither encrypted nor authenticated."""
     if options.security is not None:
         raise OptionError(
             f"option security={options.security.name}: {endpoint} carries datagrams without encryption or "

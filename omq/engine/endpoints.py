@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from omq._core.link.handshake_io import HeadStart
 from omq.engine.attempts import Attempts
-from omq.engine.datagram import DatagramDialer, DatagramListener, check_datagrams
+from omq.engine.datagram import DatagramDialer, DatagramListener, refuse_security
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.inproc import InprocDialer, InprocListener
@@ -21,10 +21,10 @@ from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolErro
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import (
-    TRANSPORTS,
     DatagramTransport,
     StreamTransport,
     Transport,
+    check_fit,
     parse_endpoint,
     refusal,
     transport_of,
@@ -102,15 +102,10 @@ class Endpoints:
     def _options(self, call: str, text: str, transport: Transport[Any], given: Mapping[str, Any] | None) -> Options:
         """Returns what holds for an endpoint; raises if its transport, or an option, does not fit the socket."""
         socket_type = self._engine.socket_type
-        if not (transport.bare or TRAITS[socket_type].handshakes):
-            fitting = ", ".join(scheme for scheme, one in TRANSPORTS.items() if one.bare)
-            raise EndpointError(
-                f"{call}: {text!r} does not fit a {socket_type.value} socket, which does not speak ZMTP; "
-                f"its transports are {fitting}"
-            )
+        check_fit(transport, socket_type, call, text)
         options = self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
         if isinstance(transport, DatagramTransport):
-            check_datagrams(socket_type, call, text, options)
+            refuse_security(text, options)
         return options
 
     # ------------------------------------------------------------------ bound

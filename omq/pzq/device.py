@@ -22,7 +22,7 @@ from omq.serving import Serving
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
-from omq.types import Security
+from omq.types import Security, SocketType
 
 __all__ = ["AsyncDevice", "Device"]
 
@@ -366,7 +366,7 @@ def http_address(text: str) -> tuple[str, int]:
 
 def _check(name: str, endpoint: str) -> None:
     try:
-        check_endpoint(endpoint, bind=True)
+        check_endpoint(endpoint, bind=True, socket_type=SocketType.ROUTER)
     except EndpointError as error:
         raise EndpointError(f"{name}: {error}") from None
 

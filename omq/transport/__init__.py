@@ -29,6 +29,7 @@ from omq.transport.inproc import InprocEndpoint, InprocTransport
 from omq.transport.ipc import IpcTransport
 from omq.transport.tcp import TcpTransport
 from omq.transport.udp import UdpTransport
+from omq.types import TRAITS, SocketType
 
 #: The transport of each scheme that omq speaks.
 TRANSPORTS: dict[str, Transport[Any]] = {
@@ -63,17 +64,44 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
     return endpoint
 
 
-def check_endpoint(endpoint: str, *, bind: bool = False) -> None:
+def check_endpoint(endpoint: str, *, bind: bool = False, socket_type: SocketType | None = None) -> None:
     """Checks an endpoint where none is to be opened yet: what is configured here and used in another process.
 
     Args:
         endpoint: As `Socket.bind` and `Socket.connect` take it.
         bind: It is to be bound; otherwise it is to be connected to.
+        socket_type: The type of the socket that is to use it; `None`: any that can.
 
     Raises:
         EndpointError: It cannot be understood, or is not for this use.
     """
-    parse_endpoint(endpoint, bind=bind)
+    found = parse_endpoint(endpoint, bind=bind)
+    if socket_type is not None:
+        check_fit(transport_of(found), socket_type, "bind" if bind else "connect", endpoint)
+
+
+def check_fit(transport: Transport[Any], socket_type: SocketType, call: str, text: str) -> None:
+    """Checks that a socket of a type can use a transport.
+
+    Args:
+        transport: That of the endpoint.
+        socket_type: The type.
+        call: `"bind"` or `"connect"`.
+        text: The endpoint, for the error.
+
+    Raises:
+        EndpointError: It cannot.
+    """
+    traits = TRAITS[socket_type]
+    if isinstance(transport, DatagramTransport) and traits.datagrams != call:
+        fitting = ", ".join(f"{kind.value} sockets {row.datagrams}" for kind, row in TRAITS.items() if row.datagrams)
+        raise EndpointError(f"endpoint {text!r}: a {socket_type.value} socket cannot {call} to datagrams; {fitting}")
+    if not (transport.bare or traits.handshakes):
+        fitting = ", ".join(scheme for scheme, one in TRANSPORTS.items() if one.bare)
+        raise EndpointError(
+            f"{call}: {text!r} does not fit a {socket_type.value} socket, which does not speak ZMTP; "
+            f"its transports are {fitting}"
+        )
 
 
 def transport_of(endpoint: Endpoint) -> Transport[Any]:
@@ -111,6 +139,7 @@ __all__ = [
     "TRANSPORTS",
     "Transport",
     "bindings_of",
+    "check_fit",
     "is_local",
     "local_endpoint",
     "parse_endpoint",

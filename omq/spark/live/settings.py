@@ -278,7 +278,7 @@ def _check_endpoints(settings: Settings) -> None:
     for option, endpoints in (("bind", settings.bind), ("connect", settings.connect)):
         for endpoint, times in Counter(endpoints).items():
             try:
-                omq.check_endpoint(endpoint, bind=option == "bind")
+                omq.check_endpoint(endpoint, bind=option == "bind", socket_type=omq.SocketType(settings.socket))
             except omq.EndpointError as error:
                 raise omq.OptionError(f"option {option!r}: {error}") from None
             if endpoint.startswith("inproc:"):

@@ -354,7 +354,7 @@ def _check_together(use: str, own: Mapping[str, Any], secrets: set[str]) -> None
 def check(settings: Settings) -> None:
     """Raises if options do not go together."""
     try:
-        omq.check_endpoint(settings.endpoint, bind=False)
+        omq.check_endpoint(settings.endpoint, socket_type=omq.SocketType.DEALER)
     except omq.EndpointError as error:
         raise omq.OptionError(f"option 'connect': {error}") from None
     if settings.endpoint.startswith("inproc:"):
