@@ -4,7 +4,7 @@ from typing import Final
 
 #: Options of libzmq that mean nothing here, by its names in lower case, with the reason.
 MEANINGLESS: Final[dict[str, str]] = {
-    "affinity": "a context has one I/O thread, so there is none to choose",
+    "affinity": "a context has one I/O thread, so there is no choice",
     "ipv4only": "endpoints are IPv4 only unless ipv6=True",
     "router_raw": "a ROUTER speaks ZMTP; raw TCP is what STREAM is for",
     "loopback_fastpath": "it is for Windows, and omq runs on Linux",

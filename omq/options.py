@@ -354,7 +354,7 @@ class Options:
             smaller of this and `linger` holds. `None`: as `linger` says.
         identity: The name that ROUTER peers know this socket by; empty for one that they choose
             (`ZMQ_ROUTING_ID`).
-        metadata: What peers are told about this socket beside what ZMTP itself says, in `PeerInfo.properties`: a
+        metadata: What peers learn about this socket next to the properties of ZMTP, in `PeerInfo.properties`: a
             mapping, or pairs, of bytes or of text, which is sent in UTF-8; names begin with "X-" (`ZMQ_METADATA`).
         reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
             second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).

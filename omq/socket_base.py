@@ -313,7 +313,7 @@ class SocketBase:
         self._groups().leave(group_of(group))
 
     def _groups(self) -> OwnGroups:
-        """Where the groups of a DISH are kept."""
+        """Returns the book of the groups of a DISH."""
         self._refuse_in_child()
         self._engine.require_type(SocketType.DISH)
         self._refuse_closed()

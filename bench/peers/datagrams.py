@@ -53,7 +53,7 @@ def _count(take: Callable[[], bytes], over: type[Exception]) -> int:
 
 
 def send(link: Link, job: dict[str, Any]) -> None:
-    """Sends steps: so many messages a second, in a burst each millisecond."""
+    """Sends the messages of each step, in a burst each millisecond."""
     body = b"x" * job["size"]
     if job["options"]["library"] == "omq":
         radio = omq.RADIO(connect=job["endpoint"])

@@ -144,7 +144,7 @@ class DatagramSession(StateMachine[ConnectionState]):
         self.engine.session_over(self, before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
-        # Messages that nobody has taken yet keep the peer, and that the session, which describes the sender.
+        # Messages that were not taken yet keep the peer, and that the session, which describes the sender.
         self.engine = weakref.proxy(self.engine)
         self._dialer = None
         self.peer = ended_peer(self.peer)

@@ -118,7 +118,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def closing(self) -> bool:
-        """Whether `close` or `stop` has been called."""
+        """Returns whether `close` or `stop` has been called."""
         return self.state is SocketState.CLOSING or self.state is SocketState.CLOSED
 
     @property

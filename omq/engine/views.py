@@ -410,7 +410,7 @@ class AddressedSocket(JoiningSocket, Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether `close` or `stop` has been called."""
+        """Returns whether `close` or `stop` has been called."""
         ...
 
     async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
@@ -464,7 +464,7 @@ class LingeringSocket(LivingSocket, Protocol):
 
     @property
     def closing(self) -> bool:
-        """Whether `close` or `stop` has been called."""
+        """Returns whether `close` or `stop` has been called."""
         ...
 
     @property

@@ -17,7 +17,7 @@ from omq.types import TRAITS, SocketType, Traits
 from omq.zmtp.command import TrafficCommand
 
 #: Messages about peers that come and go which may wait; above that no new peer is admitted.
-MOST_NOTICES: Final = 10_000
+MAX_NOTICES: Final = 10_000
 
 
 class Session(Protocol):
@@ -97,9 +97,9 @@ class Pattern:
 
     def refusal(self, identity: bytes) -> str | None:
         """Why one more peer cannot be admitted now, or `None` if it can."""
-        if len(self._notices) < MOST_NOTICES:
+        if len(self._notices) < MAX_NOTICES:
             return None
-        return f"{MOST_NOTICES} messages about peers that come and go wait to be received"
+        return f"{MAX_NOTICES} messages about peers that come and go wait to be received"
 
     def greet(self, session: Session) -> None:
         """Sends what a peer is to get before anything else."""

@@ -105,7 +105,7 @@ def mended(data: bytes) -> bytes:
 
 
 def datagram(data: bytes) -> None:
-    """What anything may send to a DISH over UDP."""
+    """Datagrams that any program may send to a DISH over UDP."""
     parsed = parse_datagram(data)
     if parsed is None:
         assert not data or data[0] >= len(data)

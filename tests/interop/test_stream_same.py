@@ -110,7 +110,7 @@ def stream(request: pytest.FixtureRequest) -> Iterator[Any]:
 
 
 def read(stream: Any, plain: socket.socket, size: int | None) -> bytes:
-    """Reads so many bytes, or `None` for all up to the end; calls the socket meanwhile, which libzmq needs."""
+    """Reads a number of bytes, or `None` for all up to the end; calls the socket meanwhile, which libzmq needs."""
     found = b""
     plain.settimeout(0.002)
     until = time.monotonic() + BOUND

@@ -22,7 +22,7 @@ def rows(page):
 
 
 def statements():
-    """What the page of the RFCs has: a statement, its tests, and what libzmq does."""
+    """Rows of the page of the RFCs: a statement, its tests, and the behaviour of libzmq."""
     page = TESTS.parent / "docs" / "reference" / "conformance.md"
     lines = [line for line in page.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
     found = [tuple(cell.strip() for cell in line.strip("|").split(" | ")) for line in lines]

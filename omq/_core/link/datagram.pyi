@@ -5,8 +5,8 @@ from omq._core.queues.groups import GroupRecvQueue, UnaskedPeer
 from omq._core.queues.object_peer import ObjectPeer
 
 #: Bytes of a datagram at most, and of a group and a body in it.
-LARGEST_DATAGRAM: int
-LARGEST_MESSAGE: int
+MAX_DATAGRAM_BYTES: int
+MAX_MESSAGE_BYTES: int
 
 def parse_datagram(data: bytes) -> tuple[bytes, bytes] | None:
     """Gives the group and the body of a datagram, or `None` if it is malformed.

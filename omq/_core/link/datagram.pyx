@@ -31,8 +31,8 @@ cdef enum:
     RETRIES = 2              # system calls in a row that may report an ICMP error of an earlier datagram
 
 #: Bytes of a datagram at most, and of a group and a body in it.
-LARGEST_DATAGRAM = LARGEST
-LARGEST_MESSAGE = LARGEST - 1
+MAX_DATAGRAM_BYTES = LARGEST
+MAX_MESSAGE_BYTES = LARGEST - 1
 
 
 cdef inline Py_ssize_t group_size(const char *data, Py_ssize_t size) noexcept nogil:
@@ -65,7 +65,7 @@ cdef class DatagramSender(UnaskedPeer):
         cdef int i
         self.session = session
         self._gathers = gathers
-        self.limit = LARGEST_MESSAGE
+        self.limit = MAX_MESSAGE_BYTES
         self._arena = <char *>malloc(ARENA)
         self._headers = <mmsghdr *>calloc(VECTOR, sizeof(mmsghdr))
         self._vectors = <iovec *>calloc(VECTOR, sizeof(iovec))
@@ -126,7 +126,7 @@ cdef class DatagramSender(UnaskedPeer):
         return 1
 
     cdef bint _decide(self) except -1:
-        """Whether what waits leaves now; otherwise it gathers, until the turn ends or there is no more room."""
+        """Returns whether what waits leaves now; otherwise it gathers, until the turn ends or there is no more room."""
         if self._count > 1:
             return False
         if self.send_queue is None:

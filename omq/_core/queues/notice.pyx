@@ -28,7 +28,7 @@ cdef class Notice(ObjectPeer):
         self.queued = True
         if after is not None and not after.queued and after.recv_queue is recv_queue and after.ready():
             recv_queue.arrived(after)  # another thread has put messages there, and word of them is on its way
-        # A peer that has nothing more stands in line until somebody looks: an heir of it would come after newer ones.
+        # A peer that has nothing more stands in line until the next look: an heir of it would come after newer ones.
         if after is not None and after.queued and (after.ready() or after.heir is not None):
             while other.heir is not None:
                 other = other.heir

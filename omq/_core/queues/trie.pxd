@@ -22,7 +22,7 @@ cdef struct Seat:
     int slot             # entry.slot, here to be read without a detour
 
 cdef union Holders:
-    Entry *only          # owned; the only holder's, or NULL where there is none
+    Entry *only          # owned; the only holder's, or NULL
     Seat *seats          # owned; those of two holders or more, sorted by slot
 
 cdef union Label:

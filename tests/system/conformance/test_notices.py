@@ -319,7 +319,7 @@ def test_a_reply_to_an_arrival_reaches_the_peer(twin, place):
 
 
 def test_no_new_peer_is_let_in_while_too_many_messages_about_peers_wait(twin, monkeypatch):
-    monkeypatch.setattr(base, "MOST_NOTICES", 4)
+    monkeypatch.setattr(base, "MAX_NOTICES", 4)
     router = twin("ROUTER", router_notify=True)
     endpoint = router.bind("tcp://127.0.0.1:*")
     monitor = router.monitor()

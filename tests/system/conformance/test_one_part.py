@@ -1,4 +1,4 @@
-"""What the types whose messages have one part share: CLIENT, SERVER, SCATTER, GATHER, PEER, CHANNEL."""
+"""The common behaviour of the types whose messages have one part: CLIENT, SERVER, SCATTER, GATHER, PEER, CHANNEL."""
 
 from __future__ import annotations
 

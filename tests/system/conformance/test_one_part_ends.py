@@ -1,4 +1,4 @@
-"""How connections and calls of the types of one part end: closed, reset, killed, cancelled, interrupted, forked."""
+"""Ends of connections and calls of the types of one part: closed, reset, killed, cancelled, interrupted, forked."""
 
 from __future__ import annotations
 
@@ -135,7 +135,7 @@ def test_a_cancelled_connect_peer_leaves_nothing_behind():
 
 
 class Interrupted(Exception):
-    """What the handler of the test's signal raises."""
+    """The exception that the handler of the test's signal raises."""
 
 
 def _interrupt(*_: object) -> None:

@@ -33,7 +33,7 @@ def dialled(request, twin):
 
 
 def failure(endpoint: str, twin: Any, **options: Any) -> str:
-    """Why the first attempt to connect failed, as a monitor reports it."""
+    """Returns the reason of the first failed attempt to connect, as a monitor reports it."""
     push = twin("PUSH", linger=0)
     monitor = push.monitor()
     push.connect(endpoint, **ONCE, **options)

@@ -60,7 +60,7 @@ def came(stream: Any) -> bytes:
 
 
 def read(stream: Any, size: int) -> bytes:
-    """Takes so many bytes of the only peer."""
+    """Takes a number of bytes of the only peer."""
     found = b""
     while len(found) < size:
         found += stream.recv_multipart()[1]

@@ -11,7 +11,7 @@ import time
 import pytest
 
 import omq
-from omq._core.link.datagram import LARGEST_DATAGRAM, LARGEST_MESSAGE
+from omq._core.link.datagram import MAX_DATAGRAM_BYTES, MAX_MESSAGE_BYTES
 from tests.system.conformance.test_pub_sub import nothing
 from tests.waits import BOUND, until
 
@@ -86,7 +86,7 @@ def test_a_group_is_any_name_of_up_to_255_bytes(radio_and_dish, group):
         radio.send(b"x", group="g" * 256)
 
 
-@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 8192, LARGEST_MESSAGE - 1])
+@pytest.mark.parametrize("size", [0, 1, 4095, 4096, 8192, MAX_MESSAGE_BYTES - 1])
 def test_bodies_of_all_sizes_that_a_datagram_carries(radio_and_dish, size):
     radio, dish = radio_and_dish
     dish.join("g")
@@ -98,10 +98,10 @@ def test_bodies_of_all_sizes_that_a_datagram_carries(radio_and_dish, size):
 def test_a_message_that_fits_into_no_datagram_is_refused(radio_and_dish):
     radio, dish = radio_and_dish
     dish.join("")
-    radio.send(bytes(LARGEST_MESSAGE), group="")
-    assert len(dish.recv()) == LARGEST_MESSAGE == LARGEST_DATAGRAM - 1
+    radio.send(bytes(MAX_MESSAGE_BYTES), group="")
+    assert len(dish.recv()) == MAX_MESSAGE_BYTES == MAX_DATAGRAM_BYTES - 1
     with pytest.raises(omq.MessageTooLarge, match=r"message of 65506 bytes and its group of 1 .* room for 65506 bytes"):
-        radio.send(bytes(LARGEST_MESSAGE), group="g")
+        radio.send(bytes(MAX_MESSAGE_BYTES), group="g")
     radio.send(b"next", group="")
     assert dish.recv() == b"next"
 
@@ -283,7 +283,7 @@ def test_a_name_without_an_address_is_tried_again(twin):
     kinds = [twin.event(monitor).kind for _ in range(4)]
     assert kinds == ["connect_delayed", "connect_failed", "connect_retried", "connect_delayed"]
     radio.disconnect("udp://name.invalid:5555")
-    radio.send(b"to nobody", group="g")
+    radio.send(b"for no peer", group="g")
 
 
 def test_connected_at_once_and_never_subscribed(radio_and_dish):

@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from omq._core.link.datagram import LARGEST_DATAGRAM, DatagramReceiver, DatagramSender, parse_datagram
+from omq._core.link.datagram import MAX_DATAGRAM_BYTES, DatagramReceiver, DatagramSender, parse_datagram
 from omq._core.link.poller import Poller
 from omq._core.queues.groups import GroupRecvQueue, OwnGroups
 from omq._core.queues.wait_queue import WaitQueue
@@ -61,7 +61,7 @@ def test_the_layout(data, parsed):
     assert parse_datagram(data) == parsed
 
 
-@pytest.mark.parametrize("size", [8, 4096, LARGEST_DATAGRAM])
+@pytest.mark.parametrize("size", [8, 4096, MAX_DATAGRAM_BYTES])
 def test_a_sender_writes_that_layout(pair, size):
     receiving, sending = pair
     sender = DatagramSender(None, sending.detach())
@@ -114,12 +114,12 @@ def test_only_joined_groups_are_kept(pair, receive):
     receiver.close()
 
 
-@pytest.mark.parametrize("max_size", [None, 10, LARGEST_DATAGRAM, 1 << 40])
+@pytest.mark.parametrize("max_size", [None, 10, MAX_DATAGRAM_BYTES, 1 << 40])
 def test_the_largest_message(pair, receive, max_size):
     _, sending = pair
     make, read = receive
     receiver = make(max_size=max_size)
-    bound = LARGEST_DATAGRAM - 1 if max_size is None else min(max_size, LARGEST_DATAGRAM - 1)
+    bound = MAX_DATAGRAM_BYTES - 1 if max_size is None else min(max_size, MAX_DATAGRAM_BYTES - 1)
     sending.send(b"\1g" + bytes(bound - 1))
     read()
     assert (receiver.messages_in, receiver.rejected) == (1, 0)

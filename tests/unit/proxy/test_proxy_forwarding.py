@@ -167,7 +167,7 @@ def test_bytes_of_plain_tcp_and_answers_pass(make, proxied):
             heard += worker.recv_multipart(timeout=BOUND)[1]
         assert heard == b"question" * 10_000
         worker.send(b"no id")
-        worker.send_multipart([b"nobody", b"lost"])
+        worker.send_multipart([b"no peer", b"lost"])
         worker.send_multipart([identity, b"answer" * 10_000])
         worker.send_multipart([identity, b""])
         answer = b""
@@ -182,7 +182,7 @@ def test_what_names_no_client_is_dropped_and_the_rest_goes_on(make, proxied):
     client = make(omq.DEALER, connect=proxy.front_end, identity=b"client")
     client.wait_connected(timeout=BOUND)
     worker.send(b"one part")
-    worker.send_multipart([b"nobody", b"lost"])
+    worker.send_multipart([b"no peer", b"lost"])
     worker.send_multipart([b"client", b"found"])
     assert client.recv(timeout=BOUND) == b"found"
     found = proxy.figures()
