@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ssl import SSLContext
 from typing import Any, Final
 
 from omq.errors import OptionError, UsageError
@@ -172,6 +173,12 @@ def _socks_text(low: int) -> Callable[[Any], Any]:
         return None if value is None else str(value)
 
     return check
+
+
+def _tls(value: Any) -> SSLContext | None:
+    if value is not None and not isinstance(value, SSLContext):
+        raise ValueError("an ssl.SSLContext or None")
+    return value
 
 
 def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
@@ -452,6 +459,7 @@ class Options:
             such rule (`ZMQ_IPC_FILTER_UID`).
         accept_gids: The same by groups: any of those that the peer's process is in (`ZMQ_IPC_FILTER_GID`).
         accept_pids: The same by processes (`ZMQ_IPC_FILTER_PID`).
+        tls: The `ssl.SSLContext` of a wss endpoint; `None` for `ssl.create_default_context()`, to connect only.
         socks_proxy: The SOCKS 5 proxy that connections over tcp go through, as `"host:port"`. It looks the names of
             endpoints up; it has `handshake_timeout` to answer. `None` for none (`ZMQ_SOCKS_PROXY`).
         socks_username: The user's name at the proxy; `None` where it asks for none (`ZMQ_SOCKS_USERNAME`).
@@ -534,6 +542,7 @@ class Options:
     socks_proxy: str | None = _option(None, _proxy, endpoint=_CONNECT, strict=True)
     socks_username: str | None = _option(None, _socks_text(1), endpoint=_CONNECT, strict=True)
     socks_password: str | None = _option(None, _socks_text(0), secret=True, endpoint=_CONNECT, strict=True)
+    tls: SSLContext | None = _option(None, _tls, endpoint=_EITHER, strict=True)  # noqa: RUF009 - never copied
     busy_poll: float | str = _option(0.0, _spin, live=True)
     security: Security | None = _option(None, _security, _ZMTP, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
     zap_domain: str = _option("", _domain, _ZMTP, endpoint=_EITHER)

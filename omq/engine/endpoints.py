@@ -106,6 +106,7 @@ class Endpoints:
         options = self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
         if isinstance(transport, DatagramTransport):
             refuse_security(text, options)
+        transport.check(text, options, bind=call == "bind")
         return options
 
     # ------------------------------------------------------------------ bound

@@ -210,4 +210,4 @@ class Heartbeat:
 
 def _knows_ping(session: ConnectedSession) -> bool:
     assert session.info is not None
-    return session.info.version >= (3, 1)
+    return session.info.answers_ping

@@ -31,6 +31,7 @@ from omq.types import SocketType
 from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.rehearsed import RehearsedHandshake
+from omq.zmtp.websocket import Upgrade, WebSocketHandshake
 
 
 class Shared(Protocol):
@@ -568,8 +569,12 @@ class AuthenticatorView(Protocol):
     """Decides whether a peer may come in."""
 
     def handshake(
-        self, socket_type: SocketType, properties: Mapping[bytes, bytes], options: Options
-    ) -> Handshake | RehearsedHandshake:
+        self,
+        socket_type: SocketType,
+        properties: Mapping[bytes, bytes],
+        options: Options,
+        upgrade: Upgrade | None = None,
+    ) -> Handshake | RehearsedHandshake | WebSocketHandshake:
         """A fresh handshake for one connection."""
         ...
 

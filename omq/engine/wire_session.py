@@ -18,7 +18,7 @@ from omq.engine.lifecycle import ConnectionState, StateMachine
 from omq.engine.views import LimiterView, Origin, WiredSocket
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError, TransportError
 from omq.options import Options
-from omq.transport import StreamTransport
+from omq.transport import Relay, StreamTransport
 from omq.types import TRAITS
 from omq.unpatched import socket
 from omq.zmtp import command
@@ -26,6 +26,7 @@ from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.no_handshake import NoHandshake
 from omq.zmtp.rehearsed import RehearsedHandshake
+from omq.zmtp.websocket import WebSocketHandshake
 
 log = logging.getLogger("omq")
 
@@ -72,6 +73,7 @@ class WireSession(StateMachine[ConnectionState]):
     _stuck = False  # the loop tells when more can be written
     _timer: asyncio.TimerHandle | None = None
     _deciding: asyncio.Task[None] | None = None
+    _relay: Relay | None = None
     _metadata: Mapping[bytes, bytes] = MappingProxyType({})
 
     def __init__(
@@ -93,14 +95,20 @@ class WireSession(StateMachine[ConnectionState]):
         self._transport = transport
         self._dialer = dialer
         self._limiter = limiter
-        self._fd = fd
         socket_type = engine.socket_type
-        self._handshake: Handshake | RehearsedHandshake = (
-            engine.authenticator.handshake(socket_type, engine.properties(), options)
+        self._handshake: Handshake | RehearsedHandshake | WebSocketHandshake = (
+            engine.authenticator.handshake(
+                socket_type, engine.properties(), options, transport.upgrade(endpoint, dialled=dialer is not None)
+            )
             if TRAITS[socket_type].handshakes
             else NoHandshake(socket_type)
         )
         self.mechanism = self._handshake.mechanism
+        relay = transport.relay(fd, endpoint, options, dialled=dialer is not None)
+        if relay is not None:
+            self._relay = relay
+            fd = relay.fd
+        self._fd = fd
 
     @property
     def is_ready(self) -> bool:
@@ -211,7 +219,8 @@ class WireSession(StateMachine[ConnectionState]):
                 return
             if not data:
                 hint = self._handshake.hint
-                self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
+                end = EOFError("the peer hung up during the handshake" + (hint and f": {hint}"))
+                self.end(self._relay.error or end if self._relay is not None else end)
                 return
             self._go_on(self._handshake.receive, data)
             if self._dialer is None or self.state is not _HANDSHAKING:
@@ -276,6 +285,8 @@ class WireSession(StateMachine[ConnectionState]):
         """The peer's IP address, if it is known and the connection not over."""
         if self._fd < 0:
             return ""
+        if self._relay is not None:
+            return self._relay.remote_ip
         sock = socket.socket(fileno=self._fd)
         try:
             return self._transport.remote_ip(sock)
@@ -468,6 +479,8 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
+        if self._relay is not None and self._relay.error is not None:
+            reason = self._relay.error
         if reason is None and self.state is not _CLOSING:
             reason = EOFError("the peer closed the connection")
         self.end(reason)  # after our half close the peer's end is the answer
@@ -636,4 +649,5 @@ class WireSession(StateMachine[ConnectionState]):
             self.move(_CLOSING)
         if self.state is not _CLOSING:
             return True
-        return self.peer.half_close() or self._transport.hands_over
+        parted = self.peer.half_close() or self._transport.hands_over
+        return parted and (self._relay is None or self._relay.delivered)

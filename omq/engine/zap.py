@@ -23,6 +23,7 @@ from omq.zmtp.handshake import Handshake
 from omq.zmtp.mechanism import Mechanism, Question
 from omq.zmtp.null import Null
 from omq.zmtp.rehearsed import RehearsedHandshake
+from omq.zmtp.websocket import Upgrade, WebSocketHandshake
 
 log = logging.getLogger("omq")
 
@@ -49,17 +50,31 @@ class Authenticator:
         self._timer: asyncio.TimerHandle | None = None
 
     def handshake(
-        self, socket_type: SocketType, properties: Mapping[bytes, bytes], options: Options
-    ) -> Handshake | RehearsedHandshake:
+        self,
+        socket_type: SocketType,
+        properties: Mapping[bytes, bytes],
+        options: Options,
+        upgrade: Upgrade | None = None,
+    ) -> Handshake | RehearsedHandshake | WebSocketHandshake:
         """A fresh handshake for one connection.
 
         Args:
             socket_type: Our type, which speaks ZMTP.
             properties: Our metadata.
             options: What holds for its endpoint.
+            upgrade: What makes a WebSocket of the connection; `None` where it is none.
         """
         # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
-        if options.security is None and not options.zap_domain:
+        asks = options.security is not None or bool(options.zap_domain)
+        if upgrade is not None:
+            return WebSocketHandshake(
+                upgrade,
+                socket_type=socket_type,
+                mechanism=self._mechanism(options) if asks else Null(),
+                properties=properties,
+                open_to_all=not asks,
+            )
+        if not asks:
             return RehearsedHandshake(socket_type=socket_type, properties=properties)
         return Handshake(socket_type=socket_type, mechanism=self._mechanism(options), properties=properties)
 

@@ -19,6 +19,7 @@ from omq.transport.base import (
     LocalTransport,
     Lookup,
     Opening,
+    Relay,
     Route,
     StreamTransport,
     Transport,
@@ -29,11 +30,16 @@ from omq.transport.inproc import InprocEndpoint, InprocTransport
 from omq.transport.ipc import IpcTransport
 from omq.transport.tcp import TcpTransport
 from omq.transport.udp import UdpTransport
+from omq.transport.websocket import SecureWebSocketTransport, WebSocketTransport
 from omq.types import TRAITS, SocketType
 
 #: The transport of each scheme that omq speaks.
 TRANSPORTS: dict[str, Transport[Any]] = {
-    transport.scheme: transport for transport in (TcpTransport(), IpcTransport(), InprocTransport(), UdpTransport())
+    transport.scheme: transport
+    for transport in (
+        *(TcpTransport(), IpcTransport(), InprocTransport(), UdpTransport()),
+        *(WebSocketTransport(), SecureWebSocketTransport()),
+    )
 }
 
 
@@ -134,6 +140,7 @@ __all__ = [
     "LocalTransport",
     "Lookup",
     "Opening",
+    "Relay",
     "Route",
     "StreamTransport",
     "TRANSPORTS",

@@ -15,6 +15,7 @@ from omq.errors import ConnectError, TransportError
 from omq.options import Options
 from omq.transport import descriptor
 from omq.unpatched import socket
+from omq.zmtp.websocket import Upgrade
 
 #: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
 AddrInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
@@ -56,6 +57,25 @@ class Opening(Protocol):
             ConnectError: The connection does not lead there.
         """
         ...
+
+
+class Relay(Protocol):
+    """What stands between a connection and the descriptor that the engine has of it.
+
+    Attributes:
+        fd: That descriptor; owned by the engine.
+        error: Why the connection has ended, where that is known.
+        delivered: Whether the peer's kernel has everything that the engine has written.
+        remote_ip: The peer's IP address; empty if it is unknown.
+    """
+
+    fd: int
+    error: Exception | None
+
+    @property
+    def delivered(self) -> bool: ...
+    @property
+    def remote_ip(self) -> str: ...
 
 
 class Address(NamedTuple):
@@ -144,6 +164,18 @@ class Transport(ABC, Generic[EndpointT]):
 
         Raises:
             ValueError: It means nothing, or nothing for this use; its text says why.
+        """
+
+    def check(self, text: str, options: Options, *, bind: bool) -> None:
+        """Checks the options of an endpoint where more is to be known than each by itself shows.
+
+        Args:
+            text: The endpoint, for the error.
+            options: What holds there.
+            bind: It is to be bound; otherwise it is to be connected to.
+
+        Raises:
+            OptionError: An option does not fit.
         """
 
     def bindings_of(self, address: str) -> tuple[str, ...]:
@@ -236,6 +268,24 @@ class StreamTransport(Transport[EndpointT]):
 
     def opening(self, endpoint: EndpointT, options: Options) -> Opening | None:
         """Makes the exchange on a new connection before it leads to the endpoint; `None` for none."""
+        return None
+
+    def relay(self, fd: int, endpoint: str, options: Options, *, dialled: bool) -> Relay | None:
+        """Puts something between a connection and the engine; `None` for nothing.
+
+        Args:
+            fd: The connection; a relay owns it.
+            endpoint: Where it leads, or has come in.
+            options: Those of the endpoint.
+            dialled: This side has dialled.
+
+        Raises:
+            OSError: That cannot be done; the descriptor stays the caller's.
+        """
+        return None
+
+    def upgrade(self, endpoint: str, *, dialled: bool) -> Upgrade | None:
+        """Makes the exchange that comes before ZMTP's handshake; `None` for none."""
         return None
 
     def verify(self, sock: socket.socket) -> None:

@@ -83,6 +83,7 @@ class PeerMetadata(NamedTuple):
         identity: The name that it gives itself; empty when it gives none or its type has none.
         properties: All its metadata by lower-case name: `properties[b"socket-type"]`.
         mechanism: The mechanism that both sides used.
+        over_websocket: Whether the connection is a WebSocket (RFC 45).
     """
 
     version: tuple[int, int]
@@ -90,11 +91,17 @@ class PeerMetadata(NamedTuple):
     identity: bytes
     mechanism: bytes
     properties: dict[bytes, bytes]
+    over_websocket: bool = False
 
     @property
     def subscribes_by_command(self) -> bool:
-        """It takes SUBSCRIBE and CANCEL; ZMTP 3.0 wants messages (RFC 37, The Publish-Subscribe Pattern)."""
-        return self.version >= (3, 1)
+        """It takes SUBSCRIBE and CANCEL; ZMTP 3.0 (RFC 37) and WebSockets (RFC 45, Publish-Subscribe) want messages."""
+        return self.version >= (3, 1) and not self.over_websocket
+
+    @property
+    def answers_ping(self) -> bool:
+        """It answers a PING: RFC 23 knows none, RFC 37 and WebSockets do."""
+        return self.version >= (3, 1) or self.over_websocket
 
 
 class Handshake:

@@ -107,8 +107,7 @@ class RehearsedHandshake:
         peer = self._line.peer
         if peer is None:
             raise LocalProtocolError("nothing is known about the peer before the handshake is done")
-        version, socket_type, identity, mechanism, properties = peer
-        return PeerMetadata(version, socket_type, identity, mechanism, properties.copy())  # the user is given them
+        return peer._replace(properties=peer.properties.copy())  # the user is given them
 
     @property
     def peer_may_send(self) -> bool:

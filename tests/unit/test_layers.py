@@ -145,13 +145,24 @@ def cython_imports(source: str, package: str) -> Iterator[Import]:
 
 
 def late_imports(source: str) -> list[int]:
-    """The lines of a Python file that import something when a function is called."""
+    """The lines of a Python file that import something of the package when a function is called."""
     every = ast.walk(ast.parse(source))
     functions = (node for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     inside = (node for function in functions for node in ast.walk(function))
-    return sorted(
-        {node.lineno for node in inside if isinstance(node, ast.Import | ast.ImportFrom) or is_import_call(node)}
-    )
+    return sorted({node.lineno for node in inside if imports_ours(node)})
+
+
+def imports_ours(node: ast.AST) -> bool:
+    """Whether a node imports, or may import, something of the package: not a library by its name."""
+    if isinstance(node, ast.ImportFrom):
+        return node.level > 0 or (node.module or "").partition(".")[0] == PACKAGE.name
+    if isinstance(node, ast.Import):
+        return any(alias.name.partition(".")[0] == PACKAGE.name for alias in node.names)
+    if not is_import_call(node):
+        return False
+    name = node.args[0] if node.args else None
+    text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else PACKAGE.name
+    return text.partition(".")[0] in ("", PACKAGE.name)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 import dataclasses
 import inspect
 import math
+import ssl
 from ipaddress import ip_address, ip_network
 from typing import Any
 
@@ -142,6 +143,7 @@ CASES: dict[str, tuple[str, list[Any], list[Any]]] = {
         )
         for one in ("uid", "gid", "pid")
     },
+    "tls": ("PULL", [None, ssl.create_default_context()], ["", 1, True, ssl, ssl.SSLContext]),
     "socks_proxy": (
         "PUSH",
         [None, "127.0.0.1:1080", "proxy.example:1", "[::1]:65535"],

@@ -129,6 +129,7 @@ OPTIONS: dict[str, list[Any]] = {
     "accept_gids": [-1, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "accept_pids": [0, "x", b"x", True, [], ["x"], THING, 1 << 70, 1.5],
     "priority": [-1, "x", b"x", True, None, [], THING, 1 << 70, 1.5],
+    "tls": [0, "x", True, [], THING],
     "socks_proxy": [0, "x", b"x:1", True, [], THING, "x:0"],
     "socks_username": [0, "", b"x", True, [], THING, "x" * 256],
     "socks_password": [0, b"x", True, [], THING],

@@ -203,6 +203,7 @@ cdef class Connection(Receiver):
             self._backlog = None
             self._end_read_ahead()
             self._read_ahead = None
+            self._bid_farewell()
             shutdown(self.fd, SHUT_WR)
             self._hwm = 0
             self.refill()
@@ -212,6 +213,13 @@ cdef class Connection(Receiver):
         if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting > 1:
             return False
         return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
+
+    cdef int _bid_farewell(self) except -1:
+        """Writes what the codec wants to be the last: all that was accepted has left, or does not matter any more."""
+        cdef bytes frames = None if self._send_buffer.codec is None else self._send_buffer.codec.farewell(False)
+        if frames is not None and self._send_buffer.bytes == 0 and not self._recalled:
+            self._write(frames)
+        return 0
 
     cdef bint _is_speaking(self) noexcept:
         """Whether the peer, whose kernel has everything, has sent something lately, and may have bytes to read."""

@@ -328,6 +328,10 @@ cdef class Receiver(Peer):
             else:
                 self.messages_in += frame_reader.complete - before
                 self._hand_over()
+                if frame_reader.codec is not None and not self.lost:
+                    answer = frame_reader.codec.farewell(True)
+                    if answer is not None:
+                        self.control(answer)
                 self._lose(frame_reader.complaint(found))
                 return 1
             if body is not None and self.untold < MOST_UNTOLD:

@@ -45,10 +45,13 @@ cdef class Codec:
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil
     cdef object exhausted(self)
+    cdef bytes farewell(self, bint failed)
+    cdef int measure_own(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags)
     # In.
     cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
+    cdef void begin_large(self, const unsigned char *p, Py_ssize_t length) noexcept nogil
     cdef bytes finish(self, bytes body, int *found)
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil
     cdef int flags_of(self, const unsigned char *p, const WireFrame *frame) noexcept nogil

@@ -50,11 +50,23 @@ cdef class Codec:
         """The reason why nothing can be sent any more; None as long as something can."""
         return None
 
+    cdef bytes farewell(self, bint failed):
+        """What the peer gets before our side of the stream ends, as plain frames for `encode`; None: nothing.
+
+        Args:
+            failed: The peer has sent what is not allowed.
+        """
+        return None
+
+    cdef int measure_own(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
+        """As `measure`, for a frame that `encode` or `head` has made."""
+        return self.measure(p, available, frame)
+
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
         """The payload of a frame of our own, which stands whole at *p* and has not left; None: it cannot be had again.
 
         Args:
-            frame: As `measure` has filled it.
+            frame: As `measure_own` has filled it.
             flags: Become the frame's flags.
         """
         flags[0] = frame.flags
@@ -92,8 +104,11 @@ cdef class Codec:
         frame.grown = 0
         return frame.flags
 
+    cdef void begin_large(self, const unsigned char *p, Py_ssize_t length) noexcept nogil:
+        """Notes what `finish` needs of the header of a large frame, which stands at *p* and has *length* octets."""
+
     cdef bytes finish(self, bytes body, int *found):
-        """Returns the payload of a large frame that is not `as_is`; no other frame has been measured since.
+        """Returns the payload of the large frame that was begun last, and is not `as_is`.
 
         Args:
             body: The octets behind its header. Nobody else has this object yet: it may be changed, and returned.

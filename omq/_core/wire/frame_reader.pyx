@@ -450,6 +450,7 @@ cdef class FrameReader:
     cdef int start_large(self) except -1:
         """Allocates memory for the large frame at `_scan` and moves its first bytes there."""
         cdef Node *tail = self._tail
+        cdef const unsigned char *header = <const unsigned char *>tail.data + self._scan
         cdef Py_ssize_t have = tail.end - self._scan - self._header.length
         # A frame may announce any size: memory follows the bytes that arrive (one step ahead), not the announcement.
         cdef Py_ssize_t room = LARGE_STEP
@@ -472,7 +473,9 @@ cdef class FrameReader:
             Py_INCREF(body)
             node.body = <PyObject *>body
             self._memory = PyBytes_AS_STRING(<bytes>body)
-        memcpy(self._memory, tail.data + self._scan + self._header.length, have)
+        if self.codec is not None:
+            self.codec.begin_large(header, self._header.length)
+        memcpy(self._memory, header + self._header.length, have)
         node.flags = self._header.flags & ~FLAG_LONG
         tail.end = self._scan
         tail.next = node

@@ -55,7 +55,7 @@ cdef bint recall(const Segment *segments, int count, const char *arena, Codec co
         if codec is None:
             state = measure_plain(p + offset, whole - offset, &frame)
         else:
-            state = codec.measure(p + offset, whole - offset, &frame)
+            state = codec.measure_own(p + offset, whole - offset, &frame)
         if state != 1:
             break
         step = frame.length + <Py_ssize_t>frame.size

@@ -12,6 +12,7 @@ import pytest
 from omq._core.wire.codec import Codec
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import encode_frame
+from omq._core.wire.websocket import WebSocketCodec
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.zmtp.command import ping
 from tests.unit.conftest import until
@@ -46,6 +47,17 @@ def web() -> tuple[Codec, Codec]:
     return Web(as_client=False), Web(as_client=True)
 
 
+def websocket() -> tuple[Codec, Codec]:
+    return WebSocketCodec(as_client=False), WebSocketCodec(as_client=True)
+
+
+def websocket_curve() -> tuple[Codec, Codec]:
+    server, client = WebSocketCodec(as_client=False), WebSocketCodec(as_client=True)
+    for codec, cipher in zip((server, client), curve(), strict=True):
+        codec.encrypt_with(cipher)
+    return server, client
+
+
 class Joined:
     """Two connections, one at each end of a socket pair."""
 
@@ -66,7 +78,8 @@ class Joined:
         self.close()
 
 
-framed = pytest.mark.parametrize("codecs", [plain, curve, xored, web], ids=lambda codecs: codecs.__name__)
+CODECS = [plain, curve, xored, web, websocket, websocket_curve]
+framed = pytest.mark.parametrize("codecs", CODECS, ids=lambda codecs: codecs.__name__)
 
 
 @framed

@@ -1,0 +1,29 @@
+# The frames of a WebSocket (RFC 6455) that carry ZMTP's (RFC 45).
+
+cimport cython
+
+from omq._core.wire.codec cimport Codec, WireFrame
+from omq._core.wire.crypto cimport CurveCipher
+
+cdef enum:
+    MASK = 4                 # octets of a mask
+    MASKS = 256              # octets of masks drawn at a time: getrandom is never interrupted up to that
+    CONTROL_SIZE = 125       # octets of a control frame's payload at most (RFC 6455, 5.5)
+
+
+@cython.final
+cdef class WebSocketCodec(Codec):
+    cdef bint _as_client              # what we send is masked, and what the peer sends is not
+    cdef CurveCipher _cipher          # seals what the frames carry; None: it is in the clear
+    cdef unsigned char _mask[MASK]    # of the large frame that is being read
+    cdef int _flags                   # FLAG_* of that frame
+    cdef unsigned char _asked[CONTROL_SIZE]  # what the peer's last PING or CLOSE holds, until it is answered
+    cdef int _asked_size              # octets of it; -1: nothing to answer
+    cdef int _asked_opcode            # of the answer
+    cdef bint _closed                 # the peer has sent CLOSE: nothing follows
+    cdef unsigned char _masks[MASKS]  # octets for the masks of what we send
+    cdef int _masks_left              # octets of them not used yet
+    cdef bint _no_masks               # the system gave no octets: nothing can be sent any more
+    cdef int _draw(self, unsigned char *mask) noexcept nogil
+    cdef int _parse(self, const unsigned char *p, Py_ssize_t available, bint masked, WireFrame *frame) noexcept nogil
+    cdef int _reveal(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil

@@ -1,0 +1,366 @@
+"""TLS between a network connection and the engine, on the standard library's `ssl`.
+
+The engine reads and writes descriptors, without the GIL for the most part, and OpenSSL can do neither for it from
+Python. So the engine gets one end of a pair of descriptors; one thread of the process, which all such connections
+share, encrypts and decrypts between the pair and the network.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import ssl
+import struct
+import termios
+import time
+from typing import Final
+
+from omq.errors import HandshakeError
+from omq.unpatched import select, socket, threading
+
+_READ_BYTES: Final = 65536  # one read, of either side
+_HELD_BYTES: Final = 262144  # what is held for a side that does not read, above which the other side is not read
+_ROUNDS: Final = 8  # reads of one connection before others have their turn
+_PARTING_S: Final = 5.0  # after the engine's end: how long the network may take nothing of what is left
+_GLANCE_S: Final = 0.02  # between two looks at whether the peer's kernel has everything
+
+_IN, _OUT = 1, 4  # EPOLLIN and EPOLLOUT, which a patched `select` may lack
+_HUNG_UP = 0x18  # EPOLLHUP and EPOLLERR, which need not be asked for
+
+
+def unfit(context: ssl.SSLContext | None, *, as_server: bool) -> str:
+    """Returns why a context does not fit the side that is to use it; empty where it does."""
+    if context is None:
+        return "a server needs an ssl.SSLContext with a certificate" if as_server else ""
+    if context.protocol is (ssl.PROTOCOL_TLS_CLIENT if as_server else ssl.PROTOCOL_TLS_SERVER):
+        return f"is the context of a {'client' if as_server else 'server'} ({context.protocol.name})"
+    return ""
+
+
+class TlsRelay:
+    """One connection with TLS.
+
+    Args:
+        fd: The network connection; owned from here on.
+        context: Of its side; `None` for that of a client which trusts the system's certificates.
+        server_name: The host that the peer's certificate is to be of, for a client; `None` for a server.
+
+    Attributes:
+        fd: The engine's end of the pair; the caller owns it.
+        error: Why the connection has ended, where that is known.
+    """
+
+    def __init__(self, fd: int, context: ssl.SSLContext | None, server_name: str | None) -> None:
+        self._net = socket.socket(fileno=fd)
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        try:
+            self._tls = (context or ssl.create_default_context()).wrap_bio(
+                self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
+            )
+            self._local, end = socket.socketpair()
+        except BaseException:
+            self._net.detach()  # the caller's again
+            raise
+        self._net.setblocking(False)
+        self._local.setblocking(False)
+        end.setblocking(False)
+        self.fd = end.detach()
+        self.error: Exception | None = None
+        self.is_over = False
+        self._to_net = self._to_local = b""
+        self._open = False  # the handshake is done
+        self._net_ended = self._local_ended = False  # nothing more comes from there
+        self._net_shut = self._local_shut = False  # nothing more goes there
+        self._left = False  # the engine has closed its end
+        self._moved = 0.0  # when the network has last taken something, after that
+        _relays.add(self)
+
+    @property
+    def delivered(self) -> bool:
+        """Whether the peer's kernel has everything that the engine has written; true of a connection that is over."""
+        return self.is_over or (self._net_shut and not _unsent(self._net))
+
+    @property
+    def remote_ip(self) -> str:
+        """The peer's IP address; empty if it is unknown."""
+        try:
+            address: str = self._net.getpeername()[0]
+        except OSError:
+            return ""
+        return address.partition("%")[0]
+
+    # ------------------------------------------------------------------ on the thread
+
+    @property
+    def local_fd(self) -> int:
+        return self._local.fileno()
+
+    @property
+    def descriptors(self) -> tuple[int, int]:
+        return self._net.fileno(), self._local.fileno()
+
+    def interest(self) -> dict[int, int | None]:
+        """What is waited for, by descriptor; `None` for nothing, not even an end, which would be reported for ever."""
+        net = local = 0
+        if not self._net_ended and len(self._to_local) < _HELD_BYTES:
+            net |= _IN
+        if self._to_net:
+            net |= _OUT
+        if self._open and not self._local_ended and len(self._to_net) < _HELD_BYTES:
+            local |= _IN
+        if self._to_local:
+            local |= _OUT
+        over = self._left and self._local_ended
+        return {self._net.fileno(): net or None, self._local.fileno(): None if over else local}
+
+    def hung_up(self) -> None:
+        """The engine has closed its end: what it has written leaves, and nothing is for it any more."""
+        if not self._left:
+            self._left = True
+            self._moved = time.monotonic()
+            self._to_local = b""
+            self._local_shut = True
+
+    def work(self) -> None:
+        """Goes on as far as both sides allow."""
+        try:
+            for _ in range(_ROUNDS):
+                if not self._step():
+                    break
+            self._part()
+        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+            self._fail(error)
+
+    def _step(self) -> bool:
+        """Does what can be done now; false if that was nothing."""
+        moved = False
+        if not self._net_ended and len(self._to_local) < _HELD_BYTES:
+            moved |= self._read_net()
+        if not self._open and not self._shake_hands():
+            return self._flush() or moved
+        moved |= self._decrypt()
+        if not self._local_ended and len(self._to_net) < _HELD_BYTES:
+            moved |= self._read_local()
+        return self._flush() or moved
+
+    def _read_net(self) -> bool:
+        data = _receive(self._net)
+        if data is None:
+            return False
+        if data:
+            self._incoming.write(data)
+        else:
+            self._net_ended = True
+            self._incoming.write_eof()
+        return True
+
+    def _shake_hands(self) -> bool:
+        """Goes on with TLS's handshake; true once it is done."""
+        try:
+            self._tls.do_handshake()
+        except ssl.SSLWantReadError:
+            return False
+        self._open = True
+        return True
+
+    def _decrypt(self) -> bool:
+        moved = False
+        while len(self._to_local) < _HELD_BYTES and not self._net_shut_by_peer():
+            try:
+                data = self._tls.read(_READ_BYTES)
+            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError) as error:
+                if not isinstance(error, ssl.SSLWantReadError):
+                    self._net_ended = True
+                break
+            if not data:
+                self._net_ended = True
+                break
+            moved = True
+            if not self._local_shut:
+                self._to_local += data
+        return moved
+
+    def _net_shut_by_peer(self) -> bool:
+        return self._net_ended and not self._incoming.pending and not self._tls.pending()
+
+    def _read_local(self) -> bool:
+        data = _receive(self._local)
+        if data is None:
+            return False
+        if data:
+            self._tls.write(data)  # whole: a MemoryBIO has room for everything
+        else:
+            self._local_ended = True
+        return True
+
+    def _flush(self) -> bool:
+        """Writes what is held; false if nothing could be written."""
+        moved = False
+        if self._outgoing.pending:
+            self._to_net += self._outgoing.read()
+        if self._to_net:
+            sent = _send(self._net, self._to_net)
+            self._to_net = self._to_net[sent:]
+            moved = sent > 0
+            if moved:
+                self._moved = time.monotonic()
+        if self._to_local:
+            try:
+                sent = _send(self._local, self._to_local)
+            except OSError:
+                self.hung_up()
+            else:
+                self._to_local = self._to_local[sent:]
+                moved |= sent > 0
+        return moved
+
+    def _part(self) -> None:
+        """Passes ends of the stream on, and closes what has ended on both sides."""
+        if self._net_ended and not self._to_local and not self._local_shut:
+            self._local_shut = True
+            if not self._open:
+                raise ssl.SSLEOFError("the peer has closed the connection")
+            self._local.shutdown(socket.SHUT_WR)
+        if self._local_ended and not self._to_net and not self._net_shut:
+            if self._open and not self._incoming.pending and not self._tls.pending():
+                try:
+                    self._tls.unwrap()  # writes close_notify (RFC 8446, 6.1); the peer's is not waited for
+                except ssl.SSLError:
+                    pass
+                self._flush()
+                if self._to_net:
+                    return
+            self._net_shut = True
+            self._net.shutdown(socket.SHUT_WR)
+        if self._left:
+            done = self._net_shut and (self._net_ended or not _unsent(self._net))
+            if done or not self._open or time.monotonic() - self._moved > _PARTING_S:
+                self.close()
+
+    def _fail(self, error: Exception) -> None:
+        if self.error is None and not self._left:
+            self.error = error if self._open else HandshakeError(f"the TLS handshake has failed: {error}")
+        try:
+            self._flush()  # an alert of TLS may wait
+        except (OSError, ValueError):
+            pass
+        self.close()
+
+    def close(self) -> None:
+        """Ends it; what was decrypted and written to the engine's end can still be read there."""
+        if not self.is_over:
+            self.is_over = True
+            self._net.close()
+            self._local.close()
+
+    @property
+    def waits(self) -> bool:
+        """Whether it is to be looked at again in a moment, though no descriptor is ready."""
+        return self._left
+
+
+class _Relays:
+    """All connections with TLS of this process, and the thread that serves them; it starts with the first one."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._fresh: list[TlsRelay] = []
+        self._all: set[TlsRelay] = set()
+        self._bell: tuple[socket.socket, socket.socket] | None = None
+        self._poll: select.epoll | None = None
+
+    def add(self, relay: TlsRelay) -> None:
+        """Serves one more."""
+        with self._lock:
+            self._fresh.append(relay)
+            if self._bell is None:
+                self._bell = socket.socketpair()
+                for end in self._bell:
+                    end.setblocking(False)
+                self._poll = select.epoll()
+                self._poll.register(self._bell[0].fileno(), _IN)
+                work = self._bell[0], self._poll
+                threading.Thread(target=self._run, args=work, name="omq tls", daemon=True).start()
+            _send(self._bell[1], b"!")
+
+    def forget(self) -> None:
+        """In a forked child: its thread is the parent's."""
+        for relay in (*self._fresh, *self._all):
+            relay.close()  # the engine closes its own end
+        if self._bell is not None and self._poll is not None:
+            self._poll.close()
+            for end in self._bell:
+                end.close()
+        self.__init__()  # type: ignore[misc]
+
+    def _run(self, bell: socket.socket, poll: select.epoll) -> None:
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        owners: dict[int, tuple[TlsRelay, int]] = {}  # by the descriptors that are in the epoll set
+        parting: set[TlsRelay] = set()
+        while True:
+            ready: dict[TlsRelay, None] = dict.fromkeys(parting)
+            for fd, events in poll.poll(_GLANCE_S if parting else None):
+                owner = owners.get(fd)
+                if owner is None:
+                    _receive(bell)
+                    continue
+                relay = owner[0]
+                ready[relay] = None
+                if events & _HUNG_UP and fd == relay.local_fd:
+                    relay.hung_up()
+            with self._lock:
+                ready.update(dict.fromkeys(self._fresh))
+                self._all.update(self._fresh)
+                self._fresh.clear()
+            for relay in ready:
+                before = relay.descriptors
+                relay.work()
+                if relay.is_over:
+                    for fd in before:
+                        owners.pop(fd, None)  # a closed descriptor has left the set
+                    parting.discard(relay)
+                    self._all.discard(relay)
+                    continue
+                for fd, interest in relay.interest().items():
+                    known = owners.pop(fd, None)
+                    if interest is None:
+                        if known is not None:
+                            poll.unregister(fd)
+                        continue
+                    if known is None:
+                        poll.register(fd, interest)
+                    elif known[1] != interest:
+                        poll.modify(fd, interest)
+                    owners[fd] = relay, interest
+                if relay.waits:
+                    parting.add(relay)
+
+
+def _receive(sock: socket.socket) -> bytes | None:
+    """Reads what is there; empty at the end, `None` for nothing yet."""
+    try:
+        return sock.recv(_READ_BYTES)
+    except (BlockingIOError, InterruptedError):
+        return None
+
+
+def _send(sock: socket.socket, data: bytes) -> int:
+    """Writes what there is room for; returns how many bytes."""
+    try:
+        return sock.send(data, socket.MSG_NOSIGNAL)
+    except (BlockingIOError, InterruptedError):
+        return 0
+
+
+def _unsent(sock: socket.socket) -> int:
+    """The bytes that the peer's kernel has not confirmed (`tcp(7)`, SIOCOUTQ); our FIN may count for one of them."""
+    try:
+        found: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
+    except (OSError, ValueError):
+        return 0
+    return max(0, found - 1)
+
+
+_relays = _Relays()
+os.register_at_fork(after_in_child=_relays.forget)
