@@ -62,6 +62,9 @@ TRANSPORT = "transport"
 #: Rooms whose modules import one another in one direction, also for types, and at their head.
 ONE_WAY = {"engine", "transport"}
 
+#: Optional libraries that take a program longer to import than the rest of what it needs there.
+LOADED_LATE = {"wsproto"}
+
 BAD_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}
 LONGEST_FILE = 660  # lines; what is longer has two jobs
 #: Files with one job that is longer, each with the reason why nothing can be taken out: LONGEST_JOB lines at most.
@@ -145,24 +148,19 @@ def cython_imports(source: str, package: str) -> Iterator[Import]:
 
 
 def late_imports(source: str) -> list[int]:
-    """The lines of a Python file that import something of the package when a function is called."""
+    """The lines of a Python file that import something when a function is called."""
     every = ast.walk(ast.parse(source))
     functions = (node for node in every if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
     inside = (node for function in functions for node in ast.walk(function))
-    return sorted({node.lineno for node in inside if imports_ours(node)})
+    return sorted({node.lineno for node in inside if is_import(node)})
 
 
-def imports_ours(node: ast.AST) -> bool:
-    """Whether a node imports, or may import, something of the package: not a library by its name."""
-    if isinstance(node, ast.ImportFrom):
-        return node.level > 0 or (node.module or "").partition(".")[0] == PACKAGE.name
-    if isinstance(node, ast.Import):
-        return any(alias.name.partition(".")[0] == PACKAGE.name for alias in node.names)
+def is_import(node: ast.AST) -> bool:
+    """Whether a node imports something else than a library that is loaded with its first use."""
     if not is_import_call(node):
-        return False
+        return isinstance(node, ast.Import | ast.ImportFrom)
     name = node.args[0] if node.args else None
-    text = name.value if isinstance(name, ast.Constant) and isinstance(name.value, str) else PACKAGE.name
-    return text.partition(".")[0] in ("", PACKAGE.name)
+    return not (isinstance(name, ast.Constant) and str(name.value).partition(".")[0] in LOADED_LATE)
 
 
 @dataclass(frozen=True)
