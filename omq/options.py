@@ -7,299 +7,19 @@ socket type raises `OptionError` with the offending value; none is accepted and 
 from __future__ import annotations
 
 import difflib
-import math
-import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
-from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_network
+from ipaddress import IPv4Network, IPv6Network
 from ssl import SSLContext
 from typing import Any, Final
 
-from omq.errors import OptionError, UsageError
+from omq import option_values as values
+from omq.errors import OptionError
 from omq.libzmq_options import MEANINGLESS, RENAMED
-from omq.types import TRAITS, Security, SocketType, group_of, types_with
+from omq.types import TRAITS, Security, SocketType, types_with
 
 _ANY: Final = frozenset(SocketType)
 _ZMTP: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.handshakes)
-_APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
-_HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,255}):(?P<port>[0-9]{1,5})")
-_AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
-
-#: What `reconnect_stop` knows.
-RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
-#: What `router_notify` knows: a peer has come, or has gone.
-PEER_NOTICES: Final = ("connect", "disconnect")
-
-
-def _whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
-    def check(value: Any) -> int | None:
-        if value is None and none:
-            return None
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            wanted = f"a whole number from {low} to {high}" + (", or None" if none else "")
-            raise ValueError(wanted)
-        return value
-
-    return check
-
-
-def _seconds(*, none: bool, positive: bool = False, most: float = _AGES) -> Callable[[Any], Any]:
-    def check(value: Any) -> float | None:
-        if value is None and none:
-            return None
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        # Neither infinity nor "not a number" is within the bounds.
-        if not number or not 0 <= value <= most or (positive and value == 0):
-            wanted = f"seconds {'above' if positive else 'from'} 0{' and' if positive else ''} up to {most:.15g}"
-            raise ValueError(wanted + (", or None" if none else ""))
-        return float(value)
-
-    return check
-
-
-def _ttl(value: Any) -> float | None:
-    if value is None:
-        return None
-    wanted = "seconds, 0 or from 0.1 to 6553.5 (tenths, rounded down), or None"
-    try:
-        seconds: float = _seconds(none=False, most=6553.5)(value)
-    except ValueError:
-        raise ValueError(wanted) from None
-    # RFC 37, Connection Heartbeating: 16 bits of tenths of a second.
-    tenths = math.floor(seconds * 10 + 1e-6)
-    if seconds > 0 and tenths == 0:
-        raise ValueError(wanted)
-    return tenths / 10
-
-
-def _system_or(low: int, high: int) -> Callable[[Any], Any]:
-    def check(value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not (value == -1 or low <= value <= high):
-            raise ValueError(f"a whole number from {low} to {high}, or -1")
-        return value
-
-    return check
-
-
-def _words(known: tuple[str, ...]) -> Callable[[Any], Any]:
-    def check(value: Any) -> frozenset[str]:
-        values = (value,) if isinstance(value, str) else value
-        wanted = "any of " + ", ".join(repr(one) for one in known)
-        if not isinstance(values, Iterable):
-            raise ValueError(wanted)
-        words = tuple(values)
-        if not all(isinstance(one, str) and one in known for one in words):
-            raise ValueError(wanted)
-        return frozenset(words)
-
-    return check
-
-
-def _notices(value: Any) -> frozenset[str]:
-    if isinstance(value, bool):
-        return frozenset(PEER_NOTICES if value else ())
-    try:
-        found: frozenset[str] = _words(PEER_NOTICES)(value)
-    except ValueError as wanted:
-        raise ValueError(f"{wanted}, or True for both") from None
-    return found
-
-
-def _message(value: Any) -> tuple[bytes, ...] | None:
-    if value is None:
-        return None
-    wanted = "bytes, or a list of them, the parts of a message, or None"
-    if not isinstance(value, bytes | list | tuple) or (not value and not isinstance(value, bytes)):
-        raise ValueError(wanted)
-    parts = (value,) if isinstance(value, bytes) else tuple(value)
-    if not all(isinstance(part, bytes) for part in parts):
-        raise ValueError(wanted)
-    return parts
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError("True or False")
-    return value
-
-
-def _identity(value: Any) -> bytes:
-    # RFC 23: an identity is 0 to 255 octets.
-    if not isinstance(value, bytes) or len(value) > 255:
-        raise ValueError("at most 255 bytes")
-    return value
-
-
-def _octets(value: Any) -> bytes | None:
-    if value is not None and not isinstance(value, bytes):
-        raise ValueError("bytes, or None")
-    return value
-
-
-def _device(value: Any) -> str | None:
-    if value is not None and (not isinstance(value, str) or not 0 < len(value.encode()) < 16):
-        raise ValueError("the name of a network device (at most 15 bytes), or None")
-    return value
-
-
-def _proxy(value: Any) -> str | None:
-    if value is None:
-        return None
-    match = _HOST_AND_PORT.fullmatch(value) if isinstance(value, str) else None
-    port = int(match["port"]) if match is not None else 0
-    try:
-        if not 0 < port < 65536:
-            raise ValueError
-        if match is not None and match["ipv6"] is not None:
-            IPv6Address(match["ipv6"])
-    except ValueError:
-        raise ValueError('"host:port", with an IPv6 address in brackets, or None') from None
-    return str(value)
-
-
-def _socks_text(low: int) -> Callable[[Any], Any]:
-    def check(value: Any) -> str | None:
-        # RFC 1929, section 2: at most 255 octets.
-        if value is not None:
-            wanted = f"text of {low} to 255 bytes in UTF-8, or None"
-            if not isinstance(value, str):
-                raise ValueError(wanted)
-            try:
-                size = len(value.encode())
-            except UnicodeError:
-                raise ValueError(wanted) from None
-            if not low <= size <= 255:
-                raise ValueError(wanted)
-        return None if value is None else str(value)
-
-    return check
-
-
-def _tls(value: Any) -> SSLContext | None:
-    if value is not None and not isinstance(value, SSLContext):
-        raise ValueError("an ssl.SSLContext or None")
-    return value
-
-
-def _networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
-    if value is None:
-        return None
-    kinds = str | IPv4Address | IPv4Network | IPv6Address | IPv6Network
-    one = isinstance(value, kinds)
-    wanted = 'a network or an address such as "10.0.0.0/8" or "::1", or several of them, or None'
-    if not one and not isinstance(value, Iterable):
-        raise ValueError(wanted)
-    found: list[IPv4Network | IPv6Network] = []
-    for network in (value,) if one else value:
-        if not isinstance(network, kinds):
-            raise ValueError(wanted)
-        try:
-            found.append(ip_network(network, strict=False))
-        except ValueError:
-            raise ValueError(wanted) from None
-    if not found:
-        raise ValueError(wanted)
-    return tuple(dict.fromkeys(found))
-
-
-def _numbers(low: int, high: int, what: str) -> Callable[[Any], Any]:
-    def check(value: Any) -> frozenset[int] | None:
-        if value is None:
-            return None
-        wanted = f"{what} from {low} to {high}, or several of them, or None"
-        several = value if isinstance(value, Iterable) else (value,)
-        if isinstance(value, str | bytes | Mapping):
-            raise ValueError(wanted)
-        found = []
-        for number in several:
-            if isinstance(number, bool) or not isinstance(number, int) or not low <= number <= high:
-                raise ValueError(wanted)
-            found.append(number)
-        if not found:
-            raise ValueError(wanted)
-        return frozenset(found)
-
-    return check
-
-
-def _spin(value: Any) -> float | str:
-    if value == "adaptive":
-        return "adaptive"
-    try:
-        return float(_seconds(none=False)(value))
-    except ValueError:
-        raise ValueError(f'seconds from 0 up to {_AGES:.15g}, or "adaptive"') from None
-
-
-def _reconnect(value: Any) -> float | tuple[float, float] | None:
-    wanted = f"seconds above 0 and up to {_AGES:.15g}, a pair (first, ceiling) of them, or None for never"
-    if value is None:
-        return None
-    steps = value if isinstance(value, tuple) else (value, value)
-    try:
-        first, ceiling = (_seconds(none=False, positive=True)(step) for step in steps)
-    except ValueError:
-        raise ValueError(wanted) from None
-    if ceiling < first:
-        raise ValueError(wanted)
-    return (first, ceiling) if isinstance(value, tuple) else first
-
-
-def _security(value: Any) -> Security | None:
-    if value is not None and not isinstance(value, Security):
-        raise ValueError("a PlainServer, PlainClient, CurveServer or CurveClient, or None")
-    return value
-
-
-def _domain(value: Any) -> str:
-    # RFC 27, Message Format: string fields are at most 255 characters and are ASCII only.
-    if not isinstance(value, str) or len(value) > 255 or not value.isascii():
-        raise ValueError("at most 255 characters of ASCII")
-    return value
-
-
-def _metadata(value: Any) -> tuple[tuple[bytes, bytes], ...]:
-    # RFC 23, The READY Command: names are 1 to 255 octets; those that begin with "X-" are for applications.
-    wanted = 'a mapping, or pairs, of text or bytes: names from "X-" on, of at most 255 letters, digits and -_.+'
-    try:
-        given = tuple((name, content) for name, content in (value.items() if isinstance(value, Mapping) else value))
-        pairs = tuple((_encoded(name), _encoded(content)) for name, content in given)
-    except (TypeError, ValueError):
-        raise ValueError(wanted) from None
-    for name, content in pairs:
-        if not isinstance(name, bytes) or not isinstance(content, bytes) or not _APPLICATION.fullmatch(name):
-            raise ValueError(wanted)
-    if len({name.lower() for name, _ in pairs}) < len(pairs) or sum(len(n) + len(c) for n, c in pairs) > 4096:
-        raise ValueError(wanted + ", each name once, 4096 bytes in all")
-    return pairs
-
-
-def _encoded(value: Any) -> Any:
-    return value.encode() if isinstance(value, str) else value
-
-
-def _prefixes(value: Any) -> tuple[bytes, ...]:
-    values = (value,) if isinstance(value, bytes | str) else value
-    if not isinstance(values, Iterable):
-        raise ValueError("bytes, or several of them")
-    several = tuple(values)
-    if not all(isinstance(one, bytes) for one in several):
-        raise ValueError("bytes, or several of them")
-    return several
-
-
-def _groups(value: Any) -> tuple[bytes, ...]:
-    values = (value,) if isinstance(value, bytes | str) else value
-    wanted = "text or bytes, of at most 255 bytes without a zero byte, or several of them, each once"
-    if not isinstance(values, Iterable):
-        raise ValueError(wanted)
-    try:
-        groups = tuple(group_of(one) for one in values)
-    except (TypeError, UsageError):
-        raise ValueError(wanted) from None
-    if len(set(groups)) < len(groups):
-        raise ValueError(wanted)
-    return groups
 
 
 def _option(
@@ -339,10 +59,10 @@ _CONNECT: Final = frozenset({"connect"})
 _EITHER: Final = _BIND | _CONNECT
 
 
-_HWM = _whole(0, 2**31 - 1)
-_TRISTATE = _whole(-1, 1)
-_IDS = _numbers(0, 2**32 - 2, "a number")
-_PIDS = _numbers(1, 2**31 - 1, "a number")
+_HWM = values.whole(0, 2**31 - 1)
+_TRISTATE = values.whole(-1, 1)
+_IDS = values.numbers(0, 2**32 - 2, "a number")
+_PIDS = values.numbers(1, 2**31 - 1, "a number")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -477,76 +197,82 @@ class Options:
 
     send_hwm: int = _option(1000, _HWM, live=True)
     recv_hwm: int = _option(1000, _HWM, live=True)
-    send_timeout: float | None = _option(None, _seconds(none=True), live=True)
-    recv_timeout: float | None = _option(None, _seconds(none=True), live=True)
-    linger: float | None = _option(None, _seconds(none=True), live=True)
-    error_linger: float | None = _option(5.0, _seconds(none=True), live=True)
-    identity: bytes = _option(b"", _identity, _ZMTP)
-    metadata: tuple[tuple[bytes, bytes], ...] = _option((), _metadata, _ZMTP)
-    reconnect_interval: float | tuple[float, float] | None = _option(0.1, _reconnect, endpoint=_CONNECT)
-    reconnect_stop: frozenset[str] = _option(frozenset(), _words(RECONNECT_STOPS), endpoint=_CONNECT)
-    connect_timeout: float | None = _option(None, _seconds(none=True, positive=True), endpoint=_CONNECT)
-    handshake_timeout: float | None = _option(30.0, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
-    heartbeat_interval: float | None = _option(None, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
-    heartbeat_timeout: float | None = _option(None, _seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
-    heartbeat_ttl: float | None = _option(None, _ttl, _ZMTP, endpoint=_EITHER)
-    max_handshakes: int | None = _option(1000, _whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_BIND)
-    max_connections: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_BIND)
-    max_message_size: int | None = _option(None, _whole(0, 2**63 - 1, none=True), _ZMTP, endpoint=_EITHER)
-    max_parts: int | None = _option(None, _whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_EITHER)
-    max_subscriptions: int | None = _option(1_000_000, _whole(1, 2**31 - 1, none=True), types_with("max_subscriptions"))
-    conflate: bool = _option(False, _flag, types_with("conflate"))
-    router_mandatory: bool = _option(False, _flag, types_with("router_mandatory"), live=True)
-    router_handover: bool = _option(False, _flag, types_with("router_handover"), live=True)
-    router_rename: bool = _option(False, _flag, types_with("router_rename"))
-    router_notify: frozenset[str] = _option(frozenset(), _notices, types_with("router_notify"))
-    peer_identity: bytes = _option(b"", _identity, types_with("peer_identity"), endpoint=_CONNECT)
-    stream_notify: bool = _option(True, _flag, types_with("stream_notify"))
-    probe_router: bool = _option(False, _flag, types_with("probe_router"))
-    hello_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hello_message"))
-    disconnect_message: tuple[bytes, ...] | None = _option(None, _message, types_with("disconnect_message"))
-    hiccup_message: tuple[bytes, ...] | None = _option(None, _message, types_with("hiccup_message"))
-    req_relaxed: bool = _option(False, _flag, types_with("req_relaxed"))
-    req_correlate: bool = _option(False, _flag, types_with("req_correlate"))
-    xpub_verbose: bool = _option(False, _flag, types_with("xpub_verbose"))
-    xpub_verboser: bool = _option(False, _flag, types_with("xpub_verboser"))
-    xpub_manual: bool = _option(False, _flag, types_with("xpub_manual"))
-    xpub_manual_last_value: bool = _option(False, _flag, types_with("xpub_manual_last_value"))
-    xpub_nodrop: bool = _option(False, _flag, types_with("xpub_nodrop"))
-    xpub_welcome_message: bytes | None = _option(None, _octets, types_with("xpub_welcome_message"))
-    only_first_subscribe: bool = _option(False, _flag, types_with("only_first_subscribe"))
-    xsub_verbose_unsubscribe: bool = _option(False, _flag, types_with("xsub_verbose_unsubscribe"))
-    invert_matching: bool = _option(False, _flag, types_with("invert_matching"))
-    subscribe: tuple[bytes, ...] = _option((), _prefixes, types_with("subscribe"))
-    join: tuple[bytes, ...] = _option((), _groups, types_with("join"))
-    immediate: bool = _option(False, _flag)
+    send_timeout: float | None = _option(None, values.seconds(none=True), live=True)
+    recv_timeout: float | None = _option(None, values.seconds(none=True), live=True)
+    linger: float | None = _option(None, values.seconds(none=True), live=True)
+    error_linger: float | None = _option(5.0, values.seconds(none=True), live=True)
+    identity: bytes = _option(b"", values.identity, _ZMTP)
+    metadata: tuple[tuple[bytes, bytes], ...] = _option((), values.metadata, _ZMTP)
+    reconnect_interval: float | tuple[float, float] | None = _option(0.1, values.reconnect, endpoint=_CONNECT)
+    reconnect_stop: frozenset[str] = _option(frozenset(), values.words(values.RECONNECT_STOPS), endpoint=_CONNECT)
+    connect_timeout: float | None = _option(None, values.seconds(none=True, positive=True), endpoint=_CONNECT)
+    handshake_timeout: float | None = _option(30.0, values.seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_interval: float | None = _option(None, values.seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_timeout: float | None = _option(None, values.seconds(none=True, positive=True), _ZMTP, endpoint=_EITHER)
+    heartbeat_ttl: float | None = _option(None, values.ttl, _ZMTP, endpoint=_EITHER)
+    max_handshakes: int | None = _option(1000, values.whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_BIND)
+    max_connections: int | None = _option(None, values.whole(1, 2**31 - 1, none=True), endpoint=_BIND)
+    max_message_size: int | None = _option(None, values.whole(0, 2**63 - 1, none=True), _ZMTP, endpoint=_EITHER)
+    max_parts: int | None = _option(None, values.whole(1, 2**31 - 1, none=True), _ZMTP, endpoint=_EITHER)
+    max_subscriptions: int | None = _option(
+        1_000_000, values.whole(1, 2**31 - 1, none=True), types_with("max_subscriptions")
+    )
+    conflate: bool = _option(False, values.flag, types_with("conflate"))
+    router_mandatory: bool = _option(False, values.flag, types_with("router_mandatory"), live=True)
+    router_handover: bool = _option(False, values.flag, types_with("router_handover"), live=True)
+    router_rename: bool = _option(False, values.flag, types_with("router_rename"))
+    router_notify: frozenset[str] = _option(frozenset(), values.notices, types_with("router_notify"))
+    peer_identity: bytes = _option(b"", values.identity, types_with("peer_identity"), endpoint=_CONNECT)
+    stream_notify: bool = _option(True, values.flag, types_with("stream_notify"))
+    probe_router: bool = _option(False, values.flag, types_with("probe_router"))
+    hello_message: tuple[bytes, ...] | None = _option(None, values.message, types_with("hello_message"))
+    disconnect_message: tuple[bytes, ...] | None = _option(None, values.message, types_with("disconnect_message"))
+    hiccup_message: tuple[bytes, ...] | None = _option(None, values.message, types_with("hiccup_message"))
+    req_relaxed: bool = _option(False, values.flag, types_with("req_relaxed"))
+    req_correlate: bool = _option(False, values.flag, types_with("req_correlate"))
+    xpub_verbose: bool = _option(False, values.flag, types_with("xpub_verbose"))
+    xpub_verboser: bool = _option(False, values.flag, types_with("xpub_verboser"))
+    xpub_manual: bool = _option(False, values.flag, types_with("xpub_manual"))
+    xpub_manual_last_value: bool = _option(False, values.flag, types_with("xpub_manual_last_value"))
+    xpub_nodrop: bool = _option(False, values.flag, types_with("xpub_nodrop"))
+    xpub_welcome_message: bytes | None = _option(None, values.octets, types_with("xpub_welcome_message"))
+    only_first_subscribe: bool = _option(False, values.flag, types_with("only_first_subscribe"))
+    xsub_verbose_unsubscribe: bool = _option(False, values.flag, types_with("xsub_verbose_unsubscribe"))
+    invert_matching: bool = _option(False, values.flag, types_with("invert_matching"))
+    subscribe: tuple[bytes, ...] = _option((), values.prefixes, types_with("subscribe"))
+    join: tuple[bytes, ...] = _option((), values.groups, types_with("join"))
+    immediate: bool = _option(False, values.flag)
     tcp_keepalive: int = _option(-1, _TRISTATE, endpoint=_EITHER)
-    tcp_keepalive_count: int = _option(-1, _system_or(1, 127), endpoint=_EITHER)
-    tcp_keepalive_idle: int = _option(-1, _system_or(1, 32767), endpoint=_EITHER)
-    tcp_keepalive_interval: int = _option(-1, _system_or(1, 32767), endpoint=_EITHER)
-    tcp_user_timeout: float | None = _option(None, _seconds(none=True, positive=True, most=2147483.0), endpoint=_EITHER)
-    send_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
-    recv_buffer: int | None = _option(None, _whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
-    backlog: int = _option(4096, _whole(1, 2**31 - 1), endpoint=_BIND)
-    ipv6: bool = _option(False, _flag, endpoint=_EITHER)
-    tos: int = _option(0, _whole(0, 255), endpoint=_EITHER)
-    priority: int = _option(0, _whole(0, 2**31 - 1), endpoint=_EITHER)
-    bind_device: str | None = _option(None, _device, endpoint=_EITHER)
-    multicast_hops: int = _option(1, _whole(1, 255), types_with("multicast_hops"), endpoint=_CONNECT, strict=True)
-    multicast_loop: bool = _option(True, _flag, types_with("multicast_loop"), endpoint=_CONNECT, strict=True)
-    use_fd: int | None = _option(None, _whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
-    accept_filter: tuple[IPv4Network | IPv6Network, ...] | None = _option(None, _networks, endpoint=_BIND, strict=True)
+    tcp_keepalive_count: int = _option(-1, values.system_or(1, 127), endpoint=_EITHER)
+    tcp_keepalive_idle: int = _option(-1, values.system_or(1, 32767), endpoint=_EITHER)
+    tcp_keepalive_interval: int = _option(-1, values.system_or(1, 32767), endpoint=_EITHER)
+    tcp_user_timeout: float | None = _option(
+        None, values.seconds(none=True, positive=True, most=2147483.0), endpoint=_EITHER
+    )
+    send_buffer: int | None = _option(None, values.whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
+    recv_buffer: int | None = _option(None, values.whole(1, 2**31 - 1, none=True), endpoint=_EITHER)
+    backlog: int = _option(4096, values.whole(1, 2**31 - 1), endpoint=_BIND)
+    ipv6: bool = _option(False, values.flag, endpoint=_EITHER)
+    tos: int = _option(0, values.whole(0, 255), endpoint=_EITHER)
+    priority: int = _option(0, values.whole(0, 2**31 - 1), endpoint=_EITHER)
+    bind_device: str | None = _option(None, values.device, endpoint=_EITHER)
+    multicast_hops: int = _option(1, values.whole(1, 255), types_with("multicast_hops"), endpoint=_CONNECT, strict=True)
+    multicast_loop: bool = _option(True, values.flag, types_with("multicast_loop"), endpoint=_CONNECT, strict=True)
+    use_fd: int | None = _option(None, values.whole(0, 2**31 - 1, none=True), endpoint=_EITHER, strict=True)
+    accept_filter: tuple[IPv4Network | IPv6Network, ...] | None = _option(
+        None, values.networks, endpoint=_BIND, strict=True
+    )
     accept_uids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
     accept_gids: frozenset[int] | None = _option(None, _IDS, endpoint=_BIND, strict=True)
     accept_pids: frozenset[int] | None = _option(None, _PIDS, endpoint=_BIND, strict=True)
-    socks_proxy: str | None = _option(None, _proxy, endpoint=_CONNECT, strict=True)
-    socks_username: str | None = _option(None, _socks_text(1), endpoint=_CONNECT, strict=True)
-    socks_password: str | None = _option(None, _socks_text(0), secret=True, endpoint=_CONNECT, strict=True)
-    tls: SSLContext | None = _option(None, _tls, endpoint=_EITHER, strict=True)  # noqa: RUF009 - never copied
-    busy_poll: float | str = _option(0.0, _spin, live=True)
-    security: Security | None = _option(None, _security, _ZMTP, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
-    zap_domain: str = _option("", _domain, _ZMTP, endpoint=_EITHER)
-    zap_enforce_domain: bool = _option(False, _flag, _ZMTP, endpoint=_EITHER)
+    socks_proxy: str | None = _option(None, values.proxy, endpoint=_CONNECT, strict=True)
+    socks_username: str | None = _option(None, values.socks_text(1), endpoint=_CONNECT, strict=True)
+    socks_password: str | None = _option(None, values.socks_text(0), secret=True, endpoint=_CONNECT, strict=True)
+    tls: SSLContext | None = _option(None, values.tls, endpoint=_EITHER, strict=True)  # noqa: RUF009 - never copied
+    busy_poll: float | str = _option(0.0, values.spin, live=True)
+    security: Security | None = _option(None, values.security, _ZMTP, secret=True, endpoint=_EITHER)  # noqa: RUF009 - it never changes
+    zap_domain: str = _option("", values.domain, _ZMTP, endpoint=_EITHER)
+    zap_enforce_domain: bool = _option(False, values.flag, _ZMTP, endpoint=_EITHER)
 
     def __post_init__(self) -> None:
         for name, spec in _SPECS.items():
@@ -656,7 +382,7 @@ def _refuse_unfitting(socket_type: SocketType, name: str, value: Any) -> None:
     """Raises if there is no such option, or the type has no use for it, or for the value."""
     spec = _spec(name)
     if socket_type in spec["types"]:
-        several = spec["check"] is _message and len(_checked(name, spec, value) or ()) > 1
+        several = spec["check"] is values.message and len(_checked(name, spec, value) or ()) > 1
         if several and TRAITS[socket_type].single_part:
             raise OptionError(f"option {name}={value!r}: messages of a {socket_type.value} socket have one part")
         return

@@ -121,7 +121,7 @@ class Pattern:
             self._watched.add(session)
 
     def notices(self, options: Options) -> frozenset[str]:
-        """Returns which of `omq.options.PEER_NOTICES` the user gets an empty message about."""
+        """Returns which of `omq.option_values.PEER_NOTICES` the user gets an empty message about."""
         return options.router_notify
 
     def departed(self, session: Session) -> None:

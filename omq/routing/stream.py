@@ -5,7 +5,8 @@ from __future__ import annotations
 from omq._core.queues.recv_queue import RouterRecvQueue
 from omq._core.queues.routed import StreamSendQueue
 from omq._core.queues.wait_queue import WaitQueue
-from omq.options import PEER_NOTICES, Options
+from omq.option_values import PEER_NOTICES
+from omq.options import Options
 from omq.routing.base import Pattern, Session
 from omq.routing.dealer_router import FreshIdentities
 from omq.types import SocketType

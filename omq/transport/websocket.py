@@ -10,6 +10,7 @@ from omq.errors import OptionError
 from omq.options import Options
 from omq.transport import tls, upgrade
 from omq.transport.base import Address, AddrInfo, Listening, Lookup, Route, StreamTransport, shown
+from omq.transport.socks import SocksOpening
 from omq.transport.tcp import TcpEndpoint, TcpTransport
 from omq.unpatched import socket
 
@@ -46,14 +47,11 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
 
     scheme = "ws"
     endpoint_class: ClassVar[type[WebSocketEndpoint]] = WebSocketEndpoint
-    options: ClassVar[frozenset[str]] = TcpTransport.options - {
-        *("socks_password", "socks_proxy", "socks_username", "use_fd")
-    }
+    families = TcpTransport.families
+    options: ClassVar[frozenset[str]] = TcpTransport.options
 
     def parse(self, rest: str, *, bind: bool) -> WebSocketEndpoint:
         authority, slash, path = rest.partition("/")
-        if ";" in authority:
-            raise ValueError("a source address (before a semicolon) is for tcp only")
         path = slash + path or "/"
         if not path.isascii() or not path.isprintable() or not _UNWRITABLE.isdisjoint(path):
             raise ValueError(f"the path {shown(path)} has characters that a request cannot have")
@@ -64,6 +62,9 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
     def listen(self, endpoint: WebSocketEndpoint, options: Options) -> Listening:
         found = _TCP.listen(endpoint.tcp, options)
         return found._replace(endpoint=_text(self.scheme, found.endpoint, endpoint.path))
+
+    def take_connected(self, fd: int, endpoint: WebSocketEndpoint, options: Options) -> socket.socket:
+        return _TCP.take_connected(fd, endpoint.tcp, options)
 
     def tune(self, sock: socket.socket, options: Options) -> None:
         _TCP.tune(sock, options)
@@ -84,9 +85,15 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
     ) -> Address | None:
         return None  # a connection begins with the upgrade, which has a key of its own
 
+    def opening(self, endpoint: WebSocketEndpoint, options: Options) -> SocksOpening | None:
+        found = _TCP.opening(endpoint.tcp, options)
+        if found is not None:
+            found.remote = _text(self.scheme, found.remote, "")
+        return found
+
     def upgrade(self, endpoint: str, *, dialled: bool) -> upgrade.WebSocketUpgrade:
-        authority, _, path = endpoint.partition("://")[2].partition("/")
-        return upgrade.WebSocketUpgrade(authority, f"/{path}", as_client=dialled)
+        authority, path = _target(endpoint)
+        return upgrade.WebSocketUpgrade(authority, path, as_client=dialled)
 
     def verify(self, sock: socket.socket) -> None:
         _TCP.verify(sock)
@@ -111,8 +118,14 @@ class SecureWebSocketTransport(WebSocketTransport):
             raise OptionError(f"option tls={options.tls}: {wrong}, for endpoint {text!r}")
 
     def relay(self, fd: int, endpoint: str, options: Options, *, dialled: bool) -> tls.TlsRelay:
-        host = endpoint.partition("://")[2].partition("/")[0].rpartition(":")[0].strip("[]")
-        return tls.TlsRelay(fd, options.tls, host.partition("%")[0] if dialled else None)
+        host = _target(endpoint)[0].rpartition(":")[0].strip("[]").partition("%")[0]
+        return tls.TlsRelay(fd, options.tls, host if dialled else None)
+
+
+def _target(endpoint: str) -> tuple[str, str]:
+    """The host and port of an endpoint's text, without a source address, and its path."""
+    authority, slash, path = endpoint.partition("://")[2].partition("/")
+    return authority.rpartition(";")[2], slash + path
 
 
 def _text(scheme: str, tcp_endpoint: str, path: str) -> str:

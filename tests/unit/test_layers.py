@@ -27,7 +27,17 @@ LAYERS = {
     "middle": {"routing", "transport"},
     "zmtp": {"zmtp"},
     "core": {"_core"},
-    "base": {"errors", "libzmq_options", "options", "types", "message", "event", "unpatched", "_version"},
+    "base": {
+        "errors",
+        "libzmq_options",
+        "option_values",
+        "options",
+        "types",
+        "message",
+        "event",
+        "unpatched",
+        "_version",
+    },
 }
 ORDER = list(LAYERS)
 #: The floors of the core, from top to bottom; what stands beside them serves all.

@@ -416,9 +416,12 @@ def test_every_option_has_a_test_here():
     mine |= {"accept_filter"}
     mine |= {"socks_proxy", "socks_username", "socks_password"}  # test_socks.py
     mine |= {"zap_domain", "zap_enforce_domain", "heartbeat_interval", "heartbeat_timeout", "heartbeat_ttl"}
-    assert mine | of_ipc | of_udp | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
+    of_wss = {"tls"}  # test_websocket.py
+    assert mine | of_ipc | of_udp | of_wss | set(SYSTEM) == {name for name in ALL if Options.endpoint_calls(name)}
     assert mine | set(SYSTEM) == TRANSPORTS["tcp"].options
     assert of_ipc == TRANSPORTS["ipc"].options - TRANSPORTS["tcp"].options
+    assert of_wss == TRANSPORTS["wss"].options - TRANSPORTS["ws"].options
+    assert TRANSPORTS["ws"].options == TRANSPORTS["tcp"].options
 
 
 @on_both_calls

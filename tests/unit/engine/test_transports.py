@@ -204,5 +204,5 @@ async def test_a_second_connection_of_a_type_with_one_is_a_matter_of_the_kind(ma
 
 
 def test_every_transport_has_its_scheme():
-    assert list(TRANSPORTS) == ["tcp", "ipc", "inproc", "udp", "loop", "room"]
+    assert list(TRANSPORTS) == ["tcp", "ipc", "inproc", "udp", "ws", "wss", "loop", "room"]
     assert all(transport.scheme == scheme for scheme, transport in TRANSPORTS.items())
