@@ -121,6 +121,12 @@ def bindings_of(address: str) -> tuple[str, ...]:
     return (address,) if transport is None else transport.bindings_of(address)
 
 
+def site_of(address: str) -> str:
+    """Returns an endpoint without what does not say where it is, such as a path there."""
+    transport = TRANSPORTS.get(address.partition("://")[0])
+    return address if transport is None else transport.site(address)
+
+
 def is_local(address: str) -> bool:
     """Returns whether an endpoint is a name within a context."""
     return isinstance(TRANSPORTS.get(address.partition("://")[0]), LocalTransport)
@@ -151,5 +157,6 @@ __all__ = [
     "local_endpoint",
     "parse_endpoint",
     "refusal",
+    "site_of",
     "transport_of",
 ]

@@ -178,6 +178,10 @@ class Transport(ABC, Generic[EndpointT]):
             OptionError: An option does not fit.
         """
 
+    def site(self, address: str) -> str:
+        """Returns an endpoint without what does not say where it is, such as a path there."""
+        return address
+
     def bindings_of(self, address: str) -> tuple[str, ...]:
         """The endpoints one of which is bound on this machine where a connection to *address* leads there."""
         return (address,)

@@ -59,6 +59,14 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
             raise ValueError(f"{self.scheme}:// needs wsproto; install omq-zmtp[ws]")
         return self.endpoint_class(_TCP.parse(authority, bind=bind), path)
 
+    def site(self, address: str) -> str:
+        scheme, separator, rest = address.partition("://")
+        return scheme + separator + rest.partition("/")[0]
+
+    def bindings_of(self, address: str) -> tuple[str, ...]:
+        found = _TCP.bindings_of("tcp" + self.site(address).removeprefix(self.scheme))
+        return tuple(_text(self.scheme, one, "") for one in found)
+
     def listen(self, endpoint: WebSocketEndpoint, options: Options) -> Listening:
         found = _TCP.listen(endpoint.tcp, options)
         return found._replace(endpoint=_text(self.scheme, found.endpoint, endpoint.path))

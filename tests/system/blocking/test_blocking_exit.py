@@ -339,7 +339,7 @@ else:
 print("leaving", flush=True)
 """
 
-_OWN_PLACES = ["tcp://127.0.0.1:*", "tcp://*:*", "ipc", "inproc://own"]
+_OWN_PLACES = ["tcp://127.0.0.1:*", "tcp://*:*", "ipc", "inproc://own", "ws://127.0.0.1:*/at"]
 _WAYS = ["blocking", "two contexts", "asyncio", "asyncio in a daemon thread"]
 
 
