@@ -19,8 +19,9 @@ from typing import Final
 from omq.errors import HandshakeError
 from omq.unpatched import select, socket, threading
 
-_READ_BYTES: Final = 65536  # one read, of either side
-_HELD_BYTES: Final = 262144  # what is held for a side that does not read, above which the other side is not read
+_READ_BYTES: Final = 262144  # one read, of either side
+_PAIR_BYTES: Final = 524288  # the buffer of each end of a pair: the usual one has 208 KiB
+_HELD_BYTES: Final = 524288  # what is held for a side that does not read, above which the other side is not read
 _ROUNDS: Final = 8  # reads of one connection before others have their turn
 _PARTING_S: Final = 5.0  # after the engine's end: how long the network may take nothing of what is left
 _GLANCE_S: Final = 0.02  # between two looks at whether the peer's kernel has everything
@@ -63,11 +64,13 @@ class TlsRelay:
             self._net.detach()  # the caller's again
             raise
         self._net.setblocking(False)
-        self._local.setblocking(False)
-        end.setblocking(False)
+        for one in (self._local, end):
+            one.setblocking(False)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PAIR_BYTES)
         self.fd = end.detach()
         self.error: Exception | None = None
         self.is_over = False
+        self.is_busy = False  # it has more to do, though no descriptor says so
         self._to_net = self._to_local = b""
         self._open = False  # the handshake is done
         self._net_ended = self._local_ended = False  # nothing more comes from there
@@ -125,9 +128,7 @@ class TlsRelay:
     def work(self) -> None:
         """Goes on as far as both sides allow."""
         try:
-            for _ in range(_ROUNDS):
-                if not self._step():
-                    break
+            self.is_busy = all(self._step() for _ in range(_ROUNDS))
             self._part()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self._fail(error)
@@ -255,9 +256,9 @@ class TlsRelay:
             self._local.close()
 
     @property
-    def waits(self) -> bool:
-        """Whether it is to be looked at again in a moment, though no descriptor is ready."""
-        return self._left
+    def comes_again(self) -> bool:
+        """Whether it is to be looked at again soon, though no descriptor is ready."""
+        return self._left or self.is_busy
 
 
 class _Relays:
@@ -297,10 +298,11 @@ class _Relays:
     def _run(self, bell: socket.socket, poll: select.epoll) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         owners: dict[int, tuple[TlsRelay, int]] = {}  # by the descriptors that are in the epoll set
-        parting: set[TlsRelay] = set()
+        again: set[TlsRelay] = set()
         while True:
-            ready: dict[TlsRelay, None] = dict.fromkeys(parting)
-            for fd, events in poll.poll(_GLANCE_S if parting else None):
+            ready: dict[TlsRelay, None] = dict.fromkeys(again)
+            patience = 0.0 if any(relay.is_busy for relay in again) else _GLANCE_S if again else None
+            for fd, events in poll.poll(patience):
                 owner = owners.get(fd)
                 if owner is None:
                     _receive(bell)
@@ -319,7 +321,7 @@ class _Relays:
                 if relay.is_over:
                     for fd in before:
                         owners.pop(fd, None)  # a closed descriptor has left the set
-                    parting.discard(relay)
+                    again.discard(relay)
                     self._all.discard(relay)
                     continue
                 for fd, interest in relay.interest().items():
@@ -333,8 +335,10 @@ class _Relays:
                     elif known[1] != interest:
                         poll.modify(fd, interest)
                     owners[fd] = relay, interest
-                if relay.waits:
-                    parting.add(relay)
+                if relay.comes_again:
+                    again.add(relay)
+                else:
+                    again.discard(relay)
 
 
 def _receive(sock: socket.socket) -> bytes | None:

@@ -20,6 +20,9 @@ MAX_HEAD_BYTES: Final = 8192  # a request or a response, with its headers
 _ONCE: Final = (b"host", b"upgrade", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept")
 _STATUS: Final = {400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 431: "Request Header Fields Too Large"}
 _KEY_BYTES: Final = 16
+_ANSWER: Final = b"HTTP/1."  # the beginning of a response
+#: What else a peer may speak, by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
+_STRANGERS: Final = {0x15: "the peer speaks TLS", 0x16: "the peer speaks TLS", 0xFF: "the peer speaks ZMTP over tcp"}
 
 
 @cache
@@ -73,6 +76,11 @@ class WebSocketUpgrade:
     def receive(self, data: bytes) -> bytes:
         begin = max(0, len(self._head) - 3)
         self._head += data
+        start = self._head[: len(_ANSWER)]
+        if not (_ANSWER.startswith(start) if self.as_client else start[:1].isupper()):
+            # Nothing that ends as a head does may ever come.
+            what = _STRANGERS.get(start[0], f"it begins with {shown(start)}")
+            self._refuse(400, f"this is no HTTP {'response' if self.as_client else 'request'}: {what}")
         end = self._head.find(b"\r\n\r\n", begin)
         if end + 4 > MAX_HEAD_BYTES or (end < 0 and len(self._head) > MAX_HEAD_BYTES):
             self._refuse(431, f"the headers have more than {MAX_HEAD_BYTES} bytes")

@@ -126,14 +126,16 @@ class SecureWebSocketTransport(WebSocketTransport):
             raise OptionError(f"option tls={options.tls}: {wrong}, for endpoint {text!r}")
 
     def relay(self, fd: int, endpoint: str, options: Options, *, dialled: bool) -> tls.TlsRelay:
-        host = _target(endpoint)[0].rpartition(":")[0].strip("[]").partition("%")[0]
+        host = _target(endpoint)[0].rpartition(":")[0].strip("[]")
         return tls.TlsRelay(fd, options.tls, host if dialled else None)
 
 
 def _target(endpoint: str) -> tuple[str, str]:
-    """The host and port of an endpoint's text, without a source address, and its path."""
+    """The host and port of an endpoint's text, without a source address or a zone (RFC 6874), and its path."""
     authority, slash, path = endpoint.partition("://")[2].partition("/")
-    return authority.rpartition(";")[2], slash + path
+    host, colon, port = authority.rpartition(";")[2].rpartition(":")
+    address, zone, _ = host.partition("%")
+    return address + ("]" if zone else "") + colon + port, slash + path
 
 
 def _text(scheme: str, tcp_endpoint: str, path: str) -> str:
