@@ -219,8 +219,7 @@ class WireSession(StateMachine[ConnectionState]):
                 return
             if not data:
                 hint = self._handshake.hint
-                end = EOFError("the peer hung up during the handshake" + (hint and f": {hint}"))
-                self.end(self._relay.error or end if self._relay is not None else end)
+                self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
                 return
             self._go_on(self._handshake.receive, data)
             if self._dialer is None or self.state is not _HANDSHAKING:
@@ -479,8 +478,6 @@ class WireSession(StateMachine[ConnectionState]):
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
-        if self._relay is not None and self._relay.error is not None:
-            reason = self._relay.error
         if reason is None and self.state is not _CLOSING:
             reason = EOFError("the peer closed the connection")
         self.end(reason)  # after our half close the peer's end is the answer
@@ -552,6 +549,8 @@ class WireSession(StateMachine[ConnectionState]):
             self.engine.post(self.end, reason)
             return
         self.move(_OVER)
+        if reason is not None and self._relay is not None:
+            reason = self._relay.error or reason  # what the engine has seen is only the end of its descriptor
         if self._deciding is not None and self.engine.in_loop:
             self._deciding.cancel()
         if self._timer is not None and self.engine.in_loop:

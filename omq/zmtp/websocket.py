@@ -112,8 +112,7 @@ class _Unsecured(Handshake):
         if flags:
             self._state = HandshakeState.FAILED
             raise RemoteProtocolError("the first message is no identity of one part (RFC 45, No Mechanism)")
-        if self._socket_type is not SocketType.SERVER:
-            identity = self._check_identity(identity)
+        identity = self._check_identity(identity)
         self._peer = PeerMetadata((2, 0), self._socket_type, identity, b"", {}, over_websocket=True)
         self._state = HandshakeState.DONE
         return b""

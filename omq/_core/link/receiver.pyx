@@ -33,7 +33,7 @@ cdef enum:
     PING_SIZE = 7            # bytes of a PING's body without its context
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
-    MUCH_UNSENT = 65536      # unsent bytes above which a PING is not answered: its sender reads nothing
+    MUCH_UNSENT = 65536      # unsent bytes above which nothing is answered: the peer reads nothing
     MOST_UNTOLD = 64         # commands that the session has not handled yet, above which it gets no more
     SCRATCH = 32768          # bytes thrown away at once
     MOST_AHEAD = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm says
@@ -319,7 +319,7 @@ cdef class Receiver(Peer):
             elif found == SCAN_OWN:
                 body = None
                 answer = frame_reader.codec.answer()
-                if answer is not None:
+                if answer is not None and self._send_buffer.bytes < MUCH_UNSENT:
                     self.control(answer)
             elif found == SCAN_LARGE_DONE:
                 body = frame_reader.finish_large()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import socket
 import ssl
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 
 import omq
 from omq.event import EventKind
+from tests.system.conformance.websocket_peer import HEADERS, KEY, contexts, frame, make_certificate, ready, request
 from tests.waits import BOUND
 
 PAIRS = [("PUSH", "PULL"), ("PUB", "SUB"), ("XPUB", "XSUB"), ("REQ", "REP"), ("DEALER", "ROUTER"), ("PAIR", "PAIR")]
@@ -23,15 +22,7 @@ SIZES = [0, 1, 124, 125, 126, 255, 256, 65534, 65535, 65536, 1 << 20]
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A certificate of 127.0.0.1, with its key in the same file."""
-    where = tmp_path_factory.mktemp("tls")
-    key, found, both = where / "key.pem", where / "cert.pem", where / "both.pem"
-    command = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes"]
-    command += ["-days", "2", "-subj", "/CN=omq"]
-    command += ["-addext", "subjectAltName=IP:127.0.0.1", "-keyout", str(key), "-out", str(found)]
-    subprocess.run(command, check=True, capture_output=True, timeout=BOUND)
-    both.write_bytes(key.read_bytes() + found.read_bytes())
-    return both
+    return make_certificate(tmp_path_factory.mktemp("tls"))
 
 
 @pytest.fixture(params=["ws", "wss"])
@@ -44,9 +35,8 @@ def sides(scheme: str, certificate: Path) -> tuple[dict[str, Any], dict[str, Any
     """The options for `bind` and for `connect`."""
     if scheme == "ws":
         return {}, {}
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    server.load_cert_chain(certificate)
-    return {"tls": server}, {"tls": ssl.create_default_context(cafile=str(certificate))}
+    server, client = contexts(certificate)
+    return {"tls": server}, {"tls": client}
 
 
 def join(binds: Any, connects: Any, scheme: str, sides: tuple[dict[str, Any], dict[str, Any]], path: str = "") -> str:
@@ -151,30 +141,6 @@ def test_tls_is_for_wss_only_and_needed_to_bind(twin: Any) -> None:
 
 # ---------------------------------------------------------------------- a client by hand
 
-KEY = base64.b64encode(bytes(range(16))).decode()
-HEADERS = {
-    "Host": "localhost",
-    "Upgrade": "websocket",
-    "Connection": "Upgrade",
-    "Sec-WebSocket-Key": KEY,
-    "Sec-WebSocket-Version": "13",
-    "Sec-WebSocket-Protocol": "ZWS2.0/NULL",
-}
-READY = b"\x05READY\x0bSocket-Type\0\0\0\x04PUSH"
-
-
-def request(headers: dict[str, str], more: str = "", line: str = "GET /at HTTP/1.1") -> bytes:
-    return "\r\n".join([line, *(f"{name}: {value}" for name, value in headers.items()), more + "\r\n"]).encode()
-
-
-def frame(payload: bytes, first: int = 0x82, *, masked: bool = True) -> bytes:
-    size = bytes((len(payload),)) if len(payload) < 126 else b"\x7e" + len(payload).to_bytes(2, "big")
-    if not masked:
-        return bytes((first,)) + size + payload
-    key = b"\x11\x22\x33\x44"
-    body = bytes(octet ^ key[place % 4] for place, octet in enumerate(payload))
-    return bytes((first, size[0] | 0x80)) + size[1:] + key + body
-
 
 @pytest.fixture
 def server(twin: Any) -> tuple[Any, Any, tuple[str, int]]:
@@ -245,7 +211,7 @@ def open_by_hand(address: tuple[str, int]) -> socket.socket:
         answer += sock.recv(1)
     assert answer.startswith(b"HTTP/1.1 101 ")
     assert b"ZWS2.0/NULL" in answer
-    sock.sendall(frame(b"\x02" + READY))
+    sock.sendall(frame(ready("PUSH")))
     head = sock.recv(2, socket.MSG_WAITALL)
     assert head[0] == 0x82
     assert sock.recv(head[1], socket.MSG_WAITALL).startswith(b"\x02\x05READY")
