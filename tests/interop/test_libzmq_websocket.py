@@ -55,12 +55,9 @@ class Other:
     def __init__(self, library: Library, kind: str) -> None:
         self.calls = library.calls
         self.handle = ctypes.c_void_p(self.calls.zmq_socket(library.context, TYPES[kind]))
-        for option, value in (
-            (LINGER, int(BOUND * 1000)),
-            (RCVTIMEO, int(BOUND * 1000)),
-            (SNDTIMEO, int(BOUND * 1000)),
-        ):
-            self.set(option, value)
+        self.set(LINGER, 0)
+        self.set(RCVTIMEO, int(BOUND * 1000))
+        self.set(SNDTIMEO, int(BOUND * 1000))
 
     def check(self, result: int) -> int:
         if result < 0:
@@ -213,6 +210,7 @@ def test_each_side_closes_and_loses_nothing(libzmq: Library) -> None:
     with omq.PULL(bind=WS) as ours:
         for _ in range(20):
             sender = libzmq("PUSH")
+            sender.set(LINGER, int(BOUND * 1000))
             sender.connect(ours.endpoints[0])
             sender.send(bytes(100_000))
             libzmq.made.remove(sender)
