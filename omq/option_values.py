@@ -17,6 +17,7 @@ from omq.types import Security, group_of
 
 _APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,255}):(?P<port>[0-9]{1,5})")
+_MAPPED_BITS: Final = 96  # of an IPv4-mapped address, before the IPv4 address (RFC 4291, section 2.5.5.2)
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: What `reconnect_stop` knows.
@@ -188,12 +189,20 @@ def networks(value: Any) -> tuple[IPv4Network | IPv6Network, ...] | None:
         if not isinstance(network, kinds):
             raise ValueError(wanted)
         try:
-            found.append(ip_network(network, strict=False))
+            found.append(_unmapped(ip_network(network, strict=False)))
         except ValueError:
             raise ValueError(wanted) from None
     if not found:
         raise ValueError(wanted)
     return tuple(dict.fromkeys(found))
+
+
+def _unmapped(network: IPv4Network | IPv6Network) -> IPv4Network | IPv6Network:
+    """Returns the IPv4 network that an IPv4-mapped one stands for (RFC 4291, section 2.5.5.2); others as they are."""
+    mapped = network.network_address.ipv4_mapped if isinstance(network, IPv6Network) else None
+    if mapped is None or network.prefixlen < _MAPPED_BITS:
+        return network
+    return IPv4Network((mapped, network.prefixlen - _MAPPED_BITS))
 
 
 def numbers(low: int, high: int, what: str) -> Callable[[Any], Any]:

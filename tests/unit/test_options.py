@@ -346,6 +346,25 @@ def test_accept_filter_takes_text_and_a_host_in_its_network_means_the_network() 
     assert parse("PULL", accept_filter=[ip_address("::1")]).accept_filter == (ip_network("::1/128"),)
 
 
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("::ffff:127.0.0.0/104", "127.0.0.0/8"),
+        ("::ffff:127.1.2.3/104", "127.0.0.0/8"),
+        ("::ffff:127.0.0.1", "127.0.0.1/32"),
+        (ip_address("::ffff:127.0.0.1"), "127.0.0.1/32"),
+        (ip_network("::ffff:0:0/96"), "0.0.0.0/0"),
+        ("::ffff:0:0/80", "::/80"),
+        ("::127.0.0.1", "::7f00:1/128"),
+        ("::/0", "::/0"),
+    ],
+    ids=str,
+)
+def test_accept_filter_keeps_an_ipv4_mapped_network_as_that_of_ipv4(given: Any, kept: str) -> None:
+    assert parse("PULL", accept_filter=given).accept_filter == (ip_network(kept),)
+    assert parse("PULL", accept_filter=[given, kept]).accept_filter == (ip_network(kept),)
+
+
 @pytest.mark.parametrize("name", ["accept_uids", "accept_gids", "accept_pids"])
 def test_ids_are_one_or_several(name: str) -> None:
     for given in (7, [7], iter([7, 7]), {7}):

@@ -72,24 +72,30 @@ def let_in(pull: Any, endpoint: str) -> bool:
         return len(pull.peers) == 1
 
 
-@pytest.mark.parametrize("networks", ["127.0.0.0/8", ["10.0.0.0/8", "127.0.0.1"], "127.1.2.3/8", "0.0.0.0/0"], ids=str)
+@pytest.mark.parametrize(
+    "networks",
+    ["127.0.0.0/8", ["10.0.0.0/8", "127.0.0.1"], "127.1.2.3/8", "0.0.0.0/0", "::ffff:127.0.0.0/104"],
+    ids=str,
+)
 def test_a_peer_of_the_network_comes_in(bound, networks):
     assert let_in(*bound("tcp://127.0.0.1:*", accept_filter=networks))
 
 
-@pytest.mark.parametrize("networks", ["10.0.0.0/8", ["10.0.0.0/8", "127.0.0.2"], "::/0"], ids=str)
+@pytest.mark.parametrize(
+    "networks", ["10.0.0.0/8", ["10.0.0.0/8", "127.0.0.2"], "::/0", "::ffff:10.0.0.0/104"], ids=str
+)
 def test_a_peer_of_another_network_is_closed(twin, bound, networks):
     kept_out(twin, *bound("tcp://127.0.0.1:*", accept_filter=networks), "tcp://127.0.0.1:", "accept_filter=")
 
 
 def test_a_peer_over_ipv4_of_an_ipv6_endpoint_has_its_ipv4_address(twin):
     pull = twin("PULL", ipv6=True)
-    for networks in ("127.0.0.0/8", "::1/128"):
+    for networks in ("127.0.0.0/8", "::ffff:127.0.0.0/104", "::1/128"):
         endpoint = pull.bind("tcp://*:*", accept_filter=networks)
         if not endpoint.startswith("tcp://["):
             pytest.skip("this machine has no IPv6")
         port = endpoint.rpartition(":")[2]
-        for host, fits in (("127.0.0.1", networks == "127.0.0.0/8"), ("[::1]", networks == "::1/128")):
+        for host, fits in (("127.0.0.1", networks != "::1/128"), ("[::1]", networks == "::1/128")):
             with dial(f"tcp://{host}:{port}") as line:
                 if fits:
                     shake(line)
