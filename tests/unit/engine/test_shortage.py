@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import socket
 import time
@@ -69,9 +70,12 @@ def deaf(begun):
     return judge
 
 
+@contextlib.contextmanager
 def knock(endpoint):
-    """Somebody who asks to be let in."""
-    return omq.PUSH(connect=endpoint, security=omq.PlainClient("user", "secret"), linger=0)
+    """A peer that asks to be let in, of a context of its own: the default one's thread would outlive the test."""
+    client = omq.PlainClient("user", "secret")
+    with omq.Context() as context, omq.PUSH(context, connect=endpoint, security=client, linger=0):
+        yield
 
 
 def test_closing_does_not_wait_for_a_judge_that_does_not_heed_it(caplog):
