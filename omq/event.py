@@ -75,3 +75,13 @@ class Event:
     delay: float | None = None
     prefix: bytes | None = None
     count: int = 0
+
+    @property
+    def detail(self) -> str:
+        """The reason without the endpoint in it, for a text that names the endpoint already."""
+        return without_endpoint(self.reason, self.endpoint)
+
+
+def without_endpoint(reason: str, endpoint: str) -> str:
+    """Returns a reason without the endpoint that errors of transports begin with, behind their number."""
+    return reason.replace(f"{endpoint}: ", "", 1) if endpoint else reason

@@ -7,7 +7,7 @@ class Attempts:
     """The attempts at one endpoint while a call waits for its peer.
 
     Attributes:
-        trouble: Why the last attempt has failed; empty before the first failure.
+        trouble: Why the last attempt has failed, without the endpoint; empty before the first failure.
     """
 
     def __init__(self, endpoint: str) -> None:

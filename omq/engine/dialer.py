@@ -224,8 +224,6 @@ class Dialer(DialerBase):
                 try:
                     await _exchange(self.engine.loop, sock, opening)
                 except OSError as error:
-                    if isinstance(error, ConnectError):
-                        raise
                     raise refusal(ConnectError, self.endpoint, error) from error
         except TimeoutError:
             sock.close()

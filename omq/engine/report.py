@@ -13,7 +13,7 @@ from omq._core.calls.description import snapshot
 from omq.engine.lifecycle import ConnectionState
 from omq.engine.views import MonitoredSocket, Session
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
-from omq.event import Event, EventKind, HandshakeFailure
+from omq.event import Event, EventKind, HandshakeFailure, without_endpoint
 
 log = logging.getLogger("omq")
 
@@ -91,13 +91,21 @@ class Reporter:
             return  # the usual case: a connection is worth no more than that
         text = _text(reason)
         if kind in _TROUBLES:
-            self.trouble = text if text.startswith(endpoint) else f"{endpoint}: {text}"
+            detail = without_endpoint(text, endpoint)
+            self.trouble = f"{endpoint}: {detail}"
             for attempts in self._engine.attempts:
                 if attempts.endpoint == endpoint:
-                    attempts.trouble = text
+                    attempts.trouble = detail
         if logged:
             more = "".join(f" {name}={value!r}" for name, value in details.items())
-            log.debug("%s %s: %s%s%s", self._engine.socket_type.value, endpoint, kind, text and f": {text}", more)
+            log.debug(
+                "%s %s: %s%s%s",
+                self._engine.socket_type.value,
+                endpoint,
+                kind,
+                text and f": {without_endpoint(text, endpoint)}",
+                more,
+            )
         if not self._monitors:
             return
         if session is not None:

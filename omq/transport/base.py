@@ -54,7 +54,7 @@ class Opening(Protocol):
         """Takes the `needed` bytes; returns what is to be written next.
 
         Raises:
-            ConnectError: The connection does not lead there.
+            OSError: The connection does not lead there; the text names what refuses, and not the endpoint.
         """
         ...
 

@@ -11,8 +11,6 @@ import ipaddress
 from collections.abc import Callable
 from typing import Final
 
-from omq.errors import ConnectError
-
 _VERSION: Final = 5
 _AUTH_VERSION: Final = 1  # RFC 1929, section 2
 _NO_AUTH, _PASSWORD, _NONE_FITS = 0, 2, 0xFF  # RFC 1928, section 3: METHOD
@@ -67,7 +65,7 @@ class SocksOpening:
         """Takes the `needed` bytes; returns what is to be written next.
 
         Raises:
-            ConnectError: The proxy refuses, or does not speak SOCKS 5.
+            OSError: The proxy refuses, or does not speak SOCKS 5.
         """
         return self._step(data)
 
@@ -126,8 +124,8 @@ class SocksOpening:
         self.needed = 0
         return b""
 
-    def _error(self, code: int, what: str) -> ConnectError:
-        return ConnectError(code, f"{self.remote}: the proxy {self._proxy} {what}")
+    def _error(self, code: int, what: str) -> OSError:
+        return OSError(code, f"the proxy {self._proxy} {what}")
 
 
 def _address(host: str) -> bytes:

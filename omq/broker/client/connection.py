@@ -82,7 +82,7 @@ class Watch:
         elif event.kind is EventKind.DISCONNECTED and self._connected:
             return True
         elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
-            self.trouble = event.reason or str(event.error)
+            self.trouble = event.detail
             self.unwelcome = event.kind is EventKind.HANDSHAKE_FAILED
             # An ERROR with this status (RFC 27); 300 and 500 may pass.
             if event.category is HandshakeFailure.AUTHENTICATION and self.trouble.endswith("'400'"):

@@ -83,7 +83,7 @@ class Meeting:
         except (omq.ReceiveTimeout, omq.ClosedError):
             return False
         if event.kind in _TROUBLE:
-            self._trouble = event.reason
+            self._trouble = event.detail
         return True
 
     def _last_trouble(self) -> str:

@@ -137,7 +137,7 @@ def test_a_proxy_that_answers_what_it_should_not(twin, instead, why):
         endpoint = f"tcp://127.0.0.1:{free_port()}"
         reason = failure(endpoint, twin, socks_proxy=proxy.address)
         assert why in reason
-        assert endpoint in reason
+        assert reason.count(endpoint) == 1
         assert proxy.address in reason
 
 

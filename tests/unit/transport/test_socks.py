@@ -4,7 +4,6 @@ import errno
 
 import pytest
 
-from omq.errors import ConnectError
 from omq.transport.socks import SocksOpening
 
 
@@ -57,7 +56,7 @@ def test_a_refusal_has_the_number_that_a_connect_of_our_own_would_have(code, exp
     one = opening()
     one.start()
     one.receive(b"\5\0")
-    with pytest.raises(ConnectError, match="tcp://far:77: the proxy proxy:1 did not connect") as caught:
+    with pytest.raises(OSError, match="the proxy proxy:1 did not connect") as caught:
         one.receive(bytes([5, code, 0, 1]))
     assert caught.value.errno == expected
 
@@ -66,7 +65,7 @@ def test_a_refusal_has_the_number_that_a_connect_of_our_own_would_have(code, exp
 def test_a_first_answer_that_does_not_fit(answer):
     one = opening()
     one.start()
-    with pytest.raises(ConnectError):
+    with pytest.raises(OSError, match="the proxy proxy:1 "):
         one.receive(answer)
 
 
@@ -75,6 +74,6 @@ def test_an_answer_to_the_password_that_does_not_fit(answer):
     one = opening(credentials=(b"u", b"secret"))
     one.start()
     one.receive(b"\5\2")
-    with pytest.raises(ConnectError) as caught:
+    with pytest.raises(OSError, match="the proxy proxy:1 ") as caught:
         one.receive(answer)
     assert "secret" not in str(caught.value)
