@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import socket
 import time
+from functools import partial
 
 import pytest
 
@@ -100,12 +101,11 @@ def test_a_failure_names_the_endpoint_once(twin, free_place, tmp_path, caplog, s
     with SocksServer() as proxy, caplog.at_level(logging.DEBUG, "omq"):
         near = twin("PEER", **options, **({"socks_proxy": proxy.address} if scheme == "socks" else {}))
         monitor = near.monitor()
+        if call == "wait":
+            near.connect(place)
+        wait = near.wait_connected if call == "wait" else partial(near.connect_peer, place)
         with pytest.raises(omq.ConnectError if call == "given up" else omq.Timeout) as caught:
-            if call == "wait":
-                near.connect(place)
-                near.wait_connected(timeout=0.2)
-            else:
-                near.connect_peer(place, timeout=BOUND if call == "given up" else 0.2)
+            wait(timeout=BOUND if call == "given up" else 0.2)
         while (event := twin.event(monitor)).kind != "connect_failed":
             pass
     why = "no such file" if scheme == "ipc" else "refused"
