@@ -9,12 +9,18 @@ from omq._core.calls.sync_proxy import SyncProxy
 from omq.errors import ClosedError, StateError
 from omq.socket import Socket
 from omq.socket_base import SocketBase
-from omq.types import TRAITS, SocketType
+from omq.types import TRAITS, Route, SocketType
 
 #: The types of a socket that gets a copy of each message.
 CAPTURES: Final = (SocketType.PUB, SocketType.XPUB, SocketType.PUSH, SocketType.DEALER, SocketType.PAIR)
 #: The types of a socket that gives commands.
 CONTROLS: Final = (SocketType.PAIR, SocketType.PULL, SocketType.SUB, SocketType.REP)
+
+#: What forwards where `send` needs a keyword, which a message itself does not have.
+_INSTEAD: Final = {
+    Route.ROUTING_ID: "use ROUTER and DEALER, whose messages carry their way back, or keep the routing ids yourself",
+    Route.GROUP: "forward what recv_message returns, with its group",
+}
 
 
 def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, control: Socket | None = None) -> None:
@@ -42,8 +48,9 @@ def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, c
 
     Raises:
         TypeError: An argument is no blocking socket.
-        StateError: Neither of the two sockets can send what the other one receives; one socket is given for two
-            purposes; capture or control has a type that does not fit; or another proxy serves a socket.
+        StateError: Neither of the two sockets can send what the other one receives; one of them receives, and the other
+            one sends only with an argument (SERVER, PEER, RADIO); one socket is given for two purposes; capture or
+            control has a type that does not fit; or another proxy serves a socket.
         ClosedError: A socket is closed, or was closed meanwhile.
         ContextTerminated: So is its context.
     """
@@ -81,6 +88,13 @@ def refuse_unfit(frontend: Any, backend: Any, capture: Any, control: Any, kind: 
             raise one._closed_error(f"given as {name} is closed")
         if names.setdefault(one, name) != name and (names[one], name) != ("frontend", "backend"):
             raise StateError(f"{name}: {one!r} is the {names[one]} already")
+    for source, target in ((frontend, backend), (backend, frontend)):
+        route = TRAITS[target.socket_type].route
+        if route is not None and source._engine.pattern.recv_queue is not None:
+            raise StateError(
+                f"frontend, backend: a {target.socket_type.value} socket sends with {route.value}= only, so what a"
+                f" {source.socket_type.value} socket receives cannot be forwarded to it; {_INSTEAD[route]}"
+            )
     if not (_can_forward(frontend, backend) or _can_forward(backend, frontend)):
         front, back = frontend.socket_type.value, backend.socket_type.value
         raise StateError(
@@ -102,12 +116,8 @@ def refuse_terminated(sockets: Sequence[SocketBase]) -> None:
 
 
 def _can_forward(source: SocketBase, target: SocketBase) -> bool:
-    """Whether the one socket receives and the other one sends, to peers that no argument has to name."""
-    return (
-        source._engine.pattern.recv_queue is not None
-        and target._engine.pattern.send_queue is not None
-        and TRAITS[target.socket_type].route is None
-    )
+    """Returns whether the one socket receives and the other one sends."""
+    return source._engine.pattern.recv_queue is not None and target._engine.pattern.send_queue is not None
 
 
 def _listed(types: Sequence[SocketType]) -> str:

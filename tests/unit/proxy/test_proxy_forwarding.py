@@ -37,7 +37,8 @@ ONE_PART = [
     (omq.GATHER, omq.PUSH, omq.SCATTER, omq.PULL),
     (omq.PULL, omq.SCATTER, omq.PUSH, omq.GATHER),
     (omq.PULL, omq.CLIENT, omq.PUSH, omq.SERVER),
-    (omq.SERVER, omq.CLIENT, omq.CLIENT, omq.SERVER),
+    (omq.SERVER, omq.PUSH, omq.CLIENT, omq.PULL),
+    (omq.SERVER, omq.SCATTER, omq.CLIENT, omq.GATHER),
     (omq.CHANNEL, omq.CHANNEL, omq.CHANNEL, omq.CHANNEL),
     (omq.CLIENT, omq.SCATTER, omq.SERVER, omq.GATHER),
 ]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 import omq
@@ -24,6 +26,42 @@ from tests.waits import BOUND, until
 def test_types_that_cannot_forward(make, front, back):
     with pytest.raises(omq.StateError, match=r"frontend, backend: a .* and a .* socket cannot forward"):
         omq.proxy(make(front), make(back))
+
+
+@pytest.mark.parametrize("twin", [omq, omq.asyncio], ids=["blocking", "asyncio"])
+@pytest.mark.parametrize(
+    ("source", "target", "keyword"),
+    [
+        ("CLIENT", "SERVER", "routing_id="),
+        ("DEALER", "SERVER", "routing_id="),
+        ("PULL", "SERVER", "routing_id="),
+        ("SERVER", "SERVER", "routing_id="),
+        ("CHANNEL", "PEER", "routing_id="),
+        ("PEER", "PEER", "routing_id="),
+        ("PULL", "RADIO", "group="),
+        ("DISH", "RADIO", "group="),
+    ],
+)
+def test_a_target_that_sends_with_an_argument(make, twin, source, target, keyword):
+    """One direction of some of these would pass, in silence about the other one."""
+
+    async def refused(front, back):
+        with pytest.raises(omq.StateError) as caught:
+            await twin.proxy(front, back) if twin is omq.asyncio else twin.proxy(front, back)
+        assert f"a {target} socket sends with {keyword} only" in str(caught.value)
+        assert f"what a {source} socket receives cannot be forwarded to it" in str(caught.value)
+
+    pair = [getattr(twin, kind)(make.context) for kind in (source, target)]
+    for front, back in (pair, pair[::-1]):
+        asyncio.run(refused(front, back))
+    for one in pair:
+        one.stop()
+
+
+def test_one_socket_at_both_ends_that_sends_with_an_argument(make):
+    server = make(omq.SERVER)
+    with pytest.raises(omq.StateError, match="a SERVER socket sends with routing_id= only"):
+        omq.proxy(server, server)
 
 
 @pytest.mark.parametrize("name", ["frontend", "backend", "capture", "control"])
