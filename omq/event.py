@@ -25,7 +25,7 @@ class EventKind(StrEnum):
     DISCONNECTED = "disconnected"  #: A connection that was `accepted` or `connected` is over.
     SUBSCRIBED = "subscribed"  #: A peer wants messages that start with `prefix`.
     UNSUBSCRIBED = "unsubscribed"  #: It no longer does. One that disconnects takes its subscriptions along unsaid.
-    DROPPED = "dropped"  #: `count` messages were not sent to a peer because it was full, since this was last said.
+    DROPPED = "dropped"  #: `count` messages were dropped since the last such event; `reason` says why.
     MISSED = "missed"  #: This monitor was read too slowly: `count` events that stood here are lost.
     MONITOR_STOPPED = "monitor_stopped"  #: The socket is closed; this is the last event.
 

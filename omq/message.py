@@ -21,7 +21,8 @@ class PeerInfo:
         messages_out: Messages accepted for it.
         bytes_in: Bytes received from it.
         bytes_out: Bytes that left for it.
-        dropped: Messages that were not sent to it because it was full.
+        dropped: Messages that were not sent to it because it was full. Of a bound udp endpoint: datagrams that came and
+            were malformed, or larger than `max_message_size`.
         since: When its handshake was done: seconds since the epoch.
     """
 

@@ -125,7 +125,7 @@ class Reporter:
 
     def start(self) -> None:
         """Looks at what was dropped from time to time, while there are monitors; in the engine's thread."""
-        if self._monitors and self._timer is None and self._engine.pattern.send_queue is not None:
+        if self._monitors and self._timer is None and self._engine.pattern.drops:
             self._timer = self._engine.loop.call_later(_TALLY, self._tally)
 
     def _tally(self) -> None:
@@ -136,11 +136,11 @@ class Reporter:
             self.start()
 
     def tell_dropped(self, session: Session) -> None:
-        """Reports what has been dropped for a peer since the last report."""
+        """Reports what has been dropped of a peer's messages since the last report."""
         dropped = session.peer.dropped
         if self._monitors and dropped > session.dropped_told:
             count, session.dropped_told = dropped - session.dropped_told, dropped
-            self._engine.emit(EventKind.DROPPED, session=session, reason="the peer is full", count=count)
+            self._engine.emit(EventKind.DROPPED, session=session, reason=self._engine.pattern.drops, count=count)
 
     def stop(self) -> None:
         """The socket is closed."""

@@ -228,6 +228,13 @@ class Pattern:
         session.peer.set_recv_hwm(0 if self.options.conflate else self.options.recv_hwm)
 
     @property
+    def drops(self) -> str:
+        """Returns why messages are dropped, on their way out or as datagrams come in; empty where none are."""
+        if self.send_queue is not None:
+            return "the peer is full"
+        return "malformed, or larger than max_message_size" if self.traits.datagrams else ""
+
+    @property
     def idle(self) -> bool:
         """Returns whether everything that was accepted for sending has left; on any thread."""
         if self.send_queue is None:

@@ -41,7 +41,6 @@ cdef class DatagramSender(UnaskedPeer):
 
 cdef class DatagramReceiver(ObjectPeer):
     cdef readonly int fd             # the bound descriptor, owned; -1 once closed
-    cdef readonly long long rejected  # datagrams that were dropped here: malformed, too large, or without memory
     cdef Poller _poller
     cdef GroupRecvQueue _groups      # the receive queue, which knows the groups that were joined
     cdef unsigned long long _ticket  # the number that comes with its events

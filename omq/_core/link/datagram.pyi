@@ -49,11 +49,10 @@ class DatagramReceiver(ObjectPeer):
         max_size: Bytes that a group and a body may have together; a larger datagram is dropped. `None` for no bound.
 
     Attributes:
-        rejected: Datagrams that were dropped here because they were malformed or too large.
+        dropped: Datagrams that were dropped here because they were malformed or too large, or memory was short.
     """
 
     fd: int
-    rejected: int
     def __init__(
         self,
         session: Any,

@@ -305,7 +305,7 @@ cdef class DatagramReceiver(ObjectPeer):
                 turn -= size
                 self.bytes_in += size
                 if self._headers[i].msg_hdr.msg_flags & MSG_TRUNC or not self._accept(self._slab + i * self._room, size):
-                    self.rejected += 1
+                    self.dropped += 1
             left -= n
             if n < want:
                 break

@@ -16,7 +16,7 @@ class Peer:
         messages_out: Messages accepted for it.
         bytes_in: Bytes received from it, framing included.
         bytes_out: Bytes that left for it, framing included.
-        dropped: Messages not sent to it because it was full.
+        dropped: Messages not sent to it because it was full; of a bound udp endpoint, datagrams that were no message.
     """
 
     session: Any

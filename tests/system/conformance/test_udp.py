@@ -141,7 +141,9 @@ def test_the_layout_is_that_of_libzmq(twin, dish, line):
 
 
 def test_malformed_datagrams_are_dropped_and_counted(twin, line):
-    dish = twin("DISH", bind="udp://127.0.0.1:*", join=["g", ""], max_message_size=8, recv_timeout=BOUND)
+    dish = twin("DISH", join=["g", ""], max_message_size=8, recv_timeout=BOUND)
+    monitor = twin.wait(getattr(dish, "_socket", dish).monitor)
+    dish.bind("udp://127.0.0.1:*")
     bad = [
         b"",
         b"\1",
@@ -158,7 +160,38 @@ def test_malformed_datagrams_are_dropped_and_counted(twin, line):
         line.sendto(b"\1g1234567", address(dish.endpoints[0]))
     while not nothing(dish):
         assert dish.recv() == b"1234567"
-    assert len(bad) < peer_of(dish).rejected <= len(bad) * 20 <= peer_of(dish).rejected + lost(dish)
+    (peer,) = dish.peers
+    assert len(bad) < peer.dropped <= len(bad) * 20 <= peer.dropped + lost(dish)
+    reported = 0
+    while reported < peer.dropped:
+        event = twin.event(monitor)
+        if event.kind == "dropped":
+            reported += event.count
+            assert (event.reason, event.endpoint) == ("malformed, or larger than max_message_size", dish.endpoints[0])
+            assert event.peer.dropped >= reported
+    assert reported == peer.dropped
+
+
+def test_what_was_dropped_is_reported_at_the_end(twin, dish, line):
+    """The monitor looks twice a second, and once more where the endpoint ends."""
+    monitor = twin.wait(getattr(dish, "_socket", dish).monitor)
+    dish.join("g")
+    line.sendto(b"\2g", address(dish.endpoints[0]))
+    line.sendto(b"\1gx", address(dish.endpoints[0]))
+    assert dish.recv() == b"x"
+    dish.unbind(dish.endpoints[0])
+    events = []
+    while not events or events[-1].kind != "disconnected":
+        events.append(twin.event(monitor))
+    assert [event.count for event in events if event.kind == "dropped"] == [1]
+
+
+@pytest.mark.parametrize("kind", ["PULL", "SUB", "DISH"])
+def test_nothing_is_dropped_where_nothing_came(twin, kind):
+    one = twin(kind, bind="tcp://127.0.0.1:*")
+    monitor = twin.wait(getattr(one, "_socket", one).monitor)
+    with pytest.raises(omq.Timeout):
+        twin.event(monitor, 0.1)
 
 
 def lost(dish) -> int:
