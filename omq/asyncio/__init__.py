@@ -550,26 +550,17 @@ class STREAM(Socket, kind=SocketType.STREAM): ...
 
 class PEER(RoutedSocket, kind=SocketType.PEER):
     async def connect_peer(self, endpoint: str, *, timeout: float | None = None, **options: Any) -> int:
-        """Dials an endpoint, and waits until the peer there has finished the handshake (`zmq_connect_peer(3)`).
+        """Dials an endpoint, and waits until the peer there has finished the handshake: as `omq.PEER.connect_peer`.
 
-        The number holds for this connection: after it, the peer's next one has another. Where the call raises, the
-        endpoint is not connected.
+        A call that is cancelled leaves the endpoint unconnected, too.
 
         Args:
             endpoint: Where.
-            timeout: Seconds; `None` for ever, in which the socket dials again and again.
+            timeout: Seconds; `None` for ever.
             **options: See `connect`.
 
         Returns:
             The routing id of the peer, for `send`.
-
-        Raises:
-            Timeout: There is no peer in time; the text has the endpoint's last failure.
-            ConnectError: The socket dials no more: `reconnect_interval` or `reconnect_stop` forbids it, or
-                `disconnect` was called meanwhile.
-            EndpointError: The endpoint cannot be understood.
-            OptionError: As `connect`.
-            ClosedError: The socket is closed, or was closed meanwhile.
         """
         timeout = patience(timeout)
         self._begin()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-import weakref
 from typing import Any
 
 from omq._core.link.datagram import DatagramReceiver, DatagramSender
 from omq._core.queues.groups import GroupRecvQueue
-from omq._core.queues.peer import Peer, ended_peer
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.engine.resolver import resolver_of
+from omq.engine.session_base import SessionBase
 from omq.engine.views import JoiningSocket, PipedSocket
 from omq.errors import ConnectError, OptionError
 from omq.event import EventKind
@@ -32,7 +30,7 @@ def refuse_security(endpoint: str, options: Options) -> None:
         )
 
 
-class DatagramSession(StateMachine[ConnectionState]):
+class DatagramSession(SessionBase):
     """The supervisor of one datagram descriptor: all senders of a bound endpoint, or the receivers of a connected one.
 
     Args:
@@ -46,19 +44,11 @@ class DatagramSession(StateMachine[ConnectionState]):
     def __init__(
         self, engine: PipedSocket, endpoint: str, fd: int, options: Options, dialer: DatagramDialer | None
     ) -> None:
-        self.state = ConnectionState.CONNECTING
-        self.engine = engine
-        self.endpoint = endpoint
-        self.identity = b""
-        self.user_id: str | None = None
+        super().__init__(engine, endpoint, dialer)
         (peer_type,) = COMPATIBLE[engine.socket_type]
-        self.info: PeerMetadata | None = PeerMetadata((3, 1), peer_type, b"", b"", {})
-        self.since = time.time()
-        self.remote_address = endpoint if dialer is not None else ""
-        self.mechanism = ""
-        self.dropped_told = 0
-        self.ended: asyncio.Future[None] = engine.loop.create_future()
-        self._dialer = dialer
+        self.info = PeerMetadata((3, 1), peer_type, b"", b"", {})
+        if dialer is None:
+            self.remote_address = ""
         self._core: DatagramSender | DatagramReceiver
         try:
             if dialer is not None:
@@ -72,7 +62,7 @@ class DatagramSession(StateMachine[ConnectionState]):
         except BaseException:
             os.close(fd)
             raise
-        self.peer: Peer = self._core
+        self.peer = self._core
 
     @property
     def is_named(self) -> bool:
@@ -80,29 +70,14 @@ class DatagramSession(StateMachine[ConnectionState]):
         return False
 
     @property
-    def accepted(self) -> bool:
-        """Returns whether the endpoint is bound."""
-        return self._dialer is None
-
-    @property
     def comes_again(self) -> bool:
         """Returns whether this side has dialled, and will dial again: datagrams need no second time."""
         return False
 
     @property
-    def is_ready(self) -> bool:
-        """Returns whether messages can flow."""
-        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
-
-    @property
     def is_linked(self) -> bool:
         """Returns whether it takes part in routing."""
         return self.state is ConnectionState.READY
-
-    @property
-    def is_over(self) -> bool:
-        """Returns whether it has been torn down."""
-        return self.state is ConnectionState.OVER
 
     def start(self) -> None:
         """Takes part in routing at once: there is nothing to wait for."""
@@ -125,37 +100,11 @@ class DatagramSession(StateMachine[ConnectionState]):
         self.peer.flush_now()
         return True
 
-    def cease(self) -> None:
-        """Ends it."""
-        self.end(None)
-
-    def end(self, reason: Exception | None = None) -> None:
-        """Tears it down, once."""
-        before = self.state
-        if before is ConnectionState.OVER:
-            return
-        if not self.engine.on_loop_thread and self.engine.in_loop:
-            self.engine.post(self.end, reason)
-            return
-        self.move(ConnectionState.OVER)
+    def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self._core.close()
         self.engine.session_over(self, before, reason)
-        if not self.ended.done() and self.engine.in_loop:
-            self.ended.set_result(None)
-        # Messages that were not taken yet keep the peer, and that the session, which describes the sender.
-        self.engine = weakref.proxy(self.engine)
-        self._dialer = None
-        self.peer = ended_peer(self.peer)
-
-    def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
-
-    def enter_loop(self) -> None:
-        """Goes on in another loop."""
-        if not self.is_over:
-            self.ended = self.engine.loop.create_future()
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptor, which the parent has too."""

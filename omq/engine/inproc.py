@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
-import weakref
 
-from omq._core.queues.peer import RecvQueue, ended_peer
+from omq._core.queues.peer import RecvQueue
 from omq._core.queues.pipe import Pipe
 from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
+from omq.engine.session_base import SessionBase
 from omq.engine.views import JoiningSocket, PipedSocket
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
@@ -20,22 +19,13 @@ from omq.zmtp.command import parse_traffic_command
 from omq.zmtp.handshake import PeerMetadata
 
 
-class PipeSession(StateMachine[ConnectionState]):
+class PipeSession(SessionBase):
     """The supervisor of one end of an inproc connection."""
 
+    peer: Pipe
+
     def __init__(self, engine: PipedSocket, endpoint: str, dialer: InprocDialer | None) -> None:
-        self.state = ConnectionState.CONNECTING
-        self.engine = engine
-        self.endpoint = endpoint
-        self.identity = b""
-        self.user_id: str | None = None
-        self.info: PeerMetadata | None = None
-        self.since = time.time()
-        self.remote_address = endpoint
-        self.mechanism = ""
-        self.dropped_told = 0
-        self.ended: asyncio.Future[None] = engine.loop.create_future()
-        self._dialer = dialer
+        super().__init__(engine, endpoint, dialer)
         self._early: list[bytes] = []  # commands that came before this end took part
         self._partner: PipeSession | None = None
         pattern = engine.pattern
@@ -59,16 +49,6 @@ class PipeSession(StateMachine[ConnectionState]):
         pipe.join(partner.peer)
 
     @property
-    def is_ready(self) -> bool:
-        """Whether this end takes part in routing."""
-        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
-
-    @property
-    def accepted(self) -> bool:
-        """Returns whether the peer has dialled."""
-        return self._dialer is None
-
-    @property
     def is_named(self) -> bool:
         """Returns whether this side has chosen the peer's identity (`peer_identity`)."""
         return self._dialer is not None and bool(self._dialer.options.peer_identity)
@@ -82,11 +62,6 @@ class PipeSession(StateMachine[ConnectionState]):
     def is_linked(self) -> bool:
         """Whether this end takes part in routing and has another."""
         return self.state is ConnectionState.READY and not self.peer.lost
-
-    @property
-    def is_over(self) -> bool:
-        """Whether this end has been torn down."""
-        return self.state is ConnectionState.OVER
 
     def ready(self) -> None:
         """This end takes part in routing."""
@@ -122,7 +97,7 @@ class PipeSession(StateMachine[ConnectionState]):
         elif not self.is_over:
             self._early.append(body)
 
-    def _deliver(self, dialer: InprocDialer) -> None:
+    def _deliver(self, dialer: DialerBase) -> None:
         """Hands over the messages of a dialer that leaves, and ends; messages for this end can still be taken."""
         engine = self.engine
         engine.session_ready(self, routed=False)
@@ -155,15 +130,7 @@ class PipeSession(StateMachine[ConnectionState]):
             self.engine.session_met(self, dialled=self._dialer is not None)
             self.end(refusal)
 
-    def end(self, reason: Exception | None = None) -> None:
-        """Tears this end down, once, and tells the other."""
-        before = self.state
-        if before is ConnectionState.OVER:
-            return
-        if not self.engine.on_loop_thread and self.engine.in_loop:
-            self.engine.post(self.end, reason)
-            return
-        self.move(ConnectionState.OVER)
+    def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
         if before is ConnectionState.CONNECTING or before is ConnectionState.HANDSHAKING:
             self.info = None  # the other side was asked, and did not want to
         with self.engine.lock:
@@ -174,12 +141,6 @@ class PipeSession(StateMachine[ConnectionState]):
             self.engine.pattern.departed(self)
         self._leave_partner()
         self.engine.session_over(self, before, reason)
-        if not self.ended.done() and self.engine.in_loop:
-            self.ended.set_result(None)
-        # Messages that nobody has taken yet keep the pipe, and that the session, which describes the sender.
-        self.engine = weakref.proxy(self.engine)
-        self._dialer = None
-        self.peer = ended_peer(self.peer)
 
     def _leave_partner(self) -> None:
         """Ends the other end, in its own thread."""
@@ -189,24 +150,9 @@ class PipeSession(StateMachine[ConnectionState]):
             if not partner.is_over:
                 engine.call(partner.end, None)
 
-    def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
-
-    def enter_loop(self) -> None:
-        """Goes on in another loop."""
-        if not self.is_over:
-            self.ended = self.engine.loop.create_future()
-
-    def close_after_fork(self) -> None:
-        """In a forked child: there is no descriptor."""
-
     def half_close(self) -> bool:
         """Nothing is on its way: what was sent is with the other end."""
         return True
-
-    def cease(self) -> None:
-        """Ends this end: what was sent is here."""
-        self.end(None)
 
 
 class InprocListener(StateMachine[ListenerState]):

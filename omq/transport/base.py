@@ -7,7 +7,8 @@ transport says how, and neither awaits nor knows the protocol that is spoken ove
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 
@@ -224,11 +225,8 @@ class StreamTransport(Transport[EndpointT]):
             ConnectError: The system refused an option, likewise.
         """
         sock = descriptor.connected(fd, self.families)
-        try:
+        with on_loan(sock, ConnectError, endpoint):
             self.tune(sock, options)
-        except OSError as error:
-            descriptor.give_back(sock)
-            raise refusal(ConnectError, endpoint, error) from error
         return sock
 
     @abstractmethod
@@ -367,6 +365,24 @@ def refusal(kind: type[_Refusal], endpoint: object, cause: OSError) -> _Refusal:
     """
     reason = cause.strerror or str(cause) or type(cause).__name__
     return kind(cause.errno, f"{endpoint}: {reason[:1].lower()}{reason[1:]}")
+
+
+@contextmanager
+def on_loan(sock: socket.socket, kind: type[TransportError], endpoint: object) -> Iterator[None]:
+    """Leaves the descriptor of a socket (`use_fd`) to the program where the block raises.
+
+    Args:
+        sock: The socket.
+        kind: What the block raises where the system refuses; see `refusal`.
+        endpoint: See `refusal`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        sock.detach()
+        if isinstance(error, OSError):
+            raise refusal(kind, endpoint, error) from error
+        raise
 
 
 def shown(value: object) -> str:

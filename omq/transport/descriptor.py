@@ -32,11 +32,6 @@ def connected(fd: int, families: Collection[int]) -> socket.socket:
     return _taken(fd, families, "a socket that is connected", listens=False)
 
 
-def give_back(sock: socket.socket) -> None:
-    """Leaves the descriptor to the program."""
-    sock.detach()
-
-
 def _taken(fd: int, families: Collection[int], wanted: str, *, listens: bool) -> socket.socket:
     try:
         sock = socket.socket(fileno=fd)

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final
 from omq.errors import BindError, ConnectError, OptionError
 from omq.options import Options
 from omq.transport import descriptor
-from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, refusal
+from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, on_loan, refusal
 from omq.unpatched import socket
 
 #: Bytes that a path or an abstract name may have: `sun_path` has 108, and one is for the NUL (`unix(7)`).
@@ -143,18 +143,12 @@ def listen_at(sock: socket.socket, endpoint: IpcEndpoint, options: Options) -> s
         OptionError: It listens at another path than the endpoint has; it stays the program's.
         BindError: The system refused an option, likewise.
     """
-    try:
+    with on_loan(sock, BindError, endpoint):
         found = os.fsdecode(sock.getsockname()).replace("\0", "@")
         if endpoint.path is not None and os.path.abspath(found) != os.path.abspath(endpoint.path):
             raise OptionError(f"option use_fd={sock.fileno()}: listens at {IpcEndpoint(found)}, not at {endpoint}")
         tune(sock, options)
         sock.listen(options.backlog)
-    except OSError as error:
-        descriptor.give_back(sock)
-        raise refusal(BindError, endpoint, error) from error
-    except BaseException:
-        descriptor.give_back(sock)
-        raise
     return str(IpcEndpoint(found))
 
 

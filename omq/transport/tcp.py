@@ -28,6 +28,7 @@ from omq.transport.base import (
     Route,
     SettingsRecorder,
     StreamTransport,
+    on_loan,
     refusal,
     shown,
 )
@@ -100,11 +101,8 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 
     def take_connected(self, fd: int, endpoint: TcpEndpoint, options: Options) -> socket.socket:
         sock = super().take_connected(fd, endpoint, options)
-        try:
+        with on_loan(sock, ConnectError, endpoint):
             set_network(sock, options)
-        except OSError as error:
-            descriptor.give_back(sock)
-            raise refusal(ConnectError, endpoint, error) from error
         return sock
 
     def tune(self, sock: socket.socket, options: Options) -> None:
@@ -205,19 +203,13 @@ def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> t
         OptionError: It listens at another port than the endpoint has; it stays the program's.
         BindError: The system refused an option, likewise.
     """
-    try:
+    with on_loan(sock, BindError, endpoint):
         address = sock.getsockname()
         if endpoint.port not in (0, address[1]):
             raise OptionError(f"option use_fd={sock.fileno()}: listens at {endpoint_of(address)}, not at {endpoint}")
         set_network(sock, options)
         set_buffers(sock, options)
         sock.listen(options.backlog)
-    except OSError as error:
-        descriptor.give_back(sock)
-        raise refusal(BindError, endpoint, error) from error
-    except BaseException:
-        descriptor.give_back(sock)
-        raise
     return [sock], endpoint_of(address)
 
 

@@ -1,0 +1,90 @@
+"""What the sessions have in common whose peers need no handshake: those of inproc and of datagrams."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import weakref
+
+from omq._core.queues.peer import Peer, ended_peer
+from omq.engine.dialer_base import DialerBase
+from omq.engine.lifecycle import ConnectionState, StateMachine
+from omq.engine.views import PipedSocket
+from omq.zmtp.handshake import PeerMetadata
+
+
+class SessionBase(StateMachine[ConnectionState]):
+    """The supervisor of one peer that needs no handshake.
+
+    Args:
+        engine: The socket.
+        endpoint: The endpoint that it belongs to.
+        dialer: The dialer that has connected it; `None` where it was accepted, or is bound.
+    """
+
+    peer: Peer
+
+    def __init__(self, engine: PipedSocket, endpoint: str, dialer: DialerBase | None) -> None:
+        self.state = ConnectionState.CONNECTING
+        self.engine = engine
+        self.endpoint = endpoint
+        self.identity = b""
+        self.user_id: str | None = None
+        self.info: PeerMetadata | None = None
+        self.since = time.time()
+        self.remote_address = endpoint
+        self.mechanism = ""
+        self.dropped_told = 0
+        self.ended: asyncio.Future[None] = engine.loop.create_future()
+        self._dialer = dialer
+
+    @property
+    def accepted(self) -> bool:
+        """Returns whether this side has not dialled."""
+        return self._dialer is None
+
+    @property
+    def is_ready(self) -> bool:
+        """Returns whether messages can flow."""
+        return self.state is ConnectionState.READY or self.state is ConnectionState.CLOSING
+
+    @property
+    def is_over(self) -> bool:
+        """Returns whether it has been torn down."""
+        return self.state is ConnectionState.OVER
+
+    def cease(self) -> None:
+        """Ends it: what was sent to it is here."""
+        self.end(None)
+
+    def end(self, reason: Exception | None = None) -> None:
+        """Tears it down, once."""
+        before = self.state
+        if before is ConnectionState.OVER:
+            return
+        if not self.engine.on_loop_thread and self.engine.in_loop:
+            self.engine.post(self.end, reason)
+            return
+        self.move(ConnectionState.OVER)
+        self._tear_down(before, reason)
+        if not self.ended.done() and self.engine.in_loop:
+            self.ended.set_result(None)
+        # Messages that were not taken yet keep the peer, and that the session, which describes the sender.
+        self.engine = weakref.proxy(self.engine)
+        self._dialer = None
+        self.peer = ended_peer(self.peer)
+
+    def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
+        """Ends the peer's part in routing, and reports that; *before*: how far the session had come."""
+        raise NotImplementedError
+
+    def leave_loop(self) -> None:
+        """The loop ends, or has ended."""
+
+    def enter_loop(self) -> None:
+        """Goes on in another loop."""
+        if not self.is_over:
+            self.ended = self.engine.loop.create_future()
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes what the parent has, too."""
