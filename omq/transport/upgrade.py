@@ -134,9 +134,9 @@ class WebSocketUpgrade:
             return next(iter(self._side.events()), None)
         except self._wsproto.utilities.RemoteProtocolError as error:
             status = getattr(error.event_hint, "status_code", 400)
-            self._refuse(426 if status == 426 else 400, str(error) or "a bad request")
+            self._refuse(426 if status == 426 else 400, shown(str(error) or "a bad request"))
         except ValueError as error:  # a host or a target that no codec takes
-            self._refuse(400, f"a header or the target cannot be decoded: {error}")
+            self._refuse(400, f"a header or the target cannot be decoded: {shown(str(error))}")
 
     def _offer(self) -> str:
         return " or ".join(self._protocols)
