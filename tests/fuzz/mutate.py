@@ -4,6 +4,7 @@ gcc's AddressSanitizer and libFuzzer each want to be asked about coverage, and t
 the guided fuzzer has found is varied here, and run in the sanitizer's build.
 
     python tests/fuzz/mutate.py tests/fuzz/corpus 60
+    python tests/fuzz/mutate.py tests/fuzz/corpus 60 1 "WebSocket traffic"    # with this seed, and for one parser alone
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from pathlib import Path
 from random import Random
 from time import monotonic
 
-from tests.fuzz.targets import one_input
+from tests.fuzz.targets import NAMES, one_input
 
 LIMIT = 1 << 30  # bytes of memory that a run may grow by
 SLOW = 5.0  # seconds that one input may take
@@ -46,15 +47,19 @@ def memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10
 
 
-def main(corpus: str, seconds: str, seed: str = "0") -> None:
+def main(corpus: str, seconds: str, seed: str = "0", name: str = "") -> None:
     random = Random(int(seed))
     seeds = [path.read_bytes() for path in sorted(Path(corpus).iterdir())]
+    only = bytes([NAMES.index(name)]) if name else b""
+    seeds = [data for data in seeds if data.startswith(only)]
     for data in seeds:
         one_input(data)
     count, started, before = len(seeds), monotonic(), memory()
     while (took := monotonic() - started) < float(seconds):
         for _ in range(100):
             data = mutated(random, seeds)
+            if only:
+                data = only + data[1:]
             began = monotonic()
             try:
                 one_input(data)

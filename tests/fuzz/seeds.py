@@ -10,7 +10,8 @@ from omq._core.wire.framing import encode_frame
 from omq.types import SocketType
 from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
 from omq.zmtp.greeting import Greeting
-from tests.fuzz import glass
+from tests.fuzz import glass, websocket
+from tests.fuzz.targets import NAMES
 
 CORPUS = Path(__file__).parent / "corpus"
 PROPERTIES = encode_properties({b"Socket-Type": b"ROUTER", b"Identity": b"me", b"X-More": bytes(300)})
@@ -48,6 +49,7 @@ def seeds() -> list[bytes]:
         b"\x12\x00" + good,
         b"\x13" + blocks.encode([b"one", b"two"]) + blocks.encode_record(b"three", b"key", {"name": b"value"}),
         b"\x13\x03\x00one\x17\x03\x00\x00\x00\x01k\x00\x01\x00\x02\xc3\xa4\x00\x00\x00\x01v" + bytes(9),
+        *(bytes([NAMES.index(name)]) + seed for name, some in websocket.seeds().items() for seed in some),
     ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+from collections.abc import Callable, Iterator
 
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
-from omq._core.wire.crypto import CurveCipher, Secret
+from omq._core.wire.codec import Codec
+from omq._core.wire.crypto import CurveCipher
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from omq.errors import RemoteProtocolError
@@ -55,24 +57,25 @@ class Line:
 POOL, LINES = Pool(), list[Line]()
 
 
-def feed_stream(data: bytes, key: Secret | None) -> None:
+Frames = Callable[[bytes], bytes]
+
+
+def feed_stream(data: bytes, codec: Codec | None, frames: Frames, *, framed: bool = False) -> None:
     """Gives bytes to a connection; the first says how.
 
-    It is cut where bit 1 to 5 say: what comes before came behind the handshake. With bit 0, or with a key, the rest are
-    flags, lengths and payloads of frames. With bits 6 and 7 the connection has its own sockets, and the peer hangs up.
+    It is cut where bit 1 to 5 say: what comes before came behind the handshake. With bit 0, or where *framed*, the rest
+    goes through *frames*. With bits 6 and 7 the connection has its own sockets, and the peer hangs up.
     """
     how = data[0] if data else 0
     wire = data[1:]
-    if key is not None:
-        wire = _frames(wire, CurveCipher(key, False, 2, 1))
-    elif how & 1:
-        wire = _frames(wire, None)
+    if framed or how & 1:
+        wire = frames(wire)
     cut = (how >> 1 & 0x1F) * 37
     if how & 0xC0 == 0xC0:
         near, far = _pair()
         poller = Poller(None)
         try:
-            _hear(near.detach(), far, poller, wire, cut, key, hang_up=True)
+            _hear(near.detach(), far, poller, wire, cut, codec, hang_up=True)
         finally:
             far.close()
             poller.close()
@@ -81,20 +84,18 @@ def feed_stream(data: bytes, key: Secret | None) -> None:
         LINES.append(Line())
     line = LINES[0]
     try:
-        _hear(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, key)
+        _hear(os.dup(line.near.fileno()), line.far, line.poller, wire, cut, codec)
     finally:
+        _drain(line.far)  # answers
         if len(wire) > cut:
-            with contextlib.suppress(BlockingIOError):
-                while line.near.recv(1 << 18):
-                    pass
+            _drain(line.near)
 
 
 def _hear(
-    fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, key: Secret | None, hang_up: bool = False
+    fd: int, far: socket.socket, poller: Poller, wire: bytes, cut: int, codec: Codec | None, hang_up: bool = False
 ) -> None:
     owner = Owner()
-    cipher = None if key is None else CurveCipher(key, True, 1, 2)
-    peer = owner.peer = Connection(owner, fd, poller, POOL, None, 0, MAX_SIZE, MAX_PARTS, None, cipher)
+    peer = owner.peer = Connection(owner, fd, poller, POOL, None, 0, MAX_SIZE, MAX_PARTS, None, codec)
     try:
         peer.start(wire[:cut])
         for at in range(cut, len(wire), PIECE):
@@ -110,6 +111,12 @@ def _hear(
         peer.close()
 
 
+def _drain(end: socket.socket) -> None:
+    with contextlib.suppress(BlockingIOError):
+        while end.recv(1 << 18):
+            pass
+
+
 def _pair() -> tuple[socket.socket, socket.socket]:
     near, far = socket.socketpair()
     near.setblocking(False)
@@ -117,21 +124,36 @@ def _pair() -> tuple[socket.socket, socket.socket]:
     return near, far
 
 
-def _frames(data: bytes, session: CurveCipher | None) -> bytes:
-    wire = bytearray()
-    at = 0
-    while at + 3 <= len(data) and len(wire) < 4 * MAX_SIZE:
-        flags, size = data[at], int.from_bytes(data[at + 1 : at + 3], "big")
-        payload = data[at + 3 : at + 3 + size]
-        if session is None:
-            wire += encode_frame(payload.ljust(size, b"\0"), more=bool(flags & 1), command=bool(flags & 4))
-        elif flags & 0x80:
-            wire += encode_frame(payload, command=bool(flags & 1))
-        else:
-            body = session.seal(payload.ljust(size, b"\0"), flags & 7)
-            assert body is not None
-            if flags & 0x40:
-                body = body[: flags & 0x3F] + body[1 + (flags & 0x3F) :]
-            wire += encode_frame(body, command=bool(flags & 0x08))
+def pieces(data: bytes) -> Iterator[tuple[int, int, bytes]]:
+    """Flags, a length, and as much of a payload as there is, again and again; up to a bound."""
+    at = total = 0
+    while at + 3 <= len(data) and total < 4 * MAX_SIZE:
+        size = int.from_bytes(data[at + 1 : at + 3], "big")
+        yield data[at], size, data[at + 3 : at + 3 + size]
         at += 3 + size
-    return bytes(wire)
+        total += size
+
+
+def plain_frames(data: bytes) -> bytes:
+    """Frames in the clear."""
+    return b"".join(
+        encode_frame(payload.ljust(size, b"\0"), more=bool(flags & 1), command=bool(flags & 4))
+        for flags, size, payload in pieces(data)
+    )
+
+
+def sealed_frames(data: bytes, cipher: CurveCipher) -> bytes:
+    """Frames with what the cipher has sealed, and others."""
+    return b"".join(
+        encode_frame(sealed(cipher, flags, size, payload), command=bool(flags & (1 if flags & 0x80 else 0x08)))
+        for flags, size, payload in pieces(data)
+    )
+
+
+def sealed(cipher: CurveCipher, flags: int, size: int, payload: bytes) -> bytes:
+    """A payload in its box, an octet of which is missing with bit 6; without one with bit 7."""
+    if flags & 0x80:
+        return payload
+    body = cipher.seal(payload.ljust(size, b"\0"), flags & 7)
+    assert body is not None
+    return body[: flags & 0x3F] + body[1 + (flags & 0x3F) :] if flags & 0x40 else body

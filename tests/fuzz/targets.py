@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from omq._core import blocks
 from omq._core.link.datagram import parse_datagram
@@ -15,9 +16,9 @@ from omq.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from omq.zmtp.greeting import GreetingParser
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainClient, PlainServer
-from tests.fuzz import glass
+from tests.fuzz import glass, websocket
 from tests.fuzz.glass import Begun, whole
-from tests.fuzz.stream import feed_stream
+from tests.fuzz.stream import feed_stream, plain_frames, sealed_frames
 
 # The same keys in every run: a corpus that holds good commands is good for ever.
 SERVER = Secret(bytes(range(32)))
@@ -67,11 +68,20 @@ def sealed(data: bytes) -> None:
 
 
 def traffic(data: bytes) -> None:
-    feed_stream(data, None)
+    feed_stream(data, None, plain_frames)
 
 
 def sealed_traffic(data: bytes) -> None:
-    feed_stream(data, KEY)
+    ours, theirs = CurveCipher(KEY, True, 1, 2), CurveCipher(KEY, False, 2, 1)
+    feed_stream(data, ours, partial(sealed_frames, cipher=theirs), framed=True)
+
+
+def websocket_traffic(data: bytes) -> None:
+    websocket.traffic(data, None)
+
+
+def sealed_websocket_traffic(data: bytes) -> None:
+    websocket.traffic(data, KEY)
 
 
 def vouched(data: bytes) -> None:
@@ -139,13 +149,17 @@ TARGETS: list[Callable[[bytes], None]] = [
     Begun(PlainClient(b"user", b"word"), encode_command(b"WELCOME")),
     records,
     datagram,
+    websocket_traffic,
+    sealed_websocket_traffic,
+    websocket.upgrade,
+    websocket.handshake,
 ]
 #: What each is called in a count.
 NAMES = (
     "greeting", "handshake NULL", "READY", "PLAIN server", "PLAIN client", "CURVE server", "CURVE client",
     "CURVE INITIATE's metadata", "frames", "metadata", "Z85", "CURVE MESSAGE", "traffic", "sealed traffic",
     "CURVE HELLO", "CURVE INITIATE", "CURVE WELCOME", "CURVE READY", "PLAIN READY",
-    "records", "datagram",
+    "records", "datagram", "WebSocket traffic", "sealed WebSocket traffic", "WebSocket upgrade", "WebSocket handshake",
 )  # fmt: skip
 
 
