@@ -22,7 +22,7 @@ class Load:
     """What every peer of a case is given.
 
     Attributes:
-        transport: `tcp` or `ipc`.
+        transport: `tcp`, `ipc` or `ws`.
         size: Bytes of a message.
         seconds: How long the measured burst should last.
     """
@@ -35,8 +35,8 @@ class Load:
 @contextmanager
 def address(transport: str) -> Iterator[str]:
     """An endpoint that nobody uses: a port picked by the system, or a path in a fresh folder."""
-    if transport == "tcp":
-        yield "tcp://127.0.0.1:*"
+    if transport != "ipc":
+        yield f"{transport}://127.0.0.1:*"
         return
     folder = tempfile.mkdtemp(prefix="omq-bench-")
     try:
@@ -64,11 +64,21 @@ def calibrated(burst: Callable[[int], float], seconds: float, first: int) -> tup
     return count, burst(count)
 
 
-def throughput(peer: str, load: Load, roles: tuple[str, str] = ("push", "pull")) -> Sample:
-    """One process sends, the other receives and takes the time from the first message to the last."""
+def throughput(peer: str, load: Load, roles: tuple[str, str] = ("push", "pull"), *, outward: bool = False) -> Sample:
+    """One process sends, the other receives and takes the time from the first message to the last.
+
+    Args:
+        peer: What both run.
+        load: What is sent.
+        roles: The sender's and the receiver's.
+        outward: Whether the sender binds, where the roles are those of a PUSH and a PULL, and not the receiver.
+    """
     with address(load.transport) as endpoint, ExitStack() as processes:
-        pull = processes.enter_context(Worker(peer, roles[1], endpoint=endpoint, size=load.size))
-        push = processes.enter_context(Worker(peer, roles[0], endpoint=pull.hear("endpoint"), size=load.size))
+        binder, dialler = roles if outward else (roles[1], roles[0])
+        bound = processes.enter_context(Worker(peer, binder, endpoint=endpoint, size=load.size, binds=True))
+        resolved = bound.hear("endpoint")
+        dialled = processes.enter_context(Worker(peer, dialler, endpoint=resolved, size=load.size, binds=False))
+        push, pull = (bound, dialled) if outward else (dialled, bound)
 
         def burst(count: int) -> float:
             pull.order(burst=count)

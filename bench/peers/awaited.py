@@ -34,10 +34,18 @@ class Sockets(Protocol):
         """Starts connecting."""
 
 
+def meet(sockets: Sockets, sock: Any, link: Link, job: dict[str, Any], *, binds: bool) -> None:
+    """Binds and sends the endpoint to the bench, or connects: as the job says, else as *binds* does."""
+    if job.get("binds", binds):
+        link.tell(endpoint=sockets.bind(sock, job["endpoint"]))
+    else:
+        sockets.connect(sock, job["endpoint"])
+
+
 async def pull(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
     """Times bursts from the first message to the last."""
     sock = sockets.open("PULL")
-    link.tell(endpoint=sockets.bind(sock, job["endpoint"]))
+    meet(sockets, sock, link, job, binds=True)
     recv = sock.recv
     while True:
         count = (await link.next())["burst"]
@@ -52,7 +60,7 @@ async def pull(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
 async def push(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
     """Sends bursts as fast as `send` takes them."""
     sock = sockets.open("PUSH")
-    sockets.connect(sock, job["endpoint"])
+    meet(sockets, sock, link, job, binds=False)
     send, message = sock.send, b"x" * job["size"]
     while True:
         count = (await link.next())["burst"]

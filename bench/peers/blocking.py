@@ -11,13 +11,13 @@ from typing import Any
 
 from bench.link import Link
 from bench.peers import fair, hub, sparse, whole, workers
-from bench.peers.awaited import FAN_BATCH, FAN_CHUNK, FAN_WARM, PROBE, Sockets
+from bench.peers.awaited import FAN_BATCH, FAN_CHUNK, FAN_WARM, PROBE, Sockets, meet
 
 
 def pull(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
     """Times bursts from the first message to the last."""
     sock = sockets.open("PULL")
-    link.tell(endpoint=sockets.bind(sock, job["endpoint"]))
+    meet(sockets, sock, link, job, binds=True)
     recv = sock.recv
     while True:
         count = link.take()["burst"]
@@ -32,7 +32,7 @@ def pull(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
 def push(sockets: Sockets, link: Link, job: dict[str, Any]) -> None:
     """Sends bursts as fast as `send` takes them."""
     sock = sockets.open("PUSH")
-    sockets.connect(sock, job["endpoint"])
+    meet(sockets, sock, link, job, binds=False)
     send, message = sock.send, b"x" * job["size"]
     while True:
         count = link.take()["burst"]

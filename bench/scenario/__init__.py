@@ -17,6 +17,7 @@ from bench.scenario import (
     stream,
     stuck,
     throughput,
+    websocket,
 )
 
 SCENARIOS: dict[str, Scenario] = {
@@ -32,6 +33,7 @@ SCENARIOS: dict[str, Scenario] = {
         stuck,
         fair,
         curve,
+        websocket,
         one_part,
         datagrams,
         spark,
