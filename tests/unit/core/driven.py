@@ -9,6 +9,7 @@ from typing import Any
 from omq._core.calls.call import AsyncCore
 from omq._core.link.connection import Connection
 from omq._core.link.poller import Poller
+from omq._core.queues.groups import GroupRecvQueue, OwnGroups
 from omq._core.queues.peer import RecvQueue, SendQueue
 from omq._core.queues.send_queue import RoundRobin
 from omq._core.wire.pool import Pool
@@ -44,14 +45,16 @@ class Driven(AsyncCore):
     Args:
         queue: Whether messages wait in a receive queue; if not, the session gets them, and nothing can be sent.
         send_hwm: Messages.
+        groups: Those of a DISH, whose receive queue it gets.
     """
 
-    def __init__(self, *, queue: bool = True, send_hwm: int = 0) -> None:
+    def __init__(self, *, queue: bool = True, send_hwm: int = 0, groups: OwnGroups | None = None) -> None:
         loop = asyncio.get_running_loop()
         self.pool = Pool()
         self.poller = Poller(self.turn)
         self._queue = queue
-        recv_queue, send_queue = RecvQueue(self.readable), RoundRobin(self.writable, send_hwm)
+        recv_queue = RecvQueue(self.readable) if groups is None else GroupRecvQueue(self.readable, groups.matcher)
+        send_queue = RoundRobin(self.writable, send_hwm)
         send_queue.set_schedule(lambda: loop.call_soon(self._flush_turn, send_queue))
         self._assemble(recv_queue, send_queue, *TASKS, self.poller)
         self._set_loop(loop)
