@@ -177,6 +177,47 @@ def test_bytes_of_plain_tcp_and_answers_pass(make, proxied):
         assert answer == b"answer" * 10_000
 
 
+def test_a_stream_that_is_both_ends_is_an_echo(make, proxied):
+    stream = make(omq.STREAM, bind=TCP, stream_notify=False)
+    proxied(stream, stream)
+    host, port = stream.endpoints[0].removeprefix("tcp://").split(":")
+    source = random.Random(7)
+    for end in range(4):
+        with socket.create_connection((host, int(port)), timeout=BOUND) as plain:
+            for size in (1, 9, 10, 255, 5000, 300_000):
+                sent = source.randbytes(size)
+                writer = threading.Thread(target=plain.sendall, args=(sent,))
+                writer.start()
+                got = b""
+                while len(got) < size:
+                    more = plain.recv(65536)
+                    assert more
+                    got += more
+                writer.join(BOUND)
+                assert got == sent
+            if end % 2:  # what comes back for it has no receiver any more
+                plain.sendall(bytes(100_000))
+                plain.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+    until(lambda: stream.peers == [])
+
+
+@pytest.mark.parametrize("endpoint", [TCP, "udp://127.0.0.1:*"], ids=["tcp", "udp"])
+def test_what_a_dish_receives_leaves_without_its_group(make, proxied, endpoint):
+    dish = make(omq.DISH, bind=endpoint, join=["a", "b"])
+    proxy = proxied(dish, omq.PUSH)
+    receiver = make(omq.PULL, connect=proxy.back_end)
+    radio = make(omq.RADIO, connect=dish.endpoints[0])
+    if endpoint is TCP:
+        radio.wait_subscribed(n=2, timeout=BOUND)
+    for number, group in enumerate(["a", "b", "", "c", "a"] * 20):
+        body = b"%d" % number * (1 + number % 3 * 5000)
+        radio.send(body, group=group)
+        if group in ("a", "b"):
+            assert receiver.recv(timeout=BOUND) == body
+    with pytest.raises(omq.ReceiveTimeout):
+        receiver.recv_multipart(timeout=0.05)
+
+
 def test_what_names_no_client_is_dropped_and_the_rest_goes_on(make, proxied):
     proxy = proxied(make(omq.ROUTER, bind=TCP, router_mandatory=True), omq.DEALER)
     worker = make(omq.DEALER, connect=proxy.back_end)
