@@ -1,5 +1,6 @@
 """Datagrams without an engine: the parser, what the kernel refuses, and memory."""
 
+import fcntl
 import os
 import random
 import socket
@@ -163,3 +164,47 @@ def test_whatever_comes_is_parsed_or_counted(pair, receive):
     assert receiver.dropped == 2000 - good
     assert 500 < receiver.messages_in <= good
     receiver.close()
+
+
+def test_a_closed_receiver_reads_nothing_more(pair, receive):
+    _, sending = pair
+    make, read = receive
+    receiver = make(hwm=1)
+    sending.send(b"\1gx")
+    sending.send(b"\1gx")
+    read()
+    assert receiver.messages_in == 1
+    receiver.close()
+    receiver.set_recv_hwm(0)  # that it has been read up to its mark is not to wake it
+    read()
+    assert (receiver.messages_in, receiver.fd) == (1, -1)
+
+
+@pytest.mark.parametrize("hwm", [0, 1, 63, 64, 65, 200])
+def test_more_than_one_system_call_brings_comes_up_to_the_mark(pair, receive, hwm):
+    _, sending = pair
+    make, read = receive
+    receiver = make(hwm=hwm)
+    for _ in range(100):
+        sending.send(b"\1gx")
+        sending.send(b"\1hx")  # of another group: takes no room
+    for _ in range(10):
+        read()
+    most = min(hwm or 100, 100)
+    assert receiver.messages_in == most
+    assert receiver.rejected == 0
+    receiver.close()
+
+
+@pytest.mark.parametrize("which", ["sender", "receiver"])
+def test_a_descriptor_that_a_fork_has_copied_is_closed_once(pair, receive, which):
+    make, _ = receive
+    one = make() if which == "receiver" else DatagramSender(None, pair[1].detach())
+    number = one.fd
+    one.close_after_fork()
+    assert one.fd == -1
+    again = fcntl.fcntl(0, fcntl.F_DUPFD, number)
+    one.close_after_fork()
+    one.close()
+    del one
+    os.close(again)  # the number belongs to another file now: it is still open
