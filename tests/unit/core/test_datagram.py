@@ -208,3 +208,25 @@ def test_a_descriptor_that_a_fork_has_copied_is_closed_once(pair, receive, which
     one.close()
     del one
     os.close(again)  # the number belongs to another file now: it is still open
+
+
+def test_a_datagram_that_memory_is_short_for_is_counted_and_costs_no_other(pair, receive):
+    testing = pytest.importorskip("_testcapi")
+    _, sending = pair
+    make, read = receive
+    receiver = make()
+    count = 12
+    for number in range(count):
+        sending.send(b"\1g" + b"%d" % number * 600)  # larger than what Python keeps memory for
+        testing.set_nomemory(number, number + 1)
+        try:
+            read()
+        finally:
+            testing.remove_mem_hooks()
+    read()
+    assert receiver.messages_in + receiver.rejected == count
+    assert receiver.rejected >= 1
+    sending.send(b"\1gx")
+    read()
+    assert receiver.messages_in + receiver.rejected == count + 1
+    receiver.close()
