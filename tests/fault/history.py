@@ -22,7 +22,7 @@ class Damaged(AssertionError):
 
 def compose(sender: int, number: int, bodies: Sequence[bytes] = (), topic: bytes = b"") -> list[bytes]:
     """A message: the head, behind *topic*, then the bodies."""
-    return [topic + _HEAD.pack(sender, number, len(bodies), _sum(sender, number, bodies)), *bodies]
+    return [topic + _HEAD.pack(sender, number, len(bodies), _sum(sender, number, topic, bodies)), *bodies]
 
 
 def parse(parts: Sequence[bytes]) -> tuple[int, int]:
@@ -34,13 +34,13 @@ def parse(parts: Sequence[bytes]) -> tuple[int, int]:
     if not parts or len(parts[0]) < _HEAD.size:
         raise Damaged(f"no message of ours: {parts!r:.200}")
     sender, number, count, checksum = _HEAD.unpack(parts[0][-_HEAD.size :])
-    if count != len(parts) - 1 or checksum != _sum(sender, number, parts[1:]):
+    if count != len(parts) - 1 or checksum != _sum(sender, number, parts[0][: -_HEAD.size], parts[1:]):
         raise Damaged(f"message {number} of sender {sender} has {len(parts) - 1} of {count} parts, or other bytes")
     return sender, number
 
 
-def _sum(sender: int, number: int, bodies: Sequence[bytes]) -> int:
-    checksum = zlib.crc32(b"%d %d %d" % (sender, number, len(bodies)))
+def _sum(sender: int, number: int, topic: bytes, bodies: Sequence[bytes]) -> int:
+    checksum = zlib.crc32(topic, zlib.crc32(b"%d %d %d" % (sender, number, len(bodies))))
     for body in bodies:
         checksum = zlib.crc32(body, zlib.crc32(b"%d" % len(body), checksum))
     return checksum

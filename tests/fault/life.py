@@ -6,6 +6,7 @@ which none may be missing. If nothing killed a connection, every message that wa
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import time
@@ -15,9 +16,10 @@ from typing import Any
 import omq
 from omq.types import ONE_CONNECTION
 from tests.fault.history import Damaged, History, compose
-from tests.fault.plan import KEEPS, RECEIVES, SENDS, Plan, Role, Step
+from tests.fault.plan import FANS_OUT, KEEPS, RECEIVES, SENDS, Plan, Role, Step
 from tests.fault.proxy import Link, Proxy
 from tests.fault.twins import Background, Twin
+from tests.routes import HELLO, NUMBERED, ONE_PART
 
 SOON = 10.0  # seconds within which what has to happen must have happened
 FINAL = 3  # messages of the last exchange
@@ -53,7 +55,7 @@ class Actor:
     Attributes:
         take: Which socket of this role it is.
         voice: Of the steps, which are made one after the other.
-        routes: Identities of peers that a ROUTER has heard from.
+        routes: Identities of peers that a ROUTER has received from, or their numbers for a type that sends by number.
     """
 
     def __init__(self, number: int, role: Role) -> None:
@@ -65,7 +67,7 @@ class Actor:
         self.turn = itertools.count()
         self.bound: list[str] = []
         self.connected: list[str] = []
-        self.routes: list[bytes] = []
+        self.routes: list[Any] = []
 
     @property
     def kind(self) -> str:
@@ -129,7 +131,7 @@ class Life:
                     await self.twin.do(actor.socket, "stop")
             for link in self._links.values():
                 link.close()
-        self.history.check(self.plan.streams, fans_out=self.plan.kinds[0] in ("PUB", "XPUB"))
+        self.history.check(self.plan.streams, fans_out=self.plan.kinds[0] in FANS_OUT)
 
     async def _make(self, actor: Actor) -> None:
         actor.take += 1
@@ -155,8 +157,10 @@ class Life:
         allowed = (omq.Timeout, TimeoutError, omq.ClosedError, *_EXPECTED.get(what, ()))
         if actor.kind in ("REQ", "REP"):
             allowed += (omq.StateError,)  # it is not its turn
-        if actor.kind == "ROUTER":
+        if actor.kind in ("ROUTER", *NUMBERED):
             allowed += (omq.UnroutableError,)
+        if actor.kind == "DISH" and what in ("subscribe", "unsubscribe"):
+            allowed += (omq.UsageError,)  # it has joined already, or has not
         return allowed
 
     async def _do_bind(self, actor: Actor, _: Step) -> None:
@@ -197,20 +201,28 @@ class Life:
         bodies = [b"%d" % n + b"y" * int(step.how) for n in range(step.amount)]
         await self._send(actor, actor.voice, bodies, step.timeout)
 
-    async def _send(
-        self, actor: Actor, voice: Voice, bodies: list[bytes], timeout: float | None, to: bytes = b""
-    ) -> int:
+    async def _send(self, actor: Actor, voice: Voice, bodies: list[bytes], timeout: float | None, to: Any = b"") -> int:
         """Sends a message; gives its number, or 0 where the type does not send."""
         if actor.kind not in SENDS:
             return 0
         (number,) = voice.next()
-        message = self._envelope(actor, to) + compose(voice.sender, number, bodies, b"A")
-        if len(message) == 1:
-            await self.twin.do(actor.socket, "send", message[0], timeout=timeout)
+        if actor.kind in ONE_PART:
+            message = compose(voice.sender, number, topic=b"".join(bodies))
         else:
-            await self.twin.do(actor.socket, "send_multipart", message, timeout=timeout)
+            message = self._envelope(actor, to) + compose(voice.sender, number, bodies, b"A")
+        route = self._route(actor, to)
+        if len(message) == 1:
+            await self.twin.do(actor.socket, "send", message[0], timeout=timeout, **route)
+        else:
+            await self.twin.do(actor.socket, "send_multipart", message, timeout=timeout, **route)
         self.history.accept(voice.sender, number)
         return number
+
+    def _route(self, actor: Actor, to: Any) -> dict[str, Any]:
+        if actor.kind in NUMBERED:
+            routes = actor.routes or [1]  # which is a peer's by a small chance only
+            return {"routing_id": to or routes[next(actor.turn) % len(routes)]}
+        return {"group": "A"} if actor.kind == "RADIO" else {}
 
     def _envelope(self, actor: Actor, to: bytes) -> list[bytes]:
         if actor.kind == "ROUTER":
@@ -220,7 +232,7 @@ class Life:
         return [b""] if actor.kind == "DEALER" and "REP" in self.plan.kinds else []
 
     async def _do_send_many(self, actor: Actor, step: Step) -> None:
-        if actor.kind not in ("PUSH", "DEALER", "PAIR", "PUB", "XPUB") or "REP" in self.plan.kinds:
+        if actor.kind not in KEEPS | {"PUB", "XPUB"} or "REP" in self.plan.kinds:
             return
         voice = actor.voice
         numbers = voice.next(step.amount)
@@ -244,7 +256,7 @@ class Life:
         if actor.kind in RECEIVES:
             message = await self.twin.do(actor.socket, "recv_message", timeout=step.timeout)
             assert message.peer.endpoint
-            self._take(actor, message.parts)
+            self._take(actor, self._learned(actor, message))
 
     async def _do_recv_into(self, actor: Actor, step: Step) -> None:
         if actor.kind in RECEIVES:
@@ -257,7 +269,20 @@ class Life:
             for message in await self.twin.do(actor.socket, "recv_many", step.amount, timeout=step.timeout):
                 self._take(actor, [message] if isinstance(message, bytes) else message)
 
+    async def _next(self, actor: Actor, socket: Any, timeout: float | None) -> list[bytes]:
+        """Receives a whole message; a type that sends by number learns that of the sender."""
+        if actor.kind not in NUMBERED:
+            return list(await self.twin.do(socket, "recv_multipart", timeout=timeout))
+        return self._learned(actor, await self.twin.do(socket, "recv_message", timeout=timeout))
+
+    def _learned(self, actor: Actor, message: omq.Message) -> list[bytes]:
+        if actor.kind in NUMBERED and message.routing_id not in actor.routes:
+            actor.routes.append(message.routing_id)
+        return list(message.parts)
+
     def _take(self, actor: Actor, parts: list[bytes], ear: str = "") -> None:
+        if parts == [HELLO]:
+            return  # `hello_message` and its kin
         if actor.kind == "ROUTER":
             if parts[0] not in actor.routes:
                 actor.routes.append(parts[0])
@@ -291,12 +316,12 @@ class Life:
         assert actor.socket.endpoints is not None
 
     async def _do_subscribe(self, actor: Actor, _: Step) -> None:
-        if actor.kind in ("SUB", "XSUB"):
-            await self.twin.do(actor.socket, "subscribe", b"A")
+        if actor.kind in ("SUB", "XSUB", "DISH"):
+            await self.twin.do(actor.socket, "join" if actor.kind == "DISH" else "subscribe", b"A")
 
     async def _do_unsubscribe(self, actor: Actor, _: Step) -> None:
-        if actor.kind in ("SUB", "XSUB"):
-            await self.twin.do(actor.socket, "unsubscribe", b"A")
+        if actor.kind in ("SUB", "XSUB", "DISH"):
+            await self.twin.do(actor.socket, "leave" if actor.kind == "DISH" else "unsubscribe", b"A")
 
     async def _do_hwm(self, actor: Actor, step: Step) -> None:
         name = "send_hwm" if actor.kind in SENDS else "recv_hwm"
@@ -323,7 +348,7 @@ class Life:
     async def _drain(self, actor: Actor, socket: Any, count: int) -> None:
         take, ear, voice = actor.take, f"background {len(self._background)}", self._voice(actor)
         for _ in range(count):
-            parts = await self.twin.do(socket, "recv_multipart", timeout=None)
+            parts = await self._next(actor, socket, None)
             if actor.take != take:
                 return  # it was a socket's that is closed
             self._take(actor, parts, ear)
@@ -430,11 +455,11 @@ class Life:
         # Who has no room does not read, and so does not see the end of what it would read: so somebody takes.
         over = False
         takers = self._start_takers(left + right, lambda: over)
-        parts = self.plan.clean or self.plan.kinds[0] == "PAIR" or "ROUTER" in self.plan.kinds
+        parts = self.plan.clean or self.plan.one_peer or "ROUTER" in self.plan.kinds
         if parts and not self.plan.lossless:
             await self._part(left + right)
         self.say(f"the last exchange of {[str(actor) for actor in left]} and {[str(actor) for actor in right]}")
-        paired = self.plan.lossless and self.plan.kinds[0] == "PAIR" and _meet(left[0], right[0])
+        paired = self.plan.lossless and self.plan.one_peer and _meet(left[0], right[0])
         for actor in right if not paired else ():
             endpoint = self._endpoint(200 + actor.number)
             await self._bind(actor, endpoint)
@@ -507,7 +532,7 @@ class Life:
         voice = self._voice(actor)
         while not over():
             try:
-                parts = await self.twin.do(actor.socket, "recv_multipart", timeout=0.02)
+                parts = await self._next(actor, actor.socket, 0.02)
             except omq.Timeout:
                 continue
             except omq.StateError:
@@ -546,8 +571,9 @@ class Life:
 
     async def _exchange(self, left: Actor, right: Actor) -> None:
         """Messages go over in each direction that there is."""
-        if left.kind in ("PUB", "XPUB"):
-            await self.twin.do(right.socket, "subscribe", b"A")
+        if left.kind in FANS_OUT:
+            with contextlib.suppress(*self._allowed(right, "subscribe")):
+                await self._do_subscribe(right, Step("subscribe", right.number))
             await self.twin.do(left.socket, "wait_subscribed", b"A", timeout=SOON)
         for sender, receiver in ((left, right), (right, left)):
             if sender.kind in SENDS and sender.kind != "REP":

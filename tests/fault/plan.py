@@ -11,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tests.routes import HELLO, ONE_PEER
+
 #: Who may talk to whom; the first is on the left.
 PATTERNS: dict[tuple[str, str], int] = {
     ("PUSH", "PULL"): 6,
@@ -23,13 +25,24 @@ PATTERNS: dict[tuple[str, str], int] = {
     ("DEALER", "REP"): 1,
     ("REQ", "ROUTER"): 2,
     ("ROUTER", "ROUTER"): 1,
+    ("SCATTER", "GATHER"): 2,
+    ("CLIENT", "SERVER"): 4,
+    ("CHANNEL", "CHANNEL"): 2,
+    ("PEER", "PEER"): 3,
+    ("RADIO", "DISH"): 3,
+    # STREAM has no messages that could be counted: tests/interop/test_stream_same.py plays it by chance.
 }
 RECEIVES = {"PULL", "DEALER", "ROUTER", "REQ", "REP", "SUB", "PAIR", "XSUB", "XPUB"}
+RECEIVES |= {"GATHER", "CLIENT", "SERVER", "CHANNEL", "PEER", "DISH"}
 SENDS = {"PUSH", "DEALER", "ROUTER", "REQ", "REP", "PUB", "PAIR", "XPUB"}
+SENDS |= {"SCATTER", "CLIENT", "SERVER", "CHANNEL", "PEER", "RADIO"}
+#: Types that send to all their peers.
+FANS_OUT = {"PUB", "XPUB", "RADIO"}
 #: Their sockets keep what no peer takes; the others drop.
-KEEPS = {"PUSH", "DEALER", "PAIR"}
+KEEPS = {"PUSH", "DEALER", "PAIR", "SCATTER", "CLIENT", "CHANNEL"}
 #: Sockets of these sides keep what is sent until it is received.
 LOSSLESS = {("PUSH", "PULL"), ("DEALER", "ROUTER"), ("DEALER", "DEALER"), ("PAIR", "PAIR")}
+LOSSLESS |= {("SCATTER", "GATHER"), ("CLIENT", "SERVER"), ("CHANNEL", "CHANNEL")}
 TRANSPORTS = ("tcp", "tcp", "ipc", "inproc")
 HWMS = (1, 2, 10, 1000, 0)
 TIMEOUTS = (0, 0, 0.0005, 0.002)
@@ -92,7 +105,12 @@ class Plan:
     def lossless(self) -> bool:
         """Whether every message that was accepted has to come."""
         # Of two PAIRs that dial each other both may turn one connection away that the other has begun to use.
-        return self.calm and self.kinds in LOSSLESS and not (self.kinds[0] == "PAIR" and self.count("connect") > 1)
+        return self.calm and self.kinds in LOSSLESS and not (self.one_peer and self.count("connect") > 1)
+
+    @property
+    def one_peer(self) -> bool:
+        """Whether each socket has one peer at a time."""
+        return self.kinds[0] in ONE_PEER
 
     def count(self, *whats: str) -> int:
         """How many steps are of these sorts."""
@@ -166,7 +184,14 @@ def _options(chance: random.Random, kinds: tuple[str, str], side: int, calm: boo
         "ROUTER": [("router_mandatory", True), ("router_handover", True), ("identity", b"r%d" % side)],
         "XPUB": [("xpub_verbose", True), ("xpub_nodrop", True)],
         "PUB": [("xpub_nodrop", True)],
+        "SCATTER": [("immediate", True)],
+        "CLIENT": [("immediate", True), ("hello_message", HELLO), ("hiccup_message", HELLO)],
+        "SERVER": [("hello_message", HELLO), ("disconnect_message", HELLO)],
+        "PEER": [("disconnect_message", HELLO), ("hiccup_message", HELLO)],
+        "DISH": [("join", b"A")],
     }
+    if kind == "PEER":
+        options["hello_message"] = HELLO  # its peers know its number from a message only
     for name, value in rare.get(kind, []):
         if name == "req_correlate" and "ROUTER" in kinds:
             continue  # whoever answers by hand would have to send the number back
@@ -182,8 +207,7 @@ def make(seed: int) -> Plan:
     kinds = chance.choices(list(PATTERNS), list(PATTERNS.values()))[0]
     transport = chance.choice(TRANSPORTS)
     calm = chance.random() < 0.3
-    pairs = kinds == ("PAIR", "PAIR")
-    numbers = (1, 1) if pairs and calm else (chance.choice([1, 1, 2]), chance.choice([1, 1, 2, 3]))
+    numbers = (1, 1) if kinds[0] in ONE_PEER and calm else (chance.choice([1, 1, 2]), chance.choice([1, 1, 2, 3]))
     cast = [
         Role(side, kinds[side], _options(chance, kinds, side, calm), chance.random() < 0.3)
         for side in (0, 1)
