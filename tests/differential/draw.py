@@ -9,12 +9,16 @@ from hypothesis import strategies as st
 from omq.types import COMPATIBLE, SocketType
 from tests.differential.program import Program, Step
 from tests.differential.standing import standing
+from tests.routes import NUMBERED, ONE_PART, PAIRS
 
 KINDS = ("PAIR", "PUB", "SUB", "REQ", "REP", "DEALER", "ROUTER", "PULL", "PUSH", "XPUB", "XSUB")
 NAMED = ("REQ", "DEALER", "ROUTER")
+#: What pyzmq lacks. STREAM, which it has, has bytes and no messages: see tests/interop/test_stream_same.py.
+TWINS_KINDS = tuple(sorted(ONE_PART))
 #: They choose one of their peers for each message, each library in its own way: in a program they have one peer.
-CHOOSING = ("PAIR", "PUSH", "DEALER", "REQ")
-SENDING = ("PAIR", "PUB", "XPUB", "XSUB", "REQ", "REP", "DEALER", "ROUTER", "PUSH")
+CHOOSING = ("PAIR", "PUSH", "DEALER", "REQ", "SCATTER", "CLIENT", "CHANNEL")
+SENDING = ("PAIR", "PUB", "XPUB", "XSUB", "REQ", "REP", "DEALER", "ROUTER", "PUSH", *dict(PAIRS))
+SUBSCRIBING = ("SUB", "DISH")
 PREFIXES = (b"", b"A", b"AB")
 
 _flag = st.just(True)
@@ -38,10 +42,18 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "invert_matching": _flag,
     },
     "XSUB": {"invert_matching": _flag},
+    "SCATTER": {},
+    "GATHER": {},
+    "CHANNEL": {},
+    "RADIO": {},
+    "DISH": {"join": st.just(b"A")},
+    "CLIENT": {"hello_message": st.just(b"hello"), "hiccup_message": st.just(b"hiccup")},
+    "SERVER": {"hello_message": st.just(b"hello"), "disconnect_message": st.just(b"gone")},
+    "PEER": {"disconnect_message": st.just(b"gone"), "hiccup_message": st.just(b"hiccup")},
 }
 #: What may be set on a socket in use, by type.
 _marks = {"send_hwm": st.sampled_from((1, 2)), "recv_hwm": st.sampled_from((1, 2))}
-LIVE: dict[str, dict[str, st.SearchStrategy[Any]]] = dict.fromkeys(KINDS, _marks) | {
+LIVE: dict[str, dict[str, st.SearchStrategy[Any]]] = dict.fromkeys((*KINDS, *TWINS_KINDS), _marks) | {
     "ROUTER": {**_marks, "router_mandatory": st.booleans(), "router_handover": st.booleans()},
 }
 LINGER = 0.3  # seconds
@@ -50,11 +62,11 @@ LINGER = 0.3  # seconds
 class _Draft:
     """A program in the making: who is where, so that most of what is drawn makes sense."""
 
-    def __init__(self, draw: st.DrawFn, transport: str) -> None:
+    def __init__(self, draw: st.DrawFn, transport: str, kinds: tuple[str, ...]) -> None:
         self._draw = draw
         self._transport = transport
         self._serial = 0
-        hub = draw(st.sampled_from(KINDS))
+        hub = draw(st.sampled_from(kinds))
         fitting = sorted(one.value for one in COMPATIBLE[SocketType(hub)])
         spokes = [draw(st.sampled_from(fitting)) for _ in range(self._up_to_two(hub in CHOOSING))]
         hubs = [hub] * self._up_to_two(any(one in CHOOSING for one in spokes))
@@ -79,6 +91,8 @@ class _Draft:
             options.pop("conflate", None)
         if "REQ" in others and self._transport == "tcp":
             options.pop("probe_router", None)  # which libzmq's REQ takes for a reply that is none, for ever again
+        if kind == "PEER":
+            options["hello_message"] = b"hello"  # its peers know its number from a message only
         if kind in NAMED and (kind == "ROUTER" or draw(st.integers(0, 3))):
             options["identity"] = b"twin" if shared and name in "ab" else name.encode()
         if few:
@@ -100,7 +114,7 @@ class _Draft:
         """They meet, in some order."""
         first = [(hub, "bind", place) for place, hub in enumerate(self.hubs, 1)]
         then = [(spoke, "connect", place) for spoke in self.spokes for place in range(1, len(self.hubs) + 1)]
-        wants = [(one, "subscribe", self._prefix()) for one in self.seats if self.kind(one) == "SUB"]
+        wants = [(one, "subscribe", self._prefix()) for one in self.seats if self.kind(one) in SUBSCRIBING]
         wants += [(one, "send", b"\1" + self._prefix()) for one in self.seats if self.kind(one) == "XSUB"]
         steps = [*first, *then, *wants]
         if self._draw(st.integers(0, 2)) == 0:
@@ -135,9 +149,9 @@ class _Draft:
         verbs = ["recv", "drain"] * 2
         if kind in SENDING:
             verbs += ["send"] * 6
-        if kind == "ROUTER":
+        if kind in ("ROUTER", *NUMBERED):
             verbs += ["answer"] * 3
-        if kind == "SUB":
+        if kind in SUBSCRIBING:
             verbs += ["subscribe", "unsubscribe"] * 4
         if kind == "XPUB" and "xpub_manual" in self.seats[name][1]:
             verbs += ["subscribe", "unsubscribe"] * 4
@@ -172,6 +186,10 @@ class _Draft:
 
     def _message(self, name: str, kind: str) -> tuple[bytes, ...]:
         draw, tag = self._draw, self._tag(name)
+        if kind in ONE_PART:
+            # Numbers are drawn by each socket: what is not a number of any is one in each with a small chance only.
+            routes = {"RADIO": (b"", b"A", b"AB", b"B"), "SERVER": (b"none",), "PEER": (b"none",)}
+            return (draw(st.sampled_from(routes[kind])), tag) if kind in routes else (tag,)
         if kind in ("PUB", "XPUB"):
             topic = draw(st.sampled_from((b"", b"A", b"AB", b"B")))
             whole = self._conflates() or draw(st.booleans())
@@ -195,15 +213,17 @@ class _Draft:
 
     def _answer(self, name: str) -> tuple[bytes, ...]:
         draw, tag = self._draw, self._tag(name)
+        if self.kind(name) in NUMBERED:
+            return (tag,)
         if "REQ" in [self.kind(one) for one in self.peers(name)]:
             return (b"", tag) if self._transport == "tcp" else draw(st.sampled_from([(b"", tag), (b"", tag), (tag,)]))
         return draw(st.sampled_from([(tag,), (tag,), (b"", tag)]))
 
 
 @st.composite
-def programs(draw: st.DrawFn, transport: str, most: int = 10) -> Program:
-    """A program of so many steps at most after its sockets have met."""
-    draft = _Draft(draw, transport)
+def programs(draw: st.DrawFn, transport: str, kinds: tuple[str, ...] = KINDS, most: int = 10) -> Program:
+    """A program of so many steps at most after its sockets have met; its hubs are of one of some types."""
+    draft = _Draft(draw, transport, kinds)
     draft.prelude()
     for _ in range(draw(st.integers(1, most))):
         draft.more()

@@ -14,6 +14,7 @@ import zmq
 import omq
 import omq.asyncio
 from omq.types import POLL_IN, POLL_OUT
+from tests.routes import NUMBERED
 
 SECONDS_TO_REDIAL = 0.02
 BOUND = 10.0  # seconds that a call that does not wait may take in a loop
@@ -171,6 +172,30 @@ def _usual(redials: bool) -> dict[str, Any]:
     return {"linger": 0, "reconnect_interval": SECONDS_TO_REDIAL if redials else None}
 
 
+_NUMBER = 4  # octets of a peer's number as a part
+
+
+def _to_send(kind: str, parts: tuple[bytes, ...]) -> tuple[tuple[bytes, ...], dict[str, Any]]:
+    """The parts, and the keyword that stands before them as a part."""
+    if kind in NUMBERED:
+        return parts[1:], {"routing_id": int.from_bytes(parts[0], "big")}
+    return (parts[1:], {"group": parts[0]}) if kind == "RADIO" else (parts, {})
+
+
+def _to_recv(kind: str) -> str:
+    """The call that receives a whole message, with its route where there is one."""
+    return "recv_message" if kind in NUMBERED or kind == "DISH" else "recv_multipart"
+
+
+def _received(message: Any) -> list[bytes]:
+    """The parts, after the route."""
+    if not isinstance(message, omq.Message):
+        return list(message)
+    if message.routing_id is None:
+        return [message.group.encode(), *message.parts]
+    return [message.routing_id.to_bytes(_NUMBER, "big"), *message.parts]
+
+
 class Omq:
     """The blocking twin."""
 
@@ -182,7 +207,7 @@ class Omq:
 
     def open(self, kind: str, options: dict[str, Any], redials: bool) -> Held:
         socket = getattr(omq, kind)(self._context, **_usual(redials) | options)
-        return OmqSocket(socket, self._leaving)
+        return OmqSocket(kind, socket, self._leaving)
 
     def close(self) -> None:
         self._context.term(linger=0)
@@ -193,7 +218,8 @@ class Omq:
 class OmqSocket:
     """One socket of the blocking twin."""
 
-    def __init__(self, socket: Any, leaving: list[threading.Thread]) -> None:
+    def __init__(self, kind: str, socket: Any, leaving: list[threading.Thread]) -> None:
+        self._kind = kind
         self._socket = socket
         self._leaving = leaving
 
@@ -210,16 +236,17 @@ class OmqSocket:
         self._socket.disconnect(endpoint)
 
     def send(self, *parts: bytes) -> None:
-        self._socket.send_multipart(parts, timeout=0)
+        rest, route = _to_send(self._kind, parts)
+        self._socket.send_multipart(rest, timeout=0, **route)
 
     def recv(self) -> list[bytes]:
-        return list(self._socket.recv_multipart(timeout=0))
+        return _received(getattr(self._socket, _to_recv(self._kind))(timeout=0))
 
     def subscribe(self, prefix: bytes) -> None:
-        self._socket.subscribe(prefix)
+        (self._socket.join if self._kind == "DISH" else self._socket.subscribe)(prefix)
 
     def unsubscribe(self, prefix: bytes) -> None:
-        self._socket.unsubscribe(prefix)
+        (self._socket.leave if self._kind == "DISH" else self._socket.unsubscribe)(prefix)
 
     def set(self, option: str, value: Any) -> None:
         self._socket.set_options(**{option: value})
@@ -266,7 +293,7 @@ class OmqAsyncio:
     def open(self, kind: str, options: dict[str, Any], redials: bool) -> Held:
         make = getattr(omq.asyncio, kind)
         socket = self.run(lambda: make(self._context, **_usual(redials) | options))
-        self._sockets.append(OmqAsyncioSocket(self, socket))
+        self._sockets.append(OmqAsyncioSocket(kind, self, socket))
         return self._sockets[-1]
 
     def close(self) -> None:
@@ -282,7 +309,8 @@ class OmqAsyncio:
 class OmqAsyncioSocket:
     """One socket of the asyncio twin."""
 
-    def __init__(self, library: OmqAsyncio, socket: Any) -> None:
+    def __init__(self, kind: str, library: OmqAsyncio, socket: Any) -> None:
+        self._kind = kind
         self._run, self._begin = library.run, library.begin
         self._socket = socket
 
@@ -299,16 +327,17 @@ class OmqAsyncioSocket:
         self._run(lambda: self._socket.disconnect(endpoint))
 
     def send(self, *parts: bytes) -> None:
-        self._run(lambda: self._socket.send_multipart(parts, timeout=0))
+        rest, route = _to_send(self._kind, parts)
+        self._run(lambda: self._socket.send_multipart(rest, timeout=0, **route))
 
     def recv(self) -> list[bytes]:
-        return list(self._run(lambda: self._socket.recv_multipart(timeout=0)))
+        return _received(self._run(lambda: getattr(self._socket, _to_recv(self._kind))(timeout=0)))
 
     def subscribe(self, prefix: bytes) -> None:
-        self._run(lambda: self._socket.subscribe(prefix))
+        self._run(lambda: (self._socket.join if self._kind == "DISH" else self._socket.subscribe)(prefix))
 
     def unsubscribe(self, prefix: bytes) -> None:
-        self._run(lambda: self._socket.unsubscribe(prefix))
+        self._run(lambda: (self._socket.leave if self._kind == "DISH" else self._socket.unsubscribe)(prefix))
 
     def set(self, option: str, value: Any) -> None:
         self._run(lambda: self._socket.set_options(**{option: value}))

@@ -5,13 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from tests.routes import ONE_PART
+
 #: (seat, verb, arguments). The verbs:
 #: - `bind`, `unbind`, `connect`, `disconnect`: the number of a place;
 #: - `send`: the parts; `answer`: the parts behind the envelope of a ROUTER's last message; `late`: of the one before;
 #: - `burst`: so many messages of so many octets in a row; `leave`: the same to a place that is then disconnected;
 #: - `recv`: one message; `drain`: all; `newest`: all, but told is only which was the last, and whether any was missing;
-#: - `subscribe`, `unsubscribe`: a prefix; `set`: an option and its value;
+#: - `subscribe`, `unsubscribe`: a prefix, or the group of a DISH; `set`: an option and its value;
 #: - `restart`: the socket is closed and opened anew at the same places; `close`: the seconds to linger.
+#: A peer's number (SERVER, PEER) and a group (RADIO, DISH) stand before the part as a part of their own.
 Step = tuple[Any, ...]
 
 
@@ -30,6 +33,11 @@ class Program:
     seats: dict[str, tuple[str, dict[str, Any]]]
     steps: list[Step] = field(default_factory=list)
     redials: bool = True
+
+    @property
+    def reference(self) -> str:
+        """The library that the others are compared to: libzmq, or one of omq's twins where pyzmq lacks the types."""
+        return "omq" if any(kind in ONE_PART for kind, _ in self.seats.values()) else "libzmq"
 
     def kind(self, seat: str) -> str:
         """The type of a seat's socket."""
