@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import gc
 import socket
 import struct
@@ -28,6 +29,7 @@ import uvloop
 import omq
 import omq.asyncio
 from omq.engine.report import Reporter
+from tests import routes
 from tests.ports import held
 from tests.waits import until
 
@@ -544,11 +546,99 @@ def every_type(context: omq.Context) -> None:
         (omq.REP, omq.REQ),
         (omq.ROUTER, omq.DEALER),
         (omq.PULL, omq.PUSH),
+        (omq.GATHER, omq.SCATTER),
+        (omq.SERVER, omq.CLIENT),
+        (omq.CHANNEL, omq.CHANNEL),
+        (omq.PEER, omq.PEER),
+        (omq.RADIO, omq.DISH),
     ):
         for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
             bound, dialling = pair(context, one, other, endpoint)
             bound.close()
             dialling.close()
+
+
+@blocking
+def messages_of_one_part(context: omq.Context) -> None:
+    """Each type sends with its route, in vain and not, and either socket ends first once, with messages unread."""
+    for sender, receiver in routes.PAIRS:
+        for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
+            for first in (0, 1):
+                make = functools.partial(made, context)
+                one, other, route = both = routes.joined(make, sender, receiver, endpoint, BOUND, linger=0)
+                for call, arguments in (("send", (b"body",)), ("send_multipart", ([b"body"],))):
+                    getattr(one, call)(*arguments, **route)
+                    taken = other.recv_message(timeout=BOUND)
+                    assert taken.body == b"body"
+                one.send(bytes(100_000), **route)
+                if route and sender != "RADIO":
+                    refused(lambda one=one: one.send(b"x", routing_id=1, timeout=0))
+                refused(lambda one=one, route=route: one.send_multipart([b"a", b"b"], **route))
+                both[first].close()
+                alone(both[1 - first])
+                both[1 - first].close()
+
+
+def made(context: omq.Context, kind: str, **options: Any) -> Any:
+    return getattr(omq, kind)(context, **options)
+
+
+@blocking
+def groups(context: omq.Context) -> None:
+    for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
+        for first in (0, 1):
+            radio, dish = both = pair(context, omq.RADIO, omq.DISH, endpoint)
+            for group in ("a", "b", "c"):
+                dish.join(group)
+                radio.wait_subscribed(group, timeout=BOUND)
+            dish.leave("c")
+            refused(lambda dish=dish: dish.leave("c"))
+            refused(lambda dish=dish: dish.join("a"))
+            for number in range(100):
+                radio.send(b"%d" % number, group="a")
+            for _ in range(50):
+                dish.recv_message(timeout=BOUND)
+            both[first].close(linger=0)
+            alone(both[1 - first])
+            both[1 - first].close()
+
+
+@blocking
+def peers_that_are_dialled_by_number(context: omq.Context) -> None:
+    with omq.PEER(context, bind="tcp://127.0.0.1:*") as far, omq.PEER(context, linger=0, **HASTE) as near:
+        for _ in range(3):
+            near.send(b"hello", routing_id=near.connect_peer(far.endpoints[0], timeout=BOUND))
+            far.recv(timeout=BOUND)
+            near.disconnect(far.endpoints[0])
+            alone(near)
+            alone(far)
+        with held() as port:
+            refused(lambda: near.connect_peer(f"tcp://127.0.0.1:{port}", timeout=0.03))
+        call = threading.Thread(target=lambda: refused(lambda: near.connect_peer("inproc://absent")))
+        call.start()
+        until(lambda: near._engine._watchers)
+        near.stop()
+        call.join()
+
+
+@blocking
+def messages_about_peers(context: omq.Context) -> None:
+    """`hello_message`, `disconnect_message` and `hiccup_message`: of one that is taken, and of one that is not."""
+    for read in (True, False):
+        server = omq.SERVER(context, bind="tcp://127.0.0.1:*", hello_message=b"hello", disconnect_message=b"gone")
+        client = omq.CLIENT(context, connect=server.endpoints[0], hello_message=b"hi", hiccup_message=b"lost", **HASTE)
+        assert server.recv(timeout=BOUND) == b"hi"
+        if read:
+            assert client.recv(timeout=BOUND) == b"hello"
+            client.disconnect(server.endpoints[0])
+            assert server.recv(timeout=BOUND) == b"gone"
+            client.connect(server.endpoints[0])
+        client.wait_connected(timeout=BOUND)
+        server.stop()
+        alone(client)
+        while read and client.recv(timeout=BOUND) != b"lost":
+            pass
+        client.close(linger=0)
 
 
 @blocking
@@ -1003,11 +1093,56 @@ async def every_type_awaited(context: omq.Context) -> None:
         (aomq.REP, aomq.REQ),
         (aomq.ROUTER, aomq.DEALER),
         (aomq.PULL, aomq.PUSH),
+        (aomq.GATHER, aomq.SCATTER),
+        (aomq.SERVER, aomq.CLIENT),
+        (aomq.CHANNEL, aomq.CHANNEL),
+        (aomq.PEER, aomq.PEER),
+        (aomq.RADIO, aomq.DISH),
     ):
         for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
             bound, dialling = await joined(context, one, other, endpoint)
             await bound.close()
             await dialling.close()
+
+
+@awaited
+async def messages_of_one_part_awaited(context: omq.Context) -> None:
+    """Each type sends with its route to a blocking socket, and the other way round; with messages unread."""
+    for sender, receiver in routes.PAIRS:
+        if sender in ("PEER", "SERVER"):
+            continue  # their routes are learned by calls that are awaited: see below
+        bound = getattr(aomq, receiver)(context, bind="tcp://127.0.0.1:*", **routes.options_of(receiver, sender))
+        one = getattr(aomq, sender)(context, connect=bound.endpoints[0], linger=0)
+        route = {"group": routes.GROUP} if sender == "RADIO" else {}
+        await (one.wait_subscribed(routes.GROUP, timeout=BOUND) if route else one.wait_connected(timeout=BOUND))
+        for _ in range(3):
+            await one.send(b"body", **route)
+        assert (await bound.recv_message(timeout=BOUND)).body == b"body"
+        await one.close()
+        await empty(bound)
+        await bound.close()
+
+
+@awaited
+async def peers_by_number_awaited(context: omq.Context) -> None:
+    for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
+        async with aomq.PEER(context, bind=endpoint) as far, aomq.PEER(context, **HASTE) as near:
+            route = await near.connect_peer(far.endpoints[0], timeout=BOUND)
+            await near.send(b"question", routing_id=route)
+            asked = await far.recv_message(timeout=BOUND)
+            await far.send_multipart([b"answer"], routing_id=asked.routing_id)
+            assert await near.recv(timeout=BOUND) == b"answer"
+            for call in (near.send(b"x", routing_id=1, timeout=0), near.connect_peer("inproc://absent", timeout=0.02)):
+                try:
+                    await call
+                except omq.OmqError:
+                    continue
+                raise AssertionError
+            given_up = asyncio.ensure_future(near.connect_peer("inproc://absent"))
+            await asyncio.sleep(0)
+            given_up.cancel()
+            await asyncio.wait([given_up])
+            del given_up, call
 
 
 @awaited
