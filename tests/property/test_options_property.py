@@ -38,7 +38,10 @@ values = st.recursive(
 )
 
 
-@pytest.mark.parametrize("kind", [SocketType.XPUB, SocketType.ROUTER, SocketType.SUB, SocketType.REQ])
+T = SocketType
+
+
+@pytest.mark.parametrize("kind", [T.XPUB, T.ROUTER, T.SUB, T.REQ, T.PEER, T.RADIO, T.DISH, T.STREAM])
 @given(name=st.sampled_from(FIELDS), value=values)
 def test_any_value_is_taken_or_refused_by_name(kind: SocketType, name: str, value: object) -> None:
     refusal = ""

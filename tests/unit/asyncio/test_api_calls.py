@@ -208,14 +208,26 @@ def segments(sock):
     return found
 
 
+#: What a raw peer is to each type that sends many messages in one call.
+MANY = {
+    omq.PUSH: b"PULL",
+    omq.PAIR: b"PAIR",
+    omq.DEALER: b"ROUTER",
+    omq.ROUTER: b"DEALER",
+    omq.PUB: b"SUB",
+    omq.SCATTER: b"GATHER",
+    omq.CLIENT: b"SERVER",
+    omq.CHANNEL: b"CHANNEL",
+}
+
+
 @on_both_loops
-@pytest.mark.parametrize("kind", [omq.PUSH, omq.PAIR, omq.DEALER, omq.ROUTER, omq.PUB], ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("kind", MANY, ids=lambda kind: kind.__name__)
 async def test_what_one_call_sends_leaves_with_it_in_one_piece(make, kind):
     server = make(kind, bind="tcp://127.0.0.1:*")
     raw = await RawPeer.dial(server.endpoints[0])
-    peer = {omq.PUSH: b"PULL", omq.PAIR: b"PAIR", omq.DEALER: b"ROUTER", omq.ROUTER: b"DEALER", omq.PUB: b"SUB"}[kind]
     with contextlib.closing(raw):
-        await raw.handshake(peer, Identity=b"me")
+        await raw.handshake(MANY[kind], Identity=b"me")
         if kind is omq.PUB:
             await raw.subscribe(b"")
             await server.wait_subscribed(timeout=5)
@@ -336,9 +348,19 @@ async def test_recv_into_fills_the_buffer_and_says_how_much(make, endpoint, size
     assert buffer == LARGE[:size] + b"---"
 
 
-@pytest.mark.parametrize("kind", [omq.PULL, omq.ROUTER, omq.REP], ids=lambda kind: kind.__name__)
+SENT_TO = {
+    omq.PULL: omq.PUSH,
+    omq.ROUTER: omq.DEALER,
+    omq.REP: omq.REQ,
+    omq.GATHER: omq.SCATTER,
+    omq.SERVER: omq.CLIENT,
+    omq.CHANNEL: omq.CHANNEL,
+}
+
+
+@pytest.mark.parametrize("kind", SENT_TO, ids=lambda kind: kind.__name__)
 async def test_a_message_too_large_for_the_buffer_stays(make, endpoint, kind):
-    peer = {omq.PULL: omq.PUSH, omq.ROUTER: omq.DEALER, omq.REP: omq.REQ}[kind]
+    peer = SENT_TO[kind]
     socket, other = await make.linked(kind, peer, endpoint)
     await other.send(b"12345")
     if kind is omq.ROUTER:
@@ -490,7 +512,7 @@ async def test_poll_of_a_direction_that_the_type_lacks_is_never_ready(make, inpr
 # Types that lack a direction
 
 
-@pytest.mark.parametrize("kind", [omq.PULL, omq.SUB])
+@pytest.mark.parametrize("kind", [omq.PULL, omq.SUB, omq.GATHER, omq.DISH])
 async def test_a_type_that_does_not_send_says_so(make, inproc, kind):
     socket = make(kind, bind=inproc)
     for call in (socket.send(b"x"), socket.send_multipart([b"x"]), socket.send_many([b"x"])):
@@ -498,7 +520,7 @@ async def test_a_type_that_does_not_send_says_so(make, inproc, kind):
             await call
 
 
-@pytest.mark.parametrize("kind", [omq.PUSH, omq.PUB])
+@pytest.mark.parametrize("kind", [omq.PUSH, omq.PUB, omq.SCATTER, omq.RADIO])
 async def test_a_type_that_does_not_receive_says_so(make, inproc, kind):
     socket = make(kind, bind=inproc)
     calls = (

@@ -10,6 +10,7 @@ import pytest
 
 import omq.asyncio as omq
 from omq.engine.lifecycle import DialerState
+from omq.routing import PATTERNS
 from tests.unit.conftest import on_both_loops, until
 
 CALLS = {
@@ -66,13 +67,42 @@ async def test_close_of_a_rep_delivers_its_reply(make, endpoint):
     await asyncio.wait_for(closing, 5)
 
 
-@pytest.mark.parametrize("kind", [omq.REP, omq.ROUTER, omq.PUB, omq.PUSH])
+#: The types that send to one of their peers, or to all, and what talks to each.
+GONE = {
+    omq.REP: omq.DEALER,
+    omq.ROUTER: omq.DEALER,
+    omq.PUB: omq.SUB,
+    omq.PUSH: omq.PULL,
+    omq.SCATTER: omq.GATHER,
+    omq.CLIENT: omq.SERVER,
+    omq.CHANNEL: omq.CHANNEL,
+    omq.SERVER: omq.CLIENT,
+    omq.PEER: omq.PEER,
+    omq.RADIO: omq.DISH,
+}
+
+
+@pytest.mark.parametrize("kind", GONE)
 async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
     """What waits for a peer goes with the peer, and so does the reason to wait."""
-    peer = {omq.REP: omq.DEALER, omq.ROUTER: omq.DEALER, omq.PUB: omq.SUB, omq.PUSH: omq.PULL}[kind]
+    named = {"hello_message": b"hello"} if kind in (omq.SERVER, omq.PEER) else {}
     one, other = await make.linked(
-        kind, peer, "tcp://127.0.0.1:*", subscribe=b"", identity=b"id", recv_hwm=1, reconnect_interval=None
+        kind,
+        GONE[kind],
+        "tcp://127.0.0.1:*",
+        subscribe=b"",
+        identity=b"id",
+        join="g",
+        recv_hwm=1,
+        reconnect_interval=None,
+        **named,
     )
+    route = {}
+    if kind is omq.RADIO:
+        await one.wait_subscribed("g", timeout=5)
+        route = {"group": "g"}
+    elif kind in (omq.SERVER, omq.PEER):
+        route = {"routing_id": (await one.recv_message(timeout=5)).routing_id}
     # The first fills the peer's queue, so that it reads nothing more: the second stays here, however quick the machine.
     for body in (b"little", bytes(30_000_000)):
         if kind is omq.REP:
@@ -80,7 +110,7 @@ async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
             await one.recv()
         if kind is omq.PUB:
             await one.wait_subscribed(timeout=5)
-        await one.send_multipart([b"id", body] if kind is omq.ROUTER else [body])
+        await one.send_multipart([b"id", body] if kind is omq.ROUTER else [body], **route)
         await other.poll()
     closing = asyncio.create_task(one.close())
     await asyncio.sleep(0.01)
@@ -254,9 +284,10 @@ async def test_close_leaves_no_task(make, endpoint):
     assert asyncio.all_tasks() == here
 
 
-@pytest.mark.parametrize("kind", [omq.PUSH, omq.SUB, omq.XPUB, omq.REQ, omq.ROUTER, omq.PAIR])
+@pytest.mark.parametrize("kind", list(PATTERNS), ids=lambda kind: kind.value)
 async def test_a_socket_that_was_never_used_closes(make, kind):
-    closed, stopped = kind(), kind()
+    make = getattr(omq, kind.value)
+    closed, stopped = make(), make()
     await closed.close()
     stopped.stop()
     assert closed.closed

@@ -42,7 +42,10 @@ def held_up(context: omq.Context) -> Iterator[threading.Event]:
 
 @pytest.mark.timeout(30)
 @pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:{port}", "tcp://localhost:{port}", "ipc://{path}/absent"])
-@pytest.mark.parametrize("kind", [omq.PUSH, omq.REQ, omq.SUB, omq.DEALER, omq.PAIR])
+@pytest.mark.parametrize(
+    "kind",
+    [omq.PUSH, omq.REQ, omq.SUB, omq.DEALER, omq.PAIR, omq.CLIENT, omq.SERVER, omq.DISH, omq.CHANNEL, omq.STREAM],
+)
 def test_no_call_of_a_short_life_waits_for_the_io_thread(
     context: omq.Context, held_up: threading.Event, kind: type[omq.Socket], endpoint: str, tmp_path: Path
 ) -> None:

@@ -14,7 +14,14 @@ from tests.unit.conftest import on_both_loops, until
 from tests.unit.engine.listeners import FAST, listening, port_of
 from tests.unit.engine.wire import GREETING, ready
 
-KINDS = [(omq.PUSH, omq.PULL), (omq.DEALER, omq.DEALER), (omq.PAIR, omq.PAIR)]
+KINDS = [
+    (omq.PUSH, omq.PULL),
+    (omq.DEALER, omq.DEALER),
+    (omq.PAIR, omq.PAIR),
+    (omq.SCATTER, omq.GATHER),
+    (omq.CLIENT, omq.SERVER),
+    (omq.CHANNEL, omq.CHANNEL),
+]
 
 
 def leaving(socket):

@@ -5,6 +5,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,12 @@ SENDERS = [
     (omq.XPUB, b"SUB"),
     (omq.ROUTER, b"DEALER"),
     (omq.XSUB, b"XPUB"),
+    (omq.SCATTER, b"GATHER"),
+    (omq.CLIENT, b"SERVER"),
+    (omq.CHANNEL, b"CHANNEL"),
+    (omq.RADIO, b"DISH"),
+    (omq.SERVER, b"CLIENT"),
+    (omq.PEER, b"PEER"),
 ]
 
 
@@ -67,12 +74,25 @@ async def send_all(sock: omq.Socket, raw: RawPeer, count: int = COUNT) -> None:
     if isinstance(sock, omq.PUB | omq.XPUB):
         await raw.subscribe(b"")
         await sock.wait_subscribed(timeout=5)
+    route = await route_to(sock, raw)
     for number in range(count):
         body = numbered(number)
         if isinstance(sock, omq.ROUTER):
             await sock.send_multipart([b"raw", body], timeout=5)
         else:
-            await sock.send(body, timeout=5)
+            await sock.send(body, timeout=5, **route)
+
+
+async def route_to(sock: omq.Socket, raw: RawPeer) -> dict[str, Any]:
+    """Has a peer join a group, or send a message: the keyword that `send` needs."""
+    if isinstance(sock, omq.RADIO):
+        await raw.send(command(b"JOIN", b"g"))
+        await sock.wait_subscribed("g", timeout=5)
+        return {"group": "g"}
+    if isinstance(sock, omq.SERVER | omq.PEER):
+        await raw.send(frames(b"hello"))
+        return {"routing_id": (await sock.recv_message(timeout=5)).routing_id}
+    return {}
 
 
 def bodies(data: bytes) -> list[bytes]:
