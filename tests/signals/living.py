@@ -145,6 +145,30 @@ class WaitConnected(Connect):
         self.one.wait_connected(timeout=BOUND)
 
 
+class ConnectPeer(Connect):
+    """Until the peer that is dialled is there; its number is given."""
+
+    kind = "PEER"
+
+    def prepare(self) -> None:
+        self.far = Peer("PEER", self.peer_context, self.transport == "aio")
+        self.endpoint = self.far.bind(self.transport, f"p{next(NUMBERS)}")
+
+    def call(self) -> tuple[Callable[..., Any], list[Any]]:
+        return self.one.connect_peer, [self.endpoint]
+
+    def use(self) -> None:
+        self.out.append(self.one.connect_peer(self.endpoint, timeout=BOUND))
+
+    def settle(self) -> None:
+        if self.raised:
+            self.out.append(self.one.connect_peer(self.endpoint, timeout=BOUND))
+        for number in self.out:
+            self.one.send(b"%d" % number, routing_id=number, timeout=BOUND)
+            assert self.far("recv", timeout=BOUND) == b"%d" % number
+        assert len(self.one.peers) <= len(self.out) + self.raised, "a call that was interrupted leaves a connection"
+
+
 class SetOptions(World):
     """Options that can change in use."""
 

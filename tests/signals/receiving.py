@@ -68,6 +68,26 @@ class ReceiveMessage(Receive):
         return [one if isinstance(one, bytes) else one.body for one in self.out]
 
 
+class ReceiveNumbered(ReceiveMessage):
+    """Messages with the number of the client that has sent them; what it names is answered."""
+
+    kind, peer_kind = "SERVER", "CLIENT"
+
+    def settle(self) -> None:
+        super().settle()
+        numbers = {one.routing_id for one in self.out if not isinstance(one, bytes)}
+        for number in numbers:
+            self.one.send(b"answer", routing_id=number, timeout=BOUND)
+            assert self.peer("recv", timeout=BOUND) == b"answer"
+        assert len(numbers) <= 1, numbers
+
+
+class ReceiveGather(ReceiveMany):
+    """What is there, of one part."""
+
+    kind, peer_kind = "GATHER", "SCATTER"
+
+
 class ReceiveInto(Receive):
     """Into the caller's memory."""
 

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, ClassVar
 
 import omq
 from tests.signals.peers import BOUND
-from tests.signals.world import World
+from tests.signals.world import World, repeat
 from tests.waits import until
 
 
@@ -25,8 +26,12 @@ class Send(World):
         self.one.send(b"handler", timeout=BOUND)
         self.sent_by_handler += 1
 
-    def settle(self) -> None:
+    def end_of_all(self) -> None:
+        """Sends the last message."""
         self.one.send(b"end", timeout=BOUND)
+
+    def settle(self) -> None:
+        self.end_of_all()
         arrived = self.peer.until(b"end")
         assert arrived.count(b"handler") == self.sent_by_handler, arrived
         mine = [message for message in arrived if message not in (b"handler", b"end")]
@@ -71,7 +76,7 @@ class SendFull(SendMany):
             pass
 
     def settle(self) -> None:
-        self.one.send(b"end", timeout=BOUND)
+        self.end_of_all()
         until(lambda: b"end" in self.arrived, lambda: self.arrived, BOUND)
         mine = [message for message in self.arrived if message not in (b"handler", b"end")]
         assert self.arrived.count(b"handler") == self.sent_by_handler
@@ -86,6 +91,66 @@ class SendFullOne(SendFull):
 
     def call(self) -> tuple[Callable[..., Any], list[Any]]:
         return self.one.send, list(self.may)
+
+
+class SendScatter(Send):
+    """One message of one part; there is room."""
+
+    kind, peer_kind = "SCATTER", "GATHER"
+
+
+class SendClientFull(SendFullOne):
+    """A message at a time to a server, until one has to wait."""
+
+    kind, peer_kind = "CLIENT", "SERVER"
+
+
+class SendNumbered(Send):
+    """One message to a client that its number names."""
+
+    kind, peer_kind = "SERVER", "CLIENT"
+    peer_options: ClassVar[dict[str, Any]] = {"hello_message": b"hello"}
+
+    def prepare(self) -> None:
+        self.route: dict[str, Any] = {"routing_id": self.one.recv_message(timeout=BOUND).routing_id}
+
+    def results(self) -> Iterator[Any]:
+        return repeat(partial(self.one.send, b"0", **self.route), 1)
+
+    def use(self) -> None:
+        self.one.send(b"handler", timeout=BOUND, **self.route)
+        self.sent_by_handler += 1
+
+    def end_of_all(self) -> None:
+        self.one.send(b"end", timeout=BOUND, **self.route)
+
+
+class SendNumberedFull(SendNumbered):
+    """Messages to a peer, until one has to wait for its room; the peer takes them meanwhile."""
+
+    kind, peer_kind = "PEER", "PEER"
+    options: ClassVar[dict[str, Any]] = {"send_hwm": 3}
+    peer_options: ClassVar[dict[str, Any]] = {"recv_hwm": 3, "hello_message": b"hello"}
+    may: ClassVar[list[bytes]] = SendFullOne.may
+    _take, settle = SendFull._take, SendFull.settle
+
+    def prepare(self) -> None:
+        super().prepare()
+        SendFull.prepare(self)  # type: ignore[arg-type]
+
+    def results(self) -> Iterator[Any]:
+        return map(partial(self.one.send, **self.route), self.may)
+
+
+class SendGroup(SendNumbered):
+    """A message for the group that a DISH has joined."""
+
+    kind, peer_kind = "RADIO", "DISH"
+    peer_options: ClassVar[dict[str, Any]] = {"join": "g"}
+
+    def prepare(self) -> None:
+        self.one.wait_subscribed("g", timeout=BOUND)
+        self.route = {"group": "g"}
 
 
 class Request(World):
@@ -122,4 +187,5 @@ class Publish(World):
 
     use = Send.use
     may: ClassVar[list[bytes]] = [b"0"]
+    end_of_all = Send.end_of_all
     settle = Send.settle

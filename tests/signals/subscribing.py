@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
@@ -145,3 +146,63 @@ class WaitSubscribed(World):
         self.one.wait_subscribed(b"a", timeout=BOUND)
         self.one.send(b"abc")
         assert self.peer("recv", timeout=BOUND) == b"abc"
+
+
+class Join(World):
+    """A group that is new; then once more where it was interrupted."""
+
+    kind, peer_kind = "DISH", "RADIO"
+
+    def call(self) -> tuple[Callable[..., Any], list[Any]]:
+        return self.one.join, ["new"]
+
+    def use(self) -> None:
+        self.one.join("handler")
+
+    def settle(self) -> None:
+        self.agree("end")
+        if self.raised:
+            self.make_sure()
+        self.agree("last")
+        self.check()
+
+    def agree(self, last: str) -> None:
+        """Checks that both sides have the same groups, once a last one has arrived."""
+        self.one.join(last)
+        self.peer("wait_subscribed", last, timeout=BOUND)
+        assert in_force(self.one) == in_force(self.peer.socket)
+
+    def make_sure(self) -> None:
+        """Makes the call again; it has happened, or not."""
+        with contextlib.suppress(omq.UsageError):
+            self.one.join("new")
+
+    def check(self) -> None:
+        for group in ("new", "last"):
+            self.peer("send", group.encode(), group=group)
+        found = [self.one.recv_message(timeout=BOUND) for _ in range(2)]
+        assert [(one.group, one.body) for one in found] == [("new", b"new"), ("last", b"last")], found
+
+
+class Leave(Join):
+    """A group that was joined is left."""
+
+    def prepare(self) -> None:
+        self.one.join("new")
+        self.peer("wait_subscribed", "new", timeout=BOUND)
+
+    def call(self) -> tuple[Callable[..., Any], list[Any]]:
+        return self.one.leave, ["new"]
+
+    def use(self) -> None:
+        self.one.join("handler")
+        self.one.leave("handler")
+
+    def make_sure(self) -> None:
+        with contextlib.suppress(omq.UsageError):
+            self.one.leave("new")
+
+    def check(self) -> None:
+        for group in ("new", "last"):
+            self.peer("send", group.encode(), group=group)
+        assert self.one.recv_message(timeout=BOUND).group == "last", "a group that was left still comes"
