@@ -12,6 +12,9 @@ ONE_PART = ("recv", "recv_into", "recv_columns", "for", "await recv", "async for
 SUBSCRIPTIONS = "XPUB-subscriptions"  # an XPUB whose peers subscribe and cancel, and send nothing else
 KINDS = ("PULL", "SUB", "DEALER", "ROUTER", "REP", "XSUB")
 UPSTREAM = ("XPUB", SUBSCRIPTIONS)
+#: Kinds that pyzmq lacks: their peers are omq's. A CHANNEL has one peer; STREAM has bytes and no messages
+#: (tests/system/conformance/test_stream_crowd.py).
+ONE_PART_KINDS = ("GATHER", "SERVER", "CLIENT", "PEER", "DISH")
 CROWDS = ((1, 1), (1, 49), (4, 1))  # busy peers, quiet ones
 WORKS = (0.0, 10e-6, 50e-6, 10e-3)  # seconds that the owner computes on each message
 MARKS = (1, 2, 1000, 0)  # recv_hwm
@@ -77,17 +80,17 @@ class Cell:
             "async for",
         ):
             return False  # its messages have several parts
-        return not (self.kind == "REP" and self.style == "recv_columns")
+        return not (self.kind in ("REP", "DISH") and self.style == "recv_columns")
 
     def __str__(self) -> str:
         crowd = f"{self.busy}+{self.quiet}"
         return f"{self.style.replace(' ', '-')}-{self.kind}-{crowd}-{self.work * 1e6:g}us-hwm{self.hwm}-{self.sender}"
 
 
-def product() -> Iterator[Cell]:
+def product(kinds: tuple[str, ...] = KINDS, senders: tuple[str, ...] = SENDERS) -> Iterator[Cell]:
     """Every combination."""
     for style, kind, (busy, quiet), work, hwm, sender in itertools.product(
-        BLOCKING + ASYNCIO, KINDS, CROWDS, WORKS, MARKS, SENDERS
+        BLOCKING + ASYNCIO, kinds, CROWDS, WORKS, MARKS, senders
     ):
         cell = Cell(style, kind, busy, quiet, work, hwm, sender)
         if cell.fits:
@@ -102,6 +105,11 @@ def chosen() -> list[Cell]:
 def combined(style: str, kind: str) -> list[Cell]:
     """Few cells of one style and kind that hold every pair of the other values."""
     return _covering((cell for cell in product() if (cell.style, cell.kind) == (style, kind)), _others)
+
+
+def of_one_part() -> list[Cell]:
+    """Few cells of the kinds that pyzmq lacks that hold every pair of values, as `chosen`."""
+    return _covering(product(ONE_PART_KINDS, ("raw", "omq")), _pairs)
 
 
 def _covering(all_cells: Iterable[Cell], pairs_of: Callable[[Cell], Iterator[object]]) -> list[Cell]:

@@ -15,9 +15,11 @@ import omq
 from tests.interop.rawpeer import COMMAND, MORE, command, frame, greeting, ready
 from tests.liveness.bodies import CYCLE, busy_body
 from tests.liveness.cells import SUBSCRIPTIONS
+from tests.routes import GROUP, NUMBERED, SENDER
 
 #: What talks to each kind of socket.
 OPPOSITE = {
+    **SENDER,
     "PULL": "PUSH",
     "SUB": "XPUB",
     "XSUB": "XPUB",
@@ -96,7 +98,7 @@ def _stream(kind: str, peer: int) -> bytes:
     bodies = [busy_body(peer, number) for number in range(CYCLE)]
     if kind == SUBSCRIPTIONS:
         return b"".join(command(b"SUBSCRIBE", body) + command(b"CANCEL", body) for body in bodies)
-    before = frame(b"", MORE) if kind == "REP" else b""
+    before = {"REP": frame(b"", MORE), "DISH": frame(GROUP.encode(), MORE)}.get(kind, b"")
     return b"".join(before + frame(body) for body in bodies)
 
 
@@ -180,24 +182,46 @@ class Libzmq(_Library):
             sock.close()
 
 
+def dialled(kind: str, endpoint: str, **options: Any) -> tuple[Any, dict[str, Any]]:
+    """An omq socket that can send to the owner, and the keyword that `send` needs."""
+    sock = getattr(omq, kind)(linger=0, **options)
+    if kind == "PEER":
+        return sock, {"routing_id": sock.connect_peer(endpoint, timeout=PATIENCE)}
+    sock.connect(endpoint)
+    sock.wait_connected(timeout=PATIENCE)
+    if kind == "RADIO":
+        sock.wait_subscribed(GROUP, timeout=PATIENCE)
+        return sock, {"group": GROUP}
+    if kind in NUMBERED:
+        return sock, {"routing_id": sock.recv_message(timeout=PATIENCE).routing_id}
+    if kind == "XPUB":
+        sock.recv(timeout=PATIENCE)
+    return sock, {}
+
+
 class Omq(_Library):
     """omq's."""
 
+    def __init__(self, kind: str, endpoint: str, peers: int, bounded: bool) -> None:
+        self._routes: dict[Any, dict[str, Any]] = {}
+        # A RADIO drops what has no room, and the owner would miss it.
+        self._options: dict[str, Any] = {"XPUB": {"xpub_nodrop": True}, "RADIO": {"send_hwm": 0}}.get(
+            OPPOSITE[kind], {}
+        )
+        super().__init__(kind, endpoint, peers, bounded and kind != "DISH")
+
     def open(self, kind: str, endpoint: str) -> Any:
-        options: dict[str, Any] = {"xpub_nodrop": True} if kind == "XPUB" else {}
-        sock = getattr(omq, kind)(linger=0, connect=endpoint, **options)
-        sock.wait_connected(timeout=PATIENCE)
-        if kind == "XPUB":
-            sock.recv(timeout=PATIENCE)
+        sock, route = dialled(kind, endpoint, **self._options)
+        self._routes[sock] = route
         return sock
 
     def give(self, sock: Any, run: list[bytes]) -> int:
-        count = 0
+        count, route = 0, self._routes[sock]
         try:
-            if not self._delimited:
+            if not self._delimited and not route:
                 return int(sock.send_many(run, timeout=0))
             for body in run:
-                sock.send_multipart([b"", body], timeout=0)
+                sock.send_multipart([b"", body] if self._delimited else [body], timeout=0, **route)
                 count += 1
         except omq.SendTimeout:
             pass

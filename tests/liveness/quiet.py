@@ -1,4 +1,7 @@
-"""The quiet peers, libzmq's: they send a stamped message now and then, and mind whether they are served."""
+"""The quiet peers: they send a stamped message now and then, and mind whether they are served.
+
+They are libzmq's, where it has the type.
+"""
 
 from __future__ import annotations
 
@@ -10,8 +13,8 @@ import zmq
 from zmq.utils.monitor import parse_monitor_message
 
 from tests.liveness.bodies import QUIET, STAMP
-from tests.liveness.cells import SUBSCRIPTIONS
-from tests.liveness.flood import OPPOSITE, PATIENCE
+from tests.liveness.cells import ONE_PART_KINDS, SUBSCRIPTIONS
+from tests.liveness.flood import OPPOSITE, PATIENCE, dialled
 
 HEARTBEAT_IVL, HEARTBEAT_TIMEOUT = 100, 500  # milliseconds
 
@@ -91,3 +94,44 @@ class Quiet:
         for sock in self._sockets:
             sock.disable_monitor()
             sock.close()
+
+
+class OmqQuiet:
+    """The same of the types that pyzmq lacks; their owner answers nothing, for no style gives the number of a peer."""
+
+    def __init__(self, kind: str, endpoint: str, peers: int, heartbeats: bool) -> None:
+        beats = {"heartbeat_interval": HEARTBEAT_IVL / 1000, "heartbeat_timeout": HEARTBEAT_TIMEOUT / 1000}
+        self._peers = [dialled(OPPOSITE[kind], endpoint, **(beats if heartbeats else {})) for _ in range(peers)]
+        self._since = [sock.peers[0].since for sock, _ in self._peers]
+        self.trips: list[float] = []
+        self.lost = 0
+
+    def send(self, after: float, count: int, rest: float) -> None:
+        """Sends in turn, one message at a time; see `Quiet.send`."""
+        due = time.monotonic() + after
+        for number in range(count):
+            time.sleep(max(0.0, due - time.monotonic()))
+            peer = number % len(self._peers)
+            sock, route = self._peers[peer]
+            body = STAMP.pack(QUIET, peer, number // len(self._peers), time.monotonic_ns())
+            sock.send(body, timeout=PATIENCE, **route)
+            due += rest
+
+    def watch(self, go_on: Callable[[], bool]) -> None:
+        """Waits until told otherwise."""
+        while go_on():
+            time.sleep(0.005)
+
+    def finish(self) -> None:
+        """Notes lost connections."""
+        now = [[peer.since for peer in sock.peers] for sock, _ in self._peers]
+        self.lost = sum(found != [since] for found, since in zip(now, self._since, strict=True))
+
+    def close(self) -> None:
+        for sock, _ in self._peers:
+            sock.stop()
+
+
+def quiet(kind: str, endpoint: str, peers: int, heartbeats: bool) -> Quiet | OmqQuiet:
+    """The quiet peers of an owner of some kind."""
+    return (OmqQuiet if kind in ONE_PART_KINDS else Quiet)(kind, endpoint, peers, heartbeats)

@@ -12,6 +12,7 @@ import zmq
 
 import omq
 from tests.liveness.cells import SUBSCRIPTIONS
+from tests.routes import SENDER, options_of
 
 PATIENCE = 0.25  # seconds that one call waits: after that its owner looks whether all is over
 ROOM = 256  # bytes of a message, at most
@@ -169,6 +170,7 @@ def socket_of(library: Any, kind: str, hwm: int, **options: Any) -> Any:
     name = "XPUB" if kind == SUBSCRIPTIONS else kind
     if name == "SUB":
         options["subscribe"] = b""
+    options.update(options_of(name, SENDER.get(name, "")))
     sock = getattr(library, name)(recv_hwm=hwm, recv_timeout=PATIENCE, linger=0, **options)
     sock.bind("tcp://127.0.0.1:*")
     if name == "XSUB":

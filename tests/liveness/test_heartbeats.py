@@ -1,4 +1,4 @@
-"""A quiet libzmq peer that asks for signs of life keeps its connection, whatever the owner does."""
+"""A quiet peer that asks for signs of life keeps its connection, whatever the owner does."""
 
 from __future__ import annotations
 
@@ -34,6 +34,8 @@ def _assert_kept(cell: Cell, crowd: Crowd, **how: Any) -> None:
     [
         _cell("recv", "PULL", 0.01),
         _cell("await recv_multipart", "ROUTER", 0.01),
+        _cell("recv", "SERVER", 0.01),
+        _cell("await recv", "DISH", 0.01),
         *(
             pytest.param(_cell(style, kind, 0.01), marks=pytest.mark.slow)
             for style in ("recv_multipart", "recv_many", "fileno", "await recv_multipart", "await recv_many")

@@ -6,13 +6,40 @@ from functools import cache
 
 import pytest
 
-from tests.liveness.cells import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined
+from tests.liveness.cells import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined, of_one_part
 from tests.liveness.owner import Crowd, run_libzmq
 from tests.liveness.verdict import assert_served
 
 
 @pytest.mark.parametrize("cell", chosen(), ids=str)
 def test_a_quiet_peer_is_served(cell: Cell, crowd: Crowd) -> None:
+    assert_served(cell, crowd)
+
+
+#: Each kind with each twin; the rest is slow.
+ONE_PART = [
+    Cell("recv", "GATHER", 4, 1, 50e-6, 1000, "omq"),
+    Cell("await recv_many", "GATHER", 1, 49, 0.0, 2, "raw"),
+    Cell("fileno", "SERVER", 1, 49, 10e-6, 1000, "raw"),
+    Cell("async for", "SERVER", 4, 1, 0.0, 1, "omq"),
+    Cell("recv_many", "CLIENT", 1, 1, 50e-6, 2, "omq"),
+    Cell("await recv", "CLIENT", 4, 1, 10e-6, 0, "raw"),
+    Cell("recv_columns", "PEER", 4, 1, 0.0, 1000, "omq"),
+    Cell("await recv_multipart", "PEER", 1, 49, 50e-6, 1, "raw"),
+    Cell("recv_into", "DISH", 1, 49, 10e-6, 2, "raw"),
+    Cell("await poll", "DISH", 4, 1, 50e-6, 1000, "raw"),
+    Cell("for", "DISH", 1, 1, 0.0, 0, "omq"),
+]
+
+
+@pytest.mark.parametrize("cell", ONE_PART, ids=str)
+def test_a_quiet_peer_of_a_type_of_one_part_is_served(cell: Cell, crowd: Crowd) -> None:
+    assert_served(cell, crowd)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cell", of_one_part(), ids=str)
+def test_a_quiet_peer_is_served_by_every_type_of_one_part(cell: Cell, crowd: Crowd) -> None:
     assert_served(cell, crowd)
 
 

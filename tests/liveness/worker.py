@@ -88,14 +88,14 @@ class _Orders:
 def main() -> None:
     """Joins owners with peers, has them send, and leaves, as ordered."""
     from tests.liveness.flood import FLOODS
-    from tests.liveness.quiet import Quiet
+    from tests.liveness.quiet import quiet
 
     orders = _Orders()
     while True:
         join = orders.take()
         peers: Any
         if join["role"] == "quiet":
-            peers = Quiet(join["kind"], join["endpoint"], join["peers"], join["heartbeats"])
+            peers = quiet(join["kind"], join["endpoint"], join["peers"], join["heartbeats"])
         else:
             peers = FLOODS[join["role"]](join["kind"], join["endpoint"], join["peers"], join["bounded"])
         orders.answer(joined=True)

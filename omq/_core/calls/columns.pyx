@@ -24,7 +24,10 @@ cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, obj
     """Copies the messages that wait and fit, from *start* on; returns their number, 0 if none waits."""
     cdef Py_buffer into, marks
     if isinstance(recv_queue, ShapedRecvQueue):
-        raise StateError("recv_columns() is for types that give messages as they came: PULL, SUB, XSUB, PAIR, DEALER")
+        raise StateError(
+            "recv_columns() is for types that give messages as they came: PULL, SUB, XPUB, XSUB, PAIR, DEALER, GATHER, "
+            "CLIENT, SERVER, PEER, CHANNEL"
+        )
     open_target("data", data, &into)
     try:
         open_target("ends", ends, &marks)

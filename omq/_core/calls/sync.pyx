@@ -234,7 +234,7 @@ cdef class SyncCore(LeaderCore):
         Raises:
             MessageTooLarge: The first message does not fit behind `start`; it stays first in line.
             MultipartError: The first message has several parts; it stays first in line.
-            StateError: The type does not receive, or does not give messages as they came (REQ, REP, ROUTER).
+            StateError: The type does not receive, or shapes messages: REQ, REP, ROUTER, DISH, STREAM.
         """
         return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 import omq
+from omq.routing import PATTERNS
 
 
 @pytest.fixture
@@ -102,6 +103,17 @@ def test_calls_that_cannot_be_served_say_so(pair: tuple[omq.PUSH, omq.PULL]) -> 
         with pytest.raises(omq.StateError, match="PULL, SUB"):
             rep.recv_columns(data, ends, timeout=5)
     assert pull.recv(timeout=5) == b"x"
+
+
+@pytest.mark.parametrize("kind", list(PATTERNS), ids=lambda kind: kind.value)
+def test_the_error_names_each_type_that_gives_columns_and_no_other(kind: omq.SocketType) -> None:
+    with getattr(omq, kind.value)(bind="tcp://127.0.0.1:*") as one:
+        with pytest.raises((omq.ReceiveTimeout, omq.StateError)) as caught:
+            one.recv_columns(bytearray(10), array("i", [0] * 4), timeout=0)
+        given = caught.type is omq.ReceiveTimeout
+    with omq.DISH() as dish, pytest.raises(omq.StateError) as refused:
+        dish.recv_columns(bytearray(10), array("i", [0] * 4), timeout=0)
+    assert given == (kind.value in str(refused.value).partition(": ")[2].split(", "))
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["null", "curve"])
