@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
+from tests.routes import GROUP, NUMBERED, SENDER, options_of
+
 LONG = 20.0  # seconds for what comes for sure
 SILENCE = 3.0  # seconds without a message after which none comes any more
 BURST = 100  # messages sent in one go
@@ -36,21 +38,36 @@ class Blocking:
     def __init__(self, kind: str, options: dict[str, Any]) -> None:
         import omq
 
+        self._kind = kind
+        self._route: dict[str, Any] = {}
         self._socket = getattr(omq, kind)(**options)
         self._omq = omq
 
+    def _do(self, work: Any) -> Any:
+        return work()
+
     def bind(self, endpoint: str) -> str:
-        return str(self._socket.bind(endpoint))
+        return str(self._do(lambda: self._socket.bind(endpoint)))
 
     def connect(self, endpoint: str) -> None:
-        self._socket.connect(endpoint)
+        if self._kind == "PEER":
+            self._route = {"routing_id": self._do(lambda: self._socket.connect_peer(endpoint, timeout=LONG))}
+        else:
+            self._do(lambda: self._socket.connect(endpoint))
 
     def wait_connected(self) -> None:
-        self._socket.wait_connected(timeout=LONG)
+        """Waits until messages can be sent, and learns the keyword that `send` needs."""
+        if self._kind == "RADIO":
+            self._do(lambda: self._socket.wait_subscribed(GROUP, timeout=LONG))
+            self._route = {"group": GROUP}
+        elif self._kind in NUMBERED and not self._route:
+            self._route = {"routing_id": self._do(lambda: self._socket.recv_message(timeout=LONG)).routing_id}
+        else:
+            self._do(lambda: self._socket.wait_connected(timeout=LONG))
 
     def send_all(self, messages: list[bytes]) -> None:
         for message in messages:
-            self._socket.send(message, timeout=LONG)
+            self._socket.send(message, timeout=LONG, **self._route)
 
     def receive(self, timeout: float) -> bytes | None:
         with contextlib.suppress(self._omq.ReceiveTimeout):
@@ -58,7 +75,7 @@ class Blocking:
         return None
 
     def undo(self, call: str, endpoint: str) -> None:
-        getattr(self._socket, call)(endpoint)
+        self._do(lambda: getattr(self._socket, call)(endpoint))
 
     def close(self) -> None:
         self._socket.close()
@@ -73,6 +90,8 @@ class Looped(Blocking):
 
         import omq.asyncio as omq
 
+        self._kind = kind
+        self._route = {}
         self._loop = uvloop.new_event_loop()
         asyncio.set_event_loop(self._loop)
         self._omq = omq
@@ -85,19 +104,10 @@ class Looped(Blocking):
 
         return self._loop.run_until_complete(run())
 
-    def bind(self, endpoint: str) -> str:
-        return str(self._do(lambda: self._socket.bind(endpoint)))
-
-    def connect(self, endpoint: str) -> None:
-        self._do(lambda: self._socket.connect(endpoint))
-
-    def wait_connected(self) -> None:
-        self._do(lambda: self._socket.wait_connected(timeout=LONG))
-
     def send_all(self, messages: list[bytes]) -> None:
         async def run() -> None:
             for message in messages:
-                await self._socket.send(message, timeout=LONG)
+                await self._socket.send(message, timeout=LONG, **self._route)
 
         self._do(run)
 
@@ -109,9 +119,6 @@ class Looped(Blocking):
 
         got: bytes | None = self._do(run)
         return got
-
-    def undo(self, call: str, endpoint: str) -> None:
-        self._do(lambda: getattr(self._socket, call)(endpoint))
 
     def rest(self, seconds: float) -> None:
         self._do(lambda: asyncio.sleep(seconds))
@@ -181,7 +188,8 @@ def messages(count: int, size: int, base: int = 0) -> Iterator[list[bytes]]:
 
 def play(part: dict[str, Any]) -> None:
     """Does what a part says: see `tests.ends.stage.Part`."""
-    seat = LIBRARIES[part["library"]](part["kind"], part["options"])
+    own = options_of(part["kind"], SENDER.get(part["kind"], "")) if part["takes"] else {}
+    seat = LIBRARIES[part["library"]](part["kind"], {**own, **part["options"]})
     endpoint = part["endpoint"]
     if part["visits"]:
         visit(seat, part)

@@ -12,19 +12,26 @@ from functools import partial
 import pytest
 
 from tests.ends.stage import Part, Process, missing, play, side_by_side
-from tests.ends.test_closing import BEATS, TCP, where
+from tests.ends.test_closing import BEATS, TCP, of_one_part, where
 from tests.unit.engine.wire import GREETING, frames, ready
 
 TAKERS = ("omq", "asyncio", "zmq")
 
 
 def parting(
-    sender: str, receiver: str, way: str, count: int, size: int, endpoint: str, taking: dict[str, float] | None = None
+    sender: str,
+    receiver: str,
+    way: str,
+    count: int,
+    size: int,
+    endpoint: str,
+    taking: dict[str, float] | None = None,
+    kinds: tuple[str, str] = ("PUSH", "PULL"),
 ) -> Callable[[], str]:
-    """A play: PUSH sends, and disconnects or unbinds at once; PULL takes its time."""
+    """A play: PUSH, or another type, sends, and disconnects or unbinds at once; PULL takes its time."""
     binds = way == "unbind"
-    push = Part(sender, "PUSH", binds=binds, sends=count, size=size, end=way, options={"send_hwm": 0})
-    pull = Part(receiver, "PULL", binds=not binds, takes=count, absent=1.0, options=taking or {})
+    push = Part(sender, kinds[0], binds=binds, sends=count, size=size, end=way, options={"send_hwm": 0})
+    pull = Part(receiver, kinds[1], binds=not binds, takes=count, absent=1.0, options=taking or {})
     return lambda: missing(play(push, pull, endpoint), count)
 
 
@@ -45,6 +52,21 @@ def test_disconnect_delivers_what_was_accepted(tmp_path):
     assert side_by_side(plays) == []
 
 
+@of_one_part
+@pytest.mark.parametrize("way", ["disconnect", "unbind"])
+def test_a_type_of_one_part_delivers_what_was_accepted(way, seats):
+    """Few small messages, or more than the kernels hold, and more than the receivers' marks, which are low."""
+    plays = [
+        (
+            f"{'-'.join(kinds)} {one} to {other}, {count} of {size}",
+            parting(one, other, way, count, size, TCP, {"recv_hwm": 10}, kinds),
+        )
+        for place, (kinds, one, other) in enumerate(seats)
+        for count, size in [((200, 16), (80, 65536))[place % 2]]
+    ]
+    assert side_by_side(plays) == []
+
+
 def test_unbind_lets_connections_go_on():
     plays = [
         (f"{one} to {other}", parting(one, other, "unbind", 500, 1000, TCP))
@@ -57,7 +79,7 @@ def test_unbind_lets_connections_go_on():
 def visiting(visitor: str, kind: str, server: str, *, late: bool, endpoints: list[str]) -> str:
     """A play: one socket visits several servers; gives what is wrong with what each has got."""
     count = 20
-    other = {"PUSH": "PULL"}.get(kind, kind)
+    other = {"PUSH": "PULL", "SCATTER": "GATHER", "CLIENT": "SERVER"}.get(kind, kind)
     visits = Part(visitor, kind, sends=count, size=100)
     serves = [Part(server, other, binds=True, takes=count, endpoint=one) for one in endpoints]
     processes: list[Process] = []
@@ -90,6 +112,12 @@ VISITS = [
     ),
     ("zmq", "PUSH", "zmq"),
 ]
+#: A PEER waits for its peer, and what RADIO and SERVER send before they know theirs is for nothing.
+OURS_VISIT = [
+    (one, kind, other)
+    for one, other in (("omq", "asyncio"), ("asyncio", "omq"))
+    for kind in ("SCATTER", "CLIENT", "CHANNEL")
+]
 
 
 @pytest.mark.parametrize(
@@ -97,6 +125,8 @@ VISITS = [
     [
         pytest.param(False, VISITS, id="early"),
         pytest.param(True, [*(one for one in EVERY_VISIT if one[1] == "PUSH"), ("zmq", "PUSH", "zmq")], id="late"),
+        pytest.param(False, OURS_VISIT, id="one part"),
+        pytest.param(True, OURS_VISIT, id="one part, late", marks=pytest.mark.slow),
         pytest.param(False, EVERY_VISIT, id="every kind", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],
 )
