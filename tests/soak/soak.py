@@ -27,6 +27,7 @@ import uvloop
 
 import omq
 import omq.asyncio
+from tests.routes import PAIRS, joined
 
 GROWTH = 2**20  # bytes that ten minutes may add: the regression over everything after warming up
 WARM = 0.25  # of the time, and two minutes at most: what is opened and filled until then stays
@@ -144,17 +145,24 @@ def client(stage: Stage, chance: random.Random) -> None:
 
 
 def pairs(stage: Stage, chance: random.Random) -> None:
-    """Contexts come and go, too."""
+    """Contexts come and go, too, with each type whose messages have one part."""
     while not stage.over.is_set():
-        with (
-            omq.Context() as context,
-            omq.PAIR(context, bind="inproc://pair") as one,
-            omq.PAIR(context, connect="inproc://pair") as other,
-        ):
+        with omq.Context() as context:
+
+            def make(kind: str, context: omq.Context = context, **options: Any) -> Any:
+                return getattr(omq, kind)(context, **options)
+
+            kinds = chance.choice([("PAIR", "PAIR"), *PAIRS])
+            endpoint = chance.choice(["inproc://pair", "tcp://127.0.0.1:*"])
+            one, other, route = joined(make, *kinds, endpoint, 5, linger=0)
             for _ in range(10):
-                other.send(b"x" * 1000)
-                one.recv(timeout=1)
+                one.send(b"x" * 1000, **route)
+                other.recv(timeout=1)
                 stage.counts["paired"] += 1
+            ends = [one.close, one.stop, other.close, other.stop]
+            chance.choice(ends)()
+            one.close()
+            other.close()
         time.sleep(4 * PAUSE * chance.random())
 
 

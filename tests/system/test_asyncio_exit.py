@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.routes import PAIRS, options_of
 from tests.system.blocking.conftest import Program, program, unhurried
 from tests.waits import until
 
@@ -27,12 +28,22 @@ warnings.simplefilter("ignore", ResourceWarning)
 warnings.simplefilter("ignore", DeprecationWarning)
 kept = []
 
-async def send(keep=None, count=10, size=1, connected=False, **options):
-    push = omq.asyncio.PUSH(connect=sys.argv[1], **options)
+async def send(keep=None, count=10, size=1, connected=False, kind="PUSH", **options):
+    push = getattr(omq.asyncio, kind)(**options)
+    route = {}
+    if kind == "PEER":
+        route["routing_id"] = await push.connect_peer(sys.argv[1], timeout=20)
+    else:
+        push.connect(sys.argv[1])
+    if kind == "RADIO":
+        await push.wait_subscribed(timeout=20)
+        route["group"] = "g"
+    elif kind == "SERVER":
+        route["routing_id"] = (await push.recv_message(timeout=20)).routing_id
     if connected:
         await push.wait_connected(timeout=20)
     for number in range(count):
-        await push.send(b"%d." % number + bytes(size))
+        await push.send(b"%d." % number + bytes(size), **route)
     if keep == "global":
         kept.append(push)
     elif keep == "cycle":
@@ -87,6 +98,21 @@ def test_what_was_sent_before_the_connection_was_there_arrives(
     with omq.Context() as context, omq.PULL(context, bind=place) as pull:
         running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r})"), pull.endpoints[0])
         assert numbers(pull, 10) == list(range(10))
+        assert "dropped" not in ended(running)
+
+
+#: What a RADIO, a SERVER or a PEER sends before it knows its peer is for none: it waits for that.
+@pytest.mark.parametrize(("loop", "keep"), [("asyncio.run", None), ("uvloop by hand", "global")])
+@pytest.mark.parametrize(("kind", "other"), PAIRS, ids=map("-".join, PAIRS))
+def test_what_a_type_of_one_part_has_sent_arrives(program: Any, kind: str, other: str, loop: str, keep: Any) -> None:
+    receiver = getattr(omq, other)
+    with (
+        omq.Context() as context,
+        receiver(context, bind="tcp://127.0.0.1:*", linger=0, recv_hwm=10, **options_of(other, kind)) as pull,
+    ):
+        work = f"send({keep!r}, count=200, size=50_000, kind={kind!r})"
+        running = program(PRELUDE + LOOPS[loop].format(work=work), pull.endpoints[0])
+        assert numbers(pull, 200) == list(range(200))
         assert "dropped" not in ended(running)
 
 

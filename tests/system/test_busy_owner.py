@@ -14,6 +14,9 @@ from typing import IO, Any
 import pytest
 import zmq
 
+import omq
+from tests.routes import PAIRS, options_of
+
 BUSY = """
 import asyncio, ctypes, sys, time
 
@@ -370,6 +373,55 @@ def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how
                 assert pull.poll(20_000)
                 assert pull.recv() == b"%08d" % number
             assert time.monotonic() - begun < 1.5
+
+
+ONE_PART = (
+    BUSY
+    + """
+import inspect
+import omq, omq.asyncio
+from tests.routes import GROUP
+twin, kind, endpoint, how, count, size = sys.argv[1:]
+
+async def done(result):
+    return await result if inspect.isawaitable(result) else result
+
+async def main():
+    socket = getattr(omq if twin == "blocking" else omq.asyncio, kind)()
+    route = {}
+    if kind == "PEER":
+        route["routing_id"] = await done(socket.connect_peer(endpoint, timeout=20))
+    else:
+        socket.connect(endpoint)
+    if kind == "RADIO":
+        await done(socket.wait_subscribed(GROUP, timeout=20))
+        route["group"] = GROUP
+    elif kind == "SERVER":
+        route["routing_id"] = (await done(socket.recv_message(timeout=20))).routing_id
+    for number in range(int(count)):
+        await done(socket.send(b"%08d" % number + bytes(int(size)), **route))
+    print(time.monotonic(), flush=True)
+    busy(how, 2.0)
+asyncio.run(main())
+"""
+)
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("twin", TWINS)
+@pytest.mark.parametrize(("kind", "other"), PAIRS, ids=map("-".join, PAIRS))
+def test_what_a_type_of_one_part_has_accepted_leaves(kind: str, other: str, twin: str) -> None:
+    """The thread without the GIL, or the loop's end, needs neither the owner nor the route that it has named."""
+    count, size = 600, 50_000
+    with (
+        getattr(omq, other)(bind="tcp://127.0.0.1:*", linger=0, **options_of(other, kind)) as receiver,
+        killed(child(ONE_PART, twin, kind, receiver.endpoints[0], "with the GIL", count, size)) as output,
+    ):
+        got = [receiver.recv(timeout=20) for _ in range(count)]
+        last = time.monotonic()
+        assert [int(body[:8]) for body in got] == [*range(count)]
+        assert last - float(output.readline()) < 1.0
 
 
 SIZES = [0, 100, 4097, 70_000, 300_000]
