@@ -13,6 +13,7 @@ import omq
 from tests.fault.history import History, compose, runs_of
 from tests.fault.proxy import Link
 from tests.fault.twins import AsyncioTwin, BlockingTwin, drive
+from tests.routes import GROUP, ONE_PART
 
 PATIENCE = 25.0  # seconds for one call
 SIZES = (0, 1, 20, 300, 5000, 70000)
@@ -72,6 +73,7 @@ class End:
     A test that fails leaves its ends behind; `end_all` sees to them, so that they disturb no other.
 
     Args:
+        kind: The type of its socket.
         role: What it does; gets this object, whose `socket` is bound or connected by then.
         where: The endpoint; `bind` listens there.
     """
@@ -83,7 +85,7 @@ class End:
         self.over = threading.Event()
         self.endpoint = ""
         self.socket: Any
-        self._kind = kind
+        self.kind = kind
         self._role = role
         self._where = where
         self._options = options
@@ -108,7 +110,7 @@ class End:
         context = omq.Context()
         binds = "bind" in self._options
         options = {name: value for name, value in self._options.items() if name != "bind"}
-        self.socket = await self.twin.make(self._kind, context, False, options)
+        self.socket = await self.twin.make(self.kind, context, False, options)
         try:
             self.endpoint = await self.twin.do(self.socket, "bind" if binds else "connect", self._where)
             self._ready.set()
@@ -125,7 +127,7 @@ class End:
         self._thread.join(bound)
         if self._failure is not None:
             raise self._failure
-        assert not self._thread.is_alive(), f"the {self._kind} hangs"
+        assert not self._thread.is_alive(), f"the {self.kind} hangs"
 
 
 def end_all() -> None:
@@ -151,9 +153,10 @@ def streaming(
         while not end.over.is_set():
             body = b"x" * min(SIZES[number % len(SIZES)], largest)
             # libzmq aborts the process when a connection dies between two parts of what it sends.
-            single = end.twin.name == "libzmq"
+            single = end.twin.name == "libzmq" or end.kind in ONE_PART
             message = compose(sender, number, topic=body) if single else compose(sender, number, [body] * (number % 3))
-            await end.do("send_multipart", message, timeout=PATIENCE)
+            route = {"group": GROUP} if end.kind == "RADIO" else {}
+            await end.do("send_multipart", message, timeout=PATIENCE, **route)
             history.accept(sender, number)
             if number > count:
                 await end.twin.sleep(rest)
@@ -178,22 +181,27 @@ def collecting(history: History, name: str) -> Role:
 
 
 def echoing(history: History, sender: int, name: str) -> Role:
-    """A ROUTER or REP that answers each message with one of its own."""
+    """A ROUTER, REP or SERVER that answers each message with one of its own."""
 
     async def role(end: End) -> None:
         number = 0
         while not end.over.is_set():
+            route: dict[str, Any] = {}
             try:
-                parts = await end.do("recv_multipart", timeout=0.02)
+                if end.kind == "SERVER":
+                    message = await end.do("recv_message", timeout=0.02)
+                    parts, route = message.parts, {"routing_id": message.routing_id}
+                else:
+                    parts = await end.do("recv_multipart", timeout=0.02)
             except omq.Timeout:
                 continue
-            envelope = [parts[0]] if end._kind == "ROUTER" else []
+            envelope = [parts[0]] if end.kind == "ROUTER" else []
             _, asked = history.receive(name, parts[len(envelope) :])
             number += 1
-            answer = compose(sender, number, [b"%d" % asked])
+            answer = compose(sender, number, topic=b"%d" % asked) if route else compose(sender, number, [b"%d" % asked])
             try:
-                await end.do("send_multipart", envelope + answer, timeout=PATIENCE)
-            except zmq.ZMQError:
+                await end.do("send_multipart", envelope + answer, timeout=PATIENCE, **route)
+            except (zmq.ZMQError, omq.UnroutableError):
                 continue
             history.accept(sender, number)
 

@@ -13,9 +13,17 @@ import sys
 import threading
 
 from omq._core.wire.framing import FrameDecoder, encode_frame
+from tests.routes import ONE_PART
 from tests.unit.engine.wire import GREETING, ready
 
-OTHER = {"PUSH": "PULL", "DEALER": "DEALER", "REQ": "REP"}
+OTHER = {
+    "PUSH": "PULL",
+    "DEALER": "DEALER",
+    "REQ": "REP",
+    "SCATTER": "GATHER",
+    "CLIENT": "SERVER",
+    "CHANNEL": "CHANNEL",
+}
 
 
 def report(*words: str) -> None:
@@ -44,6 +52,21 @@ def libzmq(kind: str, endpoint: str, secret: str) -> None:
                 peer.send(body)
     peer.close()
     context.term()
+    report("gone")
+
+
+def ours(kind: str, endpoint: str, secret: str) -> None:
+    """Plays with omq, where pyzmq lacks the type: takes messages, and closes in the end."""
+    import omq
+
+    more = {"security": omq.CurveServer(secret.encode())} if secret else {}
+    with getattr(omq, OTHER[kind])(bind=endpoint, linger=0, **more) as peer:
+        report("at", endpoint)
+        over = threading.Event()
+        threading.Thread(target=lambda: (sys.stdin.readline(), over.set()), daemon=True).start()
+        while not over.is_set():
+            if peer.poll(0.005):
+                report("got", peer.recv().decode())
     report("gone")
 
 
@@ -96,7 +119,7 @@ def by_hand(kind: str, endpoint: str, way: str) -> None:
 
 def main(kind: str, endpoint: str, way: str, secret: str = "") -> None:
     if way in ("kill", "close"):
-        libzmq(kind, endpoint, secret)
+        (ours if kind in ONE_PART else libzmq)(kind, endpoint, secret)
     else:
         by_hand(kind, endpoint, way)
 
