@@ -159,6 +159,8 @@ class Life:
             allowed += (omq.StateError,)  # it is not its turn
         if actor.kind in ("ROUTER", *NUMBERED):
             allowed += (omq.UnroutableError,)
+        if actor.kind == "PEER" and what == "connect":
+            allowed += (omq.ConnectError,)  # of `connect_peer`: it was disconnected meanwhile
         if actor.kind == "DISH" and what in ("subscribe", "unsubscribe"):
             allowed += (omq.UsageError,)  # it has joined already, or has not
         return allowed
@@ -173,7 +175,12 @@ class Life:
         endpoint = self._endpoint(step.peer)
         if self.plan.proxied and step.amount > 2:
             endpoint = self._link(step.peer).endpoint
-        await self._connect(actor, endpoint)
+        if actor.kind == "PEER" and step.amount % 2:
+            # In vain it leaves nothing behind.
+            actor.routes.append(await self.twin.do(actor.socket, "connect_peer", endpoint, timeout=step.timeout))
+            actor.connected.append(endpoint)
+        else:
+            await self._connect(actor, endpoint)
 
     async def _connect(self, actor: Actor, endpoint: str) -> None:
         endpoint = await self.twin.do(actor.socket, "connect", endpoint)
@@ -250,7 +257,7 @@ class Life:
 
     async def _do_recv_multipart(self, actor: Actor, step: Step) -> None:
         if actor.kind in RECEIVES:
-            self._take(actor, await self.twin.do(actor.socket, "recv_multipart", timeout=step.timeout))
+            self._take(actor, await self._next(actor, actor.socket, step.timeout))
 
     async def _do_recv_message(self, actor: Actor, step: Step) -> None:
         if actor.kind in RECEIVES:
