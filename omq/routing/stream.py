@@ -31,6 +31,7 @@ class Stream(Pattern):
         return frozenset(PEER_NOTICES if options.stream_notify else ())
 
     def departed(self, session: Session) -> None:
-        if session.peer.dismissed:
+        disconnected = not (session.accepted or session.comes_again)
+        if session.peer.dismissed or disconnected:
             self._watched.discard(session)  # as in libzmq: the end of a peer that the user has closed is no news
         super().departed(session)

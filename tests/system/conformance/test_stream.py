@@ -382,6 +382,18 @@ def test_disconnect_ends_the_connection(twin):
             client.send_multipart([peer, b"goodbye"])
             client.disconnect(endpoint)
             assert rest(plain) == b"goodbye"
+            until(lambda: not client._engine._sessions)
+            assert not client.poll(0), "the end of what the program has closed is no news"
+
+
+def test_a_connection_that_is_lost_for_good_gives_a_message(twin):
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = twin("STREAM", recv_timeout=BOUND, reconnect_interval=None)
+        client.connect(f"tcp://127.0.0.1:{server.getsockname()[1]}")
+        plain, _ = server.accept()
+        peer = came(client)
+        plain.close()
+        assert client.recv_multipart() == [peer, b""]
 
 
 def test_many_short_connections_leave_nothing_behind(twin):
