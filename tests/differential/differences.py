@@ -307,4 +307,9 @@ DIFFERENCES: tuple[Rule, ...] = (
         ),
         _marks,
     ),
+    Rule(
+        "stream-writable",
+        Program("tcp", {"h": ("STREAM", {})}, [("h", "bind", 1)]),
+        lambda program, it, stood: kind(program, it) == "STREAM" and only_out(it),
+    ),
 )

@@ -63,6 +63,8 @@ class Run:
         self._seating = seating
         self._seats: dict[str, _Seat] = {}
         self._standing = Standing(program)
+        # A STREAM has closed a peer: how many connections there are, the program alone does not have any more.
+        self._dismissed = False
 
     def run(self) -> list[Seen]:
         """Runs it to its end; the last of what was seen is what everybody had still to be told."""
@@ -138,6 +140,7 @@ class Run:
     def _answer(self, seat: _Seat, which: int, parts: Message) -> str | None:
         if len(seat.envelopes) < -which:
             return "nobody"
+        self._dismissed = self._dismissed or (seat.kind == "STREAM" and parts == (b"",))
         seat.held.send(*seat.envelopes[which], *parts)
         return None
 
@@ -172,7 +175,7 @@ class Run:
 
     def _received(self, seat: _Seat) -> Message:
         parts = seat.held.recv()
-        if seat.kind in NUMBERED:
+        if seat.kind in (*NUMBERED, "STREAM"):
             seat.envelopes.append((parts[0],))
             return b"?", *parts[1:]
         if seat.kind != "ROUTER":
@@ -187,7 +190,7 @@ class Run:
         return tuple(parts)
 
     def _drained(self, seat: _Seat) -> list[Message]:
-        """Everything that comes, also what there was no room for before."""
+        """Everything that comes, also what there was no room for before; the bytes of a STREAM's peer as one."""
         taken: list[Message] = []
         known = len(seat.envelopes)
         while True:
@@ -198,6 +201,8 @@ class Run:
             except Exception as error:
                 judge(error)
             if len(taken) == before:
+                if seat.kind == "STREAM":
+                    taken = _joined(seat.envelopes[known:], taken)
                 # Whose turn it was is each library's own affair: what is answered must not depend on it.
                 seat.envelopes[known:] = sorted(seat.envelopes[known:])
                 return taken
@@ -208,7 +213,7 @@ class Run:
     def _look(self, outcome: Any, step: Step | None = None) -> Seen:
         if step is not None:
             self._standing.take(step)
-        wanted = self._standing.links() if self._program.transport == "tcp" else {}
+        wanted = self._standing.links() if self._program.transport == "tcp" and not self._dismissed else {}
         end = time.monotonic() + CONNECTED_WITHIN
         while True:
             before = self._places.links()
@@ -223,6 +228,18 @@ class Run:
 
     def _events(self) -> dict[str, str]:
         return {name: _words(seat.held.events()) for name, seat in self._seats.items() if not seat.closed}
+
+
+def _joined(peers: list[Message], taken: list[Message]) -> list[Message]:
+    """What a STREAM has received, peer by peer: the bytes between two notices are one message."""
+    found: dict[Message, list[bytes]] = {}
+    for peer, (_, body) in zip(peers, taken, strict=True):
+        bodies = found.setdefault(peer, [])
+        if body and bodies and bodies[-1]:
+            bodies[-1] += body
+        else:
+            bodies.append(body)
+    return [(b"?", body) for bodies in found.values() for body in bodies]
 
 
 def _words(events: int) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.differential.draw import KINDS, TWINS_KINDS, programs
+from tests.differential.draw import KINDS, STREAM_KINDS, TWINS_KINDS, programs
 from tests.differential.program import Program
 from tests.differential.worker import Worker
 
@@ -64,6 +64,16 @@ def test_a_program_shows_what_it_shows_with_libzmq(worker: Worker, transport: st
 @pytest.mark.parametrize(("transport", "examples"), [("tcp", 8), ("inproc", 16)])
 def test_a_program_shows_in_each_twin_what_it_shows_in_the_other(worker: Worker, transport: str, examples: int) -> None:
     check(worker, transport, TWINS_KINDS, examples, derandomize=True)
+
+
+def test_a_stream_shows_what_it_shows_with_libzmq(worker: Worker) -> None:
+    check(worker, "tcp", STREAM_KINDS, 6, derandomize=True)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+def test_many_programs_of_streams_show_what_they_show_with_libzmq(worker: Worker) -> None:
+    check(worker, "tcp", STREAM_KINDS, 200)
 
 
 @pytest.mark.slow
