@@ -312,4 +312,15 @@ DIFFERENCES: tuple[Rule, ...] = (
         Program("tcp", {"h": ("STREAM", {})}, [("h", "bind", 1)]),
         lambda program, it, stood: kind(program, it) == "STREAM" and only_out(it),
     ),
+    Rule(
+        "stream-new-id",
+        Program(
+            "tcp",
+            {"h": ("STREAM", {}), "a": ("STREAM", {})},
+            [*TWO, ("h", "close", 0), ("a", "drain"), ("a", "answer", b"#a1")],
+        ),
+        lambda program, it, stood: (
+            kind(program, it) == "STREAM" and it.seat in stood.parted and (it.ours, it.theirs) == ("unroutable", "ok")
+        ),
+    ),
 )

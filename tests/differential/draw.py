@@ -50,8 +50,8 @@ OPTIONS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "CHANNEL": {},
     "RADIO": {},
     "DISH": {"join": st.just(b"A")},
-    "CLIENT": {"hello_message": st.just(b"hello"), "hiccup_message": st.just(b"hiccup")},
-    "SERVER": {"hello_message": st.just(b"hello"), "disconnect_message": st.just(b"gone")},
+    "CLIENT": {"hello_message": _flag, "hiccup_message": st.just(b"hiccup")},
+    "SERVER": {"hello_message": _flag, "disconnect_message": st.just(b"gone")},
     "PEER": {"disconnect_message": st.just(b"gone"), "hiccup_message": st.just(b"hiccup")},
 }
 #: What may be set on a socket in use, by type.
@@ -94,8 +94,8 @@ class _Draft:
             options.pop("conflate", None)
         if "REQ" in others and self._transport == "tcp":
             options.pop("probe_router", None)  # which libzmq's REQ takes for a reply that is none, for ever again
-        if kind == "PEER":
-            options["hello_message"] = b"hello"  # its peers know its number from a message only
+        if "hello_message" in options or kind == "PEER":  # whose peers know its number from a message only
+            options["hello_message"] = b"#%s0" % name.encode()
         if kind in NAMED and (kind == "ROUTER" or draw(st.integers(0, 3))):
             options["identity"] = b"twin" if shared and name in "ab" else name.encode()
         if kind == "STREAM":
