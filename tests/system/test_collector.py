@@ -76,6 +76,61 @@ UNSUBSCRIBES = """
     assert not failed, failed
 """
 
+LEAVES = """
+    import omq
+    radio = omq.RADIO(bind="tcp://127.0.0.1:*", send_hwm=0)
+    dish = omq.DISH(connect=radio.endpoints[0], join="k", recv_hwm=0)
+    radio.wait_subscribed("k", timeout=10)
+
+    class Membership:
+        def __init__(self, group):
+            self.group, self.me = group, self
+            dish.join(group)
+        def __del__(self):
+            try:
+                dish.leave(self.group)
+            except Exception as error:
+                failed.append(error)
+
+    kept = []
+    for number in range(100):
+        Membership("t%d" % number)
+        for _ in range(400):
+            radio.send(b"v", group="k")
+        for _ in range(400):
+            kept.append(dish.recv_message(timeout=10))
+    assert not failed, failed
+    gc.collect()
+    dish.join("t0")  # it was left
+"""
+
+ANSWERS_BY_NUMBER = """
+    import omq
+    server = omq.SERVER(bind="tcp://127.0.0.1:*", send_hwm=0)
+    client = omq.CLIENT(connect=server.endpoints[0], recv_hwm=0)
+
+    class Job:
+        def __init__(self, number):
+            self.number, self.me = number, self
+        def __del__(self):
+            try:
+                server.send(b"done", routing_id=self.number)
+            except Exception as error:
+                failed.append(error)
+
+    kept = []
+    for _ in range(60):
+        for _ in range(300):
+            client.send(b"v")
+        for _ in range(300):
+            kept.append(server.recv_message(timeout=10))
+            Job(kept[-1].routing_id)
+    gc.collect()
+    for _ in kept:
+        assert client.recv(timeout=10) == b"done"
+    assert not failed, failed
+"""
+
 CLOSES_ANOTHER = """
     import omq
     pull = omq.PULL(bind="tcp://127.0.0.1:*")

@@ -102,6 +102,8 @@ ATTEMPTS = {
     "bind tcp": 'FACE.PULL(context, bind="tcp://127.0.0.1:*")',
     "bind ipc": 'FACE.PULL(context, bind=f"ipc://@omq-descriptors-{os.getpid()}")',
     "connect": "FACE.PUSH(context, connect=pull.endpoints[0])",
+    "bind udp": 'FACE.DISH(context, bind="udp://127.0.0.1:*")',
+    "connect udp": 'FACE.RADIO(context, connect="udp://127.0.0.1:9")',
     "fileno": "(lambda one: (one.fileno(), one)[1])(FACE.PULL(context))",
 }
 
