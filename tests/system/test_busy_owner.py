@@ -15,7 +15,7 @@ import pytest
 import zmq
 
 import omq
-from tests.routes import PAIRS, options_of
+from tests.routes import GROUP, PAIRS, options_of
 
 BUSY = """
 import asyncio, ctypes, sys, time
@@ -38,6 +38,8 @@ twin, kind, endpoint, how, seconds, hwm, count = sys.argv[1:]
 options = dict(connect=endpoint, conflate=True) if hwm == "newest" else dict(connect=endpoint, recv_hwm=int(hwm))
 if kind == "SUB":
     options["subscribe"] = b""
+elif kind == "DISH":
+    options["join"] = "g"
 
 def work():
     print("busy", flush=True)
@@ -216,6 +218,27 @@ def test_what_both_marks_hold_is_not_lost(
                 if i % (hwm // 25) == 0:
                     time.sleep(0.018)  # all is sent within the time, and never faster than a thread reads
             assert output.readline().split() == [str(count), "True"]
+
+
+@pytest.mark.timeout(90)
+@pytest.mark.parametrize("how", ["asleep", "with the GIL"])
+@pytest.mark.parametrize("twin", TWINS)
+def test_what_both_marks_of_a_radio_and_a_dish_hold_is_not_lost(twin: str, how: str) -> None:
+    hwm, count, size = 1000, 1900, 20_000
+    with (
+        omq.RADIO(bind="tcp://127.0.0.1:*", send_hwm=hwm, linger=0) as radio,
+        killed(child(RECEIVER, twin, "DISH", radio.endpoints[0], how, 1.0, hwm, count)) as output,
+    ):
+        radio.wait_subscribed(GROUP, timeout=20)
+        radio.send(b"begin", group=GROUP)
+        assert output.readline() == "busy\n"
+        time.sleep(0.02)
+        for number in range(count):
+            radio.send(b"%08d" % number + bytes(size - 8), group=GROUP)
+            if number % (hwm // 25) == 0:
+                time.sleep(0.018)  # as above
+        assert radio.peers[0].dropped == 0
+        assert output.readline().split() == [str(count), "True"]
 
 
 @pytest.mark.timeout(60)
