@@ -21,6 +21,7 @@ from omq._core.wire.send_buffer cimport (
     FLUSH_ENDED,
     FLUSH_ERROR,
     FLUSH_NOTHING,
+    INLINE_LIMIT,
     SPARSE_NS,
     SendBuffer,
     Part,
@@ -381,7 +382,7 @@ cdef class Connection(Receiver):
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int *flag
         cdef bint taken
-        if part.size > send_buffer.quick or self._broken or not self.writable:
+        if part.size > INLINE_LIMIT or self._broken or not self.writable:
             return False
         flag = send_buffer.hold_to_append()
         if flag == NULL:

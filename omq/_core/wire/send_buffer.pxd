@@ -47,7 +47,6 @@ cdef struct Segment:
 cdef class SendBuffer:
     cdef Pool _pool
     cdef Codec codec                 # encodes all frames; None: they leave as plain ones
-    cdef Py_ssize_t quick            # bytes of payload up to which `append` serves; -1: not at all, there is a codec
     cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_SIZE
     cdef Py_ssize_t _capacity        # bytes
     cdef Py_ssize_t _used            # bytes
@@ -172,16 +171,28 @@ cdef class SendBuffer:
         cdef Segment *last
         cdef char *p
         cdef Py_ssize_t size
-        if part.size > self.quick:
+        if part.size > INLINE_LIMIT:
             return False
-        last = self._behind_others(LONG_HEADER + part.size)
+        last = self._behind_others((LONG_HEADER if self.codec is None else self.codec.overhead) + part.size)
         if last == NULL:
             return False
         p = self._arena + self._used
-        size = write_header(<unsigned char *>p, 0, part.size)
-        memcpy(p + size, part.data, part.size)
-        self._count_in(last, size + part.size)
+        if self.codec is None:
+            size = write_header(<unsigned char *>p, 0, part.size)
+            memcpy(p + size, part.data, part.size)
+            size += part.size
+        else:
+            size = self.codec.encode(<unsigned char *>p, 0, part.data, part.size)
+            if size <= 0:
+                self._drop_empty(last)
+                return False
+        self._count_in(last, size)
         return True
+
+    cdef inline void _drop_empty(self, const Segment *last) noexcept:
+        """Takes a segment without bytes away again, which `_behind_others` has made."""
+        if last.size == 0:
+            self._count -= 1
 
     cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
         """The same with a whole message that is encoded already, as plain frames."""

@@ -69,7 +69,6 @@ cdef class SendBuffer:
     def __cinit__(self, Pool pool not None):
         self._pool = pool
         self.hwm_granularity = 64
-        self.quick = INLINE_LIMIT
         self.fd = self.poll_fd = -1
         self._append_flag = True
 
@@ -92,7 +91,6 @@ cdef class SendBuffer:
     cdef void encode_with(self, Codec codec) noexcept:
         """Encodes all later frames with *codec*; None: plain frames."""
         self.codec = codec
-        self.quick = INLINE_LIMIT if codec is None else -1
 
     cdef void clear(self):
         """Drops everything; unsent bytes are lost."""
