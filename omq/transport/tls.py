@@ -75,6 +75,7 @@ class TlsRelay:
         self._open = False  # the handshake is done
         self._net_ended = self._local_ended = False  # nothing more comes from there
         self._net_shut = self._local_shut = False  # nothing more goes there
+        self._lost = False  # the network has failed, and takes nothing more
         self._left = False  # the engine has closed its end
         self._moved = 0.0  # when the network has last taken something, after that
         _relays.add(self)
@@ -110,7 +111,7 @@ class TlsRelay:
             net |= _IN
         if self._to_net:
             net |= _OUT
-        if self._open and not self._local_ended and len(self._to_net) < _HELD_BYTES:
+        if self._open and not self._local_ended and not self._lost and len(self._to_net) < _HELD_BYTES:
             local |= _IN
         if self._to_local:
             local |= _OUT
@@ -141,12 +142,16 @@ class TlsRelay:
         if not self._open and not self._shake_hands():
             return self._flush() or moved
         moved |= self._decrypt()
-        if not self._local_ended and len(self._to_net) < _HELD_BYTES:
+        if not self._local_ended and not self._lost and len(self._to_net) < _HELD_BYTES:
             moved |= self._read_local()
         return self._flush() or moved
 
     def _read_net(self) -> bool:
-        data = _receive(self._net)
+        try:
+            data = _receive(self._net)
+        except OSError as error:
+            self._lose(error)
+            data = b""
         if data is None:
             return False
         if data:
@@ -186,7 +191,10 @@ class TlsRelay:
         return self._net_ended and not self._incoming.pending and not self._tls.pending()
 
     def _read_local(self) -> bool:
-        data = _receive(self._local)
+        try:
+            data = _receive(self._local)
+        except OSError:
+            data = b""  # the engine has closed its end and left something unread there; all it has written came before
         if data is None:
             return False
         if data:
@@ -200,12 +208,18 @@ class TlsRelay:
         moved = False
         if self._outgoing.pending:
             self._to_net += self._outgoing.read()
+        if self._lost:
+            self._to_net = b""
         if self._to_net:
-            sent = _send(self._net, self._to_net)
-            self._to_net = self._to_net[sent:]
-            moved = sent > 0
-            if moved:
-                self._moved = time.monotonic()
+            try:
+                sent = _send(self._net, self._to_net)
+            except OSError as error:
+                self._lose(error)
+            else:
+                self._to_net = self._to_net[sent:]
+                moved = sent > 0
+                if moved:
+                    self._moved = time.monotonic()
         if self._to_local:
             try:
                 sent = _send(self._local, self._to_local)
@@ -215,6 +229,15 @@ class TlsRelay:
                 self._to_local = self._to_local[sent:]
                 moved |= sent > 0
         return moved
+
+    def _lose(self, error: OSError) -> None:
+        """Gives up writing to the network; what has come from there before is still for the engine, as over tcp."""
+        if not self._open:
+            raise error
+        if self.error is None and not self._left:
+            self.error = error
+        self._lost = self._net_shut = True
+        self._to_net = b""
 
     def _part(self) -> None:
         """Passes ends of the stream on, and closes what has ended on both sides."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import signal
 import socket
 import ssl
+import struct
 import subprocess
 import sys
+import termios
 import threading
 import time
 from pathlib import Path
@@ -17,7 +20,17 @@ from websockets.sync.client import connect
 
 import omq
 from omq.event import EventKind
-from tests.system.conformance.websocket_peer import Client, Server, contexts, frame, make_certificate, ready
+from tests.system.conformance.websocket_peer import (
+    HEADERS,
+    Client,
+    Server,
+    contexts,
+    frame,
+    make_certificate,
+    place,
+    ready,
+    request,
+)
 from tests.waits import BOUND, until
 
 WS = "ws://127.0.0.1:*"
@@ -371,6 +384,27 @@ def test_a_killed_peer_costs_nobody_else_anything(certificate: Path, scheme: str
             return len(pull.peers) == 1
 
         until(is_forgotten)
+
+
+@pytest.mark.parametrize("how", ["reset", "gone before an answer"])
+def test_what_has_arrived_outlives_the_network(twin: Any, certificate: Path, how: str) -> None:
+    server, client = contexts(certificate)
+    dealer = twin("DEALER", recv_hwm=1)  # reads so little that most waits decrypted, or in the kernel
+    count, body = 20, bytes(60_000)
+    raw = socket.create_connection(place(dealer.bind("wss://127.0.0.1:*", tls=server)), BOUND)
+    with client.wrap_socket(raw, server_hostname="127.0.0.1") as peer:
+        peer.sendall(request(HEADERS) + frame(ready("DEALER")))
+        dealer.wait_connected(timeout=BOUND)
+        peer.sendall(b"".join(frame(b"\0%02d" % number + body) for number in range(count)))
+        until(lambda: not struct.unpack("i", fcntl.ioctl(peer.fileno(), termios.TIOCOUTQ, bytes(4)))[0])
+        if how == "reset":
+            peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    if how != "reset":
+        for _ in range(5):  # the first one is answered with a reset, and the next one fails
+            dealer.send(bytes(600), timeout=BOUND)
+            time.sleep(0.02)
+    found = [dealer.recv(timeout=BOUND)[:2] for _ in range(count)]
+    assert found == [b"%02d" % number for number in range(count)]
 
 
 def test_a_flood_of_pings_that_reads_no_answer_is_bounded(twin: Any) -> None:
