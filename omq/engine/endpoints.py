@@ -347,6 +347,8 @@ class Endpoints:
         if not dialers:
             known = ", ".join(self.dialers) or "nothing"
             raise EndpointError(f"{text!r} is not connected; connected is {known}")
+        # Behind those that have ended by themselves: they have no connection, and would stand for one that lives.
+        dialers.sort(key=lambda dialer: dialer.state is not DialerState.CLOSED)
         # First, so that a signal handler that raises leaves no dialer without an owner.
         self.leaving.add(dialers[-1])
         dialer = dialers.pop()

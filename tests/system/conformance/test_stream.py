@@ -19,6 +19,7 @@ import zmq
 
 import omq
 from omq._core.wire.raw import CHUNK
+from omq.engine.lifecycle import DialerState
 from tests.interop import rawpeer
 from tests.waits import BOUND, until
 
@@ -762,3 +763,24 @@ def test_zmtp_is_spoken_with_omq_by_hand(twin, stream):
     assert dealer.recv() == b"by hand"
     stream.send_multipart([peer, b"\x7f not ZMTP"])
     assert stream.recv_multipart() == [peer, b""], "the DEALER has hung up"
+
+
+def test_disconnect_passes_over_what_has_ended_by_itself(twin):
+    """A connection that is lost for good does not stand for one to the same endpoint that lives."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        stream = twin("STREAM", recv_timeout=BOUND, reconnect_interval=None)
+        stream.connect(place)
+        living, _ = server.accept()
+        stream.recv_multipart()
+        stream.connect(place)
+        lost, _ = server.accept()
+        peer, _ = stream.recv_multipart()
+        lost.close()
+        assert stream.recv_multipart() == [peer, b""]
+        dialers = stream._engine.endpoints.dialers[place]
+        until(lambda: dialers[-1].state is DialerState.CLOSED)
+        stream.disconnect(place)
+        with living:
+            living.settimeout(BOUND)
+            assert living.recv(1) == b""
