@@ -204,7 +204,7 @@ class SocketBase:
         self._endpoint_call(self._engine.endpoints.unbind, endpoint)
 
     def disconnect(self, endpoint: str) -> None:
-        """Stops dialling an endpoint and ends its connection.
+        """Stops dialling an endpoint and ends its connection, the newest if it has several.
 
         The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
         has passed; `close` waits for that, too. Messages that wait for any peer stay for the others. If there are no

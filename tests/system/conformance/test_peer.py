@@ -237,3 +237,19 @@ def test_a_full_peer_keeps_no_other_waiting(twin, inproc):
     near.send(b"at once", routing_id=other, timeout=BOUND)
     assert far[1].recv(timeout=BOUND) == b"at once"
     assert [far[0].recv(timeout=BOUND) for _ in range(sent)] == [b"%d" % number for number in range(sent)]
+
+
+def test_disconnect_ends_the_newest_connection_of_an_endpoint(twin, endpoint):
+    far = twin("PEER", bind=endpoint)
+    near = twin("PEER")
+    routes = [near.connect_peer(far.endpoints[0], timeout=BOUND) for _ in range(3)]
+    while routes:
+        for route in routes:
+            near.send(b"x", routing_id=route, timeout=BOUND)
+        near.disconnect(far.endpoints[0])
+        gone = routes.pop()
+        until(lambda: len(near.peers) == len(routes))
+        with pytest.raises(omq.UnroutableError):
+            near.send(b"x", routing_id=gone)
+    with pytest.raises(omq.EndpointError):
+        near.disconnect(far.endpoints[0])
