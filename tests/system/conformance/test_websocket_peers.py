@@ -259,8 +259,7 @@ def test_pings_in_the_handshake_are_answered_and_counted(twin: Any) -> None:
         peer.send(b"?", 0x89)
         assert peer.recv()[1].startswith(b"\x02\x05READY")
         assert peer.recv() == (0x8A, b"?")
-        for _ in range(20):
-            peer.send(b"", 0x89)
+        peer.sock.sendall(20 * frame(b"", 0x89))
         assert "PINGs" in str(event(twin, monitor, EventKind.HANDSHAKE_FAILED).reason)
 
 
