@@ -175,9 +175,15 @@ class TlsRelay:
         while len(self._to_local) < _HELD_BYTES and not self._net_shut_by_peer():
             try:
                 data = self._tls.read(_READ_BYTES)
-            except (ssl.SSLWantReadError, ssl.SSLZeroReturnError, ssl.SSLEOFError) as error:
-                if not isinstance(error, ssl.SSLWantReadError):
-                    self._net_ended = True
+            except ssl.SSLWantReadError:
+                break
+            except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
+                self._net_ended = True
+                break
+            except ssl.SSLError as error:  # a record that does not open; what came before it is genuine
+                self._flush()  # the alert that says so
+                self._lose(error)
+                self._net_ended = True
                 break
             if not data:
                 self._net_ended = True

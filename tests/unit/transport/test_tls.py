@@ -124,6 +124,17 @@ def test_a_reset_ends_the_engines_side(pair: Pair) -> None:
     assert pair.relay.delivered, "nothing more can leave"
 
 
+def test_what_came_before_a_broken_record_is_read(pair: Pair) -> None:
+    other = pair.open()
+    body = os.urandom(1_300_000)  # more than the pair holds
+    other.sendall(body)
+    socket.socket.send(other, b"\x17\x03\x03\0\x20" + bytes(32))  # behind TLS's back
+    until(lambda: pair.relay.error is not None)
+    assert read(pair.engine, len(body)) == body
+    assert pair.engine.recv(1) == b""
+    assert isinstance(pair.relay.error, ssl.SSLError)
+
+
 @pytest.mark.parametrize("sent", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01"], ids=["plain", "half"])
 def test_a_handshake_that_fails_says_why(pair: Pair, sent: bytes) -> None:
     pair.other.sendall(sent)
