@@ -159,7 +159,7 @@ def read(sock: socket.socket, size: int) -> bytes:
     while len(found) < size:
         more = sock.recv(size - len(found))
         if not more:
-            raise EOFError(found)
+            raise EOFError(f"{len(found)} of {size} bytes")
         found += more
     return found
 
