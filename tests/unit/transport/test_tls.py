@@ -163,6 +163,22 @@ def test_an_idle_relay_uses_no_time(pair: Pair) -> None:
     assert after.user + after.system - before.user - before.system < 0.2
 
 
+def test_a_relay_whose_peer_does_not_read_uses_no_time_for_an_engine_that_has_left(pair: Pair) -> None:
+    pair.open()
+    pair.engine.settimeout(0.3)
+    try:
+        while True:
+            pair.engine.send(bytes(1 << 16))
+    except TimeoutError:
+        pass
+    pair.engine.close()
+    before = os.times()
+    threading.Event().wait(0.5)
+    after = os.times()
+    assert not pair.relay.is_over
+    assert after.user + after.system - before.user - before.system < 0.2
+
+
 def test_a_forked_child_leaves_the_parents_connections_alone(pair: Pair) -> None:
     other = pair.open()
     child = os.fork()
