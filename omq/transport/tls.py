@@ -115,8 +115,8 @@ class TlsRelay:
             local |= _IN
         if self._to_local:
             local |= _OUT
-        over = self._left and self._local_ended
-        return {self._net.fileno(): net or None, self._local.fileno(): None if over else local}
+        # The engine's end is to be noticed while nothing else is waited for; once known, it would be told for ever.
+        return {self._net.fileno(): net or None, self._local.fileno(): None if self._left and not local else local}
 
     def hung_up(self) -> None:
         """The engine has closed its end: what it has written leaves, and nothing is for it any more."""

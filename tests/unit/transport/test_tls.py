@@ -179,6 +179,18 @@ def test_a_relay_whose_peer_does_not_read_uses_no_time_for_an_engine_that_has_le
     assert after.user + after.system - before.user - before.system < 0.2
 
 
+def test_an_end_that_is_known_is_not_watched_for_nothing(pair: Pair) -> None:
+    """Where the network takes nothing, the engine's end is not read: epoll would report its end again and again."""
+    pair.open()
+    relay = pair.relay
+    until(lambda: relay.interest()[relay.local_fd] == 1)
+    relay._to_net, relay._left = bytes(1 << 20), True
+    try:
+        assert relay.interest()[relay.local_fd] is None
+    finally:
+        relay._to_net, relay._left = b"", False
+
+
 def test_a_forked_child_leaves_the_parents_connections_alone(pair: Pair) -> None:
     other = pair.open()
     child = os.fork()
