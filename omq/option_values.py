@@ -1,4 +1,4 @@
-"""What the values of options may be: a function each.
+"""Validators of the values of options: a function each.
 
 Each returns a value as the option keeps it, and raises `ValueError` with what would fit.
 """

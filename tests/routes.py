@@ -1,4 +1,4 @@
-"""What sets the newer socket types apart for a test: their pairs, and the keyword that `send` needs."""
+"""The properties of the newer socket types that tests need: their pairs, and the keyword that `send` needs."""
 
 from __future__ import annotations
 

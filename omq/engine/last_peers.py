@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from omq.engine.socket import Engine
-from omq.transport import bindings_of, is_local, site_of
+from omq.transport import bindings_of, is_local, without_path
 
 _WHY: Final = "only sockets of this process could take it, and the process ends"
 
@@ -28,7 +28,7 @@ class LastPeers:
         """
         found = list(engines)
         for engine in found:
-            self._bound.update(map(site_of, engine.endpoints.bound))
+            self._bound.update(map(without_path, engine.endpoints.bound))
         reached = [_bound_names(peer) for engine in found for peer in engine.endpoints.reached]
         for engine in found:
             if self._is_alone(engine, reached):
@@ -36,7 +36,7 @@ class LastPeers:
 
     def _is_alone(self, engine: Engine, reached: list[set[str]]) -> bool:
         dialled = engine.endpoints.dialled
-        accepted = list(map(site_of, engine.accepted))
+        accepted = list(map(without_path, engine.accepted))
         if not dialled and not accepted:
             names = engine.endpoints.names
             return bool(names) and all(map(is_local, names))

@@ -1,4 +1,4 @@
-"""What the sessions have in common whose peers need no handshake: those of inproc and of datagrams."""
+"""The base of sessions whose peers need no handshake: those of inproc and of datagrams."""
 
 from __future__ import annotations
 

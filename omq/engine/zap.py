@@ -72,7 +72,7 @@ class Authenticator:
                 socket_type=socket_type,
                 mechanism=self._mechanism(options) if asks else Null(),
                 properties=properties,
-                open_to_all=not asks,
+                allow_unsecured=not asks,
             )
         if not asks:
             return RehearsedHandshake(socket_type=socket_type, properties=properties)

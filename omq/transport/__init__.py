@@ -121,10 +121,10 @@ def bindings_of(address: str) -> tuple[str, ...]:
     return (address,) if transport is None else transport.bindings_of(address)
 
 
-def site_of(address: str) -> str:
-    """Returns an endpoint without what does not say where it is, such as a path there."""
+def without_path(address: str) -> str:
+    """Returns an endpoint without a path, which has no part in finding the machine and the port."""
     transport = TRANSPORTS.get(address.partition("://")[0])
-    return address if transport is None else transport.site(address)
+    return address if transport is None else transport.without_path(address)
 
 
 def is_local(address: str) -> bool:
@@ -157,6 +157,6 @@ __all__ = [
     "local_endpoint",
     "parse_endpoint",
     "refusal",
-    "site_of",
+    "without_path",
     "transport_of",
 ]

@@ -61,7 +61,7 @@ class Opening(Protocol):
 
 
 class Relay(Protocol):
-    """What stands between a connection and the descriptor that the engine has of it.
+    """An intermediary between a connection and the descriptor that the engine has of it.
 
     Attributes:
         fd: That descriptor; owned by the engine.
@@ -179,8 +179,8 @@ class Transport(ABC, Generic[EndpointT]):
             OptionError: An option does not fit.
         """
 
-    def site(self, address: str) -> str:
-        """Returns an endpoint without what does not say where it is, such as a path there."""
+    def without_path(self, address: str) -> str:
+        """Returns an endpoint without a path, which has no part in finding the machine and the port."""
         return address
 
     def bindings_of(self, address: str) -> tuple[str, ...]:

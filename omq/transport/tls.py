@@ -20,17 +20,17 @@ from omq.errors import HandshakeError
 from omq.unpatched import select, socket, threading
 
 _READ_BYTES: Final = 262144  # one read, of either side
-_PAIR_BYTES: Final = 524288  # the buffer of each end of a pair: the usual one has 208 KiB
-_HELD_BYTES: Final = 524288  # what is held for a side that does not read, above which the other side is not read
-_ROUNDS: Final = 8  # reads of one connection before others have their turn
-_PARTING_S: Final = 5.0  # after the engine's end: how long the network may take nothing of what is left
-_GLANCE_S: Final = 0.02  # between two looks at whether the peer's kernel has everything
+_PAIR_BUFFER_BYTES: Final = 524288  # the buffer of each end of a pair: the usual one has 208 KiB
+_MAX_PENDING_BYTES: Final = 524288  # what is held for a side that does not read, above which the other side is not read
+_MAX_STEPS_PER_TURN: Final = 8  # reads of one connection before others have their turn
+_CLOSE_TIMEOUT_S: Final = 5.0  # after the engine's end: how long the network may take nothing of what is left
+_POLL_INTERVAL_S: Final = 0.02  # between two looks at whether the peer's kernel has everything
 
 _IN, _OUT = 1, 4  # EPOLLIN and EPOLLOUT, which a patched `select` may lack
 _HUNG_UP = 0x18  # EPOLLHUP and EPOLLERR, which need not be asked for
 
 
-def unfit(context: ssl.SSLContext | None, *, as_server: bool) -> str:
+def why_unfit(context: ssl.SSLContext | None, *, as_server: bool) -> str:
     """Returns why a context does not fit the side that is to use it; empty where it does."""
     if context is None:
         return "a server needs an ssl.SSLContext with a certificate" if as_server else ""
@@ -66,23 +66,23 @@ class TlsRelay:
         self._net.setblocking(False)
         for one in (self._local, end):
             one.setblocking(False)
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PAIR_BYTES)
+            one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _PAIR_BUFFER_BYTES)
         self.fd = end.detach()
         self.error: Exception | None = None
         self.is_over = False
-        self.is_busy = False  # it has more to do, though no descriptor says so
+        self.has_more_work = False  # it has more to do, though no descriptor says so
         self._to_net = self._to_local = b""
         self._open = False  # the handshake is done
         self._net_ended = self._local_ended = False  # nothing more comes from there
         self._net_shut = self._local_shut = False  # nothing more goes there
-        self._lost = False  # the network has failed, and takes nothing more
-        self._left = False  # the engine has closed its end
+        self._write_failed = False  # the network has failed, and takes nothing more
+        self._engine_closed = False  # the engine has closed its end
         self._moved = 0.0  # when the network has last taken something, after that
         _relays.add(self)
 
     @property
     def delivered(self) -> bool:
-        """Whether the peer's kernel has everything that the engine has written; true of a connection that is over."""
+        """Returns whether the peer's kernel has everything that the engine has written; true of a closed connection."""
         return self.is_over or (self._net_shut and not _unsent(self._net))
 
     @property
@@ -105,23 +105,24 @@ class TlsRelay:
         return self._net.fileno(), self._local.fileno()
 
     def interest(self) -> dict[int, int | None]:
-        """What is waited for, by descriptor; `None` for nothing, not even an end, which would be reported for ever."""
+        """Returns the events to wait for, by descriptor; `None` takes one out of the epoll set, which reports all ends."""
         net = local = 0
-        if not self._net_ended and len(self._to_local) < _HELD_BYTES:
+        if not self._net_ended and len(self._to_local) < _MAX_PENDING_BYTES:
             net |= _IN
         if self._to_net:
             net |= _OUT
-        if self._open and not self._local_ended and not self._lost and len(self._to_net) < _HELD_BYTES:
+        if self._open and not self._local_ended and not self._write_failed and len(self._to_net) < _MAX_PENDING_BYTES:
             local |= _IN
         if self._to_local:
             local |= _OUT
-        # The engine's end is to be noticed while nothing else is waited for; once known, it would be told for ever.
-        return {self._net.fileno(): net or None, self._local.fileno(): None if self._left and not local else local}
+        # Until the engine has closed its end, that is waited for as well; afterwards epoll would report it for ever.
+        local_events = None if self._engine_closed and not local else local
+        return {self._net.fileno(): net or None, self._local.fileno(): local_events}
 
-    def hung_up(self) -> None:
-        """The engine has closed its end: what it has written leaves, and nothing is for it any more."""
-        if not self._left:
-            self._left = True
+    def engine_closed(self) -> None:
+        """Notes that the engine has closed its end: what it has written leaves, and nothing is for it any more."""
+        if not self._engine_closed:
+            self._engine_closed = True
             self._moved = time.monotonic()
             self._to_local = b""
             self._local_shut = True
@@ -129,20 +130,20 @@ class TlsRelay:
     def work(self) -> None:
         """Goes on as far as both sides allow."""
         try:
-            self.is_busy = all(self._step() for _ in range(_ROUNDS))
-            self._part()
+            self.has_more_work = all(self._step() for _ in range(_MAX_STEPS_PER_TURN))
+            self._pass_ends_on()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
             self._fail(error)
 
     def _step(self) -> bool:
-        """Does what can be done now; false if that was nothing."""
+        """Moves what can be moved now; returns whether there was anything."""
         moved = False
-        if not self._net_ended and len(self._to_local) < _HELD_BYTES:
+        if not self._net_ended and len(self._to_local) < _MAX_PENDING_BYTES:
             moved |= self._read_net()
-        if not self._open and not self._shake_hands():
+        if not self._open and not self._do_handshake():
             return self._flush() or moved
         moved |= self._decrypt()
-        if not self._local_ended and not self._lost and len(self._to_net) < _HELD_BYTES:
+        if not self._local_ended and not self._write_failed and len(self._to_net) < _MAX_PENDING_BYTES:
             moved |= self._read_local()
         return self._flush() or moved
 
@@ -150,7 +151,7 @@ class TlsRelay:
         try:
             data = _receive(self._net)
         except OSError as error:
-            self._lose(error)
+            self._fail_writing(error)
             data = b""
         if data is None:
             return False
@@ -161,7 +162,7 @@ class TlsRelay:
             self._incoming.write_eof()
         return True
 
-    def _shake_hands(self) -> bool:
+    def _do_handshake(self) -> bool:
         """Goes on with TLS's handshake; true once it is done."""
         try:
             self._tls.do_handshake()
@@ -172,7 +173,7 @@ class TlsRelay:
 
     def _decrypt(self) -> bool:
         moved = False
-        while len(self._to_local) < _HELD_BYTES and not self._net_shut_by_peer():
+        while len(self._to_local) < _MAX_PENDING_BYTES and not self._net_shut_by_peer():
             try:
                 data = self._tls.read(_READ_BYTES)
             except ssl.SSLWantReadError:
@@ -182,7 +183,7 @@ class TlsRelay:
                 break
             except ssl.SSLError as error:  # a record that does not open; what came before it is genuine
                 self._flush()  # the alert that says so
-                self._lose(error)
+                self._fail_writing(error)
                 self._net_ended = True
                 break
             if not data:
@@ -214,13 +215,13 @@ class TlsRelay:
         moved = False
         if self._outgoing.pending:
             self._to_net += self._outgoing.read()
-        if self._lost:
+        if self._write_failed:
             self._to_net = b""
         if self._to_net:
             try:
                 sent = _send(self._net, self._to_net)
             except OSError as error:
-                self._lose(error)
+                self._fail_writing(error)
             else:
                 self._to_net = self._to_net[sent:]
                 moved = sent > 0
@@ -230,22 +231,22 @@ class TlsRelay:
             try:
                 sent = _send(self._local, self._to_local)
             except OSError:
-                self.hung_up()
+                self.engine_closed()
             else:
                 self._to_local = self._to_local[sent:]
                 moved |= sent > 0
         return moved
 
-    def _lose(self, error: OSError) -> None:
+    def _fail_writing(self, error: OSError) -> None:
         """Gives up writing to the network; what has come from there before is still for the engine, as over tcp."""
         if not self._open:
             raise error
-        if self.error is None and not self._left:
+        if self.error is None and not self._engine_closed:
             self.error = error
-        self._lost = self._net_shut = True
+        self._write_failed = self._net_shut = True
         self._to_net = b""
 
-    def _part(self) -> None:
+    def _pass_ends_on(self) -> None:
         """Passes ends of the stream on, and closes what has ended on both sides."""
         if self._net_ended and not self._to_local and not self._local_shut:
             self._local_shut = True
@@ -263,13 +264,13 @@ class TlsRelay:
                     return
             self._net_shut = True
             self._net.shutdown(socket.SHUT_WR)
-        if self._left:
+        if self._engine_closed:
             done = self._net_shut and (self._net_ended or not _unsent(self._net))
-            if done or not self._open or time.monotonic() - self._moved > _PARTING_S:
+            if done or not self._open or time.monotonic() - self._moved > _CLOSE_TIMEOUT_S:
                 self.close()
 
     def _fail(self, error: Exception) -> None:
-        if self.error is None and not self._left:
+        if self.error is None and not self._engine_closed:
             self.error = error if self._open else HandshakeError(f"the TLS handshake has failed: {error}")
         try:
             self._flush()  # an alert of TLS may wait
@@ -285,9 +286,9 @@ class TlsRelay:
             self._local.close()
 
     @property
-    def comes_again(self) -> bool:
-        """Whether it is to be looked at again soon, though no descriptor is ready."""
-        return self._left or self.is_busy
+    def needs_polling(self) -> bool:
+        """Returns whether it is to be served soon, though no descriptor is ready."""
+        return self._engine_closed or self.has_more_work
 
 
 class _Relays:
@@ -327,10 +328,10 @@ class _Relays:
     def _run(self, bell: socket.socket, poll: select.epoll) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         owners: dict[int, tuple[TlsRelay, int]] = {}  # by the descriptors that are in the epoll set
-        again: set[TlsRelay] = set()
+        polled: set[TlsRelay] = set()
         while True:
-            ready: dict[TlsRelay, None] = dict.fromkeys(again)
-            patience = 0.0 if any(relay.is_busy for relay in again) else _GLANCE_S if again else None
+            ready: dict[TlsRelay, None] = dict.fromkeys(polled)
+            patience = 0.0 if any(relay.has_more_work for relay in polled) else _POLL_INTERVAL_S if polled else None
             for fd, events in poll.poll(patience):
                 owner = owners.get(fd)
                 if owner is None:
@@ -339,7 +340,7 @@ class _Relays:
                 relay = owner[0]
                 ready[relay] = None
                 if events & _HUNG_UP and fd == relay.local_fd:
-                    relay.hung_up()
+                    relay.engine_closed()
             with self._lock:
                 ready.update(dict.fromkeys(self._fresh))
                 self._all.update(self._fresh)
@@ -350,7 +351,7 @@ class _Relays:
                 if relay.is_over:
                     for fd in before:
                         owners.pop(fd, None)  # a closed descriptor has left the set
-                    again.discard(relay)
+                    polled.discard(relay)
                     self._all.discard(relay)
                     continue
                 for fd, interest in relay.interest().items():
@@ -364,10 +365,10 @@ class _Relays:
                     elif known[1] != interest:
                         poll.modify(fd, interest)
                     owners[fd] = relay, interest
-                if relay.comes_again:
-                    again.add(relay)
+                if relay.needs_polling:
+                    polled.add(relay)
                 else:
-                    again.discard(relay)
+                    polled.discard(relay)
 
 
 def _receive(sock: socket.socket) -> bytes | None:

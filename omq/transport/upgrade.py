@@ -17,12 +17,16 @@ from omq.errors import HandshakeError
 from omq.transport.base import shown
 
 MAX_HEAD_BYTES: Final = 8192  # a request or a response, with its headers
-_ONCE: Final = (b"host", b"upgrade", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept")
+_SINGLE_HEADERS: Final = (b"host", b"upgrade", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept")
 _STATUS: Final = {400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 431: "Request Header Fields Too Large"}
 _KEY_BYTES: Final = 16
 _ANSWER: Final = b"HTTP/1."  # the beginning of a response
 #: What else a peer may speak, by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
-_STRANGERS: Final = {0x15: "the peer speaks TLS", 0x16: "the peer speaks TLS", 0xFF: "the peer speaks ZMTP over tcp"}
+_OTHER_PROTOCOLS: Final = {
+    0x15: "the peer speaks TLS",
+    0x16: "the peer speaks TLS",
+    0xFF: "the peer speaks ZMTP over tcp",
+}
 
 
 @cache
@@ -79,7 +83,7 @@ class WebSocketUpgrade:
         start = self._head[: len(_ANSWER)]
         if not (_ANSWER.startswith(start) if self.as_client else start[:1].isupper()):
             # Nothing that ends as a head does may ever come.
-            what = _STRANGERS.get(start[0], f"it begins with {shown(start)}")
+            what = _OTHER_PROTOCOLS.get(start[0], f"it begins with {shown(start)}")
             self._refuse(400, f"this is no HTTP {'response' if self.as_client else 'request'}: {what}")
         end = self._head.find(b"\r\n\r\n", begin)
         if end + 4 > MAX_HEAD_BYTES or (end < 0 and len(self._head) > MAX_HEAD_BYTES):
@@ -89,7 +93,7 @@ class WebSocketUpgrade:
         head, self.unread = self._head[: end + 4], self._head[end + 4 :]
         self._head = b""
         names = [line.partition(b":")[0].strip().lower() for line in head.split(b"\r\n")[1:]]
-        for name in _ONCE:
+        for name in _SINGLE_HEADERS:
             if names.count(name) > 1:
                 self._refuse(400, f"the header {name.decode()} comes twice")
         return self._finish(head) if self.as_client else self._accept(head)
@@ -153,7 +157,7 @@ class WebSocketUpgrade:
 
 
 def _is_key(text: bytes) -> bool:
-    """Whether a text is the base64 of 16 octets (RFC 6455, 4.2.1)."""
+    """Returns whether a text is the base64 of 16 octets (RFC 6455, 4.2.1)."""
     try:
         return len(base64.b64decode(text, validate=True)) == _KEY_BYTES
     except (binascii.Error, ValueError):

@@ -59,12 +59,12 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
             raise ValueError(f"{self.scheme}:// needs wsproto; install omq-zmtp[ws]")
         return self.endpoint_class(_TCP.parse(authority, bind=bind), path)
 
-    def site(self, address: str) -> str:
+    def without_path(self, address: str) -> str:
         scheme, separator, rest = address.partition("://")
         return scheme + separator + rest.partition("/")[0]
 
     def bindings_of(self, address: str) -> tuple[str, ...]:
-        found = _TCP.bindings_of("tcp" + self.site(address).removeprefix(self.scheme))
+        found = _TCP.bindings_of("tcp" + self.without_path(address).removeprefix(self.scheme))
         return tuple(_text(self.scheme, one, "") for one in found)
 
     def listen(self, endpoint: WebSocketEndpoint, options: Options) -> Listening:
@@ -121,7 +121,7 @@ class SecureWebSocketTransport(WebSocketTransport):
     options: ClassVar[frozenset[str]] = WebSocketTransport.options | {"tls"}
 
     def check(self, text: str, options: Options, *, bind: bool) -> None:
-        wrong = tls.unfit(options.tls, as_server=bind)
+        wrong = tls.why_unfit(options.tls, as_server=bind)
         if wrong:
             raise OptionError(f"option tls={options.tls}: {wrong}, for endpoint {text!r}")
 

@@ -126,7 +126,7 @@ class WebSocketHandshake:
         socket_type: The socket's type.
         mechanism: A fresh mechanism.
         properties: Our metadata apart from Socket-Type.
-        open_to_all: Whether peers without a mechanism come in as well; only where nothing is asked of them.
+        allow_unsecured: Whether peers without a mechanism come in as well; only where nothing is asked of them.
 
     Raises:
         LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
@@ -139,14 +139,14 @@ class WebSocketHandshake:
         socket_type: SocketType,
         mechanism: Mechanism,
         properties: Mapping[bytes, bytes],
-        open_to_all: bool,
+        allow_unsecured: bool,
     ) -> None:
         self._upgrade = upgrade
         self._codec = WebSocketCodec(as_client=upgrade.as_client)
         secured = _Ungreeted(socket_type=socket_type, mechanism=mechanism, properties=properties)
         self.mechanism: Final = secured.mechanism
         self._offers: dict[str, Handshake] = {f"{_SUB_PROTOCOL}/{secured.mechanism}": secured}
-        if open_to_all:
+        if allow_unsecured:
             identity = properties.get(b"Identity", b"") if socket_type in SENDS_IDENTITY else b""
             self._offers[_SUB_PROTOCOL] = _Unsecured(socket_type, identity)
         self._chosen: Handshake | None = None

@@ -15,7 +15,7 @@ TIMES = 5  # a difference that does not show each time is one of timing
 def uncovered(
     program: Program, seatings: list[Mapping[str, str]], rules: tuple[Rule, ...], times: int = TIMES
 ) -> list[str]:
-    """What differs from the program's reference each time and is covered by no rule, in words.
+    """Describes what differs from the program's reference each time and is covered by no rule, in words.
 
     Args:
         program: What is run.

@@ -231,7 +231,7 @@ class Run:
 
 
 def _joined(peers: list[Message], taken: list[Message]) -> list[Message]:
-    """What a STREAM has received, peer by peer: the bytes between two notices are one message."""
+    """Gives what a STREAM has received, peer by peer: the bytes between two notices are one message."""
     found: dict[Message, list[bytes]] = {}
     for peer, (_, body) in zip(peers, taken, strict=True):
         bodies = found.setdefault(peer, [])

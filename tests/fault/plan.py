@@ -109,7 +109,7 @@ class Plan:
 
     @property
     def one_peer(self) -> bool:
-        """Whether each socket has one peer at a time."""
+        """Returns whether each socket has one peer at a time."""
         return self.kinds[0] in ONE_PEER
 
     def count(self, *whats: str) -> int:

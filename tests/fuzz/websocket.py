@@ -146,7 +146,7 @@ def handshake(data: bytes) -> None:
         socket_type=SocketType.DEALER,
         mechanism=mechanism,
         properties={b"Identity": b"me"},
-        open_to_all=number == NO_MECHANISM,
+        allow_unsecured=number == NO_MECHANISM,
     )
     wire = data[1:2] + (data[2:] if how & 0x40 else frames(data[2:], masked=not as_client))
     with glass.glass() if mechanism.name == b"CURVE" else nullcontext():
@@ -168,7 +168,7 @@ def handshake(data: bytes) -> None:
 
 
 def request(path: str = "/path", protocol: str = "ZWS2.0/NULL, ZWS2.0", more: str = "") -> bytes:
-    """What a good client sends, for the corpus."""
+    """Gives what a good client sends, for the corpus."""
     return (
         f"GET {path} HTTP/1.1\r\nHost: 127.0.0.1:5555\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Key: AAAAAAAAAAAAAAAAAAAAAA==\r\nSec-WebSocket-Version: 13\r\n"
@@ -177,7 +177,7 @@ def request(path: str = "/path", protocol: str = "ZWS2.0/NULL, ZWS2.0", more: st
 
 
 def response(protocol: str = "ZWS2.0/NULL", more: str = "") -> bytes:
-    """What a good server answers, for the corpus."""
+    """Gives what a good server answers, for the corpus."""
     return (
         "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
         f"Sec-WebSocket-Accept: {ACCEPT.decode()}\r\nSec-WebSocket-Protocol: {protocol}\r\n{more}\r\n"

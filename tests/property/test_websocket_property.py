@@ -65,7 +65,7 @@ async def put(core: Driven, kinds: list[list[int] | None]) -> None:
 
 
 def taken(other: socket.socket) -> bytes:
-    """What has arrived at the other end."""
+    """Gives what has arrived at the other end."""
     data = bytearray()
     with contextlib.suppress(BlockingIOError):
         while more := other.recv(1 << 18):

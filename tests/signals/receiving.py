@@ -83,7 +83,7 @@ class ReceiveNumbered(ReceiveMessage):
 
 
 class ReceiveGather(ReceiveMany):
-    """What is there, of one part."""
+    """Gives what is there, of one part."""
 
     kind, peer_kind = "GATHER", "SCATTER"
 

@@ -166,7 +166,7 @@ def late_imports(source: str) -> list[int]:
 
 
 def is_import(node: ast.AST) -> bool:
-    """Whether a node imports something else than a library that is loaded with its first use."""
+    """Returns whether a node imports something, libraries apart that are loaded with their first use."""
     if not is_import_call(node):
         return isinstance(node, ast.Import | ast.ImportFrom)
     name = node.args[0] if node.args else None

@@ -204,7 +204,7 @@ cdef class Connection(Receiver):
             self._backlog = None
             self._end_read_ahead()
             self._read_ahead = None
-            self._bid_farewell()
+            self._write_closing_frame()
             shutdown(self.fd, SHUT_WR)
             self._hwm = 0
             self.refill()
@@ -215,9 +215,9 @@ cdef class Connection(Receiver):
             return False
         return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
 
-    cdef int _bid_farewell(self) except -1:
-        """Writes what the codec wants to be the last: all that was accepted has left, or does not matter any more."""
-        cdef bytes frames = None if self._send_buffer.codec is None else self._send_buffer.codec.farewell(False)
+    cdef int _write_closing_frame(self) except -1:
+        """Writes the codec's closing frame, where nothing waits in front of it."""
+        cdef bytes frames = None if self._send_buffer.codec is None else self._send_buffer.codec.closing_frame(False)
         if frames is not None and self._send_buffer.bytes == 0 and not self._recalled:
             self._write(frames)
         return 0

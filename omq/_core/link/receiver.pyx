@@ -329,7 +329,7 @@ cdef class Receiver(Peer):
                 self.messages_in += frame_reader.complete - before
                 self._hand_over()
                 if frame_reader.codec is not None and not self.lost:
-                    answer = frame_reader.codec.farewell(True)
+                    answer = frame_reader.codec.closing_frame(True)
                     if answer is not None:
                         self.control(answer)
                 self._lose(frame_reader.complaint(found))

@@ -45,7 +45,7 @@ cdef class Codec:
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil
     cdef object exhausted(self)
-    cdef bytes farewell(self, bint failed)
+    cdef bytes closing_frame(self, bint failed)
     cdef int measure_own(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags)
     # In.

@@ -50,8 +50,8 @@ cdef class Codec:
         """The reason why nothing can be sent any more; None as long as something can."""
         return None
 
-    cdef bytes farewell(self, bint failed):
-        """What the peer gets before our side of the stream ends, as plain frames for `encode`; None: nothing.
+    cdef bytes closing_frame(self, bint failed):
+        """Returns the last frame before our side of the stream ends, in plain form for `encode`; None: there is none.
 
         Args:
             failed: The peer has sent what is not allowed.
@@ -59,7 +59,7 @@ cdef class Codec:
         return None
 
     cdef int measure_own(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """As `measure`, for a frame that `encode` or `head` has made."""
+        """Measures a frame that `encode` or `head` has made, as `measure` does an arriving one."""
         return self.measure(p, available, frame)
 
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):

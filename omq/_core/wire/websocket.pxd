@@ -24,6 +24,6 @@ cdef class WebSocketCodec(Codec):
     cdef unsigned char _masks[MASKS]  # octets for the masks of what we send
     cdef int _masks_left              # octets of them not used yet
     cdef bint _no_masks               # the system gave no octets: nothing can be sent any more
-    cdef int _draw(self, unsigned char *mask) noexcept nogil
+    cdef int _next_mask(self, unsigned char *mask) noexcept nogil
     cdef int _parse(self, const unsigned char *p, Py_ssize_t available, bint masked, WireFrame *frame) noexcept nogil
-    cdef int _reveal(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil
+    cdef int _unmask(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil

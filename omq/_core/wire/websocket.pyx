@@ -55,9 +55,9 @@ PING = OPCODE_PING
 PONG = OPCODE_PONG
 
 
-cdef inline void lay(unsigned char *into, const unsigned char *octets, Py_ssize_t size, const unsigned char *mask,
+cdef inline void apply_mask(unsigned char *into, const unsigned char *octets, Py_ssize_t size, const unsigned char *mask,
                      Py_ssize_t begin) noexcept nogil:
-    """Lays a mask over *size* octets, of which *begin* have been before; *into* and *octets* may be the same."""
+    """XORs *size* octets with a mask (RFC 6455, 5.3), of which *begin* octets are used up; *into* may be *octets*."""
     cdef unsigned char wide[8]
     cdef uint64_t word, eight
     cdef Py_ssize_t i
@@ -126,7 +126,7 @@ cdef class WebSocketCodec(Codec):
 
     # ------------------------------------------------------------------ out
 
-    cdef int _draw(self, unsigned char *mask) noexcept nogil:
+    cdef int _next_mask(self, unsigned char *mask) noexcept nogil:
         """Takes a mask that the peer's network cannot predict (RFC 6455, 5.3); -1 if the system gives none."""
         if self._masks_left == 0:
             if getrandom(self._masks, MASKS, 0) != MASKS:
@@ -164,7 +164,7 @@ cdef class WebSocketCodec(Codec):
         p = into + write_web_header(into, opcode, size + prefix + extra, masked)
         mask = p
         if masked:
-            if self._draw(mask) < 0:
+            if self._next_mask(mask) < 0:
                 return -1
             p += MASK
         if extra:
@@ -175,14 +175,14 @@ cdef class WebSocketCodec(Codec):
                 return -1
             size += extra
             if masked:
-                lay(p, p, size + 1, mask, 0)
+                apply_mask(p, p, size + 1, mask, 0)
         else:
             if prefix:
                 p[0] = <unsigned char>zws_flags(flags)
             if masked:
                 if prefix:
                     p[0] ^= mask[0]
-                lay(p + prefix, <const unsigned char *>payload, size, mask, prefix)
+                apply_mask(p + prefix, <const unsigned char *>payload, size, mask, prefix)
             elif size:
                 memcpy(p + prefix, payload, size)
         return (p - into) + prefix + size
@@ -197,7 +197,7 @@ cdef class WebSocketCodec(Codec):
             return LocalProtocolError("the system gave no random octets for a mask (RFC 6455, 5.3)")
         return None if self._cipher is None else self._cipher.exhausted()
 
-    cdef bytes farewell(self, bint failed):
+    cdef bytes closing_frame(self, bint failed):
         # RFC 6455, 7.1.1: an endpoint closes a WebSocket with CLOSE, and a status (7.4.1).
         if self._closed:
             return None
@@ -210,7 +210,7 @@ cdef class WebSocketCodec(Codec):
         cdef bytes body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>frame.size)
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(body)
         cdef WireFrame sealed = frame[0]
-        cdef bint opened = self._reveal(p, frame, <Py_ssize_t>frame.size, into)
+        cdef bint opened = self._unmask(p, frame, <Py_ssize_t>frame.size, into)
         if not opened:
             flags[0] = frame.flags
             return body
@@ -220,7 +220,7 @@ cdef class WebSocketCodec(Codec):
     # ------------------------------------------------------------------ in
 
     cdef int _parse(self, const unsigned char *p, Py_ssize_t available, bint masked, WireFrame *frame) noexcept nogil:
-        """As `measure`, for a frame of the side that masks its frames or does not."""
+        """Measures a frame of the side that masks its frames, or of the other one; returns as `measure`."""
         cdef uint64_t size
         cdef int opcode, wide, length, flags, i
         cdef bint data
@@ -273,7 +273,7 @@ cdef class WebSocketCodec(Codec):
                 frame.as_is = False
         return 1
 
-    cdef int _reveal(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil:
+    cdef int _unmask(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil:
         """Copies the first *size* octets behind a frame's header without their mask.
 
         Returns:
@@ -281,7 +281,7 @@ cdef class WebSocketCodec(Codec):
         """
         cdef bint data = p[0] & 0xF == OPCODE_BINARY
         if p[1] & MASKED:
-            lay(into, p + frame.length, size, p + frame.length - data - MASK, data)
+            apply_mask(into, p + frame.length, size, p + frame.length - data - MASK, data)
         else:
             memcpy(into, p + frame.length, size)
         return data and self._cipher is not None
@@ -298,7 +298,7 @@ cdef class WebSocketCodec(Codec):
         cdef bint data = opcode == OPCODE_BINARY
         cdef int flags = frame.flags, inside
         if p[1] & MASKED:
-            lay(payload, payload, size, payload - data - MASK, data)
+            apply_mask(payload, payload, size, payload - data - MASK, data)
         if data and self._cipher is not None:
             inside = self._cipher.open_frame(payload, size, available - frame.length, payload + SEALED_FLAGS)
             if inside < 0:
@@ -334,9 +334,9 @@ cdef class WebSocketCodec(Codec):
             pass
         elif size > NO_GIL_BYTES:
             with nogil:
-                lay(p, p, size, self._mask, 1)
+                apply_mask(p, p, size, self._mask, 1)
         else:
-            lay(p, p, size, self._mask, 1)
+            apply_mask(p, p, size, self._mask, 1)
         if self._cipher is not None:
             return self._cipher.finish(body, found)
         found[0] = self._flags
@@ -345,7 +345,7 @@ cdef class WebSocketCodec(Codec):
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
         cdef unsigned char body[GLANCE_LIMIT + SEALED_EXTRA]
         cdef WireFrame sealed = frame[0]
-        if self._reveal(p, frame, <Py_ssize_t>frame.size, body):
+        if self._unmask(p, frame, <Py_ssize_t>frame.size, body):
             sealed.length = 0
             return self._cipher.glance(body, &sealed, into)
         memcpy(into, body, <size_t>frame.payload)
@@ -356,7 +356,7 @@ cdef class WebSocketCodec(Codec):
         cdef WireFrame sealed = frame[0]
         if frame.flags != FLAGS_UNKNOWN:
             return frame.flags
-        self._reveal(p, frame, SEALED_EXTRA, body)
+        self._unmask(p, frame, SEALED_EXTRA, body)
         sealed.length = 0
         return self._cipher.flags_of(body, &sealed)
 
@@ -421,5 +421,5 @@ cdef class WebSocketCodec(Codec):
         if frame.size > <uint64_t>(PyBytes_GET_SIZE(data) - frame.length):
             return None
         body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>frame.size)
-        self._reveal(p, &frame, <Py_ssize_t>frame.size, <unsigned char *>PyBytes_AS_STRING(body))
+        self._unmask(p, &frame, <Py_ssize_t>frame.size, <unsigned char *>PyBytes_AS_STRING(body))
         return p[0] & 0xF, frame.flags & ~FLAG_OWN, body, frame.length + <Py_ssize_t>frame.size

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from omq.errors import HandshakeError
-from omq.transport.tls import TlsRelay, unfit
+from omq.transport.tls import TlsRelay, why_unfit
 from tests.system.conformance.websocket_peer import contexts, make_certificate, read
 from tests.waits import BOUND, until
 
@@ -180,15 +180,15 @@ def test_a_relay_whose_peer_does_not_read_uses_no_time_for_an_engine_that_has_le
 
 
 def test_an_end_that_is_known_is_not_watched_for_nothing(pair: Pair) -> None:
-    """Where the network takes nothing, the engine's end is not read: epoll would report its end again and again."""
+    """The engine's end is not read while the network takes nothing: epoll would report its end again and again."""
     pair.open()
     relay = pair.relay
     until(lambda: relay.interest()[relay.local_fd] == 1)
-    relay._to_net, relay._left = bytes(1 << 20), True
+    relay._to_net, relay._engine_closed = bytes(1 << 20), True
     try:
         assert relay.interest()[relay.local_fd] is None
     finally:
-        relay._to_net, relay._left = b"", False
+        relay._to_net, relay._engine_closed = b"", False
 
 
 def test_a_forked_child_leaves_the_parents_connections_alone(pair: Pair) -> None:
@@ -205,7 +205,12 @@ def test_a_forked_child_leaves_the_parents_connections_alone(pair: Pair) -> None
 
 def test_a_context_of_the_wrong_side_is_named(certificate: Path) -> None:
     server, client = contexts(certificate)
-    assert "PROTOCOL_TLS_CLIENT" in unfit(client, as_server=True)
-    assert "PROTOCOL_TLS_SERVER" in unfit(server, as_server=False)
-    assert "certificate" in unfit(None, as_server=True)
-    assert unfit(server, as_server=True) == unfit(client, as_server=False) == unfit(None, as_server=False) == ""
+    assert "PROTOCOL_TLS_CLIENT" in why_unfit(client, as_server=True)
+    assert "PROTOCOL_TLS_SERVER" in why_unfit(server, as_server=False)
+    assert "certificate" in why_unfit(None, as_server=True)
+    assert (
+        why_unfit(server, as_server=True)
+        == why_unfit(client, as_server=False)
+        == why_unfit(None, as_server=False)
+        == ""
+    )
