@@ -105,7 +105,7 @@ class TlsRelay:
         return self._net.fileno(), self._local.fileno()
 
     def interest(self) -> dict[int, int | None]:
-        """Returns the events to wait for, by descriptor; `None` takes one out of the epoll set, which reports all ends."""
+        """Returns the events to wait for, by descriptor; `None` takes one out of the epoll set."""
         net = local = 0
         if not self._net_ended and len(self._to_local) < _MAX_PENDING_BYTES:
             net |= _IN
@@ -264,7 +264,9 @@ class TlsRelay:
                     return
             self._net_shut = True
             self._net.shutdown(socket.SHUT_WR)
-        if self._engine_closed:
+        if self._write_failed and self._local_shut:
+            self.close()  # all that had come is with the engine, which learns now that nothing more can leave
+        elif self._engine_closed:
             done = self._net_shut and (self._net_ended or not _unsent(self._net))
             if done or not self._open or time.monotonic() - self._moved > _CLOSE_TIMEOUT_S:
                 self.close()

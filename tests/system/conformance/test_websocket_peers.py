@@ -406,6 +406,41 @@ def test_what_has_arrived_outlives_the_network(twin: Any, certificate: Path, how
     assert found == [b"%02d" % number for number in range(count)]
 
 
+STOPPED = """
+import ssl, sys
+import omq
+endpoint, cafile = sys.argv[1:]
+sub = omq.SUB(subscribe=b"")
+sub.connect(endpoint, **({"tls": ssl.create_default_context(cafile=cafile)} if endpoint.startswith("wss") else {}))
+sub.recv()
+print("stopped", flush=True)
+import os, signal
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
+
+
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_the_reset_of_a_killed_peer_that_had_stopped_is_seen_at_once(certificate: Path, scheme: str) -> None:
+    options = {"tls": contexts(certificate)[0]} if scheme == "wss" else {}
+    with omq.PUB() as pub:
+        endpoint = pub.bind(f"{scheme}://127.0.0.1:*", **options)
+        monitor = pub.monitor()
+        command = [sys.executable, "-c", STOPPED, endpoint, str(certificate)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sub:
+            assert sub.stdout is not None
+            pub.wait_subscribed(timeout=BOUND)
+            pub.send(b"stop")
+            assert sub.stdout.readline() == "stopped\n"
+            while pub.peers[0].dropped == 0:
+                pub.send(bytes(60_000))  # until nothing has room for more
+            sub.send_signal(signal.SIGKILL)
+        killed = time.monotonic()
+        while monitor.recv(timeout=BOUND).kind is not EventKind.DISCONNECTED:
+            pass
+        pub.close()
+        assert time.monotonic() - killed < 3.0, "a peer that may take something yet has five seconds"
+
+
 def test_a_flood_of_pings_that_reads_no_answer_is_bounded(twin: Any) -> None:
     pull = twin("PULL", bind=WS)
     with Client(pull.endpoints[0], recv_buffer=4096) as peer, Client(pull.endpoints[0]) as other:
