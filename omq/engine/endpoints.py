@@ -32,9 +32,6 @@ from omq.transport import (
 from omq.types import ONE_CONNECTION, TRAITS
 from omq.zmtp.rehearsed import opening
 
-#: Types that shake hands with every peer, and not with the first one only.
-_AT_ONCE = frozenset(kind for kind, traits in TRAITS.items() if traits.handshakes and not traits.one_peer)
-
 _AnyListener: TypeAlias = Listener | DatagramListener | InprocListener
 _AnyDialer: TypeAlias = Dialer | DatagramDialer | InprocDialer
 
@@ -266,9 +263,13 @@ class Endpoints:
         """Connects on the caller's thread, and says what we have to say, where neither depends on anybody.
 
         So it is with an address in figures and the mechanism NULL: what we say does not follow from what the peer says.
+        A type with one peer says it to the first only: one that has to be turned away must not hear a greeting.
         """
         engine, options = self._engine, route.options
-        if options.security is not None or options.zap_domain or engine.socket_type not in _AT_ONCE:
+        traits = TRAITS[engine.socket_type]
+        if options.security is not None or options.zap_domain or not traits.handshakes:
+            return None
+        if traits.one_peer and (self.listeners or self.dialers or len(self._asked) > 1):
             return None
         answers = [lookup.known for lookup in route.transport.lookups(route.endpoint, options)]
         address = route.transport.address(route.endpoint, options, answers) if all(answers) else None

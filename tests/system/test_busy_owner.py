@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import select
+import socket as stream
 import subprocess
 import sys
 import time
@@ -398,6 +399,44 @@ def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how
             assert time.monotonic() - begun < 1.5
 
 
+CONNECTING = (
+    BUSY
+    + """
+import omq
+kind, first, second = sys.argv[1:]
+with getattr(omq, kind)() as socket:
+    socket.connect(first)
+    if second:
+        socket.connect(second)
+    busy("with the GIL", 2.0)
+"""
+)
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("kind", ["PUSH", "PAIR", "CHANNEL"])
+def test_connect_greets_the_first_peer_itself(kind: str) -> None:
+    """The I/O thread needs the GIL once, to take the answer. A type with one peer greets no second one meanwhile."""
+    with stream.socket() as first, stream.socket() as second:
+        for server in (first, second):
+            server.bind(("127.0.0.1", 0))
+            server.listen()
+            server.settimeout(20)
+        endpoints = [f"tcp://127.0.0.1:{server.getsockname()[1]}" for server in (first, second)]
+        with killed(child(CONNECTING, kind, *endpoints)):
+            peer, _ = first.accept()
+            begun = time.monotonic()
+            with peer:
+                peer.settimeout(1.0)
+                greeting = peer.recv(64)
+                assert greeting[:1] == b"\xff"
+                assert time.monotonic() - begun < 1.0  # the owner keeps the GIL for two seconds
+                if kind != "PUSH":
+                    second.settimeout(0.5)
+                    with pytest.raises(TimeoutError):
+                        second.accept()
+
+
 ONE_PART = (
     BUSY
     + """
@@ -423,6 +462,7 @@ async def main():
         route["routing_id"] = (await done(socket.recv_message(timeout=20))).routing_id
     for number in range(int(count)):
         await done(socket.send(b"%08d" % number + bytes(int(size)), **route))
+    await done(socket.wait_connected(timeout=20))  # a handshake needs the GIL
     print(time.monotonic(), flush=True)
     busy(how, 2.0)
 asyncio.run(main())
