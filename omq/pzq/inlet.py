@@ -15,7 +15,6 @@ import omq.asyncio as omq
 from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
-from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, REPLICAS, STORED, check_body, pack, read_produced
@@ -231,7 +230,7 @@ class Inlet:
     def _look_for_more(self, until: float) -> bool:
         """Waits for a request without sleeping; whether one has come."""
         with suppress(ClosedError):
-            while not at_once(self._socket.poll(0.0)):
+            while not self._socket.poll_nowait():
                 if time.monotonic() >= until:
                     return False
         return True
@@ -347,14 +346,14 @@ class Inlet:
         else:
             answers = [(peer, id, STORED, b"", text) for peer, id in asked]
         try:
-            at_once(self._socket.send_many(answers))
+            self._socket.send_many_nowait(answers)
         except ClosedError:
             pass
 
     def _answer(self, asked: Asked, why: str) -> None:
         """Refuses a message."""
         with suppress(ClosedError):
-            at_once(self._socket.send_multipart((*asked, REFUSED, b"", why.encode())))
+            self._socket.send_multipart_nowait((*asked, REFUSED, b"", why.encode()))
 
 
 def _in_words(error: BaseException) -> str:

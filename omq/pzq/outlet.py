@@ -14,12 +14,11 @@ import omq.asyncio as omq
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
-from omq.pzq.at_once import at_once
 from omq.pzq.errors import Malformed
 from omq.pzq.queue import Flight, Queue
 from omq.pzq.watch import Watch
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
-from omq.types import POLL_IN, Security
+from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
@@ -256,7 +255,7 @@ class Outlet:
 
     def _acks_wait(self) -> bool:
         try:
-            return bool(at_once(self._socket.poll(0, POLL_IN)))
+            return bool(self._socket.poll_nowait())
         except ClosedError:
             return False
 
@@ -451,7 +450,7 @@ class Outlet:
             self.wake()
         if out:
             try:
-                at_once(self._socket.send_many(out))
+                self._socket.send_many_nowait(out)
             except ClosedError:
                 self._ending = True
             self.counts["delivered"] += len(out)

@@ -15,7 +15,6 @@ import omq.asyncio as omq
 from omq._core import blocks
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
-from omq.pzq.at_once import at_once
 from omq.pzq.keys import Keys
 from omq.pzq.run import Run
 from omq.pzq.settings import Settings
@@ -131,7 +130,7 @@ class Talk:
     def say(self, *frames: bytes) -> None:
         """Broadcasts."""
         with suppress(ClosedError):
-            at_once(self._out.send_multipart((CLUSTER, *frames)))
+            self._out.send_multipart_nowait((CLUSTER, *frames))
 
     def say_json(self, kind: str, body: dict[str, Any]) -> None:
         """Broadcasts what is told as JSON."""

@@ -1,10 +1,11 @@
-"""The layers hold: imports go downward, I/O stays where it belongs, files stay small and well named.
+"""The layers hold: imports go downward, I/O stays where it belongs, files are well named.
 
 The picture is in docs/explanation/architecture.md. Everything is read from the sources; nothing is imported.
 """
 
 import ast
 import re
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,16 +77,7 @@ ONE_WAY = {"engine", "transport"}
 LOADED_LATE = {"wsproto"}
 
 BAD_NAMES = {"util", "utils", "helper", "helpers", "common", "misc", "manager", "managers"}
-LONGEST_FILE = 660  # lines; what is longer has two jobs
-#: Files with one job that is longer, each with the reason why nothing can be taken out: LONGEST_JOB lines at most.
-LONG_JOBS = {
-    "omq._core.queues.peer": "a peer and its two queues hold one another, which takes one compiled module",
-    "omq._core.link.connection": "what leaves, and what comes back of it, is one descriptor's and one batch's",
-    "omq._core.wire.frame_reader": "frames stand in the slabs as they came until they are taken",
-    "omq._core.wire.send_buffer": "three threads fill and empty one batch under one flag",
-    "omq._core.calls.leader": "calls that lead, follow and wake each other share one lock and one line",
-}
-LONGEST_JOB = 900
+LONG_FILE = 660  # lines, docstrings not counted; a longer file deserves a look: has it two jobs?
 
 
 @dataclass(frozen=True)
@@ -365,13 +357,13 @@ def module_of(target: str, known: set[str]) -> str:
     return target if target in known else target.rpartition(".")[0]
 
 
-def shape_trouble(name: str, path: Path, source: str) -> Iterator[str]:
-    """What is wrong with a module's name and size."""
-    # What `help` shows makes nothing more of a file's job.
-    lines = source.count("\n") - sum(text.count("\n") for text in re.findall(r'^ +"""[^"]*"""$', source, re.MULTILINE))
-    longest = LONGEST_JOB if name in LONG_JOBS else LONGEST_FILE
-    if lines > longest:
-        yield f"{path.name}: {lines} lines, more than {longest}: it has two jobs"
+def lines_of(source: str) -> int:
+    """Lines of a file without its docstrings: what `help` shows makes nothing more of a file's job."""
+    return source.count("\n") - sum(text.count("\n") for text in re.findall(r'^ +"""[^"]*"""$', source, re.MULTILINE))
+
+
+def name_trouble(name: str) -> Iterator[str]:
+    """What is wrong with a module's name."""
     parts = name.split(".")
     for part in parts[1:]:
         word = part.strip("_")
@@ -389,7 +381,7 @@ def violations(root: Path) -> list[str]:
     graph: dict[str, set[str]] = {}
     for name, path in every:
         source = path.read_text(encoding="utf-8")
-        found += shape_trouble(name, path, source)
+        found += name_trouble(name)
         room = home_of(name.split("."))
         if room not in LAYER_OF:
             found.append(f"{name}: {room!r} stands in no layer")
@@ -422,9 +414,12 @@ def test_the_package_keeps_its_layers() -> None:
     assert violations(PACKAGE) == []
 
 
-def test_long_jobs_are_there_and_long() -> None:
-    sources = {name: path.read_text(encoding="utf-8") for name, path in modules(PACKAGE) if path.suffix == ".pyx"}
-    assert all(sources[name].count("\n") > LONGEST_FILE for name in LONG_JOBS)
+@pytest.mark.filterwarnings("default")
+def test_long_files_are_named() -> None:
+    """A warning and no failure: a long file with one job is better than two that are cut from it."""
+    sizes = {name: lines_of(path.read_text(encoding="utf-8")) for name, path in modules(PACKAGE)}
+    long = [f"{name}: {lines}" for name, lines in sizes.items() if lines > LONG_FILE]
+    warnings.warn(f"files of more than {LONG_FILE} lines: {', '.join(long)}", stacklevel=1)
 
 
 def test_every_room_is_looked_at() -> None:
@@ -530,9 +525,6 @@ BAD = [
     ("transport/base.py", "def f():\n    from omq.unpatched import socket", "inside a function"),
     ("engine/socket.py", "import threading", "may be patched"),
     ("zmtp/null.py", "from omq.unpatched import threading", "does no I/O"),
-    ("engine/socket.py", "x = 1\n" * 661, "more than 660"),
-    ("_core/wire/frame_reader.pyx", "x = 1\n" * 901, "more than 900"),
-    ("_core/batch.pyx", "# comment\n" * 661, "more than 660"),
 ]
 
 GOOD = [
@@ -574,8 +566,6 @@ GOOD = [
     ),
     ("goby/manager.py", ""),
     ("cli/main.py", "from omq.broker import Client\nimport omq.asyncio as omq"),
-    ("engine/socket.py", "x = 1\n" * 660),
-    ("_core/wire/frame_reader.pyx", "x = 1\n" * 900),
 ]
 
 #: The least that stands in each synthetic tree, so that every import above has something to reach.

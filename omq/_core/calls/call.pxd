@@ -48,6 +48,7 @@ cdef class AsyncCore(AsyncSocketBase):
     cdef object _recv_timeout
 
 
+cdef object finish(Call call)
 cdef Call send_to(AsyncCore core, object route, object parts, object timeout)
 
 

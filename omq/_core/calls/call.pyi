@@ -84,6 +84,36 @@ class AsyncCore(AsyncSocketBase):
             Exception: As `send` and `send_multipart`. What was accepted before it, or before a cancellation, is sent.
         """
 
+    def send_nowait(self, data: Buffer) -> None:
+        """Sends a message of one part, or raises; it is not awaited (`asyncio.Queue.put_nowait`).
+
+        The loop has no turn meanwhile: give it one now and then (`await asyncio.sleep(0)`) where many calls follow.
+
+        Args:
+            data: The part, see `send`.
+
+        Raises:
+            SendTimeout: There is no room, or earlier calls wait for it. Nothing was sent.
+            Exception: As `send`.
+        """
+
+    def send_multipart_nowait(self, parts: Iterable[Buffer]) -> None:
+        """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
+
+    def send_many_nowait(self, messages: Iterable[Buffer | Sequence[Buffer]]) -> int:
+        """Sends as many messages as there is room for; see `send_nowait` and `send_many`.
+
+        Returns:
+            How many were accepted: at least one.
+
+        Raises:
+            SendTimeout: There is no room for the first.
+            Exception: As `send_many`.
+        """
+
+    def poll_nowait(self, events: int = ...) -> int:
+        """Returns which of the events are ready, 0 for none; it is not awaited. See `poll`."""
+
     def recv(self, *, timeout: float | Unset | None = ...) -> Call[bytes]:
         """Takes the next message, which has one part.
 

@@ -211,6 +211,40 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
+    def send_nowait(self, data):
+        """Sends a message of one part, or raises; it is not awaited (`asyncio.Queue.put_nowait`).
+
+        The loop has no turn meanwhile: give it one now and then (`await asyncio.sleep(0)`) where many calls follow.
+
+        Args:
+            data: The part, see `send`.
+
+        Raises:
+            SendTimeout: There is no room, or earlier calls wait for it. Nothing was sent.
+            Exception: As `send`.
+        """
+        return finish(new_call(self, OP_SEND, data, 0.0))
+
+    def send_multipart_nowait(self, parts):
+        """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
+        return finish(new_call(self, OP_SEND_PARTS, parts, 0.0))
+
+    def send_many_nowait(self, messages):
+        """Sends as many messages as there is room for; see `send_nowait` and `send_many`.
+
+        Returns:
+            How many were accepted: at least one.
+
+        Raises:
+            SendTimeout: There is no room for the first.
+            Exception: As `send_many`.
+        """
+        return finish(new_call(self, OP_SEND_MANY, messages, 0.0))
+
+    def poll_nowait(self, events=POLL_IN):
+        """Returns which of the events are ready, 0 for none; it is not awaited. See `poll`."""
+        return finish(new_call(self, OP_POLL, events_of(events), 0.0))
+
     def recv(self, *, timeout=UNSET):
         """Takes the next message, which has one part.
 
@@ -291,6 +325,15 @@ cdef inline Call new_call(AsyncCore core, Operation operation, object argument, 
     call._argument = argument
     call._timeout = timeout
     return call
+
+
+cdef object finish(Call call):
+    """Makes a call that does not wait, here; returns its result."""
+    while True:
+        result = call._step()
+        if not call._suspended:
+            return result
+        # The socket would have the loop take a turn first: that is the caller's business.
 
 
 cdef Call send_to(AsyncCore core, object route, object parts, object timeout):

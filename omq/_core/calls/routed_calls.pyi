@@ -116,6 +116,31 @@ class RoutedAsyncCore(AsyncCore):
             Exception: As `send`.
         """
 
+    def send_nowait(self, data: Buffer, *, routing_id: int | None = ..., group: str | bytes | None = ...) -> None:
+        """Sends a message of one part, or raises; it is not awaited.
+
+        Args:
+            data: The part, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+
+        Raises:
+            SendTimeout: There is no room. Nothing was sent.
+            Exception: As `send`.
+        """
+
+    def send_multipart_nowait(
+        self, parts: Iterable[Buffer], *, routing_id: int | None = ..., group: str | bytes | None = ...
+    ) -> None:
+        """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
+
+    def send_many_nowait(self, messages: Iterable[Buffer | Sequence[Buffer]]) -> NoReturn:
+        """Always raises; see `send_many`.
+
+        Raises:
+            StateError: Always.
+        """
+
     def send_many(
         self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = ...
     ) -> NoReturn:

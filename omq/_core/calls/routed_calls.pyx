@@ -3,7 +3,7 @@
 They are not the calls of the other types, where one more keyword argument would cost time with each message.
 """
 
-from omq._core.calls.call cimport AsyncCore, send_to
+from omq._core.calls.call cimport AsyncCore, finish, send_to
 from omq._core.calls.sync cimport SyncCore
 
 from omq.errors import StateError
@@ -118,6 +118,32 @@ cdef class RoutedAsyncCore(AsyncCore):
             Exception: As `send`.
         """
         return send_to(self, chosen(self._route, self._name(), routing_id, group), parts, timeout)
+
+    def send_nowait(self, data, *, routing_id=None, group=None):
+        """Sends a message of one part, or raises; it is not awaited.
+
+        Args:
+            data: The part, see `send`.
+            routing_id: See `send`.
+            group: See `send`.
+
+        Raises:
+            SendTimeout: There is no room. Nothing was sent.
+            Exception: As `send`.
+        """
+        return finish(send_to(self, chosen(self._route, self._name(), routing_id, group), (data,), 0.0))
+
+    def send_multipart_nowait(self, parts, *, routing_id=None, group=None):
+        """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
+        return finish(send_to(self, chosen(self._route, self._name(), routing_id, group), parts, 0.0))
+
+    def send_many_nowait(self, messages):
+        """Always raises; see `send_many`.
+
+        Raises:
+            StateError: Always.
+        """
+        self.send_many(messages)
 
     def send_many(self, messages, *, timeout=UNSET):
         """Always raises: each message must say whom it is for, and a list of bodies has no place for that.

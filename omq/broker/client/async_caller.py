@@ -359,11 +359,7 @@ class AsyncCaller:
             return
         try:
             while core.out:
-                call = socket.send_multipart(core.out[0], timeout=0)
-                # A second step is needed where the socket would have the loop take a turn first.
-                with contextlib.suppress(StopIteration):
-                    while True:
-                        call.send(None)
+                socket.send_multipart_nowait(core.out[0])
                 core.out.popleft()
         except SendTimeout:
             if self._later is None and self._loop is not None:

@@ -19,7 +19,7 @@ from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_A
 from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
-from omq.types import POLL_IN, Security
+from omq.types import Security
 
 log = logging.getLogger("omq.broker")
 
@@ -304,12 +304,8 @@ class ZmtpDoor:
 
     def _messages_wait(self) -> bool:
         """Whether a message can be taken from the socket."""
-        call = self._socket.poll(0, POLL_IN)
         try:
-            while True:
-                call.send(None)
-        except StopIteration as end:
-            return bool(end.value)
+            return bool(self._socket.poll_nowait())
         except ClosedError:
             return False
 
@@ -329,13 +325,8 @@ class ZmtpDoor:
         """Sends a message; never waits."""
         for part in parts:
             session.sent += len(part) + 2
-        call = self._socket.send_multipart((session.identity, *parts))
         try:
-            # A second step is needed where the socket would have the loop take a turn first: the broker does by itself.
-            while True:
-                call.send(None)
-        except StopIteration:
-            pass
+            self._socket.send_multipart_nowait((session.identity, *parts))
         except ClosedError:
             session.alive = False
         waiting = session.sent - session.left

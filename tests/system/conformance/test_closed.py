@@ -20,6 +20,10 @@ REFUSED = {
     "send": lambda one: one.send(b"x"),
     "send_multipart": lambda one: one.send_multipart([b"x"]),
     "send_many": lambda one: one.send_many([b"x"]),
+    "send_nowait": lambda one: one.send_nowait(b"x"),
+    "send_multipart_nowait": lambda one: one.send_multipart_nowait([b"x"]),
+    "send_many_nowait": lambda one: one.send_many_nowait([b"x"]),
+    "poll_nowait": lambda one: one.poll_nowait(),
     "recv": lambda one: one.recv(),
     "recv_multipart": lambda one: one.recv_multipart(),
     "recv_many": lambda one: one.recv_many(),
@@ -52,6 +56,12 @@ KINDS = {
     "topics_count": "SUB",
     "join": "DISH",
     "leave": "DISH",
+}
+
+#: What one twin has alone.
+ONE_TWIN = {
+    "recv_columns": "blocking",
+    **dict.fromkeys(("send_nowait", "send_multipart_nowait", "send_many_nowait", "poll_nowait"), "asyncio"),
 }
 
 #: What goes on to answer, and how.
@@ -109,8 +119,8 @@ def closed(request, twin, inproc):
 
 @pytest.mark.parametrize("call", REFUSED)
 def test_a_call_is_refused(twin, closed, call):
-    if call == "recv_columns" and twin.name == "asyncio":
-        pytest.skip("a blocking socket's")
+    if call in ONE_TWIN and twin.name != ONE_TWIN[call]:
+        pytest.skip(f"only the {ONE_TWIN[call]} twin has it")
     one = closed(KINDS.get(call, "DEALER"))
     with pytest.raises(omq.ClosedError, match=r"closed|terminated"):
         REFUSED[call](one)
