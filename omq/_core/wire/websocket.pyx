@@ -26,6 +26,7 @@ cdef enum:
     # Statuses of CLOSE (RFC 6455, 7.4.1).
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
+    BAD_TEXT = 1007          # of another form than its type wants
 
 cdef enum:
     FINAL = 0x80
@@ -53,6 +54,21 @@ BINARY = OPCODE_BINARY
 CLOSE = OPCODE_CLOSE
 PING = OPCODE_PING
 PONG = OPCODE_PONG
+
+
+cdef bytes answering_status(bytes asked):
+    """Returns the status that answers a CLOSE: the peer's own, or one that says what is wrong with its CLOSE."""
+    if not asked:
+        return b""
+    status = int.from_bytes(asked[:2], "big")
+    # RFC 6455, 7.4.1 and 7.4.2: the others are reserved, or never on the wire.
+    if not (1000 <= status <= 1003 or 1007 <= status <= 1014 or 3000 <= status <= 4999):
+        status = PROTOCOL_ERROR
+    try:
+        asked[2:].decode()  # RFC 6455, 5.5.1: the reason is UTF-8
+    except UnicodeDecodeError:
+        status = BAD_TEXT
+    return status.to_bytes(2, "big")
 
 
 cdef inline void apply_mask(unsigned char *into, const unsigned char *octets, Py_ssize_t size, const unsigned char *mask,
@@ -366,11 +382,10 @@ cdef class WebSocketCodec(Codec):
             return None
         self._asked_size = -1
         # RFC 6455, 5.5.1 and 5.5.3: a PONG has the PING's payload, and a CLOSE that answers one repeats its status.
+        payload = PyBytes_FromStringAndSize(<const char *>self._asked, size)
         if self._asked_opcode == OPCODE_CLOSE:
-            size = min(size, 2)
-        return encode_frame(
-            bytes([0, self._asked_opcode]) + PyBytes_FromStringAndSize(<const char *>self._asked, size), command=True
-        )
+            payload = answering_status(payload)
+        return encode_frame(bytes([0, self._asked_opcode]) + payload, command=True)
 
     cdef object explain(self, int found):
         if found == CLOSED:

@@ -259,12 +259,26 @@ def test_bad_frames_end_their_connection_alone(twin: Any, server: Any, case: str
         assert {pull.recv(timeout=BOUND), pull.recv(timeout=BOUND)} == {b"before", b"after"}
 
 
-@pytest.mark.parametrize("code", [b"", b"\x03\xe8", b"\x03\xe9bye"])
-def test_a_close_frame_is_answered(twin: Any, server: Any, code: bytes) -> None:
+def status(number: int) -> bytes:
+    return number.to_bytes(2, "big")
+
+
+@pytest.mark.parametrize(
+    ("payload", "answer"),
+    [
+        (b"", b""),
+        *((status(number) + b"bye", status(number)) for number in (1000, 1001, 1003, 1007, 1014, 3000, 4999)),
+        *((status(number), status(1002)) for number in (0, 999, 1004, 1005, 1006, 1015, 2999, 5000, 65535)),
+        (status(1000) + b"\xff\xfe", status(1007)),
+        (status(1000) + "à bientôt".encode(), status(1000)),
+    ],
+)
+def test_a_close_frame_is_answered(twin: Any, server: Any, payload: bytes, answer: bytes) -> None:
+    """RFC 6455, 5.5.1 and 7.4: with its own status, or with one that says what is wrong with it."""
     _, monitor, address = server
     with open_by_hand(address) as sock:
-        sock.sendall(frame(code, 0x88))
-        assert read_all(sock) == bytes((0x88, len(code[:2]))) + code[:2]
+        sock.sendall(frame(payload, 0x88))
+        assert read_all(sock) == bytes((0x88, len(answer))) + answer
     ended(twin, monitor, {EventKind.DISCONNECTED})
 
 
