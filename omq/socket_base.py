@@ -37,6 +37,7 @@ class SocketBase:
         if kind is not None:
             cls.socket_type = kind
             cls.__doc__ = TRAITS[kind].text
+            cls.__module__ = cls.__module__.removesuffix(".socket")  # where users find it
 
     def _refuse_second(self) -> None:
         """Raises if the socket has been made: what it has would have no owner any more."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import weakref
 from types import TracebackType
-from typing import TYPE_CHECKING, Self
+from typing import Protocol, Self
 
 from omq._core.clock import patience
 from omq.engine.socket import Engine
@@ -13,8 +13,13 @@ from omq.errors import ClosedError, ReceiveTimeout
 from omq.event import Event
 from omq.monitor import MonitorBase
 
-if TYPE_CHECKING:
-    from omq.asyncio import Socket
+
+class LoopBound(Protocol):
+    """A socket that belongs to the loop of its first use."""
+
+    def _begin(self) -> None:
+        """Begins a call: raises where the socket belongs to another loop."""
+        ...
 
 
 class Monitor(MonitorBase):
@@ -25,7 +30,7 @@ class Monitor(MonitorBase):
     The last event is `monitor_stopped`, when the socket is closed.
     """
 
-    def __init__(self, engine: Engine, limit: int, owner: Socket) -> None:
+    def __init__(self, engine: Engine, limit: int, owner: LoopBound) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
         self._owner = weakref.ref(owner)
         super().__init__(engine, limit)

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
 
 from omq._core.calls.async_proxy import AsyncProxy
 from omq._core.calls.call import AsyncCore
+from omq.asyncio.socket import Socket
 from omq.errors import ClosedError
 from omq.proxy import refuse_terminated, refuse_unfit
 
 _GLANCE = 0.005  # seconds between two looks after TERMINATE
-
-if TYPE_CHECKING:
-    from omq.asyncio import Socket
 
 
 async def proxy(

@@ -1,7 +1,7 @@
 # Messages out of a batch that is not to leave.
 
 from omq._core.wire.codec cimport Codec
-from omq._core.wire.send_buffer cimport Segment
+from omq._core.wire.segment cimport Segment
 
 
 cdef bint recall(const Segment *segments, int count, const char *arena, Codec codec, list messages,

@@ -4,7 +4,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 
 from omq._core.wire.codec cimport FLAGS_UNKNOWN, Codec, WireFrame, measure_plain
 from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE
-from omq._core.wire.send_buffer cimport Segment
+from omq._core.wire.segment cimport Segment
 
 
 cdef bint recall(const Segment *segments, int count, const char *arena, Codec codec, list messages,

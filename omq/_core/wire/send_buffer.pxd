@@ -4,6 +4,7 @@ cimport cython
 from cpython.object cimport PyObject
 
 from omq._core.wire.pool cimport Pool
+from omq._core.wire.segment cimport Segment
 from omq._core.wire.framing cimport LONG_HEADER, write_header
 from omq._core.wire.codec cimport Codec
 from omq._core.wire.waiting cimport WaitingMessages
@@ -31,16 +32,6 @@ cdef struct Part:            # one part of a message on its way in; valid during
     const char *data
     Py_ssize_t size          # bytes
     PyObject *owner          # the bytes object whose content data is; NULL: the caller's memory
-
-cdef struct Segment:
-    char *base               # memory of owner, or the caller's; NULL: the arena
-    Py_ssize_t offset        # in the arena
-    Py_ssize_t size          # bytes left
-    PyObject *owner          # strong reference, or NULL
-    int messages             # messages that end in this segment
-    Py_ssize_t sent          # bytes in front of those that have left
-    bint inside              # it begins inside a message
-    bint payload             # it is the payload of the frame whose header is the end of the segment before
 
 
 @cython.final

@@ -15,6 +15,7 @@ import pytest
 
 import omq
 import omq.asyncio
+import omq.asyncio.socket
 import omq.socket
 from omq._core.queues.peer import RecvQueue
 from omq._core.queues.routed import RoutedSendQueue
@@ -87,7 +88,7 @@ def _new_types(monkeypatch: pytest.MonkeyPatch) -> None:
     made: dict[SocketType, Any] = {T.SERVER: Numbering, T.RADIO: Grouping, T.CLIENT: Simple, T.DISH: Simple}
     for kind, pattern in made.items():
         monkeypatch.setitem(PATTERNS, kind, pattern)
-        for twin in (omq.socket, omq.asyncio):
+        for twin in (omq.socket, omq.asyncio.socket):
             base = twin.RoutedSocket if kind in (T.SERVER, T.RADIO) else twin.Socket
             one = type(base)(kind.value, (base,), {"__module__": twin.__name__}, kind=kind)
             monkeypatch.setattr(omq if twin is omq.socket else twin, kind.value, one, raising=False)

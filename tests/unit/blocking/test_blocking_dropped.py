@@ -11,7 +11,7 @@ import omq
 from tests.unit.blocking.conftest import BOUND, asleep
 from tests.waits import descriptors, until
 
-dropping = pytest.warns(ResourceWarning, match="unclosed <omq.socket.P")
+dropping = pytest.warns(ResourceWarning, match="unclosed <omq.P")
 
 
 @pytest.fixture

@@ -1,0 +1,541 @@
+"""The sockets of the asyncio twin: the calls of a socket, on an event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from types import TracebackType
+from typing import Any, Self
+
+from omq._core.atomic import Latch
+from omq._core.calls.call import AsyncCore
+from omq._core.calls.routed_calls import RoutedAsyncCore
+from omq._core.clock import patience
+from omq.asyncio.monitor import Monitor
+from omq.context import Context
+from omq.engine.driver import TASKS, LoopDriver
+from omq.engine.loop_end import LoopEnd
+from omq.engine.orphan import Orphan
+from omq.engine.socket import Engine, Parent
+from omq.engine.weak_callback import weak_callback
+from omq.errors import OptionError, StateError
+from omq.options import Options
+from omq.socket_base import SocketBase, several
+from omq.types import UNSET, SocketType
+
+_NEVER_S = 1e9  # until a timer that only the end of its loop is to find
+_LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
+
+
+class Socket(SocketBase, AsyncCore):
+    """An asyncio socket; use one of its types.
+
+    Args:
+        context: What it shares with others; `None` for the default context.
+        bind: The endpoint, or endpoints, to listen on.
+        connect: The endpoint, or endpoints, to dial.
+        parent: Owns its tasks: a `TaskGroup`, or anything with `create_task`; `None` for the loop.
+        **options: See `omq.Options`.
+
+    Raises:
+        OptionError: An option is unknown, does not fit the type, or has a value that does not fit.
+        EndpointError: An endpoint cannot be understood.
+        BindError: An endpoint cannot be listened on.
+    """
+
+    _over_here = False  # it was dropped, and its loop has done all that it could
+    _adopted = False  # the context's thread has its engine
+    _closing: asyncio.Task[None] | None = None  # of one that was dropped
+
+    def __init__(
+        self,
+        context: Context | None = None,
+        *,
+        bind: str | Iterable[str] | None = None,
+        connect: str | Iterable[str] | None = None,
+        parent: Parent | None = None,
+        **options: Any,
+    ) -> None:
+        _refuse_spinning(options)
+        self._refuse_second()
+        context = self._context_of(context)
+        context.check()
+        self._context = context
+        self._engine = Engine(
+            self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
+        )
+        self._equip()
+        self._engine.on_stop = weak_callback(self._mark_closed)
+        self._take_options()
+        context.welcome(self)
+        try:
+            for endpoint in several(bind):
+                self.bind(endpoint)
+            for endpoint in several(connect):
+                self.connect(endpoint)
+        except BaseException:
+            self.stop()
+            raise
+
+    def _equip(self) -> None:
+        pattern = self._engine.pattern
+        self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, self._engine.driver.poller)
+
+    def _take_options(self) -> None:
+        self._set_timeouts(self._engine.options.send_timeout, self._engine.options.recv_timeout)
+
+    def set_options(self, **options: Any) -> None:
+        self._refuse_in_child()
+        _refuse_spinning(options)
+        super().set_options(**options)
+
+    # ------------------------------------------------------------------ endpoints
+
+    def bind(self, endpoint: str, **options: Any) -> str:
+        """Listens on an endpoint (`zmq_bind(3)`).
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and the connections that it accepts; the socket's own options
+                hold where nothing is given. See `omq.Options`.
+
+        Returns:
+            The endpoint with its real address and port.
+
+        Raises:
+            EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit.
+            BindError: The system refuses.
+            ClosedError: The socket is closed.
+        """
+        return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))
+
+    def connect(self, endpoint: str, **options: Any) -> str:
+        """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
+
+        A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
+        second one would only do harm.
+
+        Args:
+            endpoint: Where.
+            **options: What is to hold for this endpoint and its connection, each time that it is made; the socket's own
+                options hold where nothing is given. See `omq.Options`.
+
+        Returns:
+            The endpoint.
+
+        Raises:
+            EndpointError: The endpoint cannot be understood.
+            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
+                fit; or the endpoint is connected already, with another value, and has one connection.
+            ClosedError: The socket is closed.
+        """
+        return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
+
+    # ------------------------------------------------------------------ peers
+
+    async def wait_connected(self, n: int = 1, *, timeout: float | None = None) -> None:
+        """Waits until *n* peers have finished the handshake.
+
+        Args:
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: There are fewer.
+            ClosedError: The socket was closed.
+        """
+        await self._wait(self._connected(n), f"{n} connected peers", timeout)
+
+    async def wait_subscribed(
+        self, prefix: str | bytes | None = None, n: int = 1, *, timeout: float | None = None
+    ) -> None:
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group; PUB, XPUB and RADIO.
+
+        Args:
+            prefix: Count only subscriptions to exactly this prefix, or group; `None` counts all.
+            n: How many.
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            Timeout: There are fewer.
+            ClosedError: The socket was closed.
+            StateError: The type does not publish.
+        """
+        await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
+
+        The call also waits for what other tasks send meanwhile, and, without a peer, for one to come.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Raises:
+            SendTimeout: Something has not left in time. Nothing is lost.
+            StateError: The type does not send.
+            ClosedError: The socket is closed, or was closed meanwhile.
+        """
+        timeout = patience(timeout)
+        self._refuse_unless_sending()
+        self._begin()
+        if not await self._engine.flush(timeout):
+            raise self._not_flushed(timeout)
+
+    def _look(self) -> None:
+        """Handles what the kernel has for this socket just now, subscriptions among it."""
+        self._engine.driver.poller.dispatch()
+
+    async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
+        timeout = patience(timeout)
+        self._begin()
+        if not await self._engine.wait_until(reached, timeout):
+            if self.closed:
+                raise self._closed_error("was closed while a call waited")
+            raise self._not_in_time(what, timeout)
+
+    def monitor(self, limit: int = 1000) -> Monitor:
+        """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
+
+        Args:
+            limit: Events that may wait; a reader that falls behind is told how many it has missed.
+
+        Returns:
+            An asynchronous iterator of `Event`s that ends when the socket is closed. Several may be in use.
+
+        Raises:
+            ClosedError: The socket is closed.
+            StateError: The process has forked.
+        """
+        return Monitor(self._may_monitor(), limit, self)
+
+    # ------------------------------------------------------------------ life
+
+    def _begin(self) -> None:
+        """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
+        self._refuse_in_child()
+        self._refuse_closed()
+        loop = asyncio._get_running_loop()
+        if loop is not None:
+            self._attach(loop)
+        else:
+            self._refuse_elsewhere()
+
+    def _refuse_elsewhere(self) -> None:
+        """Raises while the socket's loop runs in another thread: only that thread touches the descriptors."""
+        if self._engine.runs_elsewhere:
+            raise StateError(
+                f"this {self.socket_type.value} socket belongs to an event loop that runs in another thread; "
+                f"asyncio.run_coroutine_threadsafe or call_soon_threadsafe reach it: {self._engine.loop!r}"
+            )
+
+    def _endpoint_call(self, call: Callable[..., Any], endpoint: str, *options: dict[str, Any]) -> Any:
+        self._begin()
+        return super()._endpoint_call(call, endpoint, *options)
+
+    def _refuse_in_child(self) -> None:
+        if self._engine.fork_guard.stale:
+            self._engine.context.check()
+
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
+        if loop is None:
+            raise StateError(f"a {self.socket_type.value} socket of omq.asyncio is used inside a running event loop")
+        if self._engine.has_loop:
+            if self._engine.loop is not loop:
+                raise StateError(
+                    f"this {self.socket_type.value} socket belongs to another event loop: {self._engine.loop!r}"
+                )
+            self._set_loop(loop)  # which may run in another thread than before
+            self._engine.driver.move()
+            return
+        self._set_loop(loop)
+        try:
+            self._engine.attach(loop)
+        except BaseException:
+            self.stop()  # else half of the socket would go on without its owner
+            raise
+
+    async def close(self, linger: Any = UNSET) -> None:
+        """Closes the socket; calls that wait raise `ClosedError`.
+
+        A call that is cancelled drops what has not left, unless another one waits. Of several calls at once the least
+        patient decides.
+
+        Args:
+            linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+
+        Raises:
+            OptionError: `linger` does not fit; the socket stays open.
+            StateError: The socket's loop runs in another thread; or this is another loop, and something that was
+                accepted has not left, although the socket's own loop is not closed. The socket stays open.
+        """
+        engine = self._engine
+        if engine.fork_guard.stale:
+            return
+        self._refuse_elsewhere()
+        patience = self._linger(linger)
+        if patience != 0 and engine.has_loop and not engine.closed and engine.loop is not asyncio.get_running_loop():
+            if not engine.is_laden():
+                patience = 0
+            elif engine.in_loop:
+                raise StateError(
+                    f"this {self.socket_type.value} socket belongs to another event loop, and what was accepted "
+                    f"leaves there: close it in {engine.loop!r}, or with linger=0"
+                )
+            else:
+                engine.leave_loop()
+                engine.enter_loop(asyncio.get_running_loop())
+        self._mark_closed()
+        await engine.close(patience)
+
+    def stop(self) -> None:
+        """Closes the socket at once; what has not left is dropped. The loop does it where another thread calls."""
+        if self._engine.fork_guard.stale:
+            return
+        if self._engine.runs_elsewhere:
+            # Only the loop closes its descriptors: one that another thread closes may end the process.
+            self._engine.post(self.stop)
+            return
+        self._mark_closed()
+        self._engine.stop()
+
+    def _end_dropped(self) -> None:
+        self._context.keep(self)
+        self._context.welcome(self)  # the garbage collector may have taken it out
+        self._engine.on_stop = self._mark_closed
+        self._have_loop_close(UNSET)
+
+    def _have_loop_close(self, linger: Any) -> None:
+        """Has the loop close the socket; if the loop is closed before that, the context's thread does."""
+        self._engine.post(self._close_dropped, linger, LoopEnd(partial(self._end_in_loop, linger)))
+
+    def _close_dropped(self, linger: Any, loop_end: LoopEnd) -> None:
+        """Runs in the socket's loop."""
+        loop = self._engine.loop
+        patience = self._linger(linger)
+        self._mark_closed()
+        closing = self._closing = loop.create_task(self._engine.close(patience, keeps=True))
+        # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop holds
+        # the timer, and only the timer what finds the end of the loop.
+        timer = weakref.ref(loop.call_later(_NEVER_S, loop_end.cancel))
+
+        def end(_: asyncio.Task[None]) -> None:
+            self._end_in_loop(linger)
+            found = timer()
+            if found is not None:
+                found.cancel()
+
+        closing.add_done_callback(end)
+
+    def _end_in_loop(self, linger: Any) -> None:
+        """The loop does nothing more for the socket; it may have cancelled the task before its first step."""
+        if not self._over_here:
+            self._over_here = True
+            if not self._engine.closed and not self._leave_to_thread(linger):
+                self._engine.stop()
+            self._drop_closing()
+            self._context.release(self)
+
+    def _leave_to_thread(self, linger: Any = UNSET) -> bool:
+        if self._adopted:
+            return True
+        engine = self._engine
+        patience = self._linger(linger)
+        if not engine.has_loop or engine.closed or patience == 0 or not engine.is_laden():
+            return False
+        if self._context.closed:
+            engine.report_lost("its context has been terminated")
+            return False
+        self._leave_loop()
+        self._adopted = True
+        Orphan(engine, self._context, patience)
+        return True
+
+    def _leave_loop(self) -> None:
+        self._engine.leave_loop()
+        self._drop_closing()
+
+    def _drop_closing(self) -> None:
+        """Ends the task of a loop that is closed, and never runs it: asyncio and Python would complain of that."""
+        closing = self._closing
+        if closing is None or (not closing.done() and self._engine.in_loop):
+            return
+        self._closing = None
+        if not closing.done():
+            closing._log_destroy_pending = False  # type: ignore[attr-defined]
+            work = closing.get_coro()
+            if inspect.iscoroutine(work):
+                work.close()
+
+    def leave_to_context(self, linger: Any) -> None:
+        """The context is about to be terminated: it closes the socket if no loop can."""
+        if not (self._engine.has_loop and self._engine.loop.is_running()):
+            self._leave_to_thread(linger)
+
+    def end_with_context(self, linger: Any) -> None:
+        """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
+        engine = self._engine
+        if engine.closed or self._adopted:
+            return
+        if engine.closing:
+            if linger == 0:
+                self.stop()  # the least patient decides
+            return
+        if engine.in_loop and engine.loop.is_running():
+            engine.context.keep(self)
+            engine.call(self._mark_closed)
+            self._have_loop_close(linger)
+        else:
+            self.stop()
+
+    def end_with_interpreter(self) -> Engine | None:
+        """The interpreter ends. Gives the engine if it has left its loop, and is to be closed in another one.
+
+        A loop of a daemon thread works until then, and its tasks are told nothing. But if the loop has a turn soon, a
+        socket with something unsent leaves it, and any other one stops listening: no file is to stay behind.
+        """
+        engine = self._engine
+        if self._adopted:
+            return None
+        if not engine.runs_elsewhere:
+            if self._leave_at_exit(and_peers=True):
+                return engine
+            self.stop()
+            return None
+        if not engine.endpoints.bound and not engine.is_laden():
+            return None
+        done = Latch()
+        left: list[Engine] = []
+
+        def leave() -> None:
+            if self._leave_at_exit(and_peers=False):
+                left.append(engine)
+            else:
+                engine.endpoints.stop_listening()
+            engine.loop.call_soon(done.set)  # behind what the loop was about to do for the socket
+
+        engine.post(leave)
+        if not done.wait(_LAST_TURN) and not left and not engine.closed:
+            engine.report_lost("its event loop is busy")
+        return engine if left else None
+
+    def _leave_at_exit(self, *, and_peers: bool) -> bool:
+        """Leaves the loop if something has not left or, *and_peers*, may be on its way to the kernels of peers."""
+        engine = self._engine
+        if engine.closed or not engine.has_loop or self.options.linger == 0 or engine.pattern.send_queue is None:
+            return False
+        if not engine.is_laden() and not (and_peers and engine.sessions):
+            return False
+        if engine.futile:
+            engine.report_lost(engine.futile)
+            return False
+        self._leave_loop()
+        return True
+
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        self._abandon()
+        self._engine.close_after_fork()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close(UNSET if error is None else self.linger_after(error))
+
+
+class RoutedSocket(RoutedAsyncCore, Socket):
+    """An asyncio socket whose `send` says whom a message is for; use one of its types."""
+
+
+def _refuse_spinning(options: dict[str, Any]) -> None:
+    """Refuses `busy_poll`: an event loop sleeps as it likes, and no option is accepted and ignored."""
+    if "busy_poll" in options:
+        raise OptionError("option 'busy_poll' is for blocking sockets: an event loop does not spin for a socket")
+
+
+# The types, one line each; `omq.types.TRAITS` says the rest.
+
+
+class PUSH(Socket, kind=SocketType.PUSH): ...
+
+
+class PULL(Socket, kind=SocketType.PULL): ...
+
+
+class PUB(Socket, kind=SocketType.PUB): ...
+
+
+class SUB(Socket, kind=SocketType.SUB): ...
+
+
+class XPUB(Socket, kind=SocketType.XPUB): ...
+
+
+class XSUB(Socket, kind=SocketType.XSUB): ...
+
+
+class REQ(Socket, kind=SocketType.REQ): ...
+
+
+class REP(Socket, kind=SocketType.REP): ...
+
+
+class DEALER(Socket, kind=SocketType.DEALER): ...
+
+
+class ROUTER(Socket, kind=SocketType.ROUTER): ...
+
+
+class PAIR(Socket, kind=SocketType.PAIR): ...
+
+
+class SCATTER(Socket, kind=SocketType.SCATTER): ...
+
+
+class GATHER(Socket, kind=SocketType.GATHER): ...
+
+
+class CHANNEL(Socket, kind=SocketType.CHANNEL): ...
+
+
+class CLIENT(Socket, kind=SocketType.CLIENT): ...
+
+
+class SERVER(RoutedSocket, kind=SocketType.SERVER): ...
+
+
+class RADIO(RoutedSocket, kind=SocketType.RADIO): ...
+
+
+class DISH(Socket, kind=SocketType.DISH): ...
+
+
+class STREAM(Socket, kind=SocketType.STREAM): ...
+
+
+class PEER(RoutedSocket, kind=SocketType.PEER):
+    async def connect_peer(self, endpoint: str, *, timeout: float | None = None, **options: Any) -> int:
+        """Dials an endpoint, and waits until the peer there has finished the handshake: as `omq.PEER.connect_peer`.
+
+        A call that is cancelled leaves the endpoint unconnected, too.
+
+        Args:
+            endpoint: Where.
+            timeout: Seconds; `None` for ever.
+            **options: See `connect`.
+
+        Returns:
+            The routing id of the peer, for `send`.
+        """
+        timeout = patience(timeout)
+        self._begin()
+        found = await self._engine.endpoints.connect_peer(endpoint, options, timeout)
+        return self._peer_id(found)
