@@ -30,19 +30,19 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 demo: $(VENV)/.demo $(VENV)/.core  ## stream files through worker processes, beside pyzmq (DIR=... for your own)
-	@$(VENV)/bin/omq demo $${DIR:+--dir "$$DIR"} $(ARGS)
+	@$(PY) docs/examples/demo.py $${DIR:+--dir "$$DIR"} $(ARGS)
 
 demo-broker: $(VENV)/.broker $(VENV)/.core  ## a feed into a topic, replayed while its broker is killed (DIR=... for your own files)
-	@$(VENV)/bin/omq demo-broker $${DIR:+--dir "$$DIR"} $(ARGS)
+	@$(PY) docs/examples/demo_broker.py $${DIR:+--dir "$$DIR"} $(ARGS)
 
 demo-goby: $(VENV)/.goby $(VENV)/.core  ## a vehicle, a logger and a live view on a Goby bus, played once more from the log
-	@$(VENV)/bin/omq demo-goby $(ARGS)
+	@$(PY) docs/examples/demo_goby.py $(ARGS)
 
 demo-pzq: $(VENV)/.broker $(VENV)/.core  ## files through three nodes that replicate, their owner killed in the middle (DIR=... for your own files)
-	@$(VENV)/bin/omq demo-pzq $${DIR:+--dir "$$DIR"} $(ARGS)
+	@$(PY) docs/examples/demo_pzq.py $${DIR:+--dir "$$DIR"} $(ARGS)
 
 demo-spark: java $(VENV)/.spark $(VENV)/.core  ## ticks of a topic into bars of another one while a worker is killed, then files (INPUT=ticks.csv, DIR=...)
-	@$(PY) -m omq.spark.demo $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
+	@$(PY) docs/examples/demo_spark.py $${INPUT:+--input "$$INPUT"} $${DIR:+--dir "$$DIR"} $(ARGS)
 
 test: $(VENV)/.test $(VENV)/.core  ## lint, types, the core with its bounds checked, every test that is not slow (ARGS=... for pytest)
 	@checked=0; $(if $(ARGS),,{ $(checked-core); } || checked=$$?;) \
@@ -188,13 +188,14 @@ LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc+
 endef
 
 # The compiler is an old one: what it makes can be loaded by every protobuf from 4.22 on.
-protobuf: venv  ## make the modules of omq/goby/protobuf anew from their definitions
+protobuf: venv  ## make the modules of omq/goby/protobuf and docs/examples anew from their definitions
 	@$(PY) -m venv build/protobuf && build/protobuf/bin/pip install --quiet 'grpcio-tools==1.62.3' 'setuptools<81'
 	@build/protobuf/bin/python omq/goby/protobuf/generate.py
+	@build/protobuf/bin/python -m grpc_tools.protoc -Idocs/examples --python_out=docs/examples --pyi_out=docs/examples navigation.proto
 
 clean:  ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
-	find omq tests bench -name __pycache__ -type d -prune -exec rm -rf {} +
+	find omq tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} +
 	find omq/_core -name '*.c' -o -name '*.so' -o -name '*.html' | xargs rm -f
 
 # A failing lint does not hide what the tests say; either fails the target. What measures time, or counts what the whole

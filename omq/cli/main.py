@@ -8,10 +8,6 @@ except ImportError as missing:
 
 from omq._version import __version__
 from omq.cli.broker import broker
-from omq.cli.demo import demo
-from omq.cli.demo_broker import demo_broker
-from omq.cli.demo_goby import demo_goby
-from omq.cli.demo_pzq import demo_pzq
 from omq.cli.goby import goby
 from omq.cli.gobyd import gobyd
 from omq.cli.pzq import pzq
@@ -25,10 +21,6 @@ def main() -> None:
 
 
 main.add_command(broker)
-main.add_command(demo)
-main.add_command(demo_broker)
-main.add_command(demo_goby)
-main.add_command(demo_pzq)
 main.add_command(goby)
 main.add_command(gobyd)
 main.add_command(pzq)

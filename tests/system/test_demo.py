@@ -1,4 +1,4 @@
-"""`omq demo` as a user runs it: real processes, real sockets, real interruptions."""
+"""`demo.py` as a user runs it: real processes, real sockets, real interruptions."""
 
 import os
 import pty
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-MAIN = "from omq.cli.main import main; main()"
+DEMO = ROOT / "docs" / "examples" / "demo.py"
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -58,9 +58,11 @@ def mark() -> Mark:
     return Mark()
 
 
-def demo(mark: Mark, *arguments: str | Path, code: str = MAIN) -> subprocess.CompletedProcess[str]:
+def demo(
+    mark: Mark, *arguments: str | Path, program: tuple[str | Path, ...] = (DEMO,)
+) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-c", code, "demo", *map(str, arguments)],
+        [sys.executable, *program, *map(str, arguments)],
         env=mark.env,
         stdin=subprocess.DEVNULL,
         capture_output=True,
@@ -73,7 +75,7 @@ def demo(mark: Mark, *arguments: str | Path, code: str = MAIN) -> subprocess.Com
 def started(mark: Mark, *arguments: str | Path) -> subprocess.Popen[str]:
     """The demo, running, with a first round behind it."""
     process = subprocess.Popen(
-        [sys.executable, "-u", "-c", MAIN, "demo", *map(str, arguments)],
+        [sys.executable, "-u", DEMO, *map(str, arguments)],
         env=mark.env,
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -125,7 +127,7 @@ def test_without_a_terminal_it_prints_plain_lines(mark: Mark, tree: Path) -> Non
 
 def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-c", MAIN, "demo", "--dir", str(tree), "--rounds", "1"]
+    command = [sys.executable, DEMO, "--dir", str(tree), "--rounds", "1"]
     with subprocess.Popen(
         command, env={**mark.env, "TERM": "xterm"}, stdin=theirs, stdout=theirs, stderr=theirs
     ) as process:
@@ -145,8 +147,9 @@ def test_on_a_terminal_it_draws_a_bar(mark: Mark, tree: Path) -> None:
 
 
 def test_without_pyzmq_it_runs_alone_and_says_how_to_compare(mark: Mark, tree: Path) -> None:
-    code = f"import sys; sys.modules['zmq'] = None; {MAIN}"
-    done = demo(mark, "--dir", tree, "--rounds", "1", code=code)
+    blind = f"import runpy, sys; sys.modules['zmq'] = None; sys.path.insert(0, {str(DEMO.parent)!r}); "
+    code = f"{blind}runpy.run_path({str(DEMO)!r}, run_name='__main__')"
+    done = demo(mark, "--dir", tree, "--rounds", "1", program=("-c", code))
     assert done.returncode == 0, done.stdout + done.stderr
     assert "pip install pyzmq" in done.stdout
     assert "pyzmq, round" not in done.stdout

@@ -16,6 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 KEPT = ROOT / "build" / "packages"  # the archives last built, in a folder that is named for what they were built of
 INPUTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
+TREES = ("omq", "docs/examples")
 DATA = ("omq/py.typed", "omq/broker/http/page.htm")
 GENERATED = ("*.so", "*.html", "__pycache__")
 pytestmark = pytest.mark.timeout(600)  # compiles the core once, and fetches what the build needs
@@ -65,8 +66,9 @@ def fingerprint() -> str:
     """What a build depends on: everything that is copied for it, and the interpreter."""
     seen = hashlib.sha256(sys.version.encode())
     made = (".so", ".html", ".pyc", ".c")
-    package = (path for path in (ROOT / "omq").rglob("*") if path.is_file() and path.suffix not in made)
-    for path in sorted([*(ROOT / name for name in INPUTS), *package]):
+    trees = (path for tree in TREES for path in (ROOT / tree).rglob("*"))
+    copied = (path for path in trees if path.is_file() and path.suffix not in made)
+    for path in sorted([*(ROOT / name for name in INPUTS), *copied]):
         content = path.read_bytes()
         seen.update(b"%s %d\n" % (os.fsencode(path.relative_to(ROOT)), len(content)))
         seen.update(content)
@@ -87,7 +89,8 @@ def dist(tmp_path_factory: pytest.TempPathFactory) -> Path:
     tree.mkdir()
     for name in INPUTS:
         shutil.copy2(ROOT / name, tree)
-    shutil.copytree(ROOT / "omq", tree / "omq", ignore=shutil.ignore_patterns(*GENERATED))
+    for name in TREES:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns(*GENERATED))
     run(sys.executable, "-m", "build", "--outdir", room / "dist", tree, cwd=room)
     shutil.rmtree(KEPT, ignore_errors=True)
     KEPT.mkdir(parents=True)
@@ -130,6 +133,13 @@ def test_the_source_archive_holds_every_source(sdist: set[PurePosixPath]) -> Non
         PurePosixPath(name) for name in (*DATA, "setup.py", "pyproject.toml", "README.md", "LICENSE")
     }
     assert wanted - sdist == set()
+
+
+def test_the_source_archive_holds_the_examples(sdist: set[PurePosixPath]) -> None:
+    kinds = (".md", ".proto", ".py", ".pyi")
+    examples = {path for path in (ROOT / "docs" / "examples").iterdir() if path.suffix in kinds}
+    assert len(examples) > 10
+    assert {PurePosixPath(path.relative_to(ROOT).as_posix()) for path in examples} - sdist == set()
 
 
 def test_the_source_archive_holds_nothing_generated(sdist: set[PurePosixPath]) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 TREE = Path(__file__).parents[2]
-OURS = {"omq", "tests", "bench", "pyspark_omq"}
+EXAMPLES = TREE / "docs" / "examples"
+OURS = {"omq", "tests", "bench", "pyspark_omq"} | {path.stem for path in EXAMPLES.glob("*.py")}
 #: Comes with CPython where its tests are installed, and is asked for with `importorskip`.
 INTERPRETER = {"_testcapi"}
 #: The clients of other servers, which `python -m bench.broker.install` fetches before they are measured.
@@ -44,7 +45,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         yield from _imported(node)
 
 
-@pytest.mark.parametrize("room", ["omq", "bench", "tests"])
+@pytest.mark.parametrize("room", ["omq", "bench", "tests", "docs"])
 def test_what_is_imported_is_declared(room: str) -> None:
     declared = _declared()
     owners = ELSEWHERE | dict(metadata.packages_distributions())

@@ -59,7 +59,7 @@ ASYNC = {"asyncio", "uvloop"}
 #: What gevent and eventlet patch: `omq.unpatched` has it as it was. Commands are programs of their own.
 PATCHED = {"_thread", "queue", "select", "selectors", "socket", "subprocess", "threading"}
 UNPATCHED = "omq.unpatched"
-MAY_BE_PATCHED = ("omq.cli", "omq.spark.demo", "omq.spark.java", "omq.goby.protobuf.generate", UNPATCHED)
+MAY_BE_PATCHED = ("omq.cli", "omq.spark.java", "omq.goby.protobuf.generate", UNPATCHED)
 IO = ASYNC | PATCHED | {"ssl"}
 CLOCK = {"time", "datetime"}
 #: What a room may not import from outside the package.

@@ -1,4 +1,4 @@
-"""`omq demo-broker` as a user runs it."""
+"""`demo_broker.py` as a user runs it."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.broker.command import MAIN, ROOT
+from tests.system.broker.command import ROOT
 from tests.waits import until
 
+DEMO = ROOT / "docs" / "examples" / "demo_broker.py"
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -34,7 +35,7 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def demo(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-c", MAIN, "demo-broker", *map(str, arguments)]
+    command = [sys.executable, DEMO, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment(tmp_path), check=False)
 
 
@@ -51,7 +52,7 @@ def test_nothing_is_lost_while_the_broker_is_killed(tree: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_no_process_and_no_file(tree: Path, tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-c", MAIN, "demo-broker", "--dir", str(tree), "--seconds", "60"]
+    command = [sys.executable, DEMO, "--dir", str(tree), "--seconds", "60"]
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment(tmp_path)
     )

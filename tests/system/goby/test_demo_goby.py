@@ -1,4 +1,4 @@
-"""`omq demo-goby` as a user runs it."""
+"""`demo_goby.py` as a user runs it."""
 
 from __future__ import annotations
 
@@ -11,24 +11,18 @@ from pathlib import Path
 
 import pytest
 
-from omq.cli.demo_goby import Story, table
+from demo_goby import Story, table
 from omq.goby import Received
 
 ROOT = Path(__file__).parents[3]
-MAIN = "from omq.cli.main import main; main()"
+DEMO = ROOT / "docs" / "examples" / "demo_goby.py"
 
 
 @pytest.mark.timeout(60)
 def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TMPDIR": str(tmp_path)}
-    done = subprocess.run(
-        [sys.executable, "-c", MAIN, "demo-goby", "--seconds", "1.5", "--speed", "20"],
-        capture_output=True,
-        text=True,
-        timeout=50,
-        env=environment,
-        check=False,
-    )
+    command = [sys.executable, DEMO, "--seconds", "1.5", "--speed", "20"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, env=environment, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     rows = {row[1].strip(): row[2] for row in re.finditer(r"│ ([\w., ()]+?) +│ +([\d,.]+) │", done.stdout)}
     assert rows["navigation published"] == rows["seen live"] == rows["in the log"] == rows["played once more"]
@@ -37,6 +31,21 @@ def test_the_vehicle_dives_and_its_log_is_played(tmp_path: Path) -> None:
     assert "it waits for" in done.stdout
     assert "byte for byte" in done.stdout
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_extra_that_is_missing_is_named() -> None:
+    blind = f"import runpy, sys; sys.modules['google.protobuf'] = None; sys.path.insert(0, {str(DEMO.parent)!r}); "
+    done = subprocess.run(
+        [sys.executable, "-c", f"{blind}runpy.run_path({str(DEMO)!r}, run_name='__main__')"],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert "pip install 'omq-zmtp[goby]'" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_what_differs_is_counted() -> None:

@@ -1,4 +1,4 @@
-"""`omq demo-pzq` as a user runs it."""
+"""`demo_pzq.py` as a user runs it."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import pytest
 
 from tests.system.pzq.nodes import ROOT
 
-MAIN = "from omq.cli.main import main; main()"
+DEMO = ROOT / "docs" / "examples" / "demo_pzq.py"
 
 
 def demo(tmp_path: Path, *arguments: str | Path) -> subprocess.CompletedProcess[str]:
     (tmp_path / "scratch").mkdir(exist_ok=True)
     environment = {**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "120", "TMPDIR": str(tmp_path / "scratch")}
-    command = [sys.executable, "-c", MAIN, "demo-pzq", *map(str, arguments)]
+    command = [sys.executable, DEMO, *map(str, arguments)]
     return subprocess.run(command, capture_output=True, text=True, timeout=100, env=environment, check=False)
 
 

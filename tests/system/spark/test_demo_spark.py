@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
 def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":
     env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), str(TOP)]), "TZ": "Asia/Tokyo"}
-    command = [sys.executable, "-m", "omq.spark.demo", *arguments]
+    command = [sys.executable, ROOT / "docs" / "examples" / "demo_spark.py", *arguments]
     return subprocess.run(command, env=env, capture_output=True, text=True, timeout=200, check=False)
 
 

@@ -227,5 +227,5 @@ def test_the_other_commands_need_nothing_of_the_broker() -> None:
         "from omq.cli.main import main; main(['--help'])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
-    for name in ("broker", "demo", "demo-broker"):
+    for name in ("broker", "goby", "gobyd", "pzq", "store"):
         assert f"\n  {name} " in done.stdout

@@ -1,4 +1,4 @@
-"""The verdict and the table of `omq demo-broker`; no broker is started here."""
+"""The verdict and the table of `demo_broker.py`; no broker is started here."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from omq.cli import demo_broker as demo_module
-from omq.cli.blocks import Stock
-from omq.cli.demo_broker import Demo, Outcome, table
-from omq.cli.feed import Feed
-from omq.cli.main import main
-from omq.cli.players import ReplayProcess
+from blocks import Stock
+from demo_broker import Demo, Outcome, demo_broker, table
+from feed import Feed
+from replay import ReplayProcess
 
 
 def outcome(**changes: Any) -> Outcome:
@@ -71,7 +69,6 @@ def test_a_broken_promise_is_seen(changes: dict[str, Any], lost: int) -> None:
 def test_a_broken_promise_fails_the_command(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     (tmp_path / "file").write_bytes(b"content")
     for result, status in ((outcome(), 0), (outcome(replay_received=1), 1)):
-        monkeypatch.setattr(Demo, "play", lambda self, result=result: result)
-        monkeypatch.setattr(demo_module.signal, "signal", lambda *_: None)
-        done = CliRunner().invoke(main, ["demo-broker", "--dir", str(tmp_path)])
+        monkeypatch.setattr(Demo, "run", lambda self, result=result: result)
+        done = CliRunner().invoke(demo_broker, ["--dir", str(tmp_path)])
         assert done.exit_code == status, done.output

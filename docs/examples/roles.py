@@ -1,7 +1,7 @@
-"""The demo's child processes: one that sends blocks of files, two that hash them.
+"""The child processes of `demo.py`: one that sends blocks of files, two that hash them.
 
-A child reads its job, one line of JSON, from standard input, and ends when standard input does: whatever
-happens to the parent, no child outlives it. What it has to tell goes over the feed (`FEED_*`).
+A child reads its job, one line of JSON, from standard input, and ends when standard input does: no child outlives its
+parent. It reports over a PUB socket, the feed (`FEED_*`).
 """
 
 import asyncio
@@ -16,13 +16,13 @@ from typing import Any, Final
 
 import uvloop
 
-from omq.cli.blocks import File, read_blocks
-from omq.cli.libraries import LIBRARIES, Library, Link
+from blocks import File, read_blocks
+from libraries import LIBRARIES, Library, Link
 
 WORKERS: Final = 2
 
-#: The messages of the feed: a topic, then what the comment says.
-FEED_ENDPOINT: Final = b"endpoint"  # where the sender listens
+#: The messages of the feed: a topic, then one part or two.
+FEED_ENDPOINT: Final = b"endpoint"  # of the sender
 FEED_START: Final = b"start"  # CLOCK of the sender's first send
 FEED_UNREAD: Final = b"unread"  # NUMBERs of blocks that the sender could not read
 FEED_DIGESTS: Final = b"digests"  # PROGRESS, then DIGEST after DIGEST
@@ -32,11 +32,11 @@ CLOCK: Final = struct.Struct("!d")  # seconds of CLOCK_MONOTONIC, which all proc
 PROGRESS: Final = struct.Struct("!BdQ")  # worker, CLOCK of its newest digest, bytes since its last report
 DIGEST: Final = struct.Struct("!I32s")  # number of a block, its SHA-256
 
-REPORT_INTERVAL: Final = 0.02  # seconds between two reports of a worker that has something to report
+REPORT_INTERVAL_S: Final = 0.02  # between two reports of a worker that has something to report
 
 
 async def send(library: Library, *, feed: str, files: list[list[Any]], block: int) -> None:
-    """Sends every block of every file to whichever worker takes it."""
+    """Sends every block of every file to the workers."""
     news = await library.feed(feed)
     push, endpoint = library.push()
     try:
@@ -51,7 +51,7 @@ async def send(library: Library, *, feed: str, files: list[list[Any]], block: in
 
 
 async def send_blocks(push: Link, files: list[File], block: int) -> list[int]:
-    """Sends numbered blocks, one message each; gives the numbers of those that could not be read."""
+    """Sends numbered blocks, one message each; returns the numbers of those that could not be read."""
     number, unread = 0, []
     for file in files:
         for data in read_blocks(file, block):
@@ -64,11 +64,11 @@ async def send_blocks(push: Link, files: list[File], block: int) -> list[int]:
 
 
 class Hasher:
-    """Takes the digest of what arrives and reports it.
+    """Takes the digest of each block and reports it.
 
     Args:
         worker: The number of this worker.
-        pull: Where blocks come from.
+        pull: The source of the blocks.
         news: The feed.
     """
 
@@ -92,7 +92,7 @@ class Hasher:
     async def report(self) -> None:
         """Reports for ever."""
         while True:
-            await asyncio.sleep(REPORT_INTERVAL)
+            await asyncio.sleep(REPORT_INTERVAL_S)
             if self._digests:
                 progress = PROGRESS.pack(self._worker, self._newest, self._size)
                 digests, self._digests, self._size = self._digests, [], 0
@@ -100,7 +100,7 @@ class Hasher:
 
 
 async def hash_blocks(library: Library, *, feed: str, endpoint: str, worker: int) -> None:
-    """Hashes what arrives and reports digests."""
+    """Hashes blocks and reports their digests."""
     news = await library.feed(feed)
     pull = library.pull(endpoint)
     hasher = Hasher(worker, pull, news)
@@ -125,7 +125,11 @@ async def play(job: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    """The child process."""
+    """Reads the job and does it."""
     line = sys.stdin.buffer.readline()
     if line:
         uvloop.run(play(json.loads(line)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,7 +1,6 @@
-"""`omq demo`: the files of a directory, streamed through worker processes, beside pyzmq doing the same."""
+"""Streams the files of a directory through worker processes, and has pyzmq do the same: `make demo`."""
 
 import statistics
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,26 +12,24 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
 from rich.table import Table
 
-from omq.cli.blocks import Stock, recheck, standard_library, take_stock
-from omq.cli.libraries import LIBRARIES, installed
-from omq.cli.roles import WORKERS
-from omq.cli.round import Round, play_round
+from blocks import Stock, recheck
+from libraries import LIBRARIES, installed
+from program import SETTINGS, choose_files, directory_option, exit_codes
+from roles import WORKERS
+from round import Round, play_round
 
-READING: Final = 8.0  # seconds that finding and reading the files may take
-ROUNDS_END: Final = 25.0  # seconds after which no further round of both libraries is begun
-#: What the standard library's directory holds beside the standard library.
-NOT_STANDARD: Final = frozenset({"site-packages", "dist-packages", "__pycache__"})
+LAST_ROUND_S: Final = 25.0  # after the start no further round of both libraries begins
 
 
 @dataclass
 class Score:
-    """What one library did in all its rounds.
+    """The rounds of one library.
 
     Attributes:
         name: The library.
         rounds: Every round.
-        wrong: Blocks whose digest is not the disk's, over all rounds.
-        changed: Blocks whose digest is not the one first taken, but the disk's now.
+        wrong: Blocks of all rounds whose digest is not that of the disk.
+        changed: Blocks of all rounds whose digest is not the first one, but that of the disk now.
     """
 
     name: str
@@ -41,7 +38,7 @@ class Score:
     changed: int = 0
 
     def add(self, result: Round, stock: Stock) -> None:
-        """Takes in a round and checks every digest of it."""
+        """Adds a round and checks every digest of it."""
         self.rounds.append(result)
         differing = {n: d for n, d in result.digests.items() if stock.digests[n : n + 1] != [d]}
         wrong = recheck(stock, differing)
@@ -50,21 +47,21 @@ class Score:
 
     @property
     def seconds(self) -> float:
-        """The median over the rounds."""
+        """The median time of a round."""
         return statistics.median(result.seconds for result in self.rounds)
 
     @property
     def repeated(self) -> int:
-        """Blocks that arrived once more than they should, over all rounds."""
+        """Blocks of all rounds that arrived once more than they should."""
         return sum(result.repeated for result in self.rounds)
 
     @property
     def failed(self) -> bool:
-        """Whether what arrived is not what was sent."""
+        """True if a block that arrived is not one that was sent, or arrived twice."""
         return bool(self.wrong or self.repeated)
 
     def cells(self, stock: Stock) -> list[str]:
-        """The library's column of the table."""
+        """Returns the column of the table."""
         seconds, last = self.seconds, self.rounds[-1]
         verdict = "all match the disk"
         if self.failed:
@@ -86,7 +83,7 @@ ROWS: Final = ("files", "bytes", "messages", "seconds (median)", "messages a sec
 
 
 def table(stock: Stock, scores: list[Score], missing: list[str]) -> Table:
-    """The result: a column for each library, also for one that is not installed."""
+    """Returns the result: a column for each library, also for one that is not installed."""
     out = Table(title=f"one PUSH, {WORKERS} PULL processes, tcp, {stock.block // 1024} KiB messages")
     out.add_column("")
     columns = []
@@ -102,9 +99,9 @@ def table(stock: Stock, scores: list[Score], missing: list[str]) -> Table:
 
 
 async def play_rounds(stock: Stock, names: list[str], rounds: int, console: Console) -> list[Score]:
-    """Lets every library have its rounds, by turns: what disturbs the machine disturbs both."""
+    """Plays the rounds of the libraries by turns: whatever disturbs the machine disturbs both."""
     scores = {name: Score(name) for name in names}
-    end = time.monotonic() + ROUNDS_END
+    end = time.monotonic() + LAST_ROUND_S
     for turn in range(rounds):
         if turn and time.monotonic() > end:
             console.print(f"{turn} of {rounds} rounds played, as each takes long here")
@@ -116,7 +113,7 @@ async def play_rounds(stock: Stock, names: list[str], rounds: int, console: Cons
 
 
 async def play_shown(name: str, stock: Stock, label: str, console: Console) -> Round:
-    """One round with a bar that lives as long as the round, and a line that stays."""
+    """Plays one round; a bar shows its progress, and one line stays."""
     columns = (
         TextColumn(label),
         BarColumn(),
@@ -137,53 +134,22 @@ async def play_shown(name: str, stock: Stock, label: str, console: Console) -> R
     return result
 
 
-def chosen(directory: Path | None, block: int, limit: int, console: Console) -> Stock:
-    """Finds and reads the files.
-
-    Raises:
-        ClickException: There is nothing to send, or no directory to look into.
-    """
-    root = directory or standard_library()
-    if not root.is_dir():
-        raise click.BadParameter(f"{root} is not a directory", param_hint="--dir")
-    prune = frozenset() if directory else NOT_STANDARD
-    console.print(f"reading {root}", highlight=False, soft_wrap=True)
-    stock = take_stock(root, block=block, limit=limit, seconds=READING, prune=prune)
-    skipped = ", ".join(f"{count:,} {reason}" for reason, count in stock.skipped.items())
-    if not stock.files:
-        raise click.ClickException(f"{root} has no readable file" + (f" (skipped: {skipped})" if skipped else ""))
-    console.print(f"{len(stock.files):,} files, {stock.size / 1e6:,.1f} MB", highlight=False)
-    if skipped:
-        console.print(f"skipped: {skipped}", highlight=False)
-    if stock.cut:
-        console.print(stock.cut, highlight=False)
-    return stock
-
-
-@click.command()
-@click.option(
-    "--dir",
-    "directory",
-    type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The directory to stream; the standard library if left out.",
-)
+@click.command(context_settings=SETTINGS)
+@directory_option
 @click.option("--rounds", type=click.IntRange(1, 20), default=5, show_default=True, help="Rounds of each library.")
 @click.option("--limit", type=click.IntRange(1), default=256, show_default=True, help="MB to stream at most.")
 @click.option("--block", type=click.IntRange(1, 65536), default=16, show_default=True, help="KiB in a message.")
 def demo(directory: Path | None, rounds: int, limit: int, block: int) -> None:
     """Stream files through two worker processes that hash them, and check every digest.
 
-    One process sends the files in blocks (PUSH), two take them (PULL) and report over a feed (PUB) what this
-    one shows (SUB). pyzmq does the same beside it, if it is installed.
+    One process sends the files in blocks (PUSH), two take them (PULL) and report over a feed (PUB) to this one (SUB).
+    pyzmq does the same next to it, if it is installed.
     """
     console = Console()
     names = [name for name in LIBRARIES if installed(name)]
-    try:
-        stock = chosen(directory, block * 1024, limit * 1_000_000, console)
+    with exit_codes():
+        stock = choose_files(directory, block, limit, console)
         scores = uvloop.run(play_rounds(stock, names, rounds, console))
-    except KeyboardInterrupt:
-        click.echo("interrupted; every process has ended", err=True)
-        sys.exit(130)
     console.print(table(stock, scores, [name for name in LIBRARIES if name not in names]))
     if len(scores) == 2:
         ours, theirs = scores
@@ -193,3 +159,7 @@ def demo(directory: Path | None, rounds: int, limit: int, block: int) -> None:
         console.print(f"{unread:,} blocks could not be read any more")
     if any(score.failed for score in scores):
         raise click.ClickException("what arrived is not what was sent")
+
+
+if __name__ == "__main__":
+    demo()

@@ -1,4 +1,4 @@
-"""The feed of the broker's demo: the blocks of files, published in a thread until the time is over."""
+"""The publisher of `demo_broker.py`, a thread: it sends the blocks of files until the time is over."""
 
 import hashlib
 import threading
@@ -7,32 +7,31 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Final, Self
 
-import click
-
+from blocks import Stock, read_blocks
+from child import ChildError
 from omq.broker import Client
-from omq.cli.blocks import Stock, read_blocks
 from omq.errors import OmqError
 
-BATCH: Final = 2000  # messages of one call
+BATCH_MESSAGES: Final = 2000  # of one call
 END: Final = b"end"  # the key of the last message
-PATIENCE: Final = 60.0  # seconds that a call may take, over the death of a broker too
+CALL_TIMEOUT_S: Final = 60.0  # the death of a broker and its restart are a part of it
 
 
 class Feed:
-    """Publishes.
+    """Publishes blocks.
 
     Args:
         stock: The files.
-        topic: Where to.
-        seconds: How long.
+        topic: The topic.
+        seconds: The time for publishing.
         limit: Bytes to publish at most.
 
     Attributes:
         block: Bytes of a message.
-        published: Messages that were handed to the client.
+        published: Messages that the client has been given.
         acknowledged: Messages whose ids have come.
-        size: Bytes of what was handed to the client.
-        seconds: How long it took, once it is over.
+        size: Bytes that the client has been given.
+        seconds: The time it took, once it is over.
         disordered: Calls whose ids do not follow those of the calls before.
         digest: SHA-256 of all bodies that were acknowledged, in their order, once it is over.
     """
@@ -44,37 +43,37 @@ class Feed:
         self.digest = ""
         self._stock = stock
         self._topic = topic
-        self._length = seconds
+        self._time_limit = seconds
         self._limit = limit
-        self._began = 0.0
+        self._start = 0.0
         self._stopped = False
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
 
     def start(self, endpoint: str) -> None:
-        """Begins."""
-        self._began = time.monotonic()
+        """Starts the thread."""
+        self._start = time.monotonic()
         self._thread = threading.Thread(target=self._run, args=(endpoint,), name="feed", daemon=True)
         self._thread.start()
 
     @property
     def alive(self) -> bool:
-        """Whether it runs."""
+        """True while the thread runs."""
         return self._thread is not None and self._thread.is_alive()
 
     @property
     def elapsed(self) -> float:
-        """Seconds since its beginning."""
-        return self.seconds or (time.monotonic() - self._began if self._began else 0.0)
+        """Seconds since its start."""
+        return self.seconds or (time.monotonic() - self._start if self._start else 0.0)
 
     def check(self) -> None:
-        """Raises if it has failed.
+        """Raises an error if it has failed.
 
         Raises:
-            ClickException: It has.
+            ChildError: It has.
         """
         if self._error is not None:
-            raise click.ClickException(f"the feed has failed: {self._error}")
+            raise ChildError(f"the feed has failed: {self._error}")
 
     def __enter__(self) -> Self:
         return self
@@ -87,7 +86,7 @@ class Feed:
 
     def _run(self, endpoint: str) -> None:
         try:
-            with Client(endpoint, timeout=PATIENCE) as client:
+            with Client(endpoint, timeout=CALL_TIMEOUT_S) as client:
                 self._publish(client)
         except (OmqError, OSError) as error:
             self._error = error
@@ -95,8 +94,8 @@ class Feed:
     def _publish(self, client: Client) -> None:
         digest = hashlib.sha256()
         blocks = self._blocks()
-        while not self._stopped and self.size < self._limit and self.elapsed < self._length:
-            bodies = list(islice(blocks, BATCH))
+        while not self._stopped and self.size < self._limit and self.elapsed < self._time_limit:
+            bodies = list(islice(blocks, BATCH_MESSAGES))
             self.published += len(bodies)
             self.size += sum(map(len, bodies))
             ids = client.publish_many(self._topic, bodies)
@@ -105,11 +104,11 @@ class Feed:
             for body in bodies:
                 digest.update(body)
         self.digest = digest.hexdigest()
-        self.seconds = time.monotonic() - self._began
+        self.seconds = time.monotonic() - self._start
         client.publish(self._topic, b"", key=END)
 
     def _blocks(self) -> Iterator[bytes]:
-        """The blocks of all files, over and over; what cannot be read any more is passed over."""
+        """Yields the blocks of all files, over and over; passes over blocks that cannot be read any more."""
         while True:
             some = False
             for file in self._stock.files:

@@ -1,6 +1,6 @@
-"""`make demo-spark`: a feed through topics and Structured Streaming into bars, then files through executors.
+"""Makes bars of a feed with topics and Structured Streaming, then hashes files in executors: `make demo-spark`.
 
-The ticks stand in a persistent topic, a stream makes bars of a second of them and writes these to another one, exactly
+The ticks are in a persistent topic. A stream makes bars of a second of them and writes these to another topic, exactly
 once, while one of its workers is killed.
 """
 
@@ -13,9 +13,7 @@ import json
 import os
 import random
 import signal
-import subprocess
 import sys
-import sysconfig
 import tempfile
 import time
 import warnings
@@ -27,35 +25,37 @@ from typing import Any, Final
 
 import omq
 import omq.broker
+from blocks import NOT_STANDARD, spans, standard_library, walk
+from child import Child, end_with_input
 from omq.spark import java
 
-SECONDS: Final = 12.0  # how long the feed lasts
+FEED_S: Final = 12.0
 TICKS: Final = 24_000
 SYMBOLS: Final = {"AAPL": 190.0, "MSFT": 410.0, "NVDA": 120.0, "TSLA": 250.0}
-PATIENCE: Final = 60.0  # seconds that a step may take beyond its own time
-BLOCK: Final = 1 << 20  # bytes of a file's message
-LIMIT: Final = 256_000_000  # bytes of files that are sent at most
-CHUNK: Final = 100  # ticks that are published at once
+STEP_TIMEOUT_S: Final = 60.0  # beyond a step's own time
+BLOCK_BYTES: Final = 1 << 20
+MAX_FILE_BYTES: Final = 256_000_000  # of all files together
+BATCH_TICKS: Final = 100
 TOPICS: Final = ("ticks:broadcast:strong", "bars:broadcast:strong")
 LAST: Final = "~"  # the symbol of the ticks that end the feed: their times close every window
 
 
-# ---------------------------------------------------------------------- the feed, a process of its own
+# ---------------------------------------------------------------------- the sources, each a process of its own
 
 
 def generated() -> Iterator[tuple[str, float, int, int]]:
-    """Symbol, price, size and time (microseconds since 1970) of ticks; only the start differs from run to run."""
+    """Yields symbol, price, size and time (microseconds since 1970) of ticks; runs differ in their start only."""
     dice = random.Random(20)
     prices = dict(SYMBOLS)
     begun = time.time_ns() // 1_000_000_000 * 1_000_000
     for number in range(TICKS):
         symbol = dice.choice(list(prices))
         prices[symbol] *= 1 + dice.gauss(0, 0.0002)
-        yield symbol, round(prices[symbol], 2), dice.randint(1, 500), begun + int(number * SECONDS / TICKS * 1e6)
+        yield symbol, round(prices[symbol], 2), dice.randint(1, 500), begun + int(number * FEED_S / TICKS * 1e6)
 
 
 def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
-    """The ticks of a file with the columns symbol, price, size and time, sorted by time.
+    """Yields the ticks of a file with the columns symbol, price, size and time, sorted by time.
 
     A time is a timestamp, or a whole number of microseconds since 1970.
     """
@@ -83,26 +83,26 @@ def recorded(path: str) -> Iterator[tuple[str, float, int, int]]:
 
 
 def play_broker(folder: str) -> None:
-    """A broker on the disk."""
+    """Serves the topics until standard input ends."""
     with omq.broker.Server(folder, bind="tcp://127.0.0.1:*", topics=TOPICS) as server:
         print(server.endpoints["zmtp"], len(TOPICS), flush=True)
         sys.stdin.read()
 
 
 def play_feed(argument: str) -> None:
-    """Publishes the ticks at an even pace; what is published is on the disk."""
+    """Publishes the ticks at an even pace."""
+    end_with_input()
     url, _, source = argument.partition(" ")
     ticks = list(recorded(source) if source else generated())
     print(url, len(ticks), flush=True)
     with omq.broker.Client(url) as client:
         begun = time.monotonic()
-        for number in range(0, len(ticks), CHUNK):
-            time.sleep(max(0.0, begun + SECONDS * number / len(ticks) - time.monotonic()))
-            client.publish_many("ticks", map(_tick, ticks[number : number + CHUNK]))
+        for number in range(0, len(ticks), BATCH_TICKS):
+            time.sleep(max(0.0, begun + FEED_S * number / len(ticks) - time.monotonic()))
+            client.publish_many("ticks", map(_tick, ticks[number : number + BATCH_TICKS]))
         for step in (10, 20, 30):
             time.sleep(1.5)  # each tick in a microbatch of its own: the watermark is one microbatch behind
             client.publish_many("ticks", [_tick((LAST, 0.0, 0, ticks[-1][3] + step * 1_000_000))])
-    sys.stdin.read()
 
 
 def _tick(tick: tuple[str, float, int, int]) -> omq.broker.Record:
@@ -111,28 +111,25 @@ def _tick(tick: tuple[str, float, int, int]) -> omq.broker.Record:
 
 
 def play_files(root: str) -> None:
-    """Pushes the files of a directory in blocks."""
+    """Pushes the files of a directory in blocks, until standard input ends."""
+    end_with_input()
     blocks = list(_blocks(Path(root)))
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
         print(push.endpoints[0], len(blocks), flush=True)
         for path, offset, size in blocks:
             push.send_multipart([f"{offset}:{path}".encode("utf-8", "surrogateescape"), _read(path, offset, size)])
-        sys.stdin.read()
+        signal.pause()
 
 
 def _blocks(root: Path) -> Iterator[tuple[str, int, int]]:
-    left = LIMIT
-    for folder, below, names in os.walk(root):
-        below[:] = sorted(name for name in below if name not in ("site-packages", "dist-packages", "__pycache__"))
-        for name in sorted(names):
-            path = os.path.join(folder, name)
-            if os.path.isfile(path) and not os.path.islink(path) and os.access(path, os.R_OK):
-                size = os.path.getsize(path)
-                for offset in range(0, max(size, 1), BLOCK):
-                    if left <= 0:
-                        return
-                    yield path, offset, min(BLOCK, size - offset)
-                    left -= min(BLOCK, size - offset)
+    left = MAX_FILE_BYTES
+    for path, found in walk(root, Counter(), NOT_STANDARD):
+        if os.access(path, os.R_OK):
+            size = min(found, left)
+            yield from ((path, offset, length) for offset, length in spans(size, BLOCK_BYTES))
+            left -= size
+        if left <= 0:
+            return
 
 
 def _read(path: str, offset: int, size: int) -> bytes:
@@ -140,29 +137,24 @@ def _read(path: str, offset: int, size: int) -> bytes:
         return os.pread(file.fileno(), size, offset)
 
 
-class Beside:
-    """A process that runs this module and ends when its input does: with the parent, however the parent ends."""
+class Source(Child):
+    """A process that runs a role of this program.
+
+    Attributes:
+        url: Its endpoint.
+        count: The number of its messages or topics.
+    """
 
     def __init__(self, role: str, argument: str) -> None:
-        command = [sys.executable, "-m", "omq.spark.demo", "--role", role, argument]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        line = self._process.stdout.readline().split()
+        super().__init__(role, __file__, "--role", role, argument)
+        line = self.stdout.readline().split()
         if len(line) != 2:
-            raise SystemExit(self._process.wait() or 1)
-        self.url, self.count = line[0], int(line[1])
+            raise SystemExit(self._process.wait() or 1)  # its error is on the screen
+        self.url, self.count = line[0].decode(), int(line[1])
 
-    def __enter__(self) -> Beside:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        try:
-            self._process.wait(3)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        self.stdout.close()
 
 
 # ---------------------------------------------------------------------- Spark's side
@@ -240,9 +232,9 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
 
     with contextlib.ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory())
-        url = stack.enter_context(Beside("broker", f"{folder}/topics")).url
+        url = stack.enter_context(Source("broker", f"{folder}/topics")).url
         client = stack.enter_context(omq.broker.Client(url))
-        feed = stack.enter_context(Beside("feed", f"{url} {source}"))
+        feed = stack.enter_context(Source("feed", f"{url} {source}"))
         print(f"{feed.count:,} ticks -> topic 'ticks' -> Spark, bars of a second -> topic 'bars' -> here", flush=True)
         reader = spark.readStream.format("omq").option("connect", url).option("topic", "ticks")
         ticks = reader.option("startingOffsets", "earliest").option("columns", "id,key,value").load()
@@ -300,12 +292,12 @@ def _print_bars(
     """Prints bars until all ticks are in them; how many of each symbol and second, and the number of bars."""
     found: Counter[tuple[str, int]] = Counter()
     printed = 0
-    told = False
-    deadline = time.monotonic() + SECONDS + PATIENCE
+    reported = False
+    deadline = time.monotonic() + FEED_S + STEP_TIMEOUT_S
     while time.monotonic() < deadline:
         burst = _burst(subscription)
-        if not told and marker.exists():
-            told = True
+        if not reported and marker.exists():
+            reported = True
             print("         a worker is killed in the midst of a microbatch; Spark runs its task again", flush=True)
         # What comes once more would come with, or right behind, the last ones.
         if not burst and found.total() >= wanted:
@@ -317,7 +309,7 @@ def _print_bars(
             printed += 1
             prices = "  ".join(f"{name} {bar[name]:9.2f}" for name in ("open", "high", "low", "close"))
             print(f"{bar['time'][11:19]}  {bar['symbol']:6}  {prices}  volume {bar['volume']:8,}", flush=True)
-    if not told:
+    if not reported:
         raise SystemExit("no worker was killed, which is what this is to show")
     return found, printed
 
@@ -336,10 +328,12 @@ def _burst(subscription: omq.broker.Subscription) -> list[dict[str, Any]]:
 
 def files(spark: Any, root: str) -> tuple[str, int, float, str]:
     """Sends the files to executors that hash them; returns a row of the table, with the count in bytes."""
-    with Beside("files", root) as feed:
+    with Source("files", root) as feed:
         print(f"\n{feed.count:,} blocks of files below {root}: PUSH {feed.url} -> Spark, SHA-256", flush=True)
         reader = spark.read.format("omq").option("socket", "PULL").option("connect", feed.url)
-        frame = reader.option("columns", "parts").option("maxRows", feed.count).option("maxSeconds", PATIENCE).load()
+        frame = (
+            reader.option("columns", "parts").option("maxRows", feed.count).option("maxSeconds", STEP_TIMEOUT_S).load()
+        )
         begun = time.monotonic()
         rows = frame.selectExpr("parts[0] AS name", "sha2(parts[1], 256) AS digest", "length(parts[1]) AS n").collect()
         took = time.monotonic() - begun
@@ -352,18 +346,16 @@ def files(spark: Any, root: str) -> tuple[str, int, float, str]:
 
 def main() -> int:
     """Runs what the command line asks for; returns 1 if something was lost or differs, 2 without Java."""
-    parser = argparse.ArgumentParser("python -m omq.spark.demo", description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--input", default="", help="ticks.csv or .parquet: symbol, price, size, time")
-    parser.add_argument(
-        "--dir", default=sysconfig.get_paths()["stdlib"], help="the files; the standard library if left out"
-    )
+    parser.add_argument("--dir", default=standard_library(), help="the files; the standard library if left out")
     parser.add_argument("--role", nargs=2, help=argparse.SUPPRESS)
     found = parser.parse_args()
     if found.role:
         {"broker": play_broker, "feed": play_feed, "files": play_files}[found.role[0]](found.role[1])
         return 0
-    if told := java.missing():
-        print(told, file=sys.stderr)
+    if advice := java.missing():
+        print(advice, file=sys.stderr)
         return 2
     print("starting Spark (local[2,4])", flush=True)
     spark = session()

@@ -1,7 +1,7 @@
-"""The two libraries that the demo compares: what differs between them. What is alike is used as it is."""
+"""The differences between the two libraries that `demo.py` compares. All else is called alike."""
 
 import importlib.util
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import omq.asyncio as omq
 
@@ -15,29 +15,29 @@ class Link(Protocol):
 
 
 class Library(Protocol):
-    """How a library opens the demo's sockets; every one over tcp on this machine."""
+    """Opens the sockets of the demo with one of the libraries, all over tcp on this machine."""
 
     def push(self) -> tuple[Any, str]:
-        """A PUSH socket that listens, and its endpoint."""
+        """Returns a PUSH socket that listens, and its endpoint."""
 
     async def wait_pulls(self, push: Any, count: int) -> None:
         """Waits until *count* PULL sockets are connected."""
 
     def pull(self, endpoint: str) -> Any:
-        """A PULL socket, connected."""
+        """Returns a PULL socket that connects to *endpoint*."""
 
     def listen(self) -> tuple[Any, str]:
-        """A SUB socket that listens for the feed and takes all of it, and its endpoint."""
+        """Returns a SUB socket that listens and subscribes to everything, and its endpoint."""
 
     async def feed(self, endpoint: str) -> Any:
-        """A PUB socket that has its subscriber."""
+        """Returns a PUB socket whose subscriber is connected."""
 
     async def close(self, *sockets: Any) -> None:
         """Closes sockets at once."""
 
 
 class Omq:
-    """omq, its asyncio sockets."""
+    """The asyncio sockets of omq."""
 
     def push(self) -> tuple[Any, str]:
         push = omq.PUSH()
@@ -64,7 +64,7 @@ class Omq:
 
 
 class Pyzmq:
-    """pyzmq, its asyncio sockets."""
+    """The asyncio sockets of pyzmq."""
 
     def __init__(self) -> None:
         import zmq
@@ -97,7 +97,7 @@ class Pyzmq:
         return sub, self._bound(sub)
 
     async def feed(self, endpoint: str) -> Any:
-        # XPUB is PUB that tells of subscriptions: the way to know that the subscriber is there.
+        # An XPUB receives subscriptions: this one means that the subscriber is connected.
         pub = self._context.socket(self._zmq.XPUB)
         pub.set_hwm(0)
         pub.connect(endpoint)
@@ -115,9 +115,9 @@ class Pyzmq:
         return f"tcp://127.0.0.1:{port}"
 
 
-LIBRARIES: dict[str, type[Omq] | type[Pyzmq]] = {"omq": Omq, "pyzmq": Pyzmq}
+LIBRARIES: Final[dict[str, type[Library]]] = {"omq": Omq, "pyzmq": Pyzmq}
 
 
 def installed(name: str) -> bool:
-    """Whether a library can be imported."""
+    """Returns whether a library can be imported."""
     return name == "omq" or importlib.util.find_spec("zmq") is not None

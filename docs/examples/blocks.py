@@ -1,4 +1,4 @@
-"""The files of a directory as numbered blocks, with the digest of each: what the demo sends and checks."""
+"""The files of a directory as numbered blocks with a digest each: the messages of the demos."""
 
 import hashlib
 import os
@@ -9,15 +9,19 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Final
+
+#: Directories next to the standard library that are not a part of it.
+NOT_STANDARD: Final = frozenset({"site-packages", "dist-packages", "__pycache__"})
 
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file, as far as it takes part.
+    """The beginning of a file, or all of it.
 
     Attributes:
-        path: Where it lies.
-        size: Bytes that take part, from its start.
+        path: Its path.
+        size: Bytes from its start that are sent.
     """
 
     path: str
@@ -26,14 +30,14 @@ class File:
 
 @dataclass(slots=True)
 class Stock:
-    """What was found in a directory and read once.
+    """The files of a directory, read once.
 
     Attributes:
         block: Bytes in a block; the last one of a file may be shorter, an empty file has one of no bytes.
-        files: The files that take part.
+        files: The files that are sent.
         digests: The SHA-256 of every block, in the order in which blocks are numbered.
-        skipped: What takes no part, counted by reason.
-        cut: Why not everything takes part; empty if it does.
+        skipped: The number of files and links that are left out, by reason.
+        cut: The reason for which the rest of the directory is left out; empty if it is not.
     """
 
     block: int
@@ -44,17 +48,17 @@ class Stock:
 
     @property
     def size(self) -> int:
-        """Bytes in all blocks."""
+        """The bytes of all blocks."""
         return sum(file.size for file in self.files)
 
 
 def standard_library() -> Path:
-    """The directory of the standard library of the Python that runs."""
+    """Returns the directory of the standard library of the Python that runs."""
     return Path(sysconfig.get_paths()["stdlib"])
 
 
 def spans(size: int, block: int) -> Iterator[tuple[int, int]]:
-    """Offset and length of each block of a file of *size* bytes."""
+    """Yields the offset and the length of each block of a file of *size* bytes."""
     if not size:
         yield 0, 0
     for offset in range(0, size, block):
@@ -62,7 +66,7 @@ def spans(size: int, block: int) -> Iterator[tuple[int, int]]:
 
 
 def read_blocks(file: File, block: int) -> Iterator[bytes | None]:
-    """The blocks of a file; `None` for each that cannot be read in full (any more)."""
+    """Yields the blocks of a file; `None` for each that cannot be read in full (any more)."""
     try:
         # A file that was replaced by a pipe or a link after it was found must not block or lead away.
         handle = os.open(file.path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -81,7 +85,7 @@ def read_blocks(file: File, block: int) -> Iterator[bytes | None]:
 
 
 def walk(root: Path, skipped: Counter[str], prune: frozenset[str]) -> Iterator[tuple[str, int]]:
-    """Path and size of every regular file below *root*, in order; links are not followed."""
+    """Yields path and size of every regular file below *root*, in order; links are not followed."""
     unreadable: list[OSError] = []
     for folder, below, names in os.walk(root, onerror=unreadable.append):
         below[:] = sorted(name for name in below if name not in prune)
@@ -106,8 +110,8 @@ def take_stock(root: Path, *, block: int, limit: int, seconds: float, prune: fro
     Args:
         root: The directory.
         block: Bytes in a block.
-        limit: Bytes to take part at most; the file that reaches it takes part with its first bytes.
-        seconds: Time for the reading; what was not reached by then takes no part.
+        limit: Bytes of all files at most; of the file that reaches it the first bytes are taken.
+        seconds: Time for the reading; files that are not reached by then are left out.
         prune: Names of directories that are left out.
     """
     stock = Stock(block)
@@ -132,7 +136,7 @@ def take_stock(root: Path, *, block: int, limit: int, seconds: float, prune: fro
 
 
 def recheck(stock: Stock, received: dict[int, bytes]) -> set[int]:
-    """Which of the blocks *received* (number and digest) do not even agree with what the disk holds now."""
+    """Returns the numbers of the blocks *received* (number and digest) that the disk does not hold now, either."""
     wrong, number = set(received), 0
     for file in stock.files:
         blocks = sum(1 for _ in spans(file.size, stock.block))

@@ -1,4 +1,4 @@
-"""What the demo finds in a directory, and how it checks what came back."""
+"""The blocks of the demos: the files of a directory, and the check of those that came back."""
 
 import hashlib
 import os
@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from omq.cli import blocks
-from omq.cli.blocks import File, Stock, read_blocks, recheck, spans, standard_library, take_stock
+import blocks
+from blocks import File, Stock, read_blocks, recheck, spans, standard_library, take_stock
 
 
 def stock_of(root: Path, *, block: int = 4, limit: int = 10**9, seconds: float = 60.0) -> Stock:

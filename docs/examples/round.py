@@ -1,16 +1,15 @@
-"""One round of the demo: processes are started, all files pass through them, processes are ended."""
+"""One round of `demo.py`: processes start, all files pass through them, processes end."""
 
 import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final
 
-import click
-
-from omq.cli.blocks import Stock
-from omq.cli.libraries import LIBRARIES, Library, Link
-from omq.cli.process_group import ProcessGroup
-from omq.cli.roles import (
+from blocks import Stock
+from child import ChildError
+from libraries import LIBRARIES, Library, Link
+from process_group import ProcessGroup
+from roles import (
     CLOCK,
     DIGEST,
     FEED_DIGESTS,
@@ -22,7 +21,7 @@ from omq.cli.roles import (
     WORKERS,
 )
 
-STALL: Final = 10.0  # seconds without any news after which a round has failed
+STALL_TIMEOUT_S: Final = 10.0  # without any message of the feed, until a round has failed
 
 
 @dataclass
@@ -30,8 +29,8 @@ class Round:
     """One pass of all files through the workers.
 
     Attributes:
-        digests: What arrived: the digest of each block by its number.
-        repeated: How many blocks arrived more than once.
+        digests: The digest of each block that arrived, by its number.
+        repeated: The number of blocks that arrived more than once.
         unread: Numbers of the blocks that the sender could not read any more.
         size: Bytes that were hashed.
         shares: Blocks that each worker hashed.
@@ -49,16 +48,16 @@ class Round:
 
     @property
     def seconds(self) -> float:
-        """From the first send to the last digest."""
+        """The time from the first send to the last digest."""
         return max(self.end - self.start, 1e-9)
 
     @property
     def blocks(self) -> int:
-        """Blocks that are accounted for."""
+        """The number of blocks that are accounted for."""
         return len(self.digests) + len(self.unread)
 
     def note(self, topic: bytes, body: list[bytes]) -> None:
-        """Takes in a message of the feed."""
+        """Adds up a message of the feed."""
         if topic == FEED_START:
             (self.start,) = CLOCK.unpack(body[0])
         elif topic == FEED_UNREAD:
@@ -75,10 +74,10 @@ class Round:
 
 
 async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
-    """One pass with the library *name*; *show* is called with every piece of news.
+    """Plays one round with the library *name*; calls *show* after every message of the feed.
 
     Raises:
-        ClickException: A process ended early, or nothing happens any more.
+        ChildError: A process ended early, or nothing happens any more.
     """
     library: Library = LIBRARIES[name]()
     news, feed = library.listen()
@@ -106,10 +105,10 @@ async def collect(
     """Reads the feed until every block is accounted for."""
     result = Round()
     try:
-        async with asyncio.timeout(STALL) as stall:
+        async with asyncio.timeout(STALL_TIMEOUT_S) as stall:
             while result.blocks < blocks:
                 topic, *body = await news.recv_multipart()
-                stall.reschedule(asyncio.get_running_loop().time() + STALL)
+                stall.reschedule(asyncio.get_running_loop().time() + STALL_TIMEOUT_S)
                 if topic == FEED_ENDPOINT:
                     for worker in range(WORKERS):
                         job = {"library": name, "feed": feed, "endpoint": body[0].decode(), "worker": worker}
@@ -118,5 +117,5 @@ async def collect(
                 show(result)
     except TimeoutError:
         got = f"{result.blocks:,} of {blocks:,} messages"
-        raise click.ClickException(f"{name}: nothing has happened for {STALL:g} s, after {got}") from None
+        raise ChildError(f"{name}: nothing has happened for {STALL_TIMEOUT_S:g} s, after {got}") from None
     return result

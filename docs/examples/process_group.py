@@ -1,15 +1,16 @@
-"""Child processes that end with their owner, whichever way it ends."""
+"""The child processes of `demo.py`, started and awaited with asyncio."""
 
 import asyncio
 import contextlib
 import json
 import sys
 from asyncio.subprocess import PIPE, Process
+from pathlib import Path
 from typing import Any, Final, Self
 
-import click
+from child import EXIT_TIMEOUT_S, ChildError
 
-PATIENCE: Final = 3.0  # seconds that a child has to end by itself
+PROGRAM: Final = Path(__file__).with_name("roles.py")
 
 
 class ProcessGroup:
@@ -32,37 +33,35 @@ class ProcessGroup:
         for watcher in self._watchers:
             watcher.cancel()
         self._loss.cancel()
-        # A second Ctrl-C may cut the waiting short; the children have been told by then.
+        # A second Ctrl-C may cut the waiting short; the input of every child has ended by then.
         for process in self._processes:
             if process.stdin is not None:
                 process.stdin.close()
         await asyncio.gather(*(self._end(process) for process in self._processes))
 
     async def start(self, role: str, **job: Any) -> None:
-        """Starts a process with a job of `omq.cli.roles`."""
-        # The child imports what this process would import, from wherever the package is used.
-        code = f"import sys; sys.path[:] = {sys.path!r}; from omq.cli.roles import main; main()"
-        # In a session of its own, Ctrl-C is this process's affair alone.
-        process = await asyncio.create_subprocess_exec(sys.executable, "-c", code, stdin=PIPE, start_new_session=True)
+        """Starts a process with a job of `roles.py`."""
+        # In a session of its own: a Ctrl-C is for this process alone.
+        process = await asyncio.create_subprocess_exec(sys.executable, PROGRAM, stdin=PIPE, start_new_session=True)
         self._processes.append(process)
         assert process.stdin is not None
-        with contextlib.suppress(ConnectionError):  # it has died already: the watcher tells
+        with contextlib.suppress(ConnectionError):  # it has died already: the watcher reports that
             process.stdin.write(json.dumps({"role": role, **job}).encode() + b"\n")
             await process.stdin.drain()
         self._watchers.add(asyncio.create_task(self._watch(role, process)))
 
     async def lost(self) -> None:
-        """Waits until a process ends that should not, and raises."""
+        """Waits until a process ends, and raises `ChildError`."""
         await self._loss
 
     async def _watch(self, role: str, process: Process) -> None:
         code = await process.wait()
         if not self._loss.done():
-            self._loss.set_exception(click.ClickException(f"the {role} process ended early, with code {code}"))
+            self._loss.set_exception(ChildError(f"the {role} process ended early, with code {code}"))
 
     async def _end(self, process: Process) -> None:
         try:
-            async with asyncio.timeout(PATIENCE):
+            async with asyncio.timeout(EXIT_TIMEOUT_S):
                 await process.wait()
         except TimeoutError:
             process.kill()
