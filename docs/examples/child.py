@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from subprocess import PIPE, Popen
 from typing import IO, Final, Self
@@ -34,11 +34,11 @@ class Child:
     Args:
         name: Its name in errors.
         *command: The path of the program, and its arguments.
-        log: The file for all its output. `None`: `stdout` has its standard output, and its errors go where those of
-            this process go.
+        log: The file for all its output; `None`: its output goes where that of this process goes.
+        stdout: `PIPE`: the caller reads `stdout`, and closes it.
     """
 
-    def __init__(self, name: str, *command: str | Path, log: Path | None = None) -> None:
+    def __init__(self, name: str, *command: str | Path, log: Path | None = None, stdout: int | None = None) -> None:
         self._name = name
         self._log = log
         with ExitStack() as stack:
@@ -46,14 +46,14 @@ class Child:
             self._process: Popen[bytes] = Popen(
                 [sys.executable, *command],
                 stdin=PIPE,
-                stdout=output or PIPE,
+                stdout=output or stdout,
                 stderr=output,
                 start_new_session=True,  # a Ctrl-C is for this process alone
             )
 
     @property
     def stdout(self) -> IO[bytes]:
-        """The standard output of a child without a log."""
+        """The standard output of a child with `stdout=PIPE`."""
         assert self._process.stdout is not None
         return self._process.stdout
 
@@ -66,6 +66,13 @@ class Child:
         """Returns the error for a fault of this child."""
         log = f":\n{self._log.read_text(errors='replace')[-LOG_SHOWN_CHARS:]}" if self._log else ""
         return ChildError(f"the {self._name} {fault}{log}")
+
+    def write(self, data: bytes) -> None:
+        """Writes to its standard input, unless it has ended."""
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.write(data)
+            self._process.stdin.flush()
 
     def kill(self) -> None:
         """Kills it with SIGKILL."""

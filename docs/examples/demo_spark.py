@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from subprocess import PIPE
 from typing import Any, Final
 
 import omq
@@ -146,7 +147,7 @@ class Source(Child):
     """
 
     def __init__(self, role: str, argument: str) -> None:
-        super().__init__(role, __file__, "--role", role, argument)
+        super().__init__(role, __file__, "--role", role, argument, stdout=PIPE)
         line = self.stdout.readline().split()
         if len(line) != 2:
             raise SystemExit(self._process.wait() or 1)  # its error is on the screen

@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from contextlib import suppress
+from subprocess import PIPE
 from typing import Any, Final, Self
 
 from child import Child, end_with_input
@@ -43,7 +44,7 @@ class ReplayProcess:
 
     def start(self, endpoint: str) -> None:
         """Subscribes."""
-        self._child = Child("subscriber", __file__, endpoint, self._topic, self._end.decode())
+        self._child = Child("subscriber", __file__, endpoint, self._topic, self._end.decode(), stdout=PIPE)
         self._reader = threading.Thread(target=self._read, args=(self._child,), name="replay", daemon=True)
         self._reader.start()
 

@@ -1,14 +1,16 @@
 """One round of `demo.py`: processes start, all files pass through them, processes end."""
 
 import asyncio
+import json
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import Final
+from pathlib import Path
+from typing import Any, Final, Self
 
 from blocks import Stock
-from child import ChildError
+from child import Child, ChildError
 from libraries import LIBRARIES, Library, Link
-from process_group import ProcessGroup
 from roles import (
     CLOCK,
     DIGEST,
@@ -21,6 +23,8 @@ from roles import (
     WORKERS,
 )
 
+PROGRAM: Final = Path(__file__).with_name("roles.py")
+POLL_INTERVAL_S: Final = 0.02
 STALL_TIMEOUT_S: Final = 10.0  # without any message of the feed, until a round has failed
 
 
@@ -73,6 +77,38 @@ class Round:
             self.end = max(self.end, newest)
 
 
+class ProcessGroup:
+    """The child processes of a round. Leaving the block ends them."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+        self._stack = ExitStack()
+
+    def start(self, role: str, **job: Any) -> None:
+        """Starts a process with a job of `roles.py`."""
+        child = self._stack.enter_context(Child(f"{role} process", PROGRAM))
+        self._children.append(child)
+        child.write(json.dumps({"role": role, **job}).encode() + b"\n")
+
+    async def watch(self) -> None:
+        """Waits until a process ends.
+
+        Raises:
+            ChildError: One has ended.
+        """
+        while True:
+            for child in self._children:
+                if child.status is not None:
+                    raise child.error(f"ended early, with code {child.status}")
+            await asyncio.sleep(POLL_INTERVAL_S)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+
 async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> Round:
     """Plays one round with the library *name*; calls *show* after every message of the feed.
 
@@ -82,19 +118,19 @@ async def play_round(name: str, stock: Stock, show: Callable[[Round], None]) -> 
     library: Library = LIBRARIES[name]()
     news, feed = library.listen()
     try:
-        async with ProcessGroup() as group:
+        with ProcessGroup() as group:
             files = [[file.path, file.size] for file in stock.files]
-            await group.start("sender", library=name, feed=feed, files=files, block=stock.block)
+            group.start("sender", library=name, feed=feed, files=files, block=stock.block)
             collecting = asyncio.create_task(collect(group, name, news, feed, len(stock.digests), show))
-            losing = asyncio.create_task(group.lost())
+            watching = asyncio.create_task(group.watch())
             try:
-                await asyncio.wait({collecting, losing}, return_when=asyncio.FIRST_COMPLETED)
-                if losing.done() and not collecting.done():
-                    losing.result()
+                await asyncio.wait({collecting, watching}, return_when=asyncio.FIRST_COMPLETED)
+                if not collecting.done():
+                    watching.result()
                 return collecting.result()
             finally:
                 collecting.cancel()
-                losing.cancel()
+                watching.cancel()
     finally:
         await library.close(news)
 
@@ -112,7 +148,7 @@ async def collect(
                 if topic == FEED_ENDPOINT:
                     for worker in range(WORKERS):
                         job = {"library": name, "feed": feed, "endpoint": body[0].decode(), "worker": worker}
-                        await group.start("worker", **job)
+                        group.start("worker", **job)
                 result.note(topic, body)
                 show(result)
     except TimeoutError:

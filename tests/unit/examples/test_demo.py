@@ -3,6 +3,7 @@
 import hashlib
 import os
 import signal
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,9 +15,8 @@ import demo as demo_module
 from blocks import Stock, take_stock
 from child import ChildError
 from demo import Score
-from process_group import ProcessGroup
 from roles import CLOCK, DIGEST, FEED_DIGESTS, FEED_START, FEED_UNREAD, NUMBER, PROGRESS
-from round import Round
+from round import ProcessGroup, Round
 
 
 def digest(data: bytes) -> bytes:
@@ -180,19 +180,16 @@ def test_help() -> None:
 
 
 def test_a_lost_process_is_reported_and_none_stays() -> None:
-    async def lose() -> list[int]:
-        async with ProcessGroup() as group:
-            await group.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=0)
-            await group.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=1)
-            pids.extend(group.pids)
-            os.kill(group.pids[0], signal.SIGKILL)
-            await group.lost()
-        return group.pids
+    def children() -> set[int]:
+        return set(map(int, Path(f"/proc/self/task/{threading.get_native_id()}/children").read_text().split()))
 
-    pids: list[int] = []
-    with pytest.raises(ChildError, match="the worker process ended early, with code -9"):
-        uvloop.run(lose())
-    assert len(pids) == 2
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
+    before = children()
+    with ProcessGroup() as group:
+        for worker in range(2):
+            group.start("worker", library="pyzmq", feed="tcp://127.0.0.1:9", endpoint="", worker=worker)
+        started = children() - before
+        assert len(started) == 2
+        os.kill(min(started), signal.SIGKILL)
+        with pytest.raises(ChildError, match="the worker process ended early, with code -9"):
+            uvloop.run(group.watch())
+    assert not started & children()
