@@ -38,13 +38,13 @@ from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.broker.settings import SETTINGS, check_setting, dead_letter_of, dead_letter_ring, describe_ring
 from omq.errors import UsageError
 from omq.security import file_path
+from omq.serving.address import parse_http_address
 
 __all__ = [
     "Config",
     "ConfigError",
     "TopicSpec",
     "check_dead_letters",
-    "http_address",
     "parse_topic",
     "read_config",
     "topic_spec",
@@ -219,25 +219,6 @@ def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
 _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)
 
 
-def http_address(text: str) -> tuple[str, int]:
-    """Reads `host:port`, `[host]:port`, `:port` or `port`; without a host 127.0.0.1. Port `*` is 0: any free one.
-
-    Raises:
-        ConfigError: It is none of these.
-    """
-    address = text.removeprefix("http://").removesuffix("/")
-    host, _, port = address.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise ConfigError(f"{shown(text)} is no address: HOST:PORT, and [HOST]:PORT for IPv6")
-    if port == "*":
-        port = "0"
-    if not (port.isascii() and port.isdigit() and int(port) < 65536) or "/" in host or "://" in host:
-        raise ConfigError(f"{shown(text)} is no address: HOST:PORT, such as 127.0.0.1:8222")
-    return "0.0.0.0" if host == "*" else host or "127.0.0.1", int(port)
-
-
 @dataclass(frozen=True, slots=True)
 class Config:
     """All that a broker is told.
@@ -304,8 +285,8 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
     http = _text(content, "http")
     if http is not None:
         try:
-            http_address(http)
-        except ConfigError as fault:
+            parse_http_address(http)
+        except UsageError as fault:
             raise ConfigError(f"http = {fault}") from None
     security = instead or _security(content.get("security"), folder)
     permissions = tuple(_permission(row, security, at) for at, row in _rows(content, "permission"))

@@ -13,7 +13,7 @@ from omq.broker.core.permissions import Permission, permission_of
 from omq.broker.extras import missing_extra
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
-from omq.serving import Serving
+from omq.serving.thread import ServerThread
 from omq.types import Security
 
 __all__ = ["AsyncServer", "Server"]
@@ -164,7 +164,7 @@ class AsyncServer:
         await self.close()
 
 
-class Server(Serving):
+class Server(ServerThread):
     """A broker in a thread of its own; see `AsyncServer` for what it takes.
 
     with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:

@@ -16,29 +16,20 @@ import click
 import uvloop
 
 from omq._version import __version__
-from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config
+from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import TopicError
 from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
 from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import collector_spared
+from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
+from omq.serving.address import parse_http_address
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
-LEVELS: Final = ("debug", "info", "warning", "error")
 LOOPBACK: Final = ("127.", "::1", "localhost")
-
-
-class PathGiven(click.Path):
-    """A path that is not empty: `Path("")` would be the current directory."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path`."""
-        if value == "":
-            self.fail("a path is missing: this one is empty", param, ctx)
-        return super().convert(value, param, ctx)
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
@@ -53,16 +44,6 @@ def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, .
             raise click.BadParameter(f"{value!r}: topic {topic.name!r} is there twice", ctx, param)
         topics[topic.name] = topic
     return tuple(topics.values())
-
-
-def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """What `--http` takes."""
-    try:
-        if value is not None:
-            http_address(value)
-    except ConfigError as fault:
-        raise click.BadParameter(str(fault), ctx, param) from None
-    return value
 
 
 def as_options(fault: UsageError) -> str:
@@ -252,7 +233,7 @@ def warn(config: Config) -> None:
                 )
     if config.sexp and (config.permissions or config.security.mechanism != "null"):
         LOG.warning('the S-expressions\' door knows no mechanism: who comes through it is "*" and nobody else')
-    if config.http and not http_address(config.http)[0].startswith(LOOPBACK):
+    if config.http and not parse_http_address(config.http)[0].startswith(LOOPBACK):
         LOG.warning("the status page shows every topic's name to whoever reaches %s", config.http)
 
 

@@ -20,7 +20,7 @@ import click
 
 from omq.cli.gobyd import in_options, missing_extra
 from omq.cli.number import Finite
-from omq.cli.pzq import LEVELS
+from omq.cli.parameters import LEVELS
 from omq.errors import EndpointError, OmqError, SendTimeout, Timeout, UsageError
 
 if TYPE_CHECKING:

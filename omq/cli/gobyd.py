@@ -14,7 +14,7 @@ import click
 
 from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.number import Finite
-from omq.cli.pzq import LEVELS, PathGiven
+from omq.cli.parameters import LEVELS, PathGiven
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 

@@ -18,35 +18,15 @@ import uvloop
 from omq.broker.keys import SecurityFiles, read_secret_key
 from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import collector_spared
+from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
-from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice, http_address
+from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
 from omq.security import CurveClient, curve_public
 
 LOG: Final = logging.getLogger("omq.pzq")
-LEVELS: Final = ("debug", "info", "warning", "error")
 COUNT: Final = click.IntRange(1, 2**53 - 1)
-
-
-class PathGiven(click.Path):
-    """A path that is not empty: `Path("")` would be the current directory."""
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """See `click.Path`."""
-        if value == "":
-            self.fail("a path is missing: this one is empty", param, ctx)
-        return super().convert(value, param, ctx)
-
-
-def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """What `--http` takes."""
-    try:
-        if value is not None:
-            http_address(value)
-    except UsageError as fault:
-        raise click.BadParameter(str(fault), ctx, param) from None
-    return value
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:

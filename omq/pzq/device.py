@@ -18,7 +18,8 @@ from omq.pzq.monitor import Monitor
 from omq.pzq.outlet import Outlet
 from omq.pzq.queue import Queue
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
-from omq.serving import Serving
+from omq.serving.address import parse_http_address
+from omq.serving.thread import ServerThread
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
 from omq.store.journal import Journal
@@ -127,7 +128,7 @@ class AsyncDevice:
         self._database = Path(database)
         self._receive, self._send, self._dead_letter = receive, send, dead_letter
         self._monitor_at = monitor
-        self._http_at = None if http is None else http_address(http)
+        self._http_at = None if http is None else parse_http_address(http)
         self._kind: Persistence = "strong" if hard_sync else "weak"
         self._limits = ack_timeout, reaper_frequency, inflight_size
         self._max_deliveries = max_deliveries
@@ -345,25 +346,6 @@ class AsyncDevice:
         }
 
 
-def http_address(text: str) -> tuple[str, int]:
-    """Reads `host:port`, `[host]:port`, `:port` or `port`; without a host 127.0.0.1. Port `*` is 0: any free one.
-
-    Raises:
-        UsageError: It is none of these.
-    """
-    if not isinstance(text, str):
-        raise UsageError(f"{text!r:.80} is no address: HOST:PORT, such as 127.0.0.1:8222")
-    host, _, port = text.rpartition(":")
-    if host.startswith("[") and host.endswith("]"):
-        host = host[1:-1]
-    elif ":" in host:
-        raise UsageError(f"{text[:80]!r} is no address: HOST:PORT, and [HOST]:PORT for IPv6")
-    port = "0" if port == "*" else port
-    if not (port.isascii() and port.isdigit() and len(port) < 6 and int(port) < 65536) or "/" in host:
-        raise UsageError(f"{text[:80]!r} is no address: HOST:PORT, such as 127.0.0.1:8222")
-    return "0.0.0.0" if host == "*" else host or "127.0.0.1", int(port)
-
-
 def _check(name: str, endpoint: str) -> None:
     try:
         check_endpoint(endpoint, bind=True, socket_type=SocketType.ROUTER)
@@ -375,7 +357,7 @@ def _missing_extra(missing: ModuleNotFoundError) -> ImportError:
     return ImportError(f"the device needs {missing.name}: pip install 'omq-zmtp[broker]'", name=missing.name)
 
 
-class Device(Serving):
+class Device(ServerThread):
     """A store-and-forward device in a thread of its own; see `AsyncDevice` for what it takes.
 
     with omq.pzq.Device("data") as device:

@@ -15,7 +15,6 @@ from typing import Any, Final, TypeVar
 
 from aiohttp import web
 
-from omq.broker.config import http_address
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import MetricsPage
 from omq.broker.http.query import Query
@@ -23,6 +22,7 @@ from omq.broker.http.rates import Rates
 from omq.broker.http.view import Each, JsonPage
 from omq.errors import BindError
 from omq.executor import in_yielding_thread, resting
+from omq.serving.address import parse_http_address
 
 __all__ = ["HttpDoor"]
 
@@ -78,10 +78,10 @@ class HttpDoor:
             The URL, with the port resolved: `http://127.0.0.1:8222`.
 
         Raises:
-            ConfigError: The address is none.
+            UsageError: The address is not valid.
             BindError: It cannot be listened on.
         """
-        host, port = http_address(address)
+        host, port = parse_http_address(address)
         app = web.Application(middlewares=[_hardened])
         # GET also answers HEAD; anything else is refused by the router, 405.
         app.router.add_get("/", self._get_page)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.broker.config import Config, ConfigError, TopicSpec, http_address, parse_topic, read_config, topic_spec
+from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config, topic_spec
 from omq.broker.core.permissions import Permission
 from omq.broker.core.topic import check_settings
 from omq.broker.errors import TopicError
@@ -216,28 +216,6 @@ def test_the_forms_of_a_topic() -> None:
         value: Any = wrong
         with pytest.raises(ConfigError):
             topic_spec(value)
-
-
-@pytest.mark.parametrize(
-    ("text", "address"),
-    [
-        ("127.0.0.1:8222", ("127.0.0.1", 8222)),
-        ("8222", ("127.0.0.1", 8222)),
-        (":0", ("127.0.0.1", 0)),
-        ("localhost:*", ("localhost", 0)),
-        ("*:80", ("0.0.0.0", 80)),
-        ("[::1]:80", ("::1", 80)),
-        ("http://127.0.0.1:8222/", ("127.0.0.1", 8222)),
-    ],
-)
-def test_addresses_of_the_page(text: str, address: tuple[str, int]) -> None:
-    assert http_address(text) == address
-
-
-@pytest.mark.parametrize("text", ["", "localhost", "host:99999", "host:-1", "::1:80", "ftp://a:1", "a/b:1", "a:²"])
-def test_addresses_that_are_none(text: str) -> None:
-    with pytest.raises(ConfigError, match="no address"):
-        http_address(text)
 
 
 RING = ("a:round-robin:weak:dead_letter=b", "b:round-robin:weak:dead_letter=c", "c:round-robin:weak:dead_letter=a")

@@ -1,4 +1,4 @@
-"""A server in a thread of its own: what an asynchronous one is for programs that are not."""
+"""A server in a thread of its own, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omq.errors import UsageError
 from omq.unpatched import threading
 
 
-class AsyncServing(Protocol):
+class AsyncServer(Protocol):
     """A server in the running event loop."""
 
     endpoints: dict[str, str]
@@ -22,18 +22,18 @@ class AsyncServing(Protocol):
         """Ends."""
 
 
-class Serving:
+class ServerThread:
     """Runs a server in a thread and a loop of its own.
 
     Args:
         server: The server.
-        name: What it is, in a word: of the thread, and in errors.
+        name: The noun that the thread's name and errors have for it.
 
     Attributes:
-        endpoints: Where it serves, once it is entered.
+        endpoints: The endpoints that it serves, by name, once it is entered.
     """
 
-    def __init__(self, server: AsyncServing, name: str) -> None:
+    def __init__(self, server: AsyncServer, name: str) -> None:
         self._server: Any = server
         self._name = name
         self.endpoints = server.endpoints
@@ -42,10 +42,11 @@ class Serving:
         self._failed: BaseException | None = None
 
     def start(self) -> None:
-        """Opens the store and serves; `with` does it; raises as its asynchronous twin.
+        """Opens the store and serves; `with` does it.
 
         Raises:
             UsageError: It was started already.
+            Exception: The asynchronous twin has raised it.
         """
         if self._thread is not None:
             raise UsageError(f"this {self._name} was started already: make another one")
@@ -79,14 +80,14 @@ class Serving:
             self._failed = error
 
     def close(self) -> None:
-        """Answers what was taken, keeps what is to be kept, and ends. Idempotent."""
+        """Answers what was received, has the store keep it, and ends. Idempotent."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             return
         try:
             self._loop.call_soon_threadsafe(self._end.set)
         except RuntimeError:
-            pass  # it has ended meanwhile
+            pass  # the loop has ended in the meantime
         thread.join()
         if self._failed is not None:
             failed, self._failed = self._failed, None

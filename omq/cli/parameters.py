@@ -1,0 +1,32 @@
+"""Parameters that several commands have."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import click
+
+from omq.errors import UsageError
+from omq.serving.address import parse_http_address
+
+LEVELS: Final = ("debug", "info", "warning", "error")
+
+
+class PathGiven(click.Path):
+    """A path that is not empty: `Path("")` would be the current directory."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.Path`."""
+        if value == "":
+            self.fail("a path is missing: this one is empty", param, ctx)
+        return super().convert(value, param, ctx)
+
+
+def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    """Checks the value of `--http`."""
+    try:
+        if value is not None:
+            parse_http_address(value)
+    except UsageError as fault:
+        raise click.BadParameter(str(fault), ctx, param) from None
+    return value
