@@ -10,7 +10,7 @@ from typing import Any, Self
 
 from omq.broker.config import TopicSpec, check_dead_letters, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
-from omq.broker.extras import missing_extra
+from omq.serving.extras import missing_extra
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
 from omq.serving.thread import ServerThread
@@ -122,7 +122,7 @@ class AsyncServer:
                 try:
                     from omq.broker.http.door import HttpDoor
                 except ModuleNotFoundError as missing:
-                    raise missing_extra(missing) from None
+                    raise missing_extra("the broker", missing, "broker") from None
 
                 await self._open("http", HttpDoor(self.broker.summary, self.broker.topic_stats), self._http)
         except BaseException:

@@ -26,6 +26,7 @@ from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
 from omq.serving.address import parse_http_address
+from omq.serving.extras import missing_extra
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
@@ -332,7 +333,6 @@ def broker(
     except (ConfigError, EndpointError, TopicError) as fault:
         raise click.UsageError(str(fault)) from None
     except ImportError as missing:
-        package = (missing.name or str(missing)).partition(".")[0]
-        raise click.ClickException(f"the broker needs {package}: pip install 'omq-zmtp[broker]'") from None
+        raise click.ClickException(str(missing_extra("the broker", missing, "broker"))) from None
     except (OmqError, OSError) as fault:
         raise click.ClickException(explain(fault)) from None

@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from omq.cli.gobyd import in_options, missing_extra
+from omq.cli.gobyd import in_options
+from omq.serving.extras import missing_extra
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS
 from omq.errors import EndpointError, OmqError, SendTimeout, Timeout, UsageError
@@ -88,7 +89,7 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
     try:
         from omq.goby import Portal
     except ImportError as missing:
-        raise missing_extra(missing) from None
+        raise click.ClickException(str(missing_extra("omq.goby", missing, "goby"))) from None
     logging.basicConfig(
         stream=sys.stderr,
         level=options.pop("log_level").upper(),

@@ -16,6 +16,7 @@ from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS, PathGiven
 from omq.cli.ready import ReadyFile, read_ready_file
+from omq.serving.extras import missing_extra
 from omq.errors import EndpointError, OmqError, UsageError
 
 if TYPE_CHECKING:
@@ -38,13 +39,6 @@ OPTIONS: Final = {
 def in_options(text: str) -> str:
     """An error's text with the options' names as they are here."""
     return re.sub(rf"\b({'|'.join(OPTIONS)})(?==)", lambda found: OPTIONS[found[1]], text)
-
-
-def missing_extra(missing: ImportError) -> click.ClickException:
-    """What is said where the extra is not installed."""
-    name = (missing.name or str(missing)).partition(".")[0]
-    package = {"google": "protobuf", "bson": "pymongo"}.get(name, name)
-    return click.ClickException(f"this needs {package}: pip install 'omq-zmtp[goby]'")
 
 
 def serve(daemon: Daemon, ready: ReadyFile) -> None:
@@ -148,7 +142,7 @@ def gobyd(
         from omq.goby.daemon import Daemon
         from omq.goby.protobuf import GobyDaemonConfig
     except ImportError as missing:
-        raise missing_extra(missing) from None
+        raise click.ClickException(str(missing_extra("omq.goby", missing, "goby"))) from None
     try:
         given = GobyDaemonConfig() if config is None else read_gobyd(config)
         logging.basicConfig(

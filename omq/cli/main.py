@@ -1,10 +1,12 @@
 """`omq`: the command line of the package. Every command stands in a module of its own."""
 
+from omq.serving.extras import missing_extra
+
 try:
     import click
     import rich  # noqa: F401 - checked here, for all commands
 except ImportError as missing:
-    raise SystemExit(f"omq: the command needs {missing.name}: pip install 'omq-zmtp[cli]'") from None
+    raise SystemExit(f"omq: {missing_extra('the command', missing, 'cli')}") from None
 
 from omq._version import __version__
 from omq.cli.broker import broker

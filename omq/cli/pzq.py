@@ -24,6 +24,7 @@ from omq.errors import EndpointError, OmqError, UsageError
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
 from omq.security import CurveClient, curve_public
+from omq.serving.extras import missing_extra
 
 LOG: Final = logging.getLogger("omq.pzq")
 COUNT: Final = click.IntRange(1, 2**53 - 1)
@@ -317,8 +318,7 @@ def pzq(
     except (UsageError, EndpointError) as fault:
         raise click.UsageError(in_options(str(fault))) from None
     except ImportError as missing:
-        package = (missing.name or str(missing)).partition(".")[0]
-        raise click.ClickException(f"the device needs {package}: pip install 'omq-zmtp[broker]'") from None
+        raise click.ClickException(str(missing_extra("the device", missing, "broker"))) from None
     except (OmqError, OSError) as fault:
         text = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
         where = f"{os.fsdecode(fault.filename)}: " if isinstance(fault, OSError) and fault.filename else ""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from omq.serving.extras import missing_extra
 
 from omq.broker.types import Message
 from omq.store.errors import DamagedError, StoreError
@@ -28,7 +29,7 @@ def opened(directory: Path) -> "Offline":
     try:
         from omq.store.lmdb.offline import Offline
     except ImportError as missing:
-        raise click.ClickException(f"this needs {missing.name}: pip install 'omq-zmtp[broker]'") from None
+        raise click.ClickException(str(missing_extra("the store", missing, "broker"))) from None
     try:
         return Offline(directory)
     except StoreError as error:

@@ -12,10 +12,12 @@ Processes that were written for Goby 3 (https://goby.software) work with it. `om
 `await`.
 """
 
+from omq.serving.extras import missing_extra
+
 try:
     import google.protobuf  # noqa: F401 - checked here, for all modules
-except ImportError:
-    raise ImportError("omq.goby needs protobuf: pip install 'omq-zmtp[goby]'", name="google.protobuf") from None
+except ImportError as missing:
+    raise missing_extra("omq.goby", missing, "goby") from None
 
 from omq.goby.application import Application
 from omq.goby.daemon import Daemon

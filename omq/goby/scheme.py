@@ -10,6 +10,7 @@ from typing import Any, Final, NoReturn, TypeVar
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
+from omq.serving.extras import missing_extra
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
 from omq.goby.identifier import checked_type, shown
@@ -102,7 +103,7 @@ def _bson() -> Any:
 
 
 def _no_bson() -> NoReturn:
-    raise ImportError("JSON messages need pymongo: pip install 'omq-zmtp[goby]'", name="bson")
+    raise missing_extra("the JSON scheme", ImportError(name="bson"), "goby")
 
 
 def _encode_json(message: dict[str, Any]) -> bytes:

@@ -19,6 +19,7 @@ from omq.pzq.outlet import Outlet
 from omq.pzq.queue import Queue
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
 from omq.serving.address import parse_http_address
+from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
@@ -182,7 +183,7 @@ class AsyncDevice:
         try:
             from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
         except ModuleNotFoundError as missing:
-            raise _missing_extra(missing) from None
+            raise missing_extra("the device", missing, "broker") from None
         return Store(self._database, notify=notify, appended=appended, kind="pzq")
 
     async def _prepare(self) -> None:
@@ -235,7 +236,7 @@ class AsyncDevice:
             try:
                 from omq.pzq.http import HttpDoor
             except ModuleNotFoundError as missing:
-                raise _missing_extra(missing) from None
+                raise missing_extra("the device", missing, "broker") from None
             door = HttpDoor(self.figures)
             self._doors.append(door)
             self.endpoints["http"] = await door.start(*self._http_at)
@@ -351,10 +352,6 @@ def _check(name: str, endpoint: str) -> None:
         check_endpoint(endpoint, bind=True, socket_type=SocketType.ROUTER)
     except EndpointError as error:
         raise EndpointError(f"{name}: {error}") from None
-
-
-def _missing_extra(missing: ModuleNotFoundError) -> ImportError:
-    return ImportError(f"the device needs {missing.name}: pip install 'omq-zmtp[broker]'", name=missing.name)
 
 
 class Device(ServerThread):

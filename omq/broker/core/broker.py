@@ -22,7 +22,7 @@ from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
-from omq.broker.extras import missing_extra
+from omq.serving.extras import missing_extra
 from omq.broker.protocol import MAX_NAME, check_name
 from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
 from omq.store.errors import TopicFull
@@ -113,7 +113,7 @@ class Broker:
         try:
             from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
         except ModuleNotFoundError as missing:
-            raise missing_extra(missing) from None
+            raise missing_extra("the broker", missing, "broker") from None
         return Store(
             self._directory, notify=notify, appended=appended, flush_interval=self._flush_interval, kind="broker"
         )

@@ -1,0 +1,23 @@
+"""Optional dependencies."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["missing_extra"]
+
+#: Packages whose modules have another name.
+PACKAGES: Final = {"google": "protobuf", "bson": "pymongo"}
+
+
+def missing_extra(subject: str, missing: ImportError, extra: str) -> ImportError:
+    """Returns the error that names the extra to install.
+
+    Args:
+        subject: The part of omq that needs it.
+        missing: The error of the import.
+        extra: The extra of `omq-zmtp` that has the package.
+    """
+    module = (missing.name or str(missing)).partition(".")[0]
+    package = PACKAGES.get(module, module)
+    return ImportError(f"{subject} needs {package}: pip install 'omq-zmtp[{extra}]'", name=missing.name)
