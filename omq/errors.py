@@ -5,6 +5,8 @@ operating system's (`TransportError`), the peer's (`ProtocolError`, `HandshakeEr
 never reach a user's call: they end that peer's connection and are reported by the monitor and the log.
 """
 
+from typing import Self
+
 __all__ = [
     "AuthenticationError",
     "BindError",
@@ -33,7 +35,18 @@ __all__ = [
 
 
 class OmqError(Exception):
-    """The root of every exception that omq raises on purpose."""
+    """The root of every exception that omq raises on purpose.
+
+    Attributes:
+        argument: The argument that the error is about: its text begins with that name; `None` for no single one.
+    """
+
+    argument: str | None = None
+
+    def about(self, argument: str) -> Self:
+        """Names the argument that the error is about; returns the error."""
+        self.argument = argument
+        return self
 
 
 class UsageError(OmqError, ValueError):

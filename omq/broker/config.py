@@ -33,10 +33,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from omq.broker.core.permissions import EVERYBODY, Permission
-from omq.broker.keys import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.broker.settings import SETTINGS, check_setting, dead_letter_of, dead_letter_ring, describe_ring
 from omq.errors import UsageError
+from omq.keyfiles import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.security import file_path
 from omq.serving.address import parse_http_address
 

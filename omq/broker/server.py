@@ -10,9 +10,9 @@ from typing import Any, Self
 
 from omq.broker.config import TopicSpec, check_dead_letters, topic_spec
 from omq.broker.core.permissions import Permission, permission_of
-from omq.serving.extras import missing_extra
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
 from omq.errors import UsageError
+from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
 from omq.types import Security
 

@@ -18,13 +18,13 @@ import uvloop
 from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import TopicError
-from omq.broker.keys import MECHANISMS, Admission, SecurityFiles
 from omq.broker.server import AsyncServer
 from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import collector_spared
 from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
+from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
 from omq.serving.extras import missing_extra
 

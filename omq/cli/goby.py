@@ -19,10 +19,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from omq.cli.gobyd import in_options
-from omq.serving.extras import missing_extra
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS
 from omq.errors import EndpointError, OmqError, SendTimeout, Timeout, UsageError
+from omq.serving.extras import missing_extra
 
 if TYPE_CHECKING:
     from omq.goby import Portal, Received

@@ -16,8 +16,8 @@ from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS, PathGiven
 from omq.cli.ready import ReadyFile, read_ready_file
-from omq.serving.extras import missing_extra
 from omq.errors import EndpointError, OmqError, UsageError
+from omq.serving.extras import missing_extra
 
 if TYPE_CHECKING:
     from omq.goby.daemon import Daemon

@@ -15,12 +15,12 @@ from typing import Any, Final
 import click
 import uvloop
 
-from omq.broker.keys import SecurityFiles, read_secret_key
 from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.garbage import collector_spared
 from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
 from omq.errors import EndpointError, OmqError, UsageError
+from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
 from omq.security import CurveClient, curve_public

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from omq.serving.extras import missing_extra
 
 from omq.broker.types import Message
+from omq.serving.extras import missing_extra
 from omq.store.errors import DamagedError, StoreError
 
 if TYPE_CHECKING:

@@ -10,10 +10,10 @@ from typing import Any, Final, NoReturn, TypeVar
 from google.protobuf.message import DecodeError, EncodeError
 from google.protobuf.message import Message as ProtobufMessage
 
-from omq.serving.extras import missing_extra
 from omq.errors import UsageError
 from omq.goby.errors import Malformed
 from omq.goby.identifier import checked_type, shown
+from omq.serving.extras import missing_extra
 
 #: The schemes that have a name on the wire (`goby::middleware::MarshallingScheme`); all others are their number.
 NUMBERS: Final = {"CSTR": 0, "PROTOBUF": 1, "DCCL": 2, "CXX_OBJECT": 5, "MAVLINK": 6, "JSON": 7}

@@ -23,7 +23,7 @@ LAYERS = {
     "serving": {"serving"},
     "store": {"store"},
     "executor": {"executor"},
-    "public": {"", "socket", "asyncio", "socket_base", "context", "monitor", "proxy", "security"},
+    "public": {"", "socket", "asyncio", "socket_base", "context", "monitor", "proxy", "security", "keyfiles"},
     "engine": {"engine"},
     "middle": {"routing", "transport"},
     "zmtp": {"zmtp"},

@@ -22,9 +22,9 @@ from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import Done, Topic, check_settings
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
-from omq.serving.extras import missing_extra
 from omq.broker.protocol import MAX_NAME, check_name
 from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
+from omq.serving.extras import missing_extra
 from omq.store.errors import TopicFull
 from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore

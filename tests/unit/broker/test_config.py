@@ -11,9 +11,9 @@ from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_
 from omq.broker.core.permissions import Permission
 from omq.broker.core.topic import check_settings
 from omq.broker.errors import TopicError
-from omq.broker.keys import SecurityFiles
 from omq.broker.protocol import check_name
 from omq.broker.server import Server
+from omq.keyfiles import SecurityFiles
 
 WHOLE = """
 bind = ["tcp://127.0.0.1:*", "ipc:///tmp/broker"]

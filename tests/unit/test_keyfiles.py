@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import omq
-from omq.broker.keys import SecurityFiles, read_keys, read_secret_key, read_users
 from omq.errors import UsageError
+from omq.keyfiles import SecurityFiles, read_keys, read_secret_key, read_users
 from omq.security import z85_decode
 
 

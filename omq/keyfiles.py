@@ -1,4 +1,4 @@
-"""The files that a broker's security is read from: its key, the keys it lets in, users and their passwords."""
+"""Files of a server's security: its secret key, the authorized keys, users and their passwords."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOG: Final = logging.getLogger("omq.keys")
 MECHANISMS: Final = ("null", "plain", "curve")
 KEY_SIZE: Final = 32  # bytes of a key
 KEY_TEXT: Final = 40  # characters of a key in Z85
-#: What each mechanism reads; the first one it cannot do without.
+#: The files of each mechanism; it needs the first one.
 FILES: Final = {
     "null": (),
     "plain": ("users_file",),
@@ -31,16 +31,16 @@ PATHS: Final = ("secret_key_file", "authorized_keys_file", "users_file")
 
 @dataclass(frozen=True, slots=True)
 class SecurityFiles:
-    """What `[security]` says.
+    """A mechanism and the files that it reads, as in `[security]` of a `broker.toml`.
 
     Attributes:
         mechanism: `null`, `plain` or `curve`.
-        secret_key_file: CURVE: the broker's secret key, as a certificate (`omq.save_certificate`) or alone.
-        authorized_keys_file: CURVE: the public keys that are let in, one a line, a remark behind it; `None`: every key.
+        secret_key_file: CURVE: the server's secret key, as a certificate (`omq.save_certificate`) or alone.
+        authorized_keys_file: CURVE: the public keys that are let in, one a line, a remark after it; `None`: every key.
         users_file: PLAIN: `name:password`, one a line.
 
     Raises:
-        UsageError: There is no such mechanism, or a file that it has no use for or cannot do without.
+        UsageError: The mechanism is not known, does not use one of the files, or lacks the one that it needs.
     """
 
     mechanism: str = "null"
@@ -50,20 +50,20 @@ class SecurityFiles:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise UsageError(f'mechanism = "{self.mechanism}": is one of {", ".join(MECHANISMS)}')
+            raise UsageError(f'mechanism = "{self.mechanism}": is one of {", ".join(MECHANISMS)}').about("mechanism")
         takes: tuple[str, ...] = FILES[self.mechanism]
         for key in PATHS:
             path = getattr(self, key)
             if path is not None and key not in takes:
-                raise UsageError(f'{key} = "{path}": mechanism "{self.mechanism}" has no use for it')
+                raise UsageError(f'{key} = "{path}": mechanism "{self.mechanism}" has no use for it').about(key)
         if takes and getattr(self, takes[0]) is None:
-            raise UsageError(f'{takes[0]} is missing: mechanism "{self.mechanism}" needs it')
+            raise UsageError(f'{takes[0]} is missing: mechanism "{self.mechanism}" needs it').about(takes[0])
 
     def load(self) -> Admission:
         """Reads the files.
 
         Raises:
-            UsageError: A file cannot be read, or does not hold what it should; the text names the file and the line.
+            UsageError: A file cannot be read, or a line of it is not valid; the text names the file and the line.
         """
         users: dict[str, str] = {}
         keys: set[bytes] = set()
@@ -82,11 +82,11 @@ class SecurityFiles:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Who may come in.
+    """The clients that are let in.
 
     Attributes:
-        files: Where that was read.
-        security: What the broker's socket is given: it looks into the next two.
+        files: The files that list them.
+        security: The `security` option of the server's socket, which reads the next two; `None` without a mechanism.
         users: Passwords by user name.
         keys: Public keys that are let in.
     """
@@ -97,16 +97,16 @@ class Admission:
     keys: set[bytes]
 
     def become(self, other: Admission) -> None:
-        """Lets in from now on who stands in *other*, which was read later; the broker's own key stays.
+        """Lets in the clients of *other*, which was read later, in place of these; the server's own key stays.
 
         Raises:
-            UsageError: It has another mechanism, or began or ceased to list keys.
+            UsageError: *other* has another mechanism, or only one of the two lists keys.
         """
         for key in ("mechanism", "authorized_keys_file"):
             before, now = getattr(self.files, key), getattr(other.files, key)
             if before != now and (key == "mechanism" or None in (before, now)):
                 raise UsageError(f"{key} was {before} at the start, and is {now}: that needs another start")
-        # Nobody who may come in before and after is kept out in between.
+        # A client that both let in is not kept out in between.
         self.users.update(other.users)
         for user in self.users.keys() - other.users.keys():
             del self.users[user]
@@ -115,55 +115,56 @@ class Admission:
 
 
 def read_secret_key(path: Path) -> bytes:
-    """The secret key of a file: a certificate, or 40 characters of Z85 and nothing else.
+    """Reads the secret key of a file: a certificate, or 40 characters of Z85 and nothing else.
 
     Raises:
-        UsageError: It cannot be read, or holds no secret key.
+        UsageError: The file cannot be read, or holds no secret key.
     """
     key = "secret_key_file"
     text = _text(path, key).strip()
     _warn_of_readers(path)
     if len(text) == KEY_TEXT:
-        return _key(text, f"{key} = {path}")
+        return _checked_key(text, key, path)
     try:
         certificate = load_certificate(path)
     except UsageError:
-        reason = "holds no key: neither a certificate nor 40 characters of Z85"
-        raise UsageError(f"{key} = {path}: {reason}") from None
+        raise _invalid(key, path, "holds no key: neither a certificate nor 40 characters of Z85") from None
     if certificate.secret_key is None:
-        raise UsageError(f"{key} = {path}: holds a public key alone; the secret one may be in {path}_secret")
+        raise _invalid(key, path, f"holds a public key alone; the secret one may be in {path}_secret")
     return certificate.secret_key
 
 
 def read_keys(path: Path) -> frozenset[bytes]:
-    """The public keys of a file, one a line; behind a key stands what one likes. Lines that begin with "#" say nothing.
+    """Reads the public keys of a file, one a line; a remark may follow each. Lines that begin with "#" are comments.
 
     Raises:
-        UsageError: It cannot be read, or a line has no key.
+        UsageError: The file cannot be read, or a line has no key.
     """
+    key = "authorized_keys_file"
     keys = set()
-    for number, line in _lines(_text(path, "authorized_keys_file")):
-        # "#" is a character of Z85, but none that a key begins with: that would be above 32 bits.
+    for number, line in _lines(_text(path, key)):
+        # "#" is a character of Z85, but no key begins with it: its first four bytes would exceed 32 bits.
         if not line.lstrip().startswith("#"):
-            keys.add(_key(line.split()[0], f"authorized_keys_file = {path}: line {number}"))
+            keys.add(_checked_key(line.split()[0], key, path, f"line {number}: "))
     return frozenset(keys)
 
 
 def read_users(path: Path) -> dict[str, str]:
-    """Passwords by user name; lines that begin with "#" say nothing.
+    """Reads passwords by user name. Lines that begin with "#" are comments.
 
     Raises:
-        UsageError: It cannot be read, or a line is no `name:password`.
+        UsageError: The file cannot be read, or a line is not `name:password`.
     """
+    key = "users_file"
     users: dict[str, str] = {}
-    for number, line in _lines(_text(path, "users_file")):
+    for number, line in _lines(_text(path, key)):
         if line.startswith("#"):
             continue
         name, _, password = line.partition(":")
         if not (name and password):
-            raise UsageError(f"users_file = {path}: line {number}: is not name:password")
+            raise _invalid(key, path, f"line {number}: is not name:password")
         if name in users:
-            raise UsageError(f'users_file = {path}: line {number}: user "{name}" is there twice')
+            raise _invalid(key, path, f'line {number}: user "{name}" is there twice')
         users[name] = password
     _warn_of_readers(path)
     return users
@@ -173,26 +174,30 @@ def _text(path: Path, key: str) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except OSError as error:
-        raise UsageError(f"{key} = {path}: cannot be read: {error.strerror}") from None
+        raise _invalid(key, path, f"cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise UsageError(f"{key} = {path}: is not UTF-8") from None
+        raise _invalid(key, path, "is not UTF-8") from None
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """The lines that say something, with their numbers. Blanks stay: they may belong to a password."""
+    """Yields the lines that are not blank, with their numbers. Blanks stay: they may belong to a password."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, line.removesuffix("\r")
 
 
-def _key(text: str, where: str) -> bytes:
+def _checked_key(text: str, key: str, path: Path, line: str = "") -> bytes:
     try:
         if len(text) == KEY_TEXT and len(z85_decode(text)) == KEY_SIZE:
             return text.encode("ascii")
     except UsageError:
         pass
     # The key itself is not shown: it may be a secret one in the wrong place.
-    raise UsageError(f"{where}: is no key of 40 characters of Z85")
+    raise _invalid(key, path, f"{line}is no key of 40 characters of Z85")
+
+
+def _invalid(key: str, path: Path, reason: str) -> UsageError:
+    return UsageError(f"{key} = {path}: {reason}").about(key)
 
 
 def _warn_of_readers(path: Path) -> None:
