@@ -2,8 +2,6 @@
 
 import asyncio
 import logging
-import os
-import re
 import signal
 import sys
 from collections.abc import Callable, Iterable
@@ -20,13 +18,13 @@ from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_
 from omq.broker.errors import TopicError
 from omq.broker.server import AsyncServer
 from omq.cli.descriptors import raise_descriptor_limit
+from omq.cli.errors import errors_of_command, in_options
 from omq.cli.garbage import collector_spared
 from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
-from omq.errors import EndpointError, OmqError, UsageError
+from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
-from omq.serving.extras import missing_extra
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
@@ -47,23 +45,6 @@ def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return tuple(topics.values())
 
 
-def as_options(fault: UsageError) -> str:
-    """What is wrong with security, in the words of the command line."""
-    return re.sub(r"\b(mechanism|secret_key_file|authorized_keys_file|users_file)\b", option_name, str(fault))
-
-
-def option_name(key: re.Match[str]) -> str:
-    """The option for a key of `[security]`."""
-    return "--" + key[0].replace("_", "-")
-
-
-def explain(fault: Exception) -> str:
-    """An error in one line: the file that it is about, and what the system says."""
-    if isinstance(fault, OSError) and fault.strerror:
-        return f"{os.fsdecode(fault.filename)}: {fault.strerror}" if fault.filename else fault.strerror
-    return str(fault)
-
-
 @dataclass(frozen=True, slots=True)
 class SecurityOptions:
     """What the command line says about security."""
@@ -79,7 +60,7 @@ class SecurityOptions:
         Files that belong to the mechanism of the command line and that it does not name are those of the file.
 
         Raises:
-            ConfigError: It does not fit.
+            UsageError: It does not fit.
         """
         mechanism = self.mechanism
         if mechanism is None and self.users_file is not None:
@@ -96,10 +77,7 @@ class SecurityOptions:
         beside = SecurityFiles() if config is None else read_config(config).security
         if beside.mechanism == mechanism:
             paths = {key: path or getattr(beside, key) for key, path in paths.items()}
-        try:
-            return SecurityFiles(mechanism, **paths)
-        except UsageError as fault:
-            raise ConfigError(as_options(fault)) from None
+        return SecurityFiles(mechanism, **paths)
 
 
 def gather(
@@ -114,7 +92,7 @@ def gather(
     """Puts file and command line together; what is on the command line wins.
 
     Raises:
-        ConfigError: They do not fit.
+        UsageError: They do not fit.
     """
     over = security.over(path)
     config = Config() if path is None else read_config(path, security=over)
@@ -155,12 +133,14 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
     """Reads keys and users.
 
     Raises:
-        ConfigError: A file cannot be read, or holds something else.
+        UsageError: A file cannot be read, or holds something else.
     """
     try:
         return config.security.load()
     except UsageError as fault:
-        raise ConfigError(as_options(fault) if on_command_line else f"{path}: [security]: {fault}") from None
+        if on_command_line:
+            raise
+        raise ConfigError(f"{path}: [security]: {fault}") from None
 
 
 def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
@@ -171,7 +151,7 @@ def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[C
             raise ConfigError("no permission is there any more, so that everybody might do everything")
         admission.become(now)
     except UsageError as fault:
-        LOG.error("SIGHUP: %s; what was read before stays", fault)
+        LOG.error("SIGHUP: %s; what was read before stays", in_options(fault))
         return
     server.broker.permit(config.permissions)
     LOG.info("SIGHUP: users, keys and permissions are read anew")
@@ -311,7 +291,7 @@ def broker(
         config = gather(directory, path, options, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
         return config, load_security(config, path, options.over(path) is not None)
 
-    try:
+    with errors_of_command("the broker", "broker"):
         config, admission = read()
         server = AsyncServer(
             directory,
@@ -329,10 +309,7 @@ def broker(
         warn(config)
         from_files = path is not None or config.security.mechanism != "null"
         hang_up = partial(reread, server, admission, read) if from_files else None
-        uvloop.run(serve(server, ReadyFile(ready_file), hang_up))
-    except (ConfigError, EndpointError, TopicError) as fault:
-        raise click.UsageError(str(fault)) from None
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("the broker", missing, "broker"))) from None
-    except (OmqError, OSError) as fault:
-        raise click.ClickException(explain(fault)) from None
+        try:
+            uvloop.run(serve(server, ReadyFile(ready_file), hang_up))
+        except TopicError as fault:
+            raise click.UsageError(str(fault)) from None

@@ -18,11 +18,11 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
-from omq.cli.gobyd import in_options
+from omq.cli.errors import errors_of_command
+from omq.cli.gobyd import OPTIONS
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS
-from omq.errors import EndpointError, OmqError, SendTimeout, Timeout, UsageError
-from omq.serving.extras import missing_extra
+from omq.errors import SendTimeout, Timeout
 
 if TYPE_CHECKING:
     from omq.goby import Portal, Received
@@ -86,25 +86,17 @@ def that_fits(function: _F) -> _F:
 @contextmanager
 def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
     """A portal for a command, whose errors are the command's."""
-    try:
+    with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby import Portal
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("omq.goby", missing, "goby"))) from None
-    logging.basicConfig(
-        stream=sys.stderr,
-        level=options.pop("log_level").upper(),
-        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-    )
-    options["port"] = options.pop("tcp_port")
-    try:
+
+        logging.basicConfig(
+            stream=sys.stderr,
+            level=options.pop("log_level").upper(),
+            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        )
+        options["port"] = options.pop("tcp_port")
         with Portal(options.pop("name"), **options) as portal:
             yield portal
-    except (UsageError, EndpointError) as fault:
-        raise click.UsageError(in_options(str(fault))) from None
-    except BrokenPipeError:
-        raise  # whoever read our lines has had enough: click ends quietly
-    except (OmqError, OSError) as fault:
-        raise click.ClickException(in_options(str(fault))) from None
 
 
 def until_signal() -> threading.Event:

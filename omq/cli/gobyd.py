@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import re
 import signal
 import sys
 import threading
@@ -13,32 +12,18 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq.cli.descriptors import raise_descriptor_limit
+from omq.cli.errors import errors_of_command
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS, PathGiven
 from omq.cli.ready import ReadyFile, read_ready_file
-from omq.errors import EndpointError, OmqError, UsageError
-from omq.serving.extras import missing_extra
 
 if TYPE_CHECKING:
     from omq.goby.daemon import Daemon
 
 LOG: Final = logging.getLogger("omq.goby")
 LOOK: Final = 0.2  # seconds between two looks whether a signal has come
-OPTIONS: Final = {
-    "platform": "--platform",
-    "transport": "--transport",
-    "socket_name": "--socket-name",
-    "port": "--tcp-port",
-    "required_clients": "--required-client",
-    "host": "--bind-address",
-    "health_interval": "--health-interval",
-    "address": "--address",
-}
-
-
-def in_options(text: str) -> str:
-    """An error's text with the options' names as they are here."""
-    return re.sub(rf"\b({'|'.join(OPTIONS)})(?==)", lambda found: OPTIONS[found[1]], text)
+#: Options that have another name than their argument.
+OPTIONS: Final = {"port": "--tcp-port", "required_clients": "--required-client"}
 
 
 def serve(daemon: Daemon, ready: ReadyFile) -> None:
@@ -137,13 +122,11 @@ def gobyd(
     Processes that were written for Goby 3 work with it. It logs to standard error, and ends in an orderly way with
     SIGTERM or SIGINT, or when it is asked to on the bus.
     """
-    try:
+    with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby.config import read_gobyd
         from omq.goby.daemon import Daemon
         from omq.goby.protobuf import GobyDaemonConfig
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("omq.goby", missing, "goby"))) from None
-    try:
+
         given = GobyDaemonConfig() if config is None else read_gobyd(config)
         logging.basicConfig(
             stream=sys.stderr,
@@ -162,7 +145,3 @@ def gobyd(
             health_interval=health_interval or None,
         )
         serve(daemon, ReadyFile(ready_file))
-    except (UsageError, EndpointError) as fault:
-        raise click.UsageError(in_options(str(fault))) from None
-    except (OmqError, OSError) as fault:
-        raise click.ClickException(str(fault)) from None

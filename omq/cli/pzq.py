@@ -4,29 +4,37 @@ import asyncio
 import logging
 import os
 import pwd
-import re
 import signal
 import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 import uvloop
 
 from omq.cli.descriptors import raise_descriptor_limit
+from omq.cli.errors import errors_of_command
 from omq.cli.garbage import collector_spared
 from omq.cli.parameters import LEVELS, PathGiven, read_http
 from omq.cli.ready import ReadyFile, read_ready_file
-from omq.errors import EndpointError, OmqError, UsageError
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
 from omq.security import CurveClient, curve_public
-from omq.serving.extras import missing_extra
+from omq.types import Security
 
 LOG: Final = logging.getLogger("omq.pzq")
+OPTIONS: Final = {
+    "receive": "--receive-dsn",
+    "send": "--send-dsn",
+    "monitor": "--monitor-dsn",
+    "dead_letter": "--dead-letter-dsn",
+    "broadcast": "--broadcast-dsn",
+    "secret_key_file": "--curve-secret-key-file",
+    "authorized_keys_file": "--curve-authorized-keys-file",
+}
 COUNT: Final = click.IntRange(1, 2**53 - 1)
 
 
@@ -83,22 +91,15 @@ def go_to_background() -> Callable[[], None]:
     return serves
 
 
-def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Any:
-    """What `--curve-*` say.
+def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Security | None:
+    """Reads the files of `--curve-*`.
 
     Raises:
         UsageError: A file does not hold what it should, or the secret key is missing.
     """
-    if secret_key is None:
-        if authorized_keys is not None:
-            raise UsageError("--curve-authorized-keys-file needs --curve-secret-key-file")
+    if secret_key is None and authorized_keys is None:
         return None
-    files = SecurityFiles("curve", secret_key_file=secret_key, authorized_keys_file=authorized_keys)
-    try:
-        return files.load().security
-    except UsageError as fault:
-        text = str(fault).replace("secret_key_file", "--curve-secret-key-file")
-        raise UsageError(text.replace("authorized_keys_file", "--curve-authorized-keys-file")) from None
+    return SecurityFiles("curve", secret_key, authorized_keys).load().security
 
 
 def peer_security_of(secret_key: Path | None) -> CurveClient | None:
@@ -107,16 +108,6 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
         return None
     secret = read_secret_key(secret_key)
     return CurveClient(curve_public(secret), secret_key=secret)
-
-
-def in_options(text: str) -> str:
-    """An error's text with the options' names as they are here."""
-    for name in ("replicas", "nodes", "timeout_nodes", "timeout_replication", "allow_replicas_from"):
-        text = re.sub(rf"\b{name}(?==)", "--" + name.replace("_", "-"), text)
-    text = re.sub(r"^(receive|send|monitor|dead_letter)(?=: )", lambda found: f"--{found[1]}-dsn", text)
-    text = text.replace("--dead_letter-dsn", "--dead-letter-dsn")
-    text = re.sub(r"\bbroadcast(?==)|(?<=needs )broadcast\b", "--broadcast-dsn", text)
-    return text.replace("nodes is missing", "--nodes is missing").replace("without nodes", "without --nodes")
 
 
 async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None]) -> None:
@@ -289,7 +280,7 @@ def pzq(
         stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
     )
     raise_descriptor_limit(LOG)
-    try:
+    with errors_of_command("the device", "broker", OPTIONS):
         device = AsyncDevice(
             database.absolute(),
             receive=receive_dsn,
@@ -315,11 +306,3 @@ def pzq(
         if user is not None:
             become(user)
         uvloop.run(serve(device, ReadyFile(ready_file), serves))
-    except (UsageError, EndpointError) as fault:
-        raise click.UsageError(in_options(str(fault))) from None
-    except ImportError as missing:
-        raise click.ClickException(str(missing_extra("the device", missing, "broker"))) from None
-    except (OmqError, OSError) as fault:
-        text = fault.strerror if isinstance(fault, OSError) and fault.strerror else str(fault)
-        where = f"{os.fsdecode(fault.filename)}: " if isinstance(fault, OSError) and fault.filename else ""
-        raise click.ClickException(where + text) from None

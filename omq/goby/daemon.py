@@ -100,13 +100,15 @@ class Daemon:
             port=told.port if port is None else port,
         )
         if health_interval is not None and not health_interval > 0:
-            raise UsageError(f"health_interval={health_interval!r}: must be seconds, more than 0; None for never")
+            reason = "must be seconds, more than 0; None for never"
+            raise UsageError(f"health_interval={health_interval!r}: {reason}").about("health_interval")
         self.name = given.app.name or NAME
         self.endpoints: dict[str, str] = {}
         self._required = tuple(dict.fromkeys([*given.hold.required_client, *required_clients]))
         for required in self._required:
             if not isinstance(required, str) or not required:
-                raise UsageError(f"required_clients={required!r}: a name is a text that is not empty")
+                reason = "a name is a text that is not empty"
+                raise UsageError(f"required_clients={required!r}: {reason}").about("required_clients")
         self._marks: InterProcessPortalConfig = given.interprocess
         for mark in ("send_queue_size", "receive_queue_size"):
             if getattr(self._marks, mark) >= 2**31:

@@ -190,21 +190,20 @@ class Session:
         raised: tuple[type[BaseException], ...] = (),
     ) -> None:
         if not isinstance(name, str) or not name:
-            raise UsageError(f"name={name!r}: a client's name is a text that is not empty")
+            raise UsageError(f"name={name!r}: a client's name is a text that is not empty").about("name")
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"name={name!r}: cannot be said in UTF-8: {error.reason}") from None
+            raise UsageError(f"name={name!r}: cannot be said in UTF-8: {error.reason}").about("name") from None
         if (
             isinstance(manager_timeout, bool)
             or not isinstance(manager_timeout, int | float)
             or not 0 < manager_timeout <= threading.TIMEOUT_MAX
         ):
-            raise UsageError(
-                f"manager_timeout={manager_timeout!r}: must be seconds, more than 0, at most {threading.TIMEOUT_MAX:g}"
-            )
+            reason = f"must be seconds, more than 0, at most {threading.TIMEOUT_MAX:g}"
+            raise UsageError(f"manager_timeout={manager_timeout!r}: {reason}").about("manager_timeout")
         if bus.transport == "tcp" and bus.port == 0:
-            raise UsageError("port=0: is no port that a manager could be found at")
+            raise UsageError("port=0: is no port that a manager could be found at").about("port")
         self.name = name
         self.bus = bus
         self.pid = os.getpid()
@@ -341,16 +340,16 @@ class Session:
         """
         reply = yield Ask(self.bus.manager, ask_sockets(self.name, self.pid), self._manager_timeout)
         if reply is None:
-            raise ConnectError(
-                f"no manager (gobyd) has answered at {self.bus.manager} within {self._manager_timeout:g} s: is one "
-                f"running for {self.bus.option}?"
-            )
+            timeout = f"{self._manager_timeout:g} s"
+            raise self._not_found(f"no manager (gobyd) has answered at {self.bus.manager} within {timeout}")
         try:
             yield from self._go_to(read_sockets(reply, self.bus))
         except Malformed as fault:
-            raise ConnectError(
-                f"what answers at {self.bus.manager} ({self.bus.option}) is no manager: {fault}"
-            ) from None
+            raise self._not_found(f"the process that answers at {self.bus.manager} is not a manager: {fault}") from None
+
+    def _not_found(self, reason: str) -> ConnectError:
+        name, value = self.bus.argument
+        return ConnectError(f"{name}={value!r}: {reason}").about(name)
 
     def live(self) -> Life:
         """Waits for the release, publishes what was held, and begins anew whenever the router is lost."""

@@ -53,19 +53,22 @@ class Bus:
 
     def __post_init__(self) -> None:
         if self.transport not in ("ipc", "tcp"):
-            raise UsageError(f"transport={self.transport!r}: must be 'ipc' or 'tcp'")
+            raise UsageError(f"transport={self.transport!r}: must be 'ipc' or 'tcp'").about("transport")
         for name in ("platform", "address"):
             value = getattr(self, name)
             if not isinstance(value, str) or not value or "\0" in value:
-                raise UsageError(f"{name}={value!r}: must be a text that is not empty")
+                raise UsageError(f"{name}={value!r}: must be a text that is not empty").about(name)
         if "/" in self.platform:
-            raise UsageError(f"platform={self.platform!r}: has a /, and is a part of the sockets' paths")
+            reason = "has a /, and is a part of the sockets' paths"
+            raise UsageError(f"platform={self.platform!r}: {reason}").about("platform")
         if self.socket_name is not None and (not isinstance(self.socket_name, str) or not self.socket_name):
-            raise UsageError(f"socket_name={self.socket_name!r}: must be a path")
+            raise UsageError(f"socket_name={self.socket_name!r}: must be a path").about("socket_name")
         if self.transport == "ipc" and (size := len(os.fsencode(self.base)) + len(".manager")) > MAX_PATH:
-            raise UsageError(f"{self.option}: a path of {size} bytes is too long: the system takes {MAX_PATH}")
+            name, value = self.argument
+            reason = f"a path of {size} bytes is too long: the system takes {MAX_PATH}"
+            raise UsageError(f"{name}={value!r}: {reason}").about(name)
         if not isinstance(self.port, int) or isinstance(self.port, bool) or not 0 <= self.port < 65536:
-            raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535")
+            raise UsageError(f"port={self.port!r}: must be a whole number from 0 to 65535").about("port")
 
     @property
     def base(self) -> str:
@@ -80,13 +83,13 @@ class Bus:
         return f"tcp://{bracketed(self.address)}:{self.port}"
 
     @property
-    def option(self) -> str:
-        """What a client was told that led to the manager's endpoint, for a message."""
+    def argument(self) -> tuple[str, str]:
+        """The name and the value of the argument that led to the manager's endpoint, for an error."""
         if self.transport == "tcp":
-            return f"transport='tcp', address={self.address!r}, port={self.port}"
+            return "address", self.address
         if self.socket_name is not None:
-            return f"socket_name={self.socket_name!r}"
-        return f"platform={self.platform!r}"
+            return "socket_name", self.socket_name
+        return "platform", self.platform
 
 
 def bus_of(config: InterProcessPortalConfig) -> Bus:

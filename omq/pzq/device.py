@@ -107,9 +107,9 @@ class AsyncDevice:
             ("max_deliveries", 1 if max_deliveries is None else max_deliveries),
         ):
             if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value < 2**53:
-                raise UsageError(f"{name}={value!r}: must be a whole number, 1 or more")
+                raise UsageError(f"{name}={value!r}: must be a whole number, 1 or more").about(name)
         if not isinstance(hard_sync, bool):
-            raise UsageError(f"hard_sync={hard_sync!r}: must be True or False")
+            raise UsageError(f"hard_sync={hard_sync!r}: must be True or False").about("hard_sync")
         _check("receive", receive)
         _check("send", send)
         if monitor is not None:
@@ -351,7 +351,7 @@ def _check(name: str, endpoint: str) -> None:
     try:
         check_endpoint(endpoint, bind=True, socket_type=SocketType.ROUTER)
     except EndpointError as error:
-        raise EndpointError(f"{name}: {error}") from None
+        raise EndpointError(f"{name}: {error}").about(name) from None
 
 
 class Device(ServerThread):

@@ -74,16 +74,16 @@ def read_settings(
         ("timeout_replication", timeout_replication, 1),
     ):
         if not isinstance(value, int) or isinstance(value, bool) or not least <= value < 2**53:
-            raise UsageError(f"{option}={value!r}: must be a whole number, {least} or more")
+            raise _invalid(option, value, f"must be a whole number, {least} or more")
     if not nodes:
         if replicas:
-            raise UsageError(f"replicas={replicas}: there is nobody to keep them: nodes is missing")
+            raise _invalid("replicas", replicas, "there are no other nodes to keep them")
         for option, given in (("broadcast", broadcast), ("allow_replicas_from", allowed)):
             if given:
-                raise UsageError(f"{option}={given!r}: means nothing without nodes")
+                raise _invalid(option, given, "means nothing without other nodes")
         return None
     if broadcast is None:
-        raise UsageError(f"nodes={','.join(nodes)!r}: needs broadcast, where this node is heard by them")
+        raise UsageError(f"broadcast is missing: the nodes {','.join(nodes)} listen to it").about("broadcast")
     own, port = _read("broadcast", broadcast)
     peers: dict[str, str] = {}
     networks = [_network(text) for text in allowed]
@@ -93,16 +93,16 @@ def read_settings(
         addresses = _resolve("nodes", node, host)
         name = f"tcp://{host}:{port}"
         if mine.intersection(addresses) or node == receive:
-            raise UsageError(f"nodes={node!r}: is this node itself: name the others only")
+            raise _invalid("nodes", node, "is this node itself: name the others only")
         if name in peers:
-            raise UsageError(f"nodes={node!r}: is there twice, as {peers[name]!r} is the same host")
+            raise _invalid("nodes", node, f"is there twice, as {peers[name]!r} is the same host")
         peers[name] = node
         for address in addresses:
             # What connects from a host to itself comes from any of its loopback addresses.
             loop = "127.0.0.0/8" if address.version == 4 else "::1/128"
             networks.append(ipaddress.ip_network(loop if address.is_loopback else str(address)))
     if replicas > len(peers):
-        raise UsageError(f"replicas={replicas}: there are {len(peers)} other nodes only")
+        raise _invalid("replicas", replicas, f"there are {len(peers)} other nodes only")
     return Settings(
         broadcast, peers, replicas, timeout_nodes / 1e6, timeout_replication / 1e6, tuple(dict.fromkeys(networks))
     )
@@ -111,9 +111,9 @@ def read_settings(
 def _read(option: str, endpoint: str) -> tuple[str, int]:
     found = _ENDPOINT.fullmatch(endpoint)
     if found is None or not 0 < int(found[2]) < 65536:
-        raise UsageError(f"{option}={endpoint!r}: must be an endpoint as others reach it, such as tcp://10.0.0.1:11133")
+        raise _invalid(option, endpoint, "must be an endpoint as others reach it, such as tcp://10.0.0.1:11133")
     if found[1] in ("*", "0.0.0.0", "[::]"):
-        raise UsageError(f"{option}={endpoint!r}: must name the host as the other nodes do: it is a node's name")
+        raise _invalid(option, endpoint, "must name the host as the other nodes do: it is a node's name")
     return found[1], int(found[2])
 
 
@@ -121,7 +121,7 @@ def _resolve(option: str, endpoint: str, host: str) -> list[Address]:
     try:
         found = socket.getaddrinfo(host.strip("[]"), None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise UsageError(f"{option}={endpoint!r}: the host is not known: {error.strerror}") from None
+        raise _invalid(option, endpoint, f"the host is not known: {error.strerror}") from None
     return [ipaddress.ip_address(str(address[0]).partition("%")[0]) for *_, address in found]
 
 
@@ -129,6 +129,9 @@ def _network(text: str) -> Network:
     try:
         return ipaddress.ip_network(text, strict=False)
     except ValueError:
-        raise UsageError(
-            f"allow_replicas_from={text!r}: must be an address, or a network such as 10.0.0.0/24"
-        ) from None
+        reason = "must be an address, or a network such as 10.0.0.0/24"
+        raise _invalid("allow_replicas_from", text, reason) from None
+
+
+def _invalid(option: str, value: object, reason: str) -> UsageError:
+    return UsageError(f"{option}={value!r}: {reason}").about(option)

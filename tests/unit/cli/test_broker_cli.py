@@ -153,7 +153,7 @@ def test_security_of_the_command_line(told: Callable[..., Spy], tmp_path: Path) 
         (["data", "--http", "127.0.0.1:99999"], ["--http", "99999"]),
         (["data", "--config", "missing.toml"], ["--config", "missing.toml"]),
         (["data", "--mechanism", "gssapi"], ["--mechanism", "gssapi"]),
-        (["data", "--mechanism", "plain"], ["--users-file is missing", "--mechanism"]),
+        (["data", "--mechanism", "plain"], ["--users-file is missing", 'mechanism "plain"']),
         (["data", "--ready-file", "nowhere/ready.json"], ["--ready-file", "'nowhere'"]),
         (["data", "--users-file", "missing"], ["--users-file", "missing"]),
         (["data", "--log-level", "loud"], ["--log-level", "loud"]),

@@ -126,7 +126,11 @@ def test_it_asks_the_manager_where_to_connect() -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "text"), [(None, r"ipc:///s.manager within 5 s.*socket_name='/s'"), (b"garbage", "no manager")]
+    ("answer", "text"),
+    [
+        (None, r"socket_name='/s': no manager \(gobyd\) has answered at ipc:///s.manager within 5 s"),
+        (b"garbage", "socket_name='/s': the process that answers at ipc:///s.manager is not a manager"),
+    ],
 )
 def test_without_a_manager_it_fails(answer: bytes | None, text: str) -> None:
     one = session()

@@ -1,0 +1,43 @@
+"""Errors of a command."""
+
+import click
+import pytest
+
+from omq.cli.errors import errors_of_command, in_options
+from omq.errors import BindError, ConnectError, OmqError, UsageError
+
+
+@pytest.mark.parametrize(
+    ("argument", "text"),
+    [
+        ("dead_letter", "--dead-letter-dsn: endpoint 'dead_letter' is not valid"),
+        ("timeout_nodes", "--timeout-nodes: endpoint 'dead_letter' is not valid"),
+    ],
+)
+def test_the_option_stands_in_place_of_the_argument_and_values_stay(argument: str, text: str) -> None:
+    fault = UsageError(f"{argument}: endpoint 'dead_letter' is not valid").about(argument)
+    assert in_options(fault, {"dead_letter": "--dead-letter-dsn"}) == text
+
+
+def test_an_error_about_no_argument_stays() -> None:
+    assert in_options(UsageError("nodes is a word")) == "nodes is a word"
+
+
+@pytest.mark.parametrize(
+    ("fault", "status", "text"),
+    [
+        (UsageError("port=0: is not valid").about("port"), 2, "--tcp-port=0: is not valid"),
+        (ConnectError("port=1: has not answered").about("port"), 1, "--tcp-port=1: has not answered"),
+        (BindError(98, "tcp://127.0.0.1:1: Address already in use"), 1, "tcp://127.0.0.1:1: Address already in use"),
+        (OSError(2, "No such file or directory", "/nowhere"), 1, "/nowhere: No such file or directory"),
+        (OmqError("the store has failed"), 1, "the store has failed"),
+        (ImportError("No module", name="lmdb"), 1, "the broker needs lmdb: pip install 'omq-zmtp[broker]'"),
+    ],
+)
+def test_an_error_becomes_a_line_and_a_status(fault: Exception, status: int, text: str) -> None:
+    with (
+        pytest.raises(click.ClickException) as raised,
+        errors_of_command("the broker", "broker", {"port": "--tcp-port"}),
+    ):
+        raise fault
+    assert (raised.value.exit_code, raised.value.message) == (status, text)
