@@ -1,9 +1,6 @@
 """`omq broker`: named queues, served until a signal ends it."""
 
-import asyncio
 import logging
-import signal
-import sys
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -11,20 +8,19 @@ from pathlib import Path
 from typing import Any, Final
 
 import click
-import uvloop
 
 from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import TopicError
 from omq.broker.server import AsyncServer
-from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.errors import errors_of_command, in_options
-from omq.cli.garbage import collector_spared
-from omq.cli.parameters import LEVELS, PathGiven, read_http
-from omq.cli.ready import ReadyFile, read_ready_file
+from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
+from omq.serving.descriptors import raise_descriptor_limit
+from omq.serving.log import log_to_stderr
+from omq.serving.run import run_server
 
 LOG: Final = logging.getLogger("omq.broker")
 DEFAULT_BIND: Final = "tcp://127.0.0.1:*"
@@ -157,50 +153,11 @@ def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[C
     LOG.info("SIGHUP: users, keys and permissions are read anew")
 
 
-async def serve(server: AsyncServer, ready: ReadyFile, hang_up: Callable[[], None] | None = None) -> None:
-    """Serves until a signal comes; a second one does not wait for the orderly end.
-
-    Args:
-        server: The broker.
-        ready: Says that it serves.
-        hang_up: What SIGHUP calls; `None`: it ends the process.
-    """
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    assert task is not None
-
-    def end(number: signal.Signals) -> None:
-        LOG.info("%s: ending", number.name)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
-    if hang_up is not None:
-        loop.add_signal_handler(signal.SIGHUP, hang_up)
-    try:
-        with ready.cleared():
-            with collector_spared():
-                await server.start()
-            ready.write_if_possible(server.endpoints, LOG)
-        LOG.info("omq %s, store %s: %s", __version__, server.broker.id, _kept(server))
-        for name, endpoint in server.endpoints.items():
-            LOG.info("%s: %s", name, endpoint)
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        pass
-    finally:
-        ready.remove()
-        await server.close()
-    LOG.info("ended")
-
-
-def _kept(server: AsyncServer) -> str:
-    """Describes where the topics are kept, and how many there are."""
-    directory = server.broker.summary()["store"]["directory"]
-    return f"{len(server.broker.topics)} topics in {directory or 'memory'}"
+def log_store(server: AsyncServer) -> None:
+    """Logs the version, and the store with the number of its topics."""
+    broker = server.broker
+    place = broker.summary()["store"]["directory"] or "memory"
+    LOG.info("omq %s, store %s: %d topics in %s", __version__, broker.id, len(broker.topics), place)
 
 
 def warn(config: Config) -> None:
@@ -255,7 +212,7 @@ def warn(config: Config) -> None:
 )
 @click.option(
     "--ready-file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=PathGiven(dir_okay=False, path_type=Path),
     callback=read_ready_file,
     help="Written when everything serves: the endpoints (zmtp, sexp, http) as JSON.",
 )
@@ -281,9 +238,7 @@ def broker(
     error, and ends in an orderly way with SIGTERM or SIGINT. With SIGHUP it reads users, authorized keys and
     permissions anew.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
     options = SecurityOptions(mechanism, secret_key_file, authorized_keys_file, users_file)
 
@@ -310,6 +265,6 @@ def broker(
         from_files = path is not None or config.security.mechanism != "null"
         hang_up = partial(reread, server, admission, read) if from_files else None
         try:
-            uvloop.run(serve(server, ReadyFile(ready_file), hang_up))
+            run_server(server, LOG, ready_file=ready_file, on_start=partial(log_store, server), on_hang_up=hang_up)
         except TopicError as fault:
             raise click.UsageError(str(fault)) from None

@@ -8,7 +8,6 @@ import logging
 import os
 import re
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -23,6 +22,7 @@ from omq.cli.gobyd import OPTIONS
 from omq.cli.number import Finite
 from omq.cli.parameters import LEVELS
 from omq.errors import SendTimeout, Timeout
+from omq.serving.log import log_to_stderr
 
 if TYPE_CHECKING:
     from omq.goby import Portal, Received
@@ -89,11 +89,7 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
     with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby import Portal
 
-        logging.basicConfig(
-            stream=sys.stderr,
-            level=options.pop("log_level").upper(),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        )
+        log_to_stderr(options.pop("log_level"))
         options["port"] = options.pop("tcp_port")
         with Portal(options.pop("name"), **options) as portal:
             yield portal

@@ -2,59 +2,50 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
-import signal
-import sys
-import threading
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.errors import errors_of_command
 from omq.cli.number import Finite
-from omq.cli.parameters import LEVELS, PathGiven
-from omq.cli.ready import ReadyFile, read_ready_file
+from omq.cli.parameters import LEVELS, PathGiven, read_ready_file
+from omq.serving.descriptors import raise_descriptor_limit
+from omq.serving.log import log_to_stderr
+from omq.serving.run import run_server
 
 if TYPE_CHECKING:
     from omq.goby.daemon import Daemon
 
 LOG: Final = logging.getLogger("omq.goby")
-LOOK: Final = 0.2  # seconds between two looks whether a signal has come
 #: Options that have another name than their argument.
 OPTIONS: Final = {"port": "--tcp-port", "required_clients": "--required-client"}
 
 
-def serve(daemon: Daemon, ready: ReadyFile) -> None:
-    """Serves until a signal comes, or somebody on the bus asks it to end; a second signal does not wait for the end."""
-    ended = threading.Event()
-    came: list[int] = []
+class DaemonServer:
+    """A daemon as a server of an event loop, which only waits: the daemon's threads serve.
 
-    def end(number: int, _: object) -> None:
-        came.append(number)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(each, signal.SIG_DFL)
-        ended.set()
+    Args:
+        daemon: The daemon.
+    """
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
-    daemon.on_terminate = ended.set
-    try:
-        with ready.cleared():
-            daemon.start(ready=False)
-            ready.write_if_possible(daemon.endpoints, LOG)
-        for name, endpoint in daemon.endpoints.items():
-            LOG.info("%s: %s", name, endpoint)
-        daemon.ready()
-        # The system may give a signal to another thread, as it does behind SIGCONT: this one has to look.
-        while not ended.wait(LOOK):
-            pass
-        LOG.info("%s: ending", signal.Signals(came[0]).name if came else "asked to")
-    finally:
-        ready.remove()
-        daemon.close()
-    LOG.info("ended")
+    def __init__(self, daemon: Daemon) -> None:
+        self.endpoints = daemon.endpoints
+        self._daemon = daemon
+
+    async def start(self) -> None:
+        """Starts the daemon. A request on the bus ends this task, as a signal does."""
+        task = asyncio.current_task()
+        assert task is not None
+        self._daemon.on_terminate = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
+        self._daemon.start(ready=False)
+
+    async def close(self) -> None:
+        """Ends the daemon."""
+        self._daemon.close()
 
 
 def verbosity(daemon_config: Any) -> str:
@@ -128,11 +119,7 @@ def gobyd(
         from omq.goby.protobuf import GobyDaemonConfig
 
         given = GobyDaemonConfig() if config is None else read_gobyd(config)
-        logging.basicConfig(
-            stream=sys.stderr,
-            level=(log_level or verbosity(given)).upper(),
-            format="%(asctime)s %(levelname)s %(name)s: %(message)s",
-        )
+        log_to_stderr(log_level or verbosity(given))
         raise_descriptor_limit(LOG)
         daemon = Daemon(
             platform=platform,
@@ -144,4 +131,4 @@ def gobyd(
             host=bind_address,
             health_interval=health_interval or None,
         )
-        serve(daemon, ReadyFile(ready_file))
+        run_server(DaemonServer(daemon), LOG, ready_file=ready_file, on_start=daemon.ready)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Final
 
 import click
@@ -30,3 +31,18 @@ def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> 
     except UsageError as fault:
         raise click.BadParameter(str(fault), ctx, param) from None
     return value
+
+
+def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
+    """Checks the value of `--ready-file`: what is there is replaced, so it has to be a file."""
+    if value is None:
+        return None
+    try:
+        place = value.resolve()
+    except (OSError, RuntimeError) as error:
+        raise click.BadParameter(f"{str(value)!r}: {error}", ctx, param) from None
+    if not place.parent.is_dir():
+        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
+    if place.exists() and not place.is_file():
+        raise click.BadParameter(f"{str(value)!r} is no file, and would be replaced", ctx, param)
+    return place

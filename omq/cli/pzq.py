@@ -1,28 +1,24 @@
 """`omq pzq`: the store-and-forward device, served until a signal ends it. Its options are those of the original."""
 
-import asyncio
 import logging
 import os
 import pwd
-import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 import click
-import uvloop
 
-from omq.cli.descriptors import raise_descriptor_limit
 from omq.cli.errors import errors_of_command
-from omq.cli.garbage import collector_spared
-from omq.cli.parameters import LEVELS, PathGiven, read_http
-from omq.cli.ready import ReadyFile, read_ready_file
+from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
 from omq.security import CurveClient, curve_public
+from omq.serving.descriptors import raise_descriptor_limit
+from omq.serving.log import log_to_stderr
+from omq.serving.run import run_server
 from omq.types import Security
 
 LOG: Final = logging.getLogger("omq.pzq")
@@ -108,44 +104,6 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
         return None
     secret = read_secret_key(secret_key)
     return CurveClient(curve_public(secret), secret_key=secret)
-
-
-async def serve(device: AsyncDevice, ready: ReadyFile, serves: Callable[[], None]) -> None:
-    """Serves until a signal comes; a second one does not wait for the orderly end.
-
-    Args:
-        device: What serves.
-        ready: Is written then.
-        serves: Is called then.
-    """
-    task = asyncio.current_task()
-    loop = asyncio.get_running_loop()
-    assert task is not None
-
-    def end(number: signal.Signals) -> None:
-        LOG.info("%s: ending", number.name)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
-        task.cancel()
-
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
-    try:
-        with ready.cleared():
-            with collector_spared():
-                await device.start()
-            ready.write_if_possible(device.endpoints, LOG)
-        serves()
-        for name, endpoint in device.endpoints.items():
-            LOG.info("%s: %s", name, endpoint)
-        await asyncio.Event().wait()
-    except asyncio.CancelledError:
-        pass
-    finally:
-        ready.remove()
-        await device.close()
-    LOG.info("ended")
 
 
 @click.command()
@@ -276,9 +234,7 @@ def pzq(
     The options are those of pzq, whose clients work with it. It logs to standard error, and ends in an orderly way
     with SIGTERM or SIGINT.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
     with errors_of_command("the device", "broker", OPTIONS):
         device = AsyncDevice(
@@ -302,7 +258,7 @@ def pzq(
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
         )
-        serves = go_to_background() if background else lambda: None
+        serves = go_to_background() if background else None
         if user is not None:
             become(user)
-        uvloop.run(serve(device, ReadyFile(ready_file), serves))
+        run_server(device, LOG, ready_file=ready_file, on_start=serves)

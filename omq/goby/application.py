@@ -32,6 +32,7 @@ from omq.goby.portal_base import check_callback
 from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
 from omq.goby.scheme import SchemeId
 from omq.goby.wire import bus_of
+from omq.serving.log import log_to_stderr
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
@@ -241,7 +242,7 @@ class Application:
         parser.add_argument("--address")
         parser.add_argument("--tcp-port", type=int, dest="port")
         given = {name: value for name, value in vars(parser.parse_args(arguments)).items() if value is not None}
-        logging.basicConfig(stream=sys.stderr, level="INFO", format="%(asctime)s %(levelname)s %(name)s: %(message)s")
+        log_to_stderr("info")
         try:
             sys.exit(cls(given.pop("config", None), **given).run())
         except UsageError as fault:

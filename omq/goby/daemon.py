@@ -118,7 +118,7 @@ class Daemon:
         self._manager: Manager | None = None
         self._lock = threading.Lock()  # of the manager
         self._ended = threading.Event()  # by a request to terminate
-        self.on_terminate: Callable[[], None] = lambda: None
+        self.on_terminate: Callable[[], object] = lambda: None
         self._context: omq.Context | None = None
         self._router: Router | None = None
         self._threads: list[threading.Thread] = []

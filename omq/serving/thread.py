@@ -4,22 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from omq.errors import UsageError
+from omq.serving.server import AsyncServer
 from omq.unpatched import threading
-
-
-class AsyncServer(Protocol):
-    """A server in the running event loop."""
-
-    endpoints: dict[str, str]
-
-    async def start(self) -> None:
-        """Begins to serve."""
-
-    async def close(self) -> None:
-        """Ends."""
 
 
 class ServerThread:

@@ -30,11 +30,11 @@ def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spy]:
     """Runs the command with a server that only remembers."""
     made: list[Spy] = []
 
-    async def serve(server: Spy, ready: object, hang_up: Callable[[], None] | None = None) -> None:
+    def run_server(server: Spy, *_: object, **__: object) -> None:
         made.append(server)
 
     monkeypatch.setattr(broker_module, "AsyncServer", Spy)
-    monkeypatch.setattr(broker_module, "serve", serve)
+    monkeypatch.setattr(broker_module, "run_server", run_server)
 
     def run(*arguments: str | Path) -> Spy:
         result = invoke(*arguments)

@@ -1,4 +1,4 @@
-"""The descriptors of a process that does nothing but serve."""
+"""The descriptors of a process that only serves."""
 
 import logging
 import resource

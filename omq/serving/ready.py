@@ -1,4 +1,4 @@
-"""The ready file of a server: whoever waits for it finds the whole of it, and finds it only while all is served."""
+"""The ready file of a server: it is written whole, and is there only while everything serves."""
 
 import json
 import logging
@@ -7,26 +7,9 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-import click
-
-
-def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """What `--ready-file` takes: a file is put in the place of what is there, so that may be nothing but a file."""
-    if value is None:
-        return None
-    try:
-        place = value.resolve()
-    except (OSError, RuntimeError) as error:
-        raise click.BadParameter(f"{str(value)!r}: {error}", ctx, param) from None
-    if not place.parent.is_dir():
-        raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
-    if place.exists() and not place.is_file():
-        raise click.BadParameter(f"{str(value)!r} is no file, and would be replaced", ctx, param)
-    return place
-
 
 class ReadyFile:
-    """A file that says where a server serves: one JSON object of endpoints by name.
+    """A file that lists the endpoints of a server: one JSON object of endpoints by name.
 
     Args:
         path: The file; `None` for none.
@@ -38,9 +21,9 @@ class ReadyFile:
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Takes away what a server that was killed has left, and puts it back if this one does not come to serve.
+        """Removes the file of a server that was killed, and puts it back if this server does not start.
 
-        A second server that is refused, because the first one lives, has not taken the first one's file away.
+        So a second server that is refused, because the first one runs, leaves the first one's file in its place.
         """
         if self._path is None:
             yield
@@ -57,7 +40,7 @@ class ReadyFile:
             raise
 
     def write_if_possible(self, endpoints: Mapping[str, str], log: logging.Logger) -> None:
-        """Writes the file, or logs why it cannot be: a server that could serve does, whatever becomes of the file."""
+        """Writes the file, or logs the error: the server serves without it."""
         try:
             self.write(endpoints)
         except OSError as error:
@@ -66,7 +49,7 @@ class ReadyFile:
             )
 
     def write(self, endpoints: Mapping[str, str]) -> None:
-        """Writes the file at once: nobody ever sees a part of it.
+        """Writes the file in one step: a reader never finds a part of it.
 
         Raises:
             OSError: It cannot be written.
@@ -76,7 +59,7 @@ class ReadyFile:
             self._put(self._written)
 
     def remove(self) -> None:
-        """Takes the file away, if it still says what was written."""
+        """Removes the file, if its content is still the one that was written."""
         if self._path is not None and self._written is not None:
             with suppress(OSError):
                 if self._path.read_bytes() == self._written:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.cli.ready import ReadyFile
+from omq.serving.ready import ReadyFile
 
 log = logging.getLogger("omq.test")
 

@@ -1,0 +1,80 @@
+"""The life of a server command: from its start to the signal that ends it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import uvloop
+
+from omq.serving.garbage import collector_spared
+from omq.serving.ready import ReadyFile
+from omq.serving.server import AsyncServer
+
+__all__ = ["run_server"]
+
+ENDING: Final = (signal.SIGTERM, signal.SIGINT)
+
+
+def run_server(
+    server: AsyncServer,
+    log: logging.Logger,
+    *,
+    ready_file: Path | None = None,
+    on_start: Callable[[], None] | None = None,
+    on_hang_up: Callable[[], None] | None = None,
+) -> None:
+    """Serves in the main thread until SIGTERM or SIGINT comes; a second one ends the process at once.
+
+    Args:
+        server: The server. Where its task is cancelled, it ends as with a signal.
+        log: The log for its endpoints and its end.
+        ready_file: The file that lists the endpoints while it serves; `None` for none.
+        on_start: Called once it serves.
+        on_hang_up: Called with each SIGHUP; `None`: SIGHUP ends the process.
+    """
+    uvloop.run(_serve(server, log, ReadyFile(ready_file), on_start, on_hang_up))
+
+
+async def _serve(
+    server: AsyncServer,
+    log: logging.Logger,
+    ready: ReadyFile,
+    on_start: Callable[[], None] | None,
+    on_hang_up: Callable[[], None] | None,
+) -> None:
+    task = asyncio.current_task()
+    loop = asyncio.get_running_loop()
+    assert task is not None
+
+    def end(number: signal.Signals) -> None:
+        log.info("%s: ending", number.name)
+        for each in ENDING:
+            loop.remove_signal_handler(each)
+            signal.signal(each, signal.SIG_DFL)
+        task.cancel()
+
+    for number in ENDING:
+        loop.add_signal_handler(number, end, number)
+    if on_hang_up is not None:
+        loop.add_signal_handler(signal.SIGHUP, on_hang_up)
+    try:
+        with ready.cleared():
+            with collector_spared():
+                await server.start()
+            ready.write_if_possible(server.endpoints, log)
+        if on_start is not None:
+            on_start()
+        for name, endpoint in server.endpoints.items():
+            log.info("%s: %s", name, endpoint)
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        pass
+    finally:
+        ready.remove()
+        await server.close()
+    log.info("ended")
