@@ -116,6 +116,8 @@ class AsyncDevice:
             _check("monitor", monitor)
         if dead_letter is not None:
             _check("dead_letter", dead_letter)
+        if http is not None:
+            parse_http_address(http)
         self._cluster = read_settings(
             receive=receive,
             broadcast=broadcast,
@@ -129,7 +131,7 @@ class AsyncDevice:
         self._database = Path(database)
         self._receive, self._send, self._dead_letter = receive, send, dead_letter
         self._monitor_at = monitor
-        self._http_at = None if http is None else parse_http_address(http)
+        self._http_at = http
         self._kind: Persistence = "strong" if hard_sync else "weak"
         self._limits = ack_timeout, reaper_frequency, inflight_size
         self._max_deliveries = max_deliveries
@@ -234,12 +236,12 @@ class AsyncDevice:
             self.endpoints["monitor"] = monitor.start(self._monitor_at, self._security)
         if self._http_at is not None:
             try:
-                from omq.pzq.http import HttpDoor
+                from omq.pzq.http import http_listener
             except ModuleNotFoundError as missing:
                 raise missing_extra("the device", missing, "broker") from None
-            door = HttpDoor(self.figures)
-            self._doors.append(door)
-            self.endpoints["http"] = await door.start(*self._http_at)
+            listener = http_listener(self.figures)
+            self._doors.append(listener)
+            self.endpoints["http"] = await listener.start(self._http_at)
 
     def _outlet(self, name: str, queues: list[Queue]) -> Outlet:
         outlet = Outlet(name, queues, *self._limits)

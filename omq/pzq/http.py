@@ -1,4 +1,4 @@
-"""The HTTP door: `/metrics` for Prometheus, `/healthz` for whoever restarts what is sick. It only ever looks."""
+"""`/metrics` for Prometheus, and `/healthz` for a supervisor."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.errors import BindError
 from omq.pzq.figures import Figures
+from omq.serving.http import HttpListener, health
 
 log = logging.getLogger("omq.pzq")
 
 PREFIX: Final = "omq_pzq"
-IDLE: Final = 30.0  # seconds that a connection may wait for its next request
-PARTING: Final = 1.0  # seconds that an answer under way is given when the device ends
 
 GAUGES: Final = (
     ("messages", "messages", "Messages that are stored and not settled: own_messages and replicas together."),
@@ -68,56 +66,22 @@ class Metrics(Collector):
             yield CounterMetricFamily(f"{PREFIX}_{name}", text, float(self._figures[key]))
 
 
-class HttpDoor:
-    """Serves what a device tells about itself, on its event loop.
+def http_listener(figures: Callable[[], Figures]) -> HttpListener:
+    """Makes the listener for `/metrics` and `/healthz`.
 
     Args:
         figures: Called for each answer.
     """
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
-        self._figures = figures
-        self._runner: web.AppRunner | None = None
-
-    async def start(self, host: str, port: int) -> str:
-        """Listens.
-
-        Returns:
-            The URL, with the port resolved: `http://127.0.0.1:8222`.
-
-        Raises:
-            BindError: It cannot be listened on.
-        """
-        app = web.Application()
-        app.router.add_get("/metrics", self._get_metrics)
-        app.router.add_get("/healthz", self._get_health)
-        runner = web.AppRunner(app, access_log=None, keepalive_timeout=IDLE, shutdown_timeout=PARTING)
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise BindError(error.errno, f"http {host}:{port}: {error.strerror or error}") from None
-        self._runner = runner
-        bound_host, bound_port = runner.addresses[0][:2]
-        return f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
-
-    async def close(self) -> None:
-        """Stops listening and ends what is open. Idempotent."""
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
-
-    async def _get_metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Metrics(self._figures()))
+        registry.register(Metrics(figures()))
         ProcessCollector(registry=registry)
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
-    async def _get_health(self, request: web.Request) -> web.Response:
-        """200 as long as the device does its work; a disk that is full is no reason to take it out of service."""
-        figures = self._figures()
-        if figures["failed"] is not None:
-            return web.Response(status=503, text=f"the store has failed: {figures['failed']}\n")
-        return web.Response(text="ok, but the disk is full\n" if figures["full"] else "ok\n")
+    async def get_health(request: web.Request) -> web.Response:
+        now = figures()
+        return health(now["failed"], now["full"])
+
+    return HttpListener({"/metrics": get_metrics, "/healthz": get_health}, log)

@@ -8,10 +8,10 @@ import hashlib
 import logging
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 
 from aiohttp import web
 
@@ -20,16 +20,14 @@ from omq.broker.http.metrics import MetricsPage
 from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import Each, JsonPage
-from omq.errors import BindError
 from omq.executor import in_yielding_thread, resting
-from omq.serving.address import parse_http_address
+from omq.serving.http import HttpListener, health
 
 __all__ = ["HttpDoor"]
 
 LOG: Final = logging.getLogger("omq.broker")
 
 T = TypeVar("T")
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 INTERVAL: Final = 1.0  # seconds between two looks at the counters
 COLLECT_SLICE_S: Final = 0.001  # of looks at topics, after which the loop serves others
@@ -37,9 +35,6 @@ REFRESH_FACTOR: Final = 20.0  # a page waits at least this many times as long as
 CACHE_FACTOR: Final = 5.0  # statistics serve all requests this many times as long as they took
 SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
-IDLE: Final = 30.0  # seconds that a connection may wait for its next request
-MOST: Final = 256  # connections; beyond them the oldest ends, as one that says nothing never does by itself
-PARTING: Final = 1.0  # seconds that an answer under way is given when the broker ends
 
 
 class HttpDoor:
@@ -65,7 +60,15 @@ class HttpDoor:
         page = Path(__file__).with_name("page.htm").read_text(encoding="utf-8")
         self._page = page.encode()
         self._policy = _policy(page)
-        self._runner: web.AppRunner | None = None
+        self._listener = HttpListener(
+            {
+                "/": self._get_page,
+                "/topics.json": self._get_topics,
+                "/metrics": self._get_metrics,
+                "/healthz": self._get_health,
+            },
+            LOG,
+        )
         self._watch: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
@@ -81,26 +84,9 @@ class HttpDoor:
             UsageError: The address is not valid.
             BindError: It cannot be listened on.
         """
-        host, port = parse_http_address(address)
-        app = web.Application(middlewares=[_hardened])
-        # GET also answers HEAD; anything else is refused by the router, 405.
-        app.router.add_get("/", self._get_page)
-        app.router.add_get("/topics.json", self._get_topics)
-        app.router.add_get("/metrics", self._get_metrics)
-        app.router.add_get("/healthz", self._get_health)
-        runner = web.AppRunner(
-            app, logger=_Quiet(LOG), access_log=None, keepalive_timeout=IDLE, shutdown_timeout=PARTING
-        )
-        await runner.setup()
-        try:
-            await web.TCPSite(runner, host, port).start()
-        except OSError as error:
-            await runner.cleanup()
-            raise BindError(error.errno, f"http {address}: {error.strerror or error}") from None
-        self._runner = runner
+        url = await self._listener.start(address)
         self._watch = asyncio.get_running_loop().create_task(self._look())
-        bound_host, bound_port = runner.addresses[0][:2]
-        return f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
+        return url
 
     async def close(self) -> None:
         """Stops listening and ends what is open. Idempotent."""
@@ -108,9 +94,7 @@ class HttpDoor:
         if watch is not None:
             watch.cancel()
             await asyncio.wait([watch])
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        await self._listener.close()
 
     async def _look(self) -> None:
         """Remembers the counters again and again; with many topics less often."""
@@ -119,7 +103,6 @@ class HttpDoor:
         while True:
             await asyncio.sleep(pause)
             began = loop.time()
-            self._thin_out()
             try:
                 stats = await self._collect()
                 await _aside(stats, partial(self._rates.note, stats))
@@ -147,12 +130,6 @@ class HttpDoor:
             self._until = now + CACHE_FACTOR * (now - began)
             return self._last
 
-    def _thin_out(self) -> None:
-        server = self._runner.server if self._runner is not None else None
-        connections = server.connections if server is not None else []
-        for oldest in connections[: max(0, len(connections) - MOST)]:
-            oldest.force_close()
-
     async def _get_page(self, request: web.Request) -> web.Response:
         headers = {"Content-Security-Policy": self._policy}
         return web.Response(body=self._page, content_type="text/html", charset="utf-8", headers=headers)
@@ -176,46 +153,13 @@ class HttpDoor:
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:
-        """200 as long as the broker does its work; a disk that is full is no reason to take it out of service."""
         store = self._stats()["store"]
-        if store["failed"] is not None:
-            return web.Response(status=503, text=f"the store has failed: {store['failed']}\n")
-        return web.Response(text="ok, but the disk is full\n" if store["full"] else "ok\n")
+        return health(store["failed"], store["full"])
 
 
 async def _aside(stats: BrokerStats, work: Callable[[Each], T]) -> T:
     """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
     return work(iter) if len(stats["topics"]) <= MANY else await in_yielding_thread(work, resting)
-
-
-class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """What aiohttp says, most of all of requests that are none: nothing that the broker should worry about."""
-
-    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
-        """Says it to whoever looks for faults."""
-        super().log(logging.DEBUG, msg, *args, **options)
-
-
-@web.middleware
-async def _hardened(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Gives every answer, an error too, what keeps browsers from guessing and from keeping it."""
-    response: web.StreamResponse
-    try:
-        response = await handler(request)
-    except web.HTTPException as refusal:
-        response = web.Response(status=refusal.status, text=f"{refusal.reason}\n", headers=_allow(refusal))
-    except Exception:
-        LOG.exception("%s has failed", request.path)
-        response = web.Response(status=500, text="the broker has failed to tell\n")
-    response.headers["Server"] = "omq"
-    response.headers["X-Content-Type-Options"] = "nosniff"
-    response.headers["Cache-Control"] = "no-store"
-    response.headers["Referrer-Policy"] = "no-referrer"
-    return response
-
-
-def _allow(refusal: web.HTTPException) -> dict[str, str]:
-    return {"Allow": refusal.headers["Allow"]} if "Allow" in refusal.headers else {}
 
 
 def _policy(page: str) -> str:

@@ -64,6 +64,7 @@ def test_it_serves_until_a_signal_and_keeps_what_it_has(tmp_path: Path, number: 
             assert "\nomq_pzq_messages_stored_total 1.0\n" in text
             with urllib.request.urlopen(f"{where['http']}/healthz", timeout=10) as answer:
                 assert answer.read() == b"ok\n"
+                assert (answer.headers["X-Content-Type-Options"], answer.headers["Server"]) == ("nosniff", "omq")
             with pytest.raises(urllib.error.HTTPError, match="404"):
                 urllib.request.urlopen(f"{where['http']}/else", timeout=10)
             process.send_signal(number)  # who is connected is no reason to stay

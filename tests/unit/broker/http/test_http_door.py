@@ -15,7 +15,7 @@ import pytest
 
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.door import HttpDoor
-from omq.errors import BindError, UsageError
+from omq.errors import UsageError
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 from tests.unit.conftest import on_both_loops
 
@@ -116,67 +116,9 @@ async def test_head_and_strange_paths() -> None:
                 assert (answer.status, await answer.text()) == (404, "Not Found\n")
 
 
-async def test_who_does_not_speak_http_is_alone_with_it() -> None:
-    async with served(statistics()) as (url, session):
-        host, port = url.removeprefix("http://").split(":")
-        for nonsense in (b"\x00" * 100 + b"\r\n\r\n", b"GET " + b"x" * 100_000, b"GET / HTTP/9.9\r\n\r\n"):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(nonsense)
-            head = await asyncio.wait_for(reader.readline(), 10)
-            assert head.split()[1:2] == [b"400"]
-            writer.close()
-            await writer.wait_closed()
-        async with session.get(f"{url}/healthz") as answer:
-            assert answer.status == 200
-
-
-async def test_a_place_that_is_taken() -> None:
-    async with served(statistics()) as (url, _):
-        door = HttpDoor(statistics)
-        with pytest.raises(BindError, match=re.escape(url.removeprefix("http://"))):
-            await door.start(url.removeprefix("http://"))
-        await door.close()
-
-
 async def test_an_address_that_is_none() -> None:
     with pytest.raises(UsageError, match="nowhere"):
         await HttpDoor(statistics).start("nowhere")
-
-
-async def test_closing_ends_idle_connections_and_may_be_repeated() -> None:
-    door = HttpDoor(statistics)
-    url = await door.start("127.0.0.1:0")
-    host, port = url.removeprefix("http://").split(":")
-    reader, writer = await asyncio.open_connection(host, int(port))
-    await door.close()
-    await door.close()
-    assert await asyncio.wait_for(reader.read(), 10) == b""
-    writer.close()
-    await writer.wait_closed()
-
-
-async def test_who_says_nothing_gives_way(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.broker.http.door.MOST", 5)
-    async with served(statistics()) as (url, session):
-        host, port = url.removeprefix("http://").split(":")
-        idle = [await asyncio.open_connection(host, int(port)) for _ in range(20)]
-        for reader, _ in idle[:15]:
-            assert await asyncio.wait_for(reader.read(), 10) == b""
-        async with session.get(f"{url}/healthz") as answer:
-            assert answer.status == 200
-        for _, writer in idle:
-            writer.close()
-
-
-async def test_what_is_no_request_is_answered_and_makes_no_noise(caplog: pytest.LogCaptureFixture) -> None:
-    async with served(statistics()) as (url, _):
-        host, port = url.removeprefix("http://").split(":")
-        for garbage in (b"\x16\x03\x01\x02\x00\x01\r\n\r\n", b"GET / HTTP/9.9\r\n\r\n", b"\0" * 20_000 + b"\r\n\r\n"):
-            reader, writer = await asyncio.open_connection(host, int(port))
-            writer.write(garbage)
-            assert b" 400 " in await reader.readline()
-            writer.close()
-    assert [record.getMessage() for record in caplog.records if record.levelno > 10] == []
 
 
 @pytest.mark.alone

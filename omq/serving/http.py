@@ -1,0 +1,128 @@
+"""HTTP for whoever watches a server: requests that only read, bounded and hardened."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from aiohttp import web
+
+from omq.errors import BindError
+from omq.serving.address import parse_http_address
+
+__all__ = ["Handler", "HttpListener", "health"]
+
+Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+IDLE_TIMEOUT_S: Final = 30.0  # for the next request of a connection
+MAX_CONNECTIONS: Final = 256  # beyond them the oldest ends: a connection without a first request has no idle timeout
+CHECK_INTERVAL_S: Final = 1.0  # between two counts of the connections
+SHUTDOWN_TIMEOUT_S: Final = 1.0  # for the answers under way
+
+#: Of every answer, also of an error: a browser guesses no content type, keeps nothing, and learns no version.
+HEADERS: Final = {
+    "Server": "omq",
+    "X-Content-Type-Options": "nosniff",
+    "Cache-Control": "no-store",
+    "Referrer-Policy": "no-referrer",
+}
+
+
+class HttpListener:
+    """Answers GET and HEAD on the running event loop. Other methods are refused with 405.
+
+    Args:
+        handlers: The handlers by path.
+        log: The log for handlers that fail.
+    """
+
+    def __init__(self, handlers: Mapping[str, Handler], log: logging.Logger) -> None:
+        self._handlers = handlers
+        self._log = log
+        self._runner: web.AppRunner | None = None
+        self._bounding: asyncio.Task[None] | None = None
+
+    async def start(self, address: str) -> str:
+        """Listens.
+
+        Args:
+            address: `host:port`, `:port` or `port`; without a host 127.0.0.1; port 0 or `*`: the system chooses.
+
+        Returns:
+            The URL, with the port resolved: `http://127.0.0.1:8222`.
+
+        Raises:
+            UsageError: The address is not valid.
+            BindError: It cannot be listened on.
+        """
+        host, port = parse_http_address(address)
+        app = web.Application(middlewares=[self._harden])
+        for path, handler in self._handlers.items():
+            app.router.add_get(path, handler)
+        runner = web.AppRunner(
+            app,
+            logger=_Debug(self._log),
+            access_log=None,
+            keepalive_timeout=IDLE_TIMEOUT_S,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
+        await runner.setup()
+        try:
+            await web.TCPSite(runner, host, port).start()
+        except OSError as error:
+            await runner.cleanup()
+            raise BindError(error.errno, f"http {address}: {error.strerror or error}") from None
+        self._runner = runner
+        self._bounding = asyncio.get_running_loop().create_task(self._bound_connections(runner))
+        bound_host, bound_port = runner.addresses[0][:2]
+        return f"http://[{bound_host}]:{bound_port}" if ":" in bound_host else f"http://{bound_host}:{bound_port}"
+
+    async def close(self) -> None:
+        """Stops listening and ends all connections. Idempotent."""
+        bounding, self._bounding = self._bounding, None
+        if bounding is not None:
+            bounding.cancel()
+            await asyncio.wait([bounding])
+        runner, self._runner = self._runner, None
+        if runner is not None:
+            await runner.cleanup()
+
+    async def _bound_connections(self, runner: web.AppRunner) -> None:
+        assert runner.server is not None
+        while True:
+            await asyncio.sleep(CHECK_INTERVAL_S)
+            connections = runner.server.connections
+            for oldest in connections[: max(0, len(connections) - MAX_CONNECTIONS)]:
+                oldest.force_close()
+
+    @web.middleware
+    async def _harden(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        response: web.StreamResponse
+        try:
+            response = await handler(request)
+        except web.HTTPException as refusal:
+            response = web.Response(status=refusal.status, text=f"{refusal.reason}\n")
+            if "Allow" in refusal.headers:
+                response.headers["Allow"] = refusal.headers["Allow"]
+        except Exception:
+            self._log.exception("%s has failed", request.path)
+            response = web.Response(status=500, text="the server has failed to answer\n")
+        response.headers.update(HEADERS)
+        return response
+
+
+def health(failed: str | None, full: bool) -> web.Response:
+    """Returns the answer to `/healthz`: 503 once the store has failed; a full disk is not a reason to restart."""
+    if failed is not None:
+        return web.Response(status=503, text=f"the store has failed: {failed}\n")
+    return web.Response(text="ok, but the disk is full\n" if full else "ok\n")
+
+
+class _Debug(logging.LoggerAdapter[logging.Logger]):
+    """Demotes aiohttp's log, mostly about malformed requests, to DEBUG."""
+
+    def log(self, level: int, msg: object, *args: object, **options: Any) -> None:
+        """See `logging.LoggerAdapter`."""
+        super().log(logging.DEBUG, msg, *args, **options)
