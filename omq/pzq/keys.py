@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
-from operator import attrgetter
+from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar, overload
+
+from omq.ranges import RangeMap
 
 V = TypeVar("V")
 
@@ -140,131 +141,13 @@ def _text(head: str, number: int) -> str:
     return head if number == _ALONE else f"{head}{number:012x}"
 
 
-class _Span(Generic[V]):
-    __slots__ = ("end", "first", "value")
-
-    def __init__(self, first: int, end: int, value: V) -> None:
-        self.first = first
-        self.end = end
-        self.value = value
-
-
-_first: Final = attrgetter("first")
-
-
-class Spans(Generic[V]):
-    """What belongs to numbers; those that follow each other and have the same cost no more than one."""
-
-    __slots__ = ("_spans",)
-
-    def __init__(self) -> None:
-        self._spans: list[_Span[V]] = []  # ascending; none overlaps another one
-
-    def __iter__(self) -> Iterator[tuple[int, int, V]]:
-        """The first number of each span, the one behind its last, and what belongs to them."""
-        for span in self._spans:
-            yield span.first, span.end, span.value
-
-    def __len__(self) -> int:
-        """How many spans there are."""
-        return len(self._spans)
-
-    def drop(self, most: int) -> list[tuple[int, int, V]]:
-        """Takes the lowest spans out."""
-        dropped = [(span.first, span.end, span.value) for span in self._spans[:most]]
-        del self._spans[:most]
-        return dropped
-
-    def _before(self, number: int) -> int:
-        """Where a number is, or else would be inserted behind; -1: before all."""
-        spans = self._spans
-        if len(spans) == 1:
-            return 0 if spans[0].first <= number else -1
-        if spans and spans[-1].first <= number:
-            return len(spans) - 1
-        return bisect_right(spans, number, key=_first) - 1
-
-    def get(self, number: int) -> V | None:
-        """What belongs to a number, or nothing."""
-        at = self._before(number)
-        if at >= 0 and number < (span := self._spans[at]).end:
-            return span.value
-        return None
-
-    def find(self, first: int, end: int) -> list[tuple[int, int, V]]:
-        """What belongs to some numbers, as far as they are there."""
-        found: list[tuple[int, int, V]] = []
-        at = max(self._before(first), 0)
-        while at < len(self._spans) and (span := self._spans[at]).first < end:
-            if span.end > first:
-                found.append((max(span.first, first), min(span.end, end), span.value))
-            at += 1
-        return found
-
-    def put(self, first: int, end: int, value: V) -> None:
-        """Notes what belongs to numbers that are not there yet."""
-        spans, at = self._spans, self._before(first)
-        if at >= 0 and (span := spans[at]).end == first and span.value == value:
-            span.end = end
-        else:
-            at += 1
-            spans.insert(at, _Span(first, end, value))
-        if at + 1 < len(spans) and (after := spans[at + 1]).first == end and after.value == value:
-            spans[at].end = after.end
-            del spans[at + 1]
-
-    def take(self, first: int, end: int) -> list[tuple[int, int, V]]:
-        """Takes some numbers out, as far as they are there."""
-        spans, taken = self._spans, self.find(first, end)
-        for begin, stop, value in taken:
-            at = self._before(begin)
-            span = spans[at]
-            if begin > span.first:
-                if stop < span.end:
-                    spans.insert(at + 1, _Span(stop, span.end, value))
-                span.end = begin
-            elif stop < span.end:
-                span.first = stop
-            else:
-                del spans[at]
-        return taken
-
-
-class Numbers:
-    """Numbers, kept as ranges."""
-
-    __slots__ = ("_spans",)
-
-    def __init__(self, ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._spans: Spans[None] = Spans()
-        for first, last in ranges:
-            self.add(first, last)
-
-    def add(self, first: int, last: int) -> None:
-        """Adds those from the first to the last."""
-        self._spans.take(first, last + 1)
-        self._spans.put(first, last + 1, None)
-
-    def discard(self, first: int, last: int) -> None:
-        """Takes those from the first to the last out, as far as they are among them."""
-        self._spans.take(first, last + 1)
-
-    def __contains__(self, number: int) -> bool:
-        return bool(self._spans.find(number, number + 1))
-
-    def __iter__(self) -> Iterator[tuple[int, int]]:
-        """The first and the last of each range, ascending; some may lie at each other."""
-        for first, end, _ in self._spans:
-            yield first, end - 1
-
-
 class KeyMap(Generic[V]):
     """What belongs to keys, in the order in which their heads came; keys of one run cost no more than one key."""
 
     __slots__ = ("_count", "_heads")
 
     def __init__(self) -> None:
-        self._heads: dict[str, Spans[V]] = {}
+        self._heads: dict[str, RangeMap[V]] = {}
         self._count = 0
 
     def __len__(self) -> int:
@@ -272,8 +155,8 @@ class KeyMap(Generic[V]):
 
     def __contains__(self, key: str) -> bool:
         head, number = split(key)
-        spans = self._heads.get(head)
-        return spans is not None and bool(spans.find(number, number + 1))
+        ranges = self._heads.get(head)
+        return ranges is not None and ranges.overlaps(number, number)
 
     def __iter__(self) -> Iterator[str]:
         for run, _ in self.runs():
@@ -281,23 +164,26 @@ class KeyMap(Generic[V]):
 
     def runs(self) -> Iterator[tuple[KeyRun, V]]:
         """Keys, and what belongs to each of them."""
-        for head, spans in self._heads.items():
-            for first, end, value in spans:
-                yield KeyRun(head, first, end), value
+        for head, ranges in self._heads.items():
+            for one in ranges:
+                yield KeyRun(head, one.first, one.last + 1), one.value
 
     def get(self, key: str) -> V | None:
         """What belongs to a key, or nothing."""
         head, number = split(key)
-        spans = self._heads.get(head)
-        return None if spans is None else spans.get(number)
+        ranges = self._heads.get(head)
+        found = None if ranges is None else ranges.get(number)
+        return None if found is None else found.value
 
     def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
         """What belongs to some keys, as far as they are there."""
         found: list[tuple[KeyRun, V]] = []
         if self._heads:
             for head, first, end in Keys.of(keys).runs:
-                if (spans := self._heads.get(head)) is not None:
-                    found += [(KeyRun(head, begin, stop), value) for begin, stop, value in spans.find(first, end)]
+                if (ranges := self._heads.get(head)) is not None:
+                    found += [
+                        (KeyRun(head, one.first, one.last + 1), one.value) for one in ranges.within(first, end - 1)
+                    ]
         return found
 
     def put(self, keys: Iterable[str], value: V) -> None:
@@ -308,13 +194,12 @@ class KeyMap(Generic[V]):
     def put_run(self, run: KeyRun, value: V) -> None:
         """The same for keys of one run."""
         head, first, end = run
-        spans = self._heads.get(head)
-        if spans is None:
-            spans = self._heads[head] = Spans()
-        elif taken := spans.take(first, end):
-            self._count -= sum([stop - begin for begin, stop, _ in taken])
-        spans.put(first, end, value)
-        self._count += end - first
+        ranges = self._heads.get(head)
+        if ranges is None:
+            ranges = self._heads[head] = RangeMap()
+        before = ranges.count
+        ranges.put(first, end - 1, value)
+        self._count += ranges.count - before
 
     def take(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
         """Takes keys out, as far as they are there; what belonged to them."""
@@ -322,29 +207,30 @@ class KeyMap(Generic[V]):
         if not self._heads:
             return taken
         for head, first, end in Keys.of(keys).runs:
-            spans = self._heads.get(head)
-            if spans is None:
+            ranges = self._heads.get(head)
+            if ranges is None:
                 continue
-            for begin, stop, value in spans.take(first, end):
-                taken.append((KeyRun(head, begin, stop), value))
-                self._count -= stop - begin
-            if not spans:
+            for one in ranges.take(first, end - 1):
+                taken.append((KeyRun(head, one.first, one.last + 1), one.value))
+                self._count -= one.count
+            if not ranges:
                 del self._heads[head]
         return taken
 
     def spans(self, head: str) -> int:
         """How many runs of one head there are."""
-        spans = self._heads.get(head)
-        return 0 if spans is None else len(spans)
+        ranges = self._heads.get(head)
+        return 0 if ranges is None else len(ranges)
 
     def drop(self, head: str, most: int) -> int:
         """Takes out runs of one head, those with the lowest numbers; how many."""
-        spans = self._heads[head]
-        dropped = spans.drop(most)
-        self._count -= sum([end - first for first, end, _ in dropped])
-        if not spans:
+        ranges = self._heads[head]
+        lowest = list(islice(ranges, most))
+        self._count -= sum(one.count for one in lowest)
+        ranges.take(lowest[0].first, lowest[-1].last)
+        if not ranges:
             del self._heads[head]
-        return len(dropped)
+        return len(lowest)
 
 
 class Places(KeyMap[int]):
@@ -376,26 +262,27 @@ class Places(KeyMap[int]):
 class Numbered:
     """Keys of messages by the numbers that these have in a topic."""
 
-    __slots__ = ("_spans",)
+    __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        # What belongs to a span: the head of its keys, and how much their numbers are above those of the messages.
-        self._spans: Spans[tuple[str, int]] = Spans()
+        # The head of the keys, and how much their numbers are above those of the messages.
+        self._ranges: RangeMap[tuple[str, int]] = RangeMap()
 
     def note(self, number: int, keys: Iterable[str]) -> None:
         """Messages are stored, the first of them as *number*, the others behind it."""
         for head, first, end in Keys.of(keys).runs:
-            self._spans.put(number, number + end - first, (head, first - number))
+            self._ranges.put(number, number + end - first - 1, (head, first - number))
             number += end - first
 
     def get(self, number: int) -> str | None:
         """The key of a message, or nothing."""
-        found = self._spans.get(number)
-        return None if found is None else _text(found[0], found[1] + number)
+        found = self._ranges.get(number)
+        return None if found is None else _text(found.value[0], found.value[1] + number)
 
     def take(self, number: int) -> str | None:
         """Takes a message out; its key, or nothing."""
-        for _, _, (head, above) in self._spans.take(number, number + 1):
+        for one in self._ranges.take(number, number):
+            head, above = one.value
             return _text(head, above + number)
         return None
 

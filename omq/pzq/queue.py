@@ -9,9 +9,10 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
-from omq.pzq.keys import Keys, Numbers
+from omq.pzq.keys import Keys
 from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
+from omq.ranges import RangeSet, ranges_of
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
 from omq.store.journal import Journal
@@ -90,7 +91,7 @@ class Queue:
         self.name = state.name
         self.dead_lettered = 0
         self.damaged = 0
-        self.lost = Numbers(state.jumped)
+        self.lost = RangeSet(state.jumped)
         self._journal = journal
         self._later = later
         self._max_deliveries = max_deliveries
@@ -367,7 +368,7 @@ class Queue:
         if self._saving or not (self._acked or self._done or self._again or self._handed != self._told):
             return
         self._keeping, self._kept = self._kept, []
-        for first, last in _ranges(self._acked):
+        for first, last in ranges_of(self._acked):
             self._gone(first, last)
         self._acked.clear()
         done, self._done = self._done, []
@@ -427,7 +428,7 @@ class Queue:
 
     def runs(self, ids: Iterable[int]) -> Iterator[Run]:
         """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
-        for first, last in _ranges(ids):
+        for first, last in ranges_of(ids):
             for header, records in self._read_blocks(first, last):
                 begin, count, when, _ = blocks.read_header(header)
                 yield Run(self._keys(begin, count, when, header, records), bytes(records), self.named)
@@ -501,17 +502,3 @@ class Replicas(Queue):
 
     def _keys(self, first: int, count: int, when: int, header: bytes, records: memoryview) -> Keys:
         return Keys.of([key.decode(errors="replace") for _, key, _, _ in self._messages(header, records)])
-
-
-def _ranges(ids: Iterable[int]) -> list[tuple[int, int]]:
-    found: list[tuple[int, int]] = []
-    first, last = 1, 0
-    for id in sorted(ids):
-        if id != last + 1 or last < first:
-            if first <= last:
-                found.append((first, last))
-            first = id
-        last = id
-    if first <= last:
-        found.append((first, last))
-    return found

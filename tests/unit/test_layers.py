@@ -29,6 +29,7 @@ LAYERS = {
     "zmtp": {"zmtp"},
     "core": {"_core"},
     "base": {
+        "ranges",
         "errors",
         "libzmq_options",
         "option_values",

@@ -26,6 +26,7 @@ from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicErro
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
 from omq.broker.types import Committed, Message, NameInfo, TopicInfo
 from omq.errors import ClosedError, OmqError
+from omq.ranges import ranges_of
 
 FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
 FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
@@ -377,11 +378,10 @@ class ClientCore:
         for number in numbers:
             feed.remember(number, done)
         if session == self.session and feed.in_force:
-            pairs = _ranges(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]
             first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
             if delay is not None:
                 first.append(protocol.pack_delay(delay))
-            self.out += [[*first, part] for part in packed_ranges(pairs)]
+            self.out += [[*first, part] for part in packed_ranges(ranges_of(numbers))]
             self._changed = True
             if done:
                 feed.unsure += numbers
@@ -418,7 +418,7 @@ class ClientCore:
         """Says what was acknowledged."""
         for feed in self.gathering:
             if feed.gathered and feed.in_force:
-                for part in packed_ranges(_ranges(feed.gathered)):
+                for part in packed_ranges(ranges_of(feed.gathered)):
                     self._say(protocol.ACK, feed.tag, part)
                 feed.unsure += feed.gathered
                 self._make_sure(feed)
@@ -442,7 +442,7 @@ class ClientCore:
 
     def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
         """Settles again what was acknowledged; the answer says that it is durable, or that it cannot be."""
-        for part in packed_ranges(_ranges(numbers)):
+        for part in packed_ranges(ranges_of(numbers)):
             request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
             self._claims.add(request.tag)
             self._enter(request)
@@ -519,7 +519,7 @@ class ClientCore:
         done = [number for number in unseen if feed.is_done(number)]
         rest = [number for number in unseen if not feed.is_done(number)]
         for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
-            for part in packed_ranges(_ranges(numbers)):
+            for part in packed_ranges(ranges_of(numbers)):
                 self._say(word, feed.tag, part)
 
     def close(self) -> None:
@@ -606,17 +606,6 @@ def read_first(request: Request) -> int:
 def _store(message: Message) -> int:
     """The first connection whose ids are those of a subscription's message."""
     return message.store if isinstance(message, LaterMessage) else 0
-
-
-def _ranges(numbers: Iterable[int]) -> list[tuple[int, int]]:
-    """Ids as ranges."""
-    found: list[tuple[int, int]] = []
-    for number in sorted(numbers):
-        if found and number <= found[-1][1] + 1:
-            found[-1] = (found[-1][0], number)
-        else:
-            found.append((number, number))
-    return found
 
 
 def describe(topic: str, delivery: str, persistence: str, settings: dict[str, Any]) -> bytes:

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, Literal, Protocol
 
+from omq.broker.core.delivery import Delivery
 from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
-from omq.broker.core.pieces import Piece, Pieces
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
@@ -19,6 +19,7 @@ from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError
 from omq.broker.protocol import u32
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
+from omq.ranges import Range, RangeMap, RangeSet
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
 
@@ -60,9 +61,9 @@ class RoundRobinTopic(Topic):
         #: Those that have credit and room, the next one first.
         self._hungry: dict[Share, None] = {}
         #: What was delivered, came back, and is to be delivered again.
-        self._redo = Pieces()
-        #: What has failed, and waits for its `retry_delay`: until the deadline of each piece.
-        self._delayed = Pieces()
+        self._redo: RangeMap[Delivery] = RangeMap()
+        #: What has failed, and waits for its `retry_delay`: until its deadline.
+        self._delayed: RangeMap[Delivery] = RangeMap()
         self._due: list[tuple[float, int, int]] = []  # a heap of when, first and last id of what is in there, or was
         self._looks_at = 0.0  # when the loop looks at it next; 0: it does not
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
@@ -71,16 +72,14 @@ class RoundRobinTopic(Topic):
         self._max_tries: int | None = self.settings.get("max_deliveries")
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
         self._again: dict[int, int] = {}  # attempts in vain, not submitted
-        self._buried: list[Piece] = []  # for the dead-letter topic, once that is there
+        self._buried: list[Range[Delivery]] = []  # for the dead-letter topic, once that is there
         self._burying: asyncio.Task[None] | None = None
         settled = journal.store.settled(state.id)
         #: The highest id that was ever delivered.
         self.handed = max(settled.handed, settled.watermark, state.first - 1)
         self._told = self.handed  # what the store knows of it
         #: What is acknowledged above that: by clients that were delivered it by a broker that was killed.
-        self._ahead = Pieces()
-        for first, last in settled.above(self.handed):
-            self._ahead.add(first, last, 0)
+        self._ahead = RangeSet(settled.above(self.handed))
         for first, last in settled.missing(max(settled.watermark + 1, state.first), self.handed + 1):
             for piece in _cut(first, last, settled.deliveries):
                 if not self._is_spent(piece):
@@ -170,20 +169,19 @@ class RoundRobinTopic(Topic):
         # They were delivered, and a broker that was killed has not kept that.
         if len(self._ahead) >= _AHEAD:
             raise Busy(f"{len(self._ahead)} ranges of topic {self.name!r} are acknowledged ahead of what was delivered")
-        self._ahead.take(first, last)
-        self._ahead.add(first, last, 0)
+        self._ahead.add(first, last)
         self.settled(first, last)
 
-    def waiting_of(self, pieces: Pieces) -> Pieces:
-        """What of some messages was delivered, came back, and waits to be delivered again."""
-        found = Pieces()
-        for piece in pieces:
+    def waiting_of(self, ids: RangeSet) -> RangeSet:
+        """Returns those of some messages that were delivered, came back, and wait to be delivered again."""
+        found = RangeSet()
+        for first, last in ids:
             for waiting in (self._redo, self._delayed):
-                for first, last in waiting.within(piece.first, piece.last):
-                    found.add(first, last, 0)
+                for piece in waiting.within(first, last):
+                    found.add(piece.first, piece.last)
         return found
 
-    def returned(self, piece: Piece) -> None:
+    def returned(self, piece: Range[Delivery]) -> None:
         """Messages come back from a consumer that is gone: others get them at once."""
         if self.deleted:
             return
@@ -191,13 +189,13 @@ class RoundRobinTopic(Topic):
         if not self._is_spent(piece):
             self._deliver_again(piece)
 
-    def _keep_attempts(self, piece: Piece) -> None:
+    def _keep_attempts(self, piece: Range[Delivery]) -> None:
         """Has the store know how often messages were attempted."""
         self.touch()
-        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.tries))
+        self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.value.tries))
         self._changed()
 
-    def failed(self, piece: Piece, delay: float | None = None) -> None:
+    def failed(self, piece: Range[Delivery], delay: float | None = None) -> None:
         """Messages were delivered in vain: others pass them while they wait.
 
         Args:
@@ -210,25 +208,25 @@ class RoundRobinTopic(Topic):
         if self._is_spent(piece):
             return
         if delay is None:
-            delay = retry_delay_of(self.settings, piece.tries)
+            delay = retry_delay_of(self.settings, piece.value.tries)
         if delay <= 0:
             self._deliver_again(piece)
             return
         due = asyncio.get_running_loop().time() + delay
-        self._delayed.add(piece.first, piece.last, piece.tries, due)
+        self._delayed.put(piece.first, piece.last, Delivery(piece.value.tries, due))
         heappush(self._due, (due, piece.first, piece.last))
         self._look_at(due)
 
-    def _is_spent(self, piece: Piece) -> bool:
+    def _is_spent(self, piece: Range[Delivery]) -> bool:
         """Returns whether messages were delivered as often as they may be: then they go to the dead letters."""
-        if self._max_tries is None or piece.tries < self._max_tries:
+        if self._max_tries is None or piece.value.tries < self._max_tries:
             return False
         self._buried.append(piece)
         self._bury()
         return True
 
-    def _deliver_again(self, piece: Piece) -> None:
-        self._redo.add(piece.first, piece.last, piece.tries)
+    def _deliver_again(self, piece: Range[Delivery]) -> None:
+        self._redo.put(piece.first, piece.last, Delivery(piece.value.tries))
         if self._hungry:
             self._turns.ready(self)
 
@@ -245,19 +243,19 @@ class RoundRobinTopic(Topic):
         while self._due and self._due[0][0] <= now:
             _, first, last = heappop(self._due)
             for piece in self._delayed.take(first, last):
-                if piece.deadline > now:  # it has failed again meanwhile
-                    self._delayed.add(piece.first, piece.last, piece.tries, piece.deadline)
+                if piece.value.deadline > now:  # it has failed again meanwhile
+                    self._delayed.put(piece.first, piece.last, piece.value)
                 else:
                     self._deliver_again(piece)
         if self._due:
             self._look_at(self._due[0][0])
 
-    def unseen(self, piece: Piece) -> None:
+    def unseen(self, piece: Range[Delivery]) -> None:
         """Messages were delivered, and come back without having been looked at."""
         self.touch()
         if self.deleted:
             return
-        self._redo.add(piece.first, piece.last, piece.tries - 1)
+        self._redo.put(piece.first, piece.last, Delivery(piece.value.tries - 1))
         if self._hungry:
             self._turns.ready(self)
 
@@ -301,29 +299,29 @@ class RoundRobinTopic(Topic):
             excess = max(excess, messages - max(messages * limit // size, 1))
         before = self.dropped
         while excess > 0 and (piece := self._take_oldest(excess)) is not None:
-            excess -= piece.last - piece.first + 1
-            self.dropped += piece.last - piece.first + 1
+            excess -= piece.count
+            self.dropped += piece.count
             self._buried.append(piece)
         if self.dropped > before:
             self._changed()
             self._bury()
             self._log_dropped(f"it is full: {self.dropped - before} unfinished messages go to the dead letters")
 
-    def _take_oldest(self, most: int) -> Piece | None:
+    def _take_oldest(self, most: int) -> Range[Delivery] | None:
         """Takes the oldest messages out of what waits, at most `most`; `None` where nothing waits."""
-        waiting = [pieces for pieces in (self._redo, self._delayed) if pieces]
+        waiting = [ranges for ranges in (self._redo, self._delayed) if ranges]
         if waiting:
-            oldest = min(waiting, key=lambda pieces: pieces.head.first)
+            oldest = min(waiting, key=lambda ranges: ranges.head.first)
             head = oldest.head
             return oldest.take(head.first, min(head.last, head.first + most - 1))[0]
         self._pass_ahead()
         first, last = self.handed + 1, min(self.handed + most, self.readable)
         if self._ahead:
-            last = min(last, self._ahead.head.first - 1)
+            last = min(last, self._ahead.first - 1)
         if first > last:
             return None
         self.handed = last
-        return Piece(first, last, 0)
+        return Range(first, last, Delivery(0))
 
     def refresh(self) -> None:
         """Forgets what `max_age` has dropped."""
@@ -333,12 +331,10 @@ class RoundRobinTopic(Topic):
         expired = 0
         for waiting in (self._redo, self._delayed):
             if waiting and waiting.head.first < first:
-                for piece in waiting.take(1, first - 1):
-                    expired += piece.last - piece.first + 1
+                expired += sum(piece.count for piece in waiting.take(1, first - 1))
         if self.handed + 1 < first:
-            expired += (
-                first - 1 - self.handed - sum(piece.last - piece.first + 1 for piece in self._ahead.take(1, first - 1))
-            )
+            acked = sum(end - begin + 1 for begin, end in self._ahead.discard(1, first - 1))
+            expired += first - 1 - self.handed - acked
             self.handed = first - 1
             self._changed()
         self._count_expired(expired)
@@ -389,14 +385,14 @@ class RoundRobinTopic(Topic):
         """Gives a share so many messages, if that is not more than about `limit` bytes; how many bytes it was."""
         if self._redo:
             head = self._redo.head
-            first, tries = head.first, head.tries
+            first, tries = head.first, head.value.tries
             stop = min(head.last, first + portion - 1) + 1
         else:
             self._pass_ahead()
             first, tries = self.handed + 1, 0
             stop = min(self.readable, first + portion - 1) + 1
             if self._ahead:
-                stop = min(stop, self._ahead.head.first)
+                stop = min(stop, self._ahead.first)
         served, reached = 0, stop
         try:
             for header, records in reader.blocks(first, stop):
@@ -423,10 +419,9 @@ class RoundRobinTopic(Topic):
 
     def _pass_ahead(self) -> None:
         """Goes on behind what is acknowledged already."""
-        while self._ahead and self._ahead.head.first <= self.handed + 1:
-            piece = self._ahead.head
-            self._ahead.take(piece.first, piece.last)
-            self.handed = max(self.handed, piece.last)
+        if self._ahead:
+            self.handed = self._ahead.first_gap(self.handed + 1) - 1
+            self._ahead.discard(1, self.handed)
 
     def _give(self, share: Share, header: bytes, records: memoryview, start: int, count: int, tries: int) -> bool:
         """Gives a block; whether the share goes on."""
@@ -502,9 +497,9 @@ class RoundRobinTopic(Topic):
         while self._buried and len(tries) < BURIED:
             piece = self._buried.pop(0)
             stop = min(piece.last + 1, piece.first + BURIED - len(tries))
-            tries.update(dict.fromkeys(range(piece.first, stop), piece.tries))
+            tries.update(dict.fromkeys(range(piece.first, stop), piece.value.tries))
             if stop <= piece.last:
-                self._buried.insert(0, Piece(stop, piece.last, piece.tries))
+                self._buried.insert(0, Range(stop, piece.last, piece.value))
         answered = asyncio.get_running_loop().create_future()
         left, all_went = len(tries), True
 
@@ -523,7 +518,7 @@ class RoundRobinTopic(Topic):
                 self.settled(write.id, write.id)
             elif not self.deleted:
                 # The disk may be full, or the dead-letter topic was deleted at this moment.
-                self._buried.append(Piece(write.id, write.id, tries[write.id]))
+                self._buried.append(Range(write.id, write.id, Delivery(tries[write.id])))
                 all_went = False
             left -= 1
             if not left and not answered.done():
@@ -552,7 +547,7 @@ class RoundRobinTopic(Topic):
         ]
 
 
-def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Piece]:
+def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Range[Delivery]]:
     """A range that was delivered before the broker began, cut where ids were attempted.
 
     The others count as not attempted: whether a consumer had begun with them is not known if the broker was killed.
@@ -560,8 +555,8 @@ def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Piece]:
     again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
     for id in again:
         if first < id:
-            yield Piece(first, id - 1, 0)
-        yield Piece(id, id, deliveries[id])
+            yield Range(first, id - 1, Delivery(0))
+        yield Range(id, id, Delivery(deliveries[id]))
         first = id + 1
     if first <= last:
-        yield Piece(first, last, 0)
+        yield Range(first, last, Delivery(0))

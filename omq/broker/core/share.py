@@ -6,9 +6,10 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
+from omq.broker.core.delivery import Delivery
 from omq.broker.core.leases import Leases
-from omq.broker.core.pieces import Piece, Pieces
 from omq.broker.core.sink import Sink
+from omq.ranges import Range, RangeMap, RangeSet
 
 #: Leases that are looked through before those that are over are thrown out.
 _LEASES: Final = 1024
@@ -31,16 +32,16 @@ class SharedTopic(Protocol):
     def settled_late(self, first: int, last: int) -> None:
         """Messages are acknowledged after their deadline."""
 
-    def waiting_of(self, pieces: Pieces) -> Pieces:
-        """Returns what of some messages waits to be delivered again."""
+    def waiting_of(self, ids: RangeSet) -> RangeSet:
+        """Returns those of some messages that wait to be delivered again."""
 
-    def returned(self, piece: Piece) -> None:
+    def returned(self, piece: Range[Delivery]) -> None:
         """Messages come back from a consumer that is gone."""
 
-    def failed(self, piece: Piece, delay: float | None = None) -> None:
+    def failed(self, piece: Range[Delivery], delay: float | None = None) -> None:
         """Messages were delivered in vain."""
 
-    def unseen(self, piece: Piece) -> None:
+    def unseen(self, piece: Range[Delivery]) -> None:
         """Messages were delivered, and come back without having been looked at."""
 
 
@@ -83,11 +84,11 @@ class Share:
         self.topic = topic
         self.sink = sink
         self.credit = credit
-        self.flight = Pieces()
+        self.flight: RangeMap[Delivery] = RangeMap()
         self.active = True
         self.last = 0
-        self._overdue = Pieces()  # what it had until its deadline, and may acknowledge yet
-        self._many_overdue = _LEASES  # its length at which pieces that another consumer has now are removed
+        self._overdue = RangeSet()  # what it had until its deadline, and may acknowledge yet
+        self._many_overdue = _LEASES  # its length at which ranges that another consumer has now are removed
         self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
         #: The last message, in the order of delivery, that it has finished or shown to work at: order and id.
         self._reached = (0, 0)
@@ -115,8 +116,8 @@ class Share:
             self.topic.settled(piece.first, piece.last)
         if self._overdue:
             for first, last in ranges:
-                for piece in self._overdue.take(first, last):
-                    self.topic.settled_late(piece.first, piece.last)
+                for late in self._overdue.discard(first, last):
+                    self.topic.settled_late(*late)
         self._returned(pieces)
 
     def nack(self, ranges: Sequence[tuple[int, int]], delay: float | None = None) -> None:
@@ -140,26 +141,26 @@ class Share:
         pieces = self._take(ranges)
         deadline = self._loop.time() + self._leases.timeout
         for piece in pieces:
-            self.flight.add(piece.first, piece.last, piece.tries, deadline, piece.order)
+            self.flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
             self._leases.go_on(piece, deadline)
         self._returned(pieces, keeps=True)
 
-    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Piece]:
+    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[Delivery]]:
         """Takes what it holds of these out of what is in flight: it has reached them."""
-        pieces: list[Piece] = []
+        pieces: list[Range[Delivery]] = []
         for first, last in ranges:
             for piece in self.flight.take(first, last):
                 self._reach(piece)
                 pieces.append(piece)
         return pieces
 
-    def _reach(self, piece: Piece) -> None:
+    def _reach(self, piece: Range[Delivery]) -> None:
         """It has finished a message, or works at it: so it had begun with all that were delivered before."""
-        if (piece.order, piece.last) > self._reached:
-            self._reached = piece.order, piece.last
+        if (piece.value.order, piece.last) > self._reached:
+            self._reached = piece.value.order, piece.last
         self._hung_until = 0.0
 
-    def _attempted(self, pieces: Iterable[Piece]) -> Iterator[tuple[Piece, bool]]:
+    def _attempted(self, pieces: Iterable[Range[Delivery]]) -> Iterator[tuple[Range[Delivery], bool]]:
         """Yields messages that come back, each with whether the consumer had begun with it: it works in their order.
 
         That is all up to the last one that it has finished or shown to work at, and the one after it; one more each
@@ -169,9 +170,9 @@ class Share:
         hangs = now < self._hung_until
         for piece in sorted(pieces, key=_delivery):
             first = piece.first
-            if piece.order < self._reached[0]:
+            if piece.value.order < self._reached[0]:
                 begun = piece.last
-            elif piece.order == self._reached[0]:
+            elif piece.value.order == self._reached[0]:
                 begun = min(max(self._reached[1], first - 1), piece.last)
             else:
                 begun = first - 1
@@ -179,9 +180,9 @@ class Share:
                 begun, hangs = begun + 1, True
                 self._hung_until = now + self._leases.timeout * 0.9  # timers are not exact
             if begun >= first:
-                yield Piece(first, begun, piece.tries), True
+                yield Range(first, begun, piece.value), True
             if begun < piece.last:
-                yield Piece(max(begun + 1, first), piece.last, piece.tries), False
+                yield Range(max(begun + 1, first), piece.last, piece.value), False
 
     def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
         """Returns messages that the consumer has not looked at: they go to others, and this delivery does not count.
@@ -196,7 +197,7 @@ class Share:
                 self.topic.unseen(piece)
         self._returned(())
 
-    def _returned(self, pieces: Sequence[Piece], *, keeps: bool = False) -> None:
+    def _returned(self, pieces: Sequence[Range[Delivery]], *, keeps: bool = False) -> None:
         """Takes note that the consumer lives, and gives it the credit of what it holds no more.
 
         Args:
@@ -206,8 +207,8 @@ class Share:
         self._signed = self._loop.time()
         self._timeouts, self.passed_over_until = 0, 0.0
         if pieces:
-            self._leases.sign(*min((piece.order, piece.first) for piece in pieces), self._signed)
-        messages = 0 if keeps else sum(piece.last - piece.first + 1 for piece in pieces)
+            self._leases.sign(*min((piece.value.order, piece.first) for piece in pieces), self._signed)
+        messages = 0 if keeps else sum(piece.count for piece in pieces)
         messages += self._withheld
         self._withheld = 0
         self._forget()
@@ -218,7 +219,7 @@ class Share:
 
     def _forget(self) -> None:
         """Forgets the next deadlines, as far as nothing is held any more of what they are for."""
-        while (following := self._leases.next) is not None and not self.flight.holds(*following[1:]):
+        while (following := self._leases.next) is not None and not self.flight.overlaps(*following[1:]):
             self._leases.pop()
 
     def end(self) -> None:
@@ -231,7 +232,7 @@ class Share:
                 timer.cancel()
         self._timer = self._backoff = None
         self.topic.left(self)
-        for piece, begun in self._attempted(self.flight.take_all()):
+        for piece, begun in self._attempted(self.flight.take(1, self.last)):
             if begun:
                 self.topic.returned(piece)
             else:
@@ -240,7 +241,7 @@ class Share:
     def hold(self, first: int, last: int, tries: int) -> None:
         """Records a delivery to it: it is the delivery numbered `tries` of these messages."""
         deadline, order = self._leases.begin(first, last, self._loop.time())
-        self.flight.add(first, last, tries, deadline, order)
+        self.flight.put(first, last, Delivery(tries, deadline, order))
         self.credit -= last - first + 1
         self.last = max(self.last, last)
         if self._timer is None:
@@ -249,15 +250,15 @@ class Share:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
-        lost: list[Piece] = []
+        lost: list[Range[Delivery]] = []
         while (following := self._leases.next) is not None and following[0] <= now:
             order, first, last = self._leases.pop()
             for piece in self.flight.take(first, last):
-                if piece.order != order:  # delivered to it again meanwhile
-                    self.flight.add(piece.first, piece.last, piece.tries, piece.deadline, piece.order)
+                if piece.value.order != order:  # delivered to it again meanwhile
+                    self.flight.put(piece.first, piece.last, piece.value)
                     continue
                 if (deadline := self._leases.of(piece)) > now:
-                    self.flight.add(piece.first, piece.last, piece.tries, deadline, order)
+                    self.flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
                     self._leases.go_on(piece, deadline)
                 else:
                     lost.append(piece)
@@ -286,15 +287,14 @@ class Share:
         messages, self._withheld = self._withheld, 0
         self.more(messages)
 
-    def _lose(self, pieces: list[Piece]) -> None:
+    def _lose(self, pieces: list[Range[Delivery]]) -> None:
         """The time of these is up."""
         if pieces:
             self._back_off()
         for piece in pieces:
             # A consumer that hangs would else be given the same ones for ever.
-            self._withheld += piece.last - piece.first + 1
-            self._overdue.take(piece.first, piece.last)
-            self._overdue.add(piece.first, piece.last, 0)
+            self._withheld += piece.count
+            self._overdue.add(piece.first, piece.last)
         for part, begun in self._attempted(pieces):
             if begun:
                 self.topic.failed(part)
@@ -302,5 +302,5 @@ class Share:
                 self.topic.unseen(part)
 
 
-def _delivery(piece: Piece) -> tuple[int, int]:
-    return piece.order, piece.first
+def _delivery(piece: Range[Delivery]) -> tuple[int, int]:
+    return piece.value.order, piece.first

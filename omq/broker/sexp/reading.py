@@ -11,6 +11,7 @@ from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, Damaged, Overrun
 from omq.broker.sexp.protocol import Error, Replay, Unsubscribed
 from omq.broker.sexp.syntax import shown
+from omq.ranges import ranges_of
 
 if TYPE_CHECKING:
     from omq.broker.sexp.connection import Connection
@@ -172,7 +173,7 @@ class Handing(Reading):
         while waiting and waiting[0][0] <= taken:
             done.append(waiting.popleft()[1])
         if done:
-            share.ack(_ranges(done))
+            share.ack(ranges_of(done))
         if self._leaving:
             if not waiting:
                 self.stop()
@@ -194,7 +195,7 @@ class Handing(Reading):
         while self._waiting and self._waiting[-1][0] > said:
             back.append(self._waiting.pop()[1])
         if back and self._share is not None:
-            self._share.nack(_ranges(back[::-1]))
+            self._share.nack(ranges_of(back))
 
     def stop(self) -> None:
         """See `Reading`."""
@@ -204,21 +205,10 @@ class Handing(Reading):
         taken = self.connection.wire.taken
         done = [number for end, number in self._waiting if end <= taken]
         if done:
-            share.ack(_ranges(done))
+            share.ack(ranges_of(done))
         self._waiting.clear()
         share.end()
 
 
 def _overrun(error: Overrun) -> str:
     return f"messages below {error.first} are no longer kept: it begins with {error.first}"
-
-
-def _ranges(ids: list[int]) -> list[tuple[int, int]]:
-    """First and last of each run of ids that follow one another."""
-    ranges: list[tuple[int, int]] = []
-    for number in ids:
-        if ranges and ranges[-1][1] == number - 1:
-            ranges[-1] = (ranges[-1][0], number)
-        else:
-            ranges.append((number, number))
-    return ranges

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 
 from omq.pzq.account import FILE, Account, _without
 from omq.pzq.cluster.done import MAX_RANGES, Done, statements_of
-from omq.pzq.keys import Numbers
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
+from omq.ranges import RangeSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
@@ -146,6 +146,6 @@ def test_ranges_without_others(ranges: list[tuple[int, int]], others: list[tuple
     def numbers(some: list[tuple[int, int]]) -> set[int]:
         return {number for first, last in some for number in range(first, last + 1)}
 
-    found = list(_without(ranges, Numbers(others)))
+    found = list(_without(ranges, RangeSet(others)))
     assert all(first <= last for first, last in found)
     assert numbers(found) == numbers(ranges) - numbers(others)

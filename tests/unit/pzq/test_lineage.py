@@ -6,10 +6,11 @@ from types import SimpleNamespace
 from typing import Any
 
 from omq.pzq.cluster.beginnings import Beginnings
-from omq.pzq.keys import Keys, Numbers
+from omq.pzq.keys import Keys
 from omq.pzq.lineage import Lineage
 from omq.pzq.run import run_of
 from omq.pzq.wire import key_format, stem_of
+from omq.ranges import RangeSet
 
 STORE = "0123456789abcdef0123456789abcdef"
 STEM = stem_of(STORE, 7)
@@ -17,7 +18,7 @@ STEM = stem_of(STORE, 7)
 
 def lineage(last: int, now: int, *begun: tuple[int, int]) -> tuple[Lineage, Any]:
     store: Any = SimpleNamespace(id=STORE, topic=lambda id: SimpleNamespace(last=last))
-    queue: Any = SimpleNamespace(id=7, lost=Numbers())
+    queue: Any = SimpleNamespace(id=7, lost=RangeSet())
     return Lineage(store, [queue], {STEM: Beginnings.of(begun)}, now), queue
 
 

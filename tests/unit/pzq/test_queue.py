@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from omq.pzq.queue import Flight, Queue, _ranges
+from omq.pzq.queue import Flight, Queue
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
@@ -114,10 +111,3 @@ def test_some_are_taken_as_one_by_one(seed: int) -> None:
     assert (together._handed, together._again, together._discarded, len(together._back)) == (
         *(apart._handed, apart._again, apart._discarded, len(apart._back)),
     )
-
-
-@given(st.lists(st.integers(1, 30)))
-def test_ranges_hold_each_number_as_often_as_it_is_given(ids: list[int]) -> None:
-    ranges = _ranges(ids)
-    assert sorted(id for first, last in ranges for id in range(first, last + 1)) == sorted(ids)
-    assert all(before[1] + 1 != after[0] for before, after in pairwise(ranges))

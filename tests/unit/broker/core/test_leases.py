@@ -3,27 +3,28 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from omq.broker.core.delivery import Delivery
 from omq.broker.core.leases import Leases
-from omq.broker.core.pieces import Piece
+from omq.ranges import Range
 
 
-def piece(leases: Leases, first: int, last: int, now: float) -> Piece:
+def piece(leases: Leases, first: int, last: int, now: float) -> Range[Delivery]:
     deadline, order = leases.begin(first, last, now)
-    return Piece(first, last, 1, deadline, order)
+    return Range(first, last, Delivery(1, deadline, order))
 
 
 def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:
     leases = Leases(10.0)
     one, two = piece(leases, 5, 9, 0.0), piece(leases, 1, 4, 1.0)
-    leases.sign(one.order, 6, 7.0)
-    assert leases.of(Piece(5, 5, 1, one.deadline, one.order)) == 10.0, "it was delivered before, and may hang"
-    assert leases.of(Piece(7, 9, 1, one.deadline, one.order)) == 17.0
+    leases.sign(one.value.order, 6, 7.0)
+    assert leases.of(Range(5, 5, one.value)) == 10.0, "it was delivered before, and may hang"
+    assert leases.of(Range(7, 9, one.value)) == 17.0
     assert leases.of(two) == 17.0, "what was delivered later is behind, whatever its ids"
-    leases.sign(two.order, 2, 8.0)
-    assert leases.of(Piece(7, 9, 1, one.deadline, one.order)) == 17.0
-    assert leases.of(Piece(3, 4, 1, two.deadline, two.order)) == 18.0
-    leases.sign(one.order, 5, 9.0)
-    assert leases.of(two) == leases.of(Piece(7, 9, 1, one.deadline, one.order)) == 19.0
+    leases.sign(two.value.order, 2, 8.0)
+    assert leases.of(Range(7, 9, one.value)) == 17.0
+    assert leases.of(Range(3, 4, two.value)) == 18.0
+    leases.sign(one.value.order, 5, 9.0)
+    assert leases.of(two) == leases.of(Range(7, 9, one.value)) == 19.0
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 1)), max_size=200))
@@ -34,10 +35,10 @@ def test_it_is_the_latest_sign_of_anything_before(signs: list[tuple[int, float]]
     now = 0.0
     for id, later in signs:
         now += later
-        leases.sign(held.order, id, now)
+        leases.sign(held.value.order, id, now)
         seen.append((id, now))
         for first in range(1, 21):
             before = [moment for one, moment in seen if one < first]
-            wanted = max([held.deadline, *(moment + 5.0 for moment in before)])
-            assert leases.of(Piece(first, 20, 1, held.deadline, held.order)) == wanted
+            wanted = max([held.value.deadline, *(moment + 5.0 for moment in before)])
+            assert leases.of(Range(first, 20, held.value)) == wanted
     assert len(leases._signs) <= 21

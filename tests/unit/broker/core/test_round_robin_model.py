@@ -132,7 +132,7 @@ class World:
             share = self.shares[number][0]
             share._leases.timeout = -1e9
             for piece in share.flight:
-                piece.deadline = 0.0
+                piece.value = piece.value._replace(deadline=0.0)
             share._leases.renew(share.flight)
             if share._timer is not None:
                 share._timer.cancel()
