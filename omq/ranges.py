@@ -192,11 +192,13 @@ class RangeSet:
 
 
 def gaps(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of `first` to `last` that are between ascending ranges of these ids."""
+    """Yields the ranges of the ids `first` to `last` that are not in ascending ranges."""
     for begin, end in ranges:
+        if begin > last:
+            break
         if first < begin:
             yield first, begin - 1
-        first = end + 1
+        first = max(first, end + 1)
     if first <= last:
         yield first, last
 

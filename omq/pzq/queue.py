@@ -103,9 +103,7 @@ class Queue:
         self._told = self._handed  # what the store knows of it
         self._deliveries = settled.deliveries
         #: Ranges that are not read yet: first and last id of each, ascending.
-        self._unread: deque[tuple[int, int]] = deque(
-            settled.missing(max(settled.watermark + 1, state.first), state.last + 1)
-        )
+        self._unread: deque[tuple[int, int]] = deque(settled.missing(state.first, state.last))
         self._readable = state.last
         self._ready: deque[Flight] = deque()
         self._back: list[tuple[int, Flight]] = []  # what came back, the oldest first
@@ -442,7 +440,7 @@ class Queue:
     def _read_live(self) -> Iterator[tuple[bytes, memoryview]]:
         settled = self._journal.store.settled(self.id)
         state = self._journal.store.topic(self.id)
-        for first, last in list(settled.missing(max(settled.watermark + 1, state.first), state.last + 1)):
+        for first, last in list(settled.missing(state.first, state.last)):
             yield from self._read_blocks(first, last)
 
     def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:

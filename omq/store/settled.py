@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
+from omq.ranges import gaps
+
 PAGE: Final = 4096  # ids a page
 
 
@@ -91,34 +93,27 @@ class Settled:
                     del self.pages[now]
 
     def above(self, id: int) -> Iterator[tuple[int, int]]:
-        """Ranges, first and last id included, of what is settled above an id."""
-        if not self.pages:
-            return
-        after, end = id + 1, (max(self.pages) + 1) * PAGE
-        for first, last in self.missing(after, end):
-            if first > after:
-                yield after, first - 1
-            after = last + 1
-        if after < end:
-            yield after, end - 1
+        """Yields the ranges, first and last id included, of what is settled above an id, as far as the bitmaps say."""
+        first, last = 1, 0  # none yet
+        for number in sorted(self.pages):
+            page, at = self.pages[number], number * PAGE
+            if at <= id:
+                page, at = page >> id + 1 - at, id + 1
+            while page:
+                zeros = (page & -page).bit_length() - 1
+                page >>= zeros
+                ones = (~page & page + 1).bit_length() - 1
+                page >>= ones
+                at += zeros
+                if at > last + 1 or first > last:
+                    if first <= last:
+                        yield first, last
+                    first = at
+                at += ones
+                last = at - 1
+        if first <= last:
+            yield first, last
 
-    def missing(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
-        """Ranges, first and last id included, of what is not settled of `[start, stop)`."""
-        id = max(start, self.watermark + 1)
-        while id < stop:
-            number, bit = divmod(id, PAGE)
-            page = self.pages.get(number, 0) >> bit
-            settled = min((~page & page + 1).bit_length() - 1, PAGE - bit)
-            if settled:
-                id += settled
-                continue
-            first = id
-            while id < stop:
-                number, bit = divmod(id, PAGE)
-                page = self.pages.get(number, 0) >> bit
-                if page:
-                    id += (page & -page).bit_length() - 1
-                    break
-                id = (number + 1) * PAGE
-            id = min(id, stop)
-            yield first, id - 1
+    def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yields the ranges, likewise, of what is not settled of the ids `first` to `last`."""
+        return gaps(self.above(self.watermark), max(first, self.watermark + 1), last)

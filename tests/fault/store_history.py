@@ -101,7 +101,7 @@ class History:
             if self.settled:
                 settled = store.settled(topics["jobs"].id)
                 for low, high in self.settled:
-                    assert not list(settled.missing(low, high + 1)), f"jobs {low} to {high} come back"
+                    assert not list(settled.missing(low, high)), f"jobs {low} to {high} come back"
             if self.position:
                 assert store.positions(topics["strong"].id)["name"] >= self.position
 

@@ -25,8 +25,9 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
     assert settled.watermark == watermark
     assert {id for id in range(1, LAST) if id in settled} == {id for id in model if id < LAST}
     assert all(page and number >= watermark // PAGE for number, page in settled.pages.items())
-    missing = [id for first, last in settled.missing(1, LAST) for id in range(first, last + 1)]
-    assert missing == [id for id in range(1, LAST) if id not in model]
+    for bounds in ((1, LAST - 1), (PAGE, PAGE), (PAGE - 1, 2 * PAGE)):
+        missing = [id for first, last in settled.missing(*bounds) for id in range(first, last + 1)]
+        assert missing == [id for id in range(bounds[0], bounds[1] + 1) if id not in model]
     for after in (settled.watermark, settled.watermark + PAGE):
         above = [id for first, last in settled.above(after) for id in range(first, last + 1)]
         assert above == sorted(id for id in model if id > after)

@@ -80,7 +80,7 @@ class RoundRobinTopic(Topic):
         self._told = self.handed  # what the store knows of it
         #: What is acknowledged above that: by clients that were delivered it by a broker that was killed.
         self._ahead = RangeSet(settled.above(self.handed))
-        for first, last in settled.missing(max(settled.watermark + 1, state.first), self.handed + 1):
+        for first, last in settled.missing(state.first, self.handed):
             for piece in _cut(first, last, settled.deliveries):
                 if not self._is_spent(piece):
                     self._deliver_again(piece)

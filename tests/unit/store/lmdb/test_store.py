@@ -51,7 +51,7 @@ def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
     assert log.log.positions(topic) == {"n": 1}
     settled = log.log.settled(jobs)
     assert (settled.watermark, settled.handed, settled.deliveries) == (10, 4700, {15: 3})
-    assert list(settled.missing(1, 5001)) == [(11, 19), (31, 4499), (4601, 5000)]
+    assert list(settled.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
     commit = log.do(CommitStages(b"c", [b"stage"]))
     assert commit.published == [(b"stage", topic, 4, 1)]
     log = again()
