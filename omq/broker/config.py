@@ -55,7 +55,7 @@ PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 LONGEST_NAME: Final = 255  # bytes of a topic's name
 
 Settings = Mapping[str, int | float | str | list[int | float | str]]
-_TEXTS: Final = frozenset({"dead_letter", "overflow"})
+_TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
 
 
 class ConfigError(UsageError):
@@ -77,7 +77,8 @@ class TopicSpec:
         name: Its name.
         delivery: `broadcast` or `round-robin`.
         persistence: `transient`, `strong`, `weak` or `async`.
-        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `max_deliveries`, `dead_letter`, `retry_delay`.
+        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retain_for`, `max_deliveries`, `dead_letter`,
+            `retry_delay`.
 
     Raises:
         ConfigError: Something of it does not fit.

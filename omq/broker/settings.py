@@ -23,8 +23,13 @@ __all__ = [
 
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
-#: Settings that only round-robin topics have.
-_ROUND_ROBIN: Final = frozenset({"max_deliveries", "dead_letter", "retry_delay"})
+#: Settings that topics of one delivery alone have.
+_ONLY: Final = {
+    "max_deliveries": "round-robin",
+    "dead_letter": "round-robin",
+    "retry_delay": "round-robin",
+    "retain_for": "broadcast",
+}
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
@@ -49,6 +54,15 @@ def _topic_name(value: object) -> str:
         raise ValueError("must be the name of a topic, a string")
     try:
         return check_name(value)
+    except TopicError as error:
+        raise ValueError(str(error)) from None
+
+
+def _subscription_name(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError("must be the name of a durable subscription, a string")
+    try:
+        return check_name(value, "a subscription's name")
     except TopicError as error:
         raise ValueError(str(error)) from None
 
@@ -79,6 +93,7 @@ SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {
     "max_bytes": _count,
     "max_age": _seconds,
     "overflow": _overflow,
+    "retain_for": _subscription_name,
     "max_deliveries": _count,
     "dead_letter": _topic_name,
     "retry_delay": _delays,
@@ -100,17 +115,19 @@ def check_setting(name: str, value: object, delivery: str, settings: Mapping[str
     Raises:
         ValueError: It does not fit; the text is the reason.
     """
-    if name in _ROUND_ROBIN and delivery != "round-robin":
-        raise ValueError("is a setting of round-robin topics")
+    if name in _ONLY and delivery != _ONLY[name]:
+        raise ValueError(f"is a setting of {_ONLY[name]} topics")
     if name == "overflow" and all(settings.get(bound) is None for bound in BOUNDS):
         raise ValueError(f"needs {' or '.join(BOUNDS)}: nothing else can overflow")
     return SETTINGS[name](value)
 
 
 def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
-    """Returns what a full topic does: its setting, or the default of its delivery."""
+    """Returns what a full topic does: its setting, or the default, which drops nothing that a reader is promised."""
     chosen = settings.get("overflow")
-    return str(chosen) if chosen else "drop-oldest" if delivery == "broadcast" else "reject"
+    if chosen:
+        return str(chosen)
+    return "drop-oldest" if delivery == "broadcast" and settings.get("retain_for") is None else "reject"
 
 
 def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:

@@ -217,8 +217,8 @@ class TopicInfo:
         last: The newest id that was given; 0 for none.
         bytes: What the kept messages take.
         subscribers: How many read it, or share it.
-        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `max_deliveries`, `dead_letter`, `retry_delay`, as
-            far as they are set.
+        settings: `max_messages`, `max_bytes`, `max_age`, `overflow`, `retain_for`, `max_deliveries`, `dead_letter`,
+            `retry_delay`, as far as they are set.
     """
 
     name: str

@@ -27,10 +27,11 @@ MAX_MEMORY_BYTES: Final = 64 << 20  # bytes that a topic in memory keeps if its 
 def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     """Returns whether the store drops the oldest messages of a topic beyond `max_messages` and `max_bytes`.
 
-    A round-robin topic's are work that is not finished: whoever publishes is refused, or waits. So the store drops none
-    of them but for their age.
+    A round-robin topic's are work that is not finished, and those of one with `retain_for` have not been read: whoever
+    publishes is refused, or waits. So the store drops none of them but for their age.
     """
-    return delivery == "broadcast" and settings.get("overflow", "drop-oldest") == "drop-oldest"
+    default = "reject" if "retain_for" in settings else "drop-oldest"
+    return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
 
 
 class Write:

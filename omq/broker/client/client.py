@@ -117,10 +117,12 @@ class Client:
                 flushed every second; `"async"`: it is written some time; `"transient"`: it stays in memory.
             **settings: `max_messages`, `max_bytes`, `max_age` (seconds): what is kept. `overflow`: what a topic does
                 that is full: `"block"` (publishers wait, within their timeout), `"reject"` (they get `StoreFull`, the
-                default of round-robin) or `"drop-oldest"` (the default of broadcast; of round-robin the oldest
-                unfinished message goes to the dead letters). `max_deliveries`, and `dead_letter`, the topic that a
-                message goes to after them. `retry_delay`: seconds that a delivery waits which was nacked or timed out,
-                or a list of them, one for each attempt; 0.1, doubling to 30, if it is left out.
+                default of round-robin and with `retain_for`) or `"drop-oldest"` (the default of broadcast; of
+                round-robin the oldest unfinished message goes to the dead letters). `retain_for`: the name of a durable
+                subscription of a broadcast topic, which exists from now on: messages are kept until it has acknowledged
+                them, and dropped then. `max_deliveries`, and `dead_letter`, the topic that a message goes to after
+                them. `retry_delay`: seconds that a delivery waits which was nacked or timed out, or a list of them, one
+                for each attempt; 0.1, doubling to 30, if it is left out.
 
         Raises:
             TopicError: It is there with other settings; or the name or a setting does not fit.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from typing import Literal
+from typing import Final, Literal
 
 from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
@@ -12,10 +12,13 @@ from omq.broker.core.sink import Sink
 from omq.broker.core.stats import PositionStats, SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError
-from omq.store.errors import DamagedError, Gone, StoreError
-from omq.store.interface import DropPosition, SetPosition, TopicState, Write
+from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
+from omq.store.interface import DropPosition, SetPosition, TopicState, Trim, Write
 
 log = logging.getLogger("omq.broker")
+
+#: Until messages that could not be dropped, as the disk was full, are dropped after all.
+_TRIM_RETRY_DELAY_S: Final = 1.0
 
 
 class Subscription:
@@ -88,6 +91,11 @@ class BroadcastTopic(Topic):
         self._holders: dict[str, Subscription] = {}
         self._dirty: dict[str, int] = {}
         self._unsure: set[str] = set()  # names whose beginning is not durable yet
+        #: The durable subscription that messages are kept for: it exists as long as the topic does.
+        self._retained_for: str | None = self.settings.get("retain_for")
+        if self._retained_for is not None:
+            names.setdefault(self._retained_for, 0)
+            self._trim(names[self._retained_for])  # the broker may have ended between the ack and this
 
     # ------------------------------------------------------------------ subscribing
 
@@ -264,6 +272,8 @@ class BroadcastTopic(Topic):
         """Keeps a position under a name."""
         self._check_past(position)
         self.touch()
+        if name == self._retained_for:
+            position = max(position, self._names[name])  # what is before it is not kept any more
         self._names[name] = self._dirty[name] = position
         self._changed()
 
@@ -275,6 +285,8 @@ class BroadcastTopic(Topic):
     def _kept(self, write: Write) -> None:
         if write.error is None and isinstance(write, SetPosition):
             self._unsure.discard(write.name)
+            if write.name == self._retained_for:
+                self._trim(write.id)
         super()._kept(write)
 
     def _take_back(self, write: Write) -> None:
@@ -282,12 +294,27 @@ class BroadcastTopic(Topic):
         if write.name in self._names:
             self._dirty.setdefault(write.name, self._names[write.name])
 
+    def _trim(self, position: int) -> None:
+        """Has the store drop what the subscription of `retain_for` has acknowledged, once that is durable."""
+        if position >= self.state().first and not self.deleted:
+            self._journal.submit(Trim(self.id, position + 1), self._trimmed)
+
+    def _trimmed(self, write: Trim) -> None:
+        if isinstance(write.error, StoreFull):
+            self._turns.later(_TRIM_RETRY_DELAY_S, lambda: self._trim(write.first - 1))
+            return
+        self.touch()
+        if self.admission is not None:
+            self.admission.go_on()
+
     async def forget(self, name: str) -> None:
         """Forgets a named position.
 
         Raises:
-            TopicError: There is none, or it is in use.
+            TopicError: There is none, or it is in use, or messages are kept for it (`retain_for`).
         """
+        if name == self._retained_for:
+            raise TopicError(f"{self.name!r} keeps its messages for {name!r} (retain_for): the name lasts as it does")
         if name not in self._names:
             raise TopicError(f"nobody has subscribed to {self.name!r} as {name!r}")
         if name in self._holders:

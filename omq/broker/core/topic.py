@@ -120,12 +120,13 @@ class Topic:
 
     def _admission(self, journal: Journal) -> Admission | None:
         """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
-        max_bytes = self.settings.get("max_bytes")
-        if max_bytes is None and self.delivery == "round-robin" and journal.in_memory(self.persistence):
-            max_bytes = MAX_MEMORY_BYTES
-        max_messages = self.settings.get("max_messages")
         overflow = overflow_of(self.delivery, self.settings)
-        if overflow == "drop-oldest" or (max_messages is None and max_bytes is None):
+        if overflow == "drop-oldest":
+            return None
+        max_messages, max_bytes = self.settings.get("max_messages"), self.settings.get("max_bytes")
+        if max_bytes is None and journal.in_memory(self.persistence):
+            max_bytes = MAX_MEMORY_BYTES
+        if max_messages is None and max_bytes is None:
             return None
         return Admission(self, overflow, max_messages, max_bytes, self._turns, self._turns.held)
 

@@ -379,6 +379,21 @@ def test_a_full_topic(client, other, topic, overflow):
         assert [id for id, *_ in other.jobs(b"c", 3)] == [2, 3, 4]
 
 
+def test_what_is_kept_until_it_is_read(client, other):
+    client.create("kept", persistence="weak", settings={"max_messages": 3, "overflow": "block", "retain_for": "n"})
+    assert client.append(b"kept", *ABC) == 1
+    client.say(b"PUBLISH", b"more", b"kept", b"d")
+    assert client.silent()
+    (name,) = json.loads(other.ask(b"NAMES", b"kept")[0])
+    assert name == {"name": "n", "position": 0, "lag": 3, "held": False}
+    assert other.error(b"FORGET", b"kept", b"n") == "topic"
+    assert subscribe(other, b"s", b"kept", name="n")["position"] == 0
+    other.say(b"POSITION", b"s", 2)
+    assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
+    (topic,) = json.loads(client.ask(b"TOPICS", b"kept")[0])
+    assert (topic["first"], topic["settings"]["retain_for"]) == (3, "n")
+
+
 def test_what_waits_for_room_can_be_given_up(client, other):
     client.create(
         "given up", delivery="round-robin", persistence="weak", settings={"max_messages": 3, "overflow": "block"}

@@ -238,6 +238,7 @@ SETTINGS: list[dict[str, Any]] = [
     *({"max_messages": 1, "overflow": value} for value in ("reject", "block", "drop-oldest", "drop", 1)),
     {"max_bytes": 1, "overflow": "block"},
     {"overflow": "block"},
+    *({"retain_for": value} for value in ("archiver", "two words", "a/b", "", "x" * 256, 7)),
     *({"retry_delay": value} for value in (0, 0.5, [1, 2.5], [], [-1], -1, True, "1", float("nan"), [1] * 101)),
     {"unknown": 1},
 ]

@@ -269,9 +269,9 @@ def test_work_is_not_dropped_for_its_number(log: Opened, kind: str, settings: di
 
 
 @of_every_kind
-@pytest.mark.parametrize("overflow", ["reject", "block"])
-def test_a_broadcast_topic_keeps_what_it_may_not_drop(log: Opened, kind: str, overflow: str) -> None:
-    topic = log.make("t", persistence=kind, max_messages=5, overflow=overflow)
+@pytest.mark.parametrize("settings", [{"overflow": "reject"}, {"overflow": "block"}, {"retain_for": "n"}])
+def test_a_broadcast_topic_keeps_what_it_may_not_drop(log: Opened, kind: str, settings: dict[str, Any]) -> None:
+    topic = log.make("t", persistence=kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
     assert log.log.topic(topic).first == 1

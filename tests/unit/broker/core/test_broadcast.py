@@ -5,10 +5,12 @@ import asyncio
 import pytest
 
 from omq._core import blocks
+from omq.broker.core import broadcast
 from omq.broker.core.topic import TURN
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
+from omq.broker.errors import StoreFull as NoRoom
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import Append, SetPosition
+from omq.store.interface import MAX_MEMORY_BYTES, Append, SetPosition, Trim
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
 
@@ -342,3 +344,115 @@ async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked
         # What is kept goes on where it was.
         kept = broker.subscribe(topic, "current", Taker(), name="n", reset=True)
         assert kept.position == first - 1
+
+
+@pytest.mark.parametrize("persistence", ["transient", "async", "weak", "strong"])
+async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledged_them(tmp_path, persistence):
+    async with core(tmp_path) as broker:
+        topic = await broker.create("t", persistence=persistence, settings={"retain_for": "archiver"})
+        await append(broker, topic, [b"%d" % number for number in range(1, 6)])
+        await until(lambda: topic.readable == 5)
+        assert topic.stats()["names"] == [{"name": "archiver", "position": 0, "lag": 5, "held": False}]
+        other = broker.subscribe(topic, "beginning", Taker(), name="other")
+        other.move(5)
+        taker = Taker()
+        reader = broker.subscribe(topic, "current", taker, name="archiver")
+        await until(lambda: taker.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
+        await quiet(broker)
+        assert topic.state().first == 1
+        reader.move(3)
+        await until(lambda: topic.state().first == 4)
+        reader.move(2)
+        assert topic.names()[0]["position"] == 3  # what is before is not there to be read again
+        reader.end()
+        reader = broker.subscribe(topic, "current", again := Taker(), name="archiver")
+        await until(lambda: again.ids == [4, 5])
+        reader.move(5)
+        await until(lambda: topic.state().first == 6)
+        assert topic.state().bytes == 0
+        assert topic.readable == topic.last == 5
+
+
+async def test_publishers_wait_until_the_reader_has_made_room():
+    async with core() as broker:
+        settings = {"retain_for": "archiver", "max_messages": 5, "overflow": "block"}
+        topic = await broker.create("t", persistence="transient", settings=settings)
+        taker = Taker()
+        reader = broker.subscribe(topic, "current", taker, name="archiver")
+        published = [asyncio.ensure_future(append(broker, topic, [b"%d" % number])) for number in range(12)]
+        await until(lambda: len(taker.got) == 5)
+        assert topic.stats()["blocked"] == 7
+        for last in (5, 10):
+            reader.move(last)
+            await until(lambda last=last: len(taker.got) == min(last + 5, 12))
+        assert [await one for one in published] == taker.ids == list(range(1, 13))
+        assert broker.held.used == 0
+
+
+async def test_what_no_reader_has_is_not_dropped_unless_that_is_wanted():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak", settings={"retain_for": "n", "max_messages": 5})
+        await append(broker, topic, [b"x"] * 5)
+        with pytest.raises(NoRoom, match="max_messages=5"):
+            await append(broker, topic, [b"x"])
+        dropping = {"retain_for": "n", "max_messages": 5, "overflow": "drop-oldest"}
+        other = await broker.create("other", persistence="weak", settings=dropping)
+        await append(broker, other, [b"x"] * 8)
+        assert other.state().first == 4
+        with pytest.raises(Overrun, match="the oldest one is 4"):
+            broker.subscribe(other, "current", Taker(), name="n")
+        taker = Taker()
+        broker.subscribe(other, "beginning", taker, name="n", reset=True)
+        await until(lambda: taker.ids == [4, 5, 6, 7, 8])
+
+
+@pytest.mark.parametrize("settings", [{"retain_for": "n"}, {"max_messages": 1 << 40, "overflow": "block"}])
+async def test_memory_is_bounded_where_nothing_is_dropped(settings):
+    async with core() as broker:
+        topic = await broker.create("t", persistence="transient", settings=settings)
+        assert topic.admission is not None
+        await append(broker, topic, [b"x"])
+        assert not topic.admission.has_room(1, MAX_MEMORY_BYTES)
+
+
+async def test_the_name_of_retain_for_lasts_as_long_as_its_topic():
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
+        with pytest.raises(TopicError, match="retain_for"):
+            await topic.forget("n")
+        await broker.delete("t")
+
+
+@pytest.mark.parametrize("persistence", ["weak", "strong"])
+async def test_what_was_acknowledged_before_the_broker_died_is_dropped_at_the_start(tmp_path, persistence):
+    settings = {"retain_for": "n", "max_messages": 5, "overflow": "block"}
+    async with core(tmp_path) as broker:
+        topic = await broker.create("t", persistence=persistence, settings=settings)
+        await append(broker, topic, [b"x"] * 5)
+        await broker.journal.do(SetPosition(topic.id, "n", 5))  # and the broker ends before it has dropped them
+        assert topic.state().first == 1
+    async with core(tmp_path) as broker:
+        topic = broker.topic("t")
+        await asyncio.wait_for(append(broker, topic, [b"y"]), 10)
+        assert topic.state().first == 6
+
+
+async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
+    monkeypatch.setattr(broadcast, "_TRIM_RETRY_DELAY_S", 0.01)
+    async with core() as broker:
+        topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
+        await append(broker, topic, [b"x"] * 5)
+        submit, refused = broker.journal.submit, []
+
+        def full(write, done):
+            if isinstance(write, Trim) and not refused:
+                refused.append(write)
+                write.error = StoreFull("no space")
+                done(write)
+            else:
+                submit(write, done)
+
+        monkeypatch.setattr(broker.journal, "submit", full)
+        broker.subscribe(topic, "current", Taker(), name="n").move(5)
+        await until(lambda: topic.state().first == 6)
+        assert refused
