@@ -134,6 +134,22 @@ def read_secret_key(path: Path) -> bytes:
     return certificate.secret_key
 
 
+def read_public_key(path: Path) -> bytes:
+    """Returns the public key of a file: a certificate, or 40 characters of Z85 and nothing else.
+
+    Raises:
+        UsageError: It cannot be read, or holds no key.
+    """
+    key = "public_key_file"
+    text = _text(path, key).strip()
+    if len(text) == KEY_TEXT:
+        return _key(text, f"{key} = {path}")
+    try:
+        return load_certificate(path).public_key
+    except UsageError:
+        raise UsageError(f"{key} = {path}: holds no key: neither a certificate nor 40 characters of Z85") from None
+
+
 def read_keys(path: Path) -> frozenset[bytes]:
     """Reads the public keys of a file, one a line; a remark may follow each. Lines that begin with "#" are comments.
 

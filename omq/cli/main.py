@@ -12,6 +12,7 @@ from omq._version import __version__
 from omq.cli.broker import broker
 from omq.cli.goby import goby
 from omq.cli.gobyd import gobyd
+from omq.cli.ingest import ingest
 from omq.cli.pzq import pzq
 from omq.cli.store import store
 
@@ -25,6 +26,7 @@ def main() -> None:
 main.add_command(broker)
 main.add_command(goby)
 main.add_command(gobyd)
+main.add_command(ingest)
 main.add_command(pzq)
 main.add_command(store)
 

@@ -1,4 +1,4 @@
-"""`omq broker` as a process."""
+"""`omq broker`, and other commands that serve, as processes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from tests.waits import until
 
@@ -20,22 +20,28 @@ BOUND: Final = 30.0  # seconds that a broker may take to serve, and to end
 
 
 class Command:
-    """A broker that was started.
+    """A broker, or another command that serves, that was started.
 
     Args:
         folder: Where its ready file and its log are.
         *arguments: What it is told.
         at: Its working directory; `None` for ours.
         descriptors: How many it may have; `None`: as many as this process.
+        program: Its name.
     """
 
     def __init__(
-        self, folder: Path, *arguments: str | Path, at: Path | None = None, descriptors: int | None = None
+        self,
+        folder: Path,
+        *arguments: str | Path,
+        at: Path | None = None,
+        descriptors: int | None = None,
+        program: str = "broker",
     ) -> None:
         self.ready = folder / "ready.json"
-        self._log = folder / "broker.log"
+        self._log = folder / f"{program}.log"
         self._left = self._written()
-        command = [sys.executable, "-c", MAIN, "broker", *map(str, arguments), "--ready-file", str(self.ready)]
+        command = [sys.executable, "-c", MAIN, program, *map(str, arguments), "--ready-file", str(self.ready)]
         if descriptors is not None:
             command = ["prlimit", f"--nofile={descriptors}:{descriptors}", *command]
         with open(self._log, "ab") as log:
@@ -74,11 +80,9 @@ class Command:
 
 
 @contextlib.contextmanager
-def broker(
-    folder: Path, *arguments: str | Path, at: Path | None = None, descriptors: int | None = None
-) -> Iterator[Command]:
-    """A broker that is killed at the end, if it still runs."""
-    command = Command(folder, *arguments, at=at, descriptors=descriptors)
+def broker(folder: Path, *arguments: str | Path, **options: Any) -> Iterator[Command]:
+    """A broker, or another command, that is killed at the end, if it still runs; see `Command`."""
+    command = Command(folder, *arguments, **options)
     try:
         yield command
     finally:

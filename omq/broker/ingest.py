@@ -1,0 +1,278 @@
+"""Carries messages from a ZeroMQ socket into a topic, in columns: no Python object is made of a message of one part."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from omq._core.blocks import encode_record
+from omq.asyncio.broker import Client
+from omq.broker.columns import Strings, encode_columns
+from omq.broker.core.rate_limit import RateLimit
+from omq.broker.errors import BrokerFailed, StoreFull
+from omq.broker.protocol import MAX_APPEND, MAX_RECORDS
+from omq.broker.types import Records
+from omq.errors import MessageTooLarge, MultipartError, ReceiveTimeout
+from omq.executor import in_thread
+from omq.socket import DISH, Socket
+from omq.unpatched import threading
+
+__all__ = ["DEFAULT_IN_FLIGHT_BYTES", "Ingest", "IngestStats"]
+
+log = logging.getLogger("omq.ingest")
+
+DEFAULT_IN_FLIGHT_BYTES: Final = 8 << 20
+
+_END_BYTES: Final = 4  # of the offset after a body
+_RECORD_BYTES: Final = 16  # that a record has besides its body and its key, about
+#: As many batches have room in a bounded topic, at least.
+_BATCHES: Final = 4
+#: A wait for the first message of a batch: the longest time until `stop` is noticed.
+_POLL_INTERVAL_S: Final = 0.25
+#: A wait for one more message of a batch, while the batch before it is being published.
+_FILL_INTERVAL_S: Final = 0.005
+#: Without a message for this long, peers that have not ended their connections are not waited for any more.
+_DRAIN_TIMEOUT_S: Final = 2.0
+_DRAIN_INTERVAL_S: Final = 0.01
+#: Until what the broker had no room for is published again.
+_RETRY_DELAY_S: Final = 0.5
+
+
+@dataclass(slots=True)
+class IngestStats:
+    """The counters of an `Ingest`.
+
+    Attributes:
+        taken: Messages that were taken from the socket.
+        taken_bytes: Bytes of their bodies and keys.
+        published: Messages that the broker has acknowledged.
+        batches: Requests that they were published in.
+        refused: Requests that the broker refused, as its disk was full for instance, and that were repeated.
+    """
+
+    taken: int = 0
+    taken_bytes: int = 0
+    published: int = 0
+    batches: int = 0
+    refused: int = 0
+
+
+class Ingest:
+    """Carries messages from a socket into a topic until `stop` is called.
+
+    Two batches are in memory at most: one that is being published, and one that is being taken. While the broker does
+    not acknowledge the former nothing is taken but the latter, so the peers of the socket have back-pressure. A message
+    of two parts has its key in the first one; a DISH's message has its group as its key.
+
+    Args:
+        socket: A PULL, SUB, GATHER or DISH with no endpoint yet. `close` stops it.
+        client: The broker's, whose calls wait as long as they take (`timeout=None`). `close` closes it.
+        topic: The name of the topic.
+        bind: Endpoints to bind.
+        connect: Endpoints to connect.
+        in_flight_bytes: Bytes of messages that were taken and are not acknowledged, about; a larger message is taken
+            alone.
+
+    Attributes:
+        stats: The counters.
+        endpoints: The socket's endpoints by name, once it has them: those that it has bound with their ports.
+    """
+
+    def __init__(
+        self,
+        socket: Socket,
+        client: Client,
+        topic: str,
+        *,
+        bind: Iterable[str] = (),
+        connect: Iterable[str] = (),
+        in_flight_bytes: int = DEFAULT_IN_FLIGHT_BYTES,
+    ) -> None:
+        self.stats = IngestStats()
+        self.endpoints: dict[str, str] = {}
+        self._socket = socket
+        self._client = client
+        self._topic = topic
+        self._bind, self._connect = tuple(bind), tuple(connect)
+        self._batch_bytes, self._batch_rows = in_flight_bytes // 2, MAX_RECORDS
+        self._data = self._ends = memoryview(b"")  # of a batch; see `start`
+        self._stopping = threading.Event()
+        self._drained = False
+        self._quiet_s = 0.0  # without a message, since the socket drains
+        self._publishing_since: float | None = None
+        self._lines = RateLimit()
+
+    # ------------------------------------------------------------------ life
+
+    async def start(self) -> None:
+        """Waits until the broker has answered that the topic is there; then opens the endpoints.
+
+        Raises:
+            BrokerError: The topic is not there, or the broker refuses this client.
+            OmqError: An endpoint cannot be opened.
+        """
+        (info,) = await self._client.topics(self._topic)
+        self._make_room(info.settings)
+        opened = [*map(self._socket.bind, self._bind), *map(self._socket.connect, self._connect)]
+        name = self._socket.socket_type.value.lower()
+        for number, endpoint in enumerate(opened, 1):
+            self.endpoints[name if number == 1 else f"{name}{number}"] = endpoint
+
+    def _make_room(self, settings: Mapping[str, Any]) -> None:
+        """Makes the memory of a batch: a bounded topic takes several, so that it need not be empty to take one."""
+        max_messages, max_bytes = settings.get("max_messages"), settings.get("max_bytes")
+        size = self._batch_bytes
+        if max_messages is not None:
+            self._batch_rows = min(self._batch_rows, max(max_messages // _BATCHES, 1))
+        if max_bytes is not None:
+            size = min(size, max(max_bytes // _BATCHES, 1))
+            self._batch_rows = min(self._batch_rows, max(size // _RECORD_BYTES, 1))
+        self._data = memoryview(bytearray(size))
+        self._ends = memoryview(bytearray(_END_BYTES * (self._batch_rows + 1)))
+
+    async def run(self) -> None:
+        """Carries messages until `stop` was called and all that was taken is acknowledged.
+
+        Raises:
+            BrokerError: The broker refuses what is published, and repeating it would not help.
+        """
+        publishing: asyncio.Task[None] | None = None
+        try:
+            while not self._drained:
+                batch = await in_thread(self._take)
+                if publishing is not None and (batch or publishing.done()):
+                    await publishing
+                    publishing = None
+                if batch:
+                    self._publishing_since = time.monotonic()
+                    publishing = asyncio.create_task(self._publish(batch))
+            if publishing is not None:
+                await publishing
+        finally:
+            if publishing is not None:
+                publishing.cancel()
+            if self.in_flight:
+                log.error("%d messages that were taken are not acknowledged, and are lost", self.in_flight)
+
+    def stop(self) -> None:
+        """Has `run` take what the peers have sent by now, and end once that is acknowledged; in any thread."""
+        self._stopping.set()
+
+    async def close(self) -> None:
+        """Closes the socket and the client. Idempotent."""
+        self._socket.stop()
+        await self._client.close()
+
+    # ------------------------------------------------------------------ stats
+
+    @property
+    def in_flight(self) -> int:
+        """Messages that were taken and are not acknowledged."""
+        return self.stats.taken - self.stats.published
+
+    @property
+    def peers(self) -> int:
+        """Peers of the socket that are connected."""
+        return len(self._socket.peers)
+
+    @property
+    def waiting_s(self) -> float:
+        """Seconds that the broker has not acknowledged what is being published; 0 where nothing is."""
+        since = self._publishing_since
+        return 0.0 if since is None else time.monotonic() - since
+
+    # ------------------------------------------------------------------ taking, in a thread
+
+    def _take(self) -> list[Records]:
+        """Takes a batch of messages; an empty one if none has come in time."""
+        timeout = _POLL_INTERVAL_S
+        alone = False
+        if self._stopping.is_set():
+            self._socket.drain()
+            alone = not self._socket.peers  # what waits now is all that will ever come
+            timeout = 0 if alone else _DRAIN_INTERVAL_S
+        try:
+            batch = self._take_whole(timeout) if isinstance(self._socket, DISH) else self._take_columns(timeout)
+        except ReceiveTimeout:
+            if self._stopping.is_set():
+                self._quiet_s += timeout
+                self._drained = alone or self._quiet_s > _DRAIN_TIMEOUT_S
+            return []
+        self._quiet_s = 0.0
+        return batch
+
+    def _take_columns(self, timeout: float) -> list[Records]:
+        """Takes messages of one part; or others, where the first one has two parts or is larger than a batch."""
+        count = used = 0
+        while count < self._batch_rows and used < len(self._data):
+            free = self._ends[_END_BYTES * (count + 1) :]
+            try:
+                count += self._socket.recv_columns(self._data, free, used, timeout=timeout)
+            except (MultipartError, MessageTooLarge, ReceiveTimeout) as reason:
+                if count:
+                    break
+                if isinstance(reason, ReceiveTimeout):
+                    raise
+                return self._take_whole(timeout)
+            used = self._ends.cast("i")[count]
+            if self._publishing_since is None:
+                break
+            timeout = _FILL_INTERVAL_S
+        self._took(count, used)
+        return list(encode_columns(Strings(self._ends, self._data, count), target=MAX_APPEND // 2))
+
+    def _take_whole(self, timeout: float) -> list[Records]:
+        """Takes messages one by one, which may have a key."""
+        records: list[bytes] = []
+        size = 0
+        while len(records) < self._batch_rows and size < len(self._data):
+            try:
+                body, key = self._recv_keyed(timeout)
+            except ReceiveTimeout:
+                if not records:
+                    raise
+                break
+            records.append(encode_record(body, key or None))
+            self._took(1, len(body) + len(key))
+            size += len(body) + len(key)
+            timeout = 0
+        return [Records(b"".join(records), len(records))]
+
+    def _recv_keyed(self, timeout: float) -> tuple[bytes, bytes]:
+        """Takes a message: its body and its key, which is empty where there is none."""
+        if isinstance(self._socket, DISH):
+            message = self._socket.recv_message(timeout=timeout)
+            return message.body, (message.group or "").encode(errors="surrogateescape")
+        *keys, body = self._socket.recv_multipart(timeout=timeout)
+        return body, b"".join(keys)
+
+    def _took(self, count: int, size: int) -> None:
+        self.stats.taken += count
+        self.stats.taken_bytes += size
+
+    # ------------------------------------------------------------------ publishing
+
+    async def _publish(self, batch: list[Records]) -> None:
+        """Publishes a batch, however long the broker has no room for it.
+
+        Each request is answered before the next one: one that was refused is not stored, and is repeated in its place.
+        """
+        try:
+            for records in batch:
+                while True:
+                    try:
+                        await self._client.publish_many(self._topic, [records])
+                        break
+                    except (StoreFull, BrokerFailed) as refusal:
+                        self.stats.refused += 1
+                        if self._lines.passes():
+                            log.warning("the broker refuses messages, which are kept and published again: %s", refusal)
+                        await asyncio.sleep(_RETRY_DELAY_S)
+                self.stats.published += records.count
+                self.stats.batches += 1
+        finally:
+            self._publishing_since = None

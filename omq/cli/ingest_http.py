@@ -1,0 +1,69 @@
+"""The HTTP listener of `omq ingest`: `/metrics` and `/healthz`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from aiohttp import web
+from prometheus_client import CollectorRegistry, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
+
+from omq.broker.ingest import Ingest
+from omq.pzq.http import HttpDoor
+
+PREFIX: Final = "omq_ingest"
+#: Without an acknowledgement for this long `/healthz` tells of the wait.
+SLOW_S: Final = 5.0
+
+
+class Metrics(Collector):
+    """The metrics of one look at an ingest."""
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+
+    def collect(self) -> Iterator[Metric]:
+        """Yields the metrics."""
+        stats = self._ingest.stats
+        for name, text, value in (
+            ("messages_taken", "Messages that were taken from the socket.", stats.taken),
+            ("taken_bytes", "Bytes of their bodies and keys.", stats.taken_bytes),
+            ("messages_published", "Messages that the broker has acknowledged.", stats.published),
+            ("batches_published", "Requests that they were published in.", stats.batches),
+            ("requests_refused", "Requests that the broker refused, and that were repeated.", stats.refused),
+        ):
+            yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
+        for name, text, gauge in (
+            ("in_flight_messages", "Messages that were taken and are not acknowledged.", self._ingest.in_flight),
+            ("waiting_seconds", "How long the oldest of them has waited for the broker.", self._ingest.waiting_s),
+            ("peers", "Peers of the socket that are connected.", self._ingest.peers),
+        ):
+            yield GaugeMetricFamily(f"{PREFIX}_{name}", text, gauge)
+
+
+class IngestHttp(HttpDoor):
+    """Serves what an ingest tells about itself, on its event loop.
+
+    Args:
+        ingest: The ingest.
+    """
+
+    def __init__(self, ingest: Ingest) -> None:
+        self._ingest = ingest
+        self._runner = None
+
+    async def _get_metrics(self, request: web.Request) -> web.Response:
+        encode, content_type = choose_encoder(request.headers.get("Accept", ""))
+        registry = CollectorRegistry(auto_describe=False)
+        registry.register(Metrics(self._ingest))
+        ProcessCollector(registry=registry)
+        return web.Response(body=encode(registry), headers={"Content-Type": content_type})
+
+    async def _get_health(self, request: web.Request) -> web.Response:
+        """Answers 200 also while the broker has no room or is away, which a restart of this process would not cure."""
+        waiting_s = self._ingest.waiting_s
+        slow = waiting_s > SLOW_S
+        return web.Response(text=f"ok, but the broker has not answered for {waiting_s:.0f} s\n" if slow else "ok\n")
