@@ -17,7 +17,7 @@ from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
-from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICA, REPLICAS, STORED, check_body, pack, read_produced
+from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
 from omq.store.journal import Journal
@@ -255,7 +255,7 @@ class Inlet:
 
     def _take(self, frames: list[bytes]) -> None:
         """One message of a producer."""
-        if self._cluster is not None and len(frames) > 2 and frames[2].startswith((REPLICA, REPLICAS)):
+        if self._cluster is not None and len(frames) > 2 and frames[2].startswith(REPLICAS):
             self._take_replica(self._cluster, frames)
             return
         try:

@@ -16,7 +16,6 @@ from omq.pzq.account import Account
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
-    Check,
     Entomb,
     Forget,
     Keep,
@@ -41,7 +40,7 @@ from omq.pzq.settings import Settings
 from omq.pzq.talk import Talk
 from omq.pzq.tombs import TOPIC as TOMBS
 from omq.pzq.tombs import Later, Tombs
-from omq.pzq.wire import NOT_REPLICATED, REPLICA, REPLICAS
+from omq.pzq.wire import NOT_REPLICATED, REPLICAS
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.store.journal import Journal
@@ -371,8 +370,7 @@ class Member:
         """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
         try:
             runs = read_replicas(frames)
-            header = frames[2]
-            origin = header.removeprefix(REPLICAS if header.startswith(REPLICAS) else REPLICA).decode()
+            origin = frames[2].removeprefix(REPLICAS).decode()
         except (Malformed, UnicodeDecodeError) as wrong:
             answer(str(wrong))
             return
@@ -423,14 +421,10 @@ class Member:
             peer = frames[1].decode()
             if peer not in self._settings.peers:
                 raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
-            if self._node.hear_keep_alive(peer, _read_json(frames[2]) if len(frames) > 2 else None, now):
+            if self._node.hear_keep_alive(peer, _read_json(frames[2]), now):
                 self._is_new(peer)
-        elif kind == b"REMOVE":
-            self._node.hear_remove([frames[1].decode()])
         elif kind == b"REMOVES":
             self._node.hear_remove([str(key) for key in _read_json(frames[1])])
-        elif kind == b"CHECK":
-            self._node.hear_check(frames[1].decode(), frames[2].decode())
         elif kind == b"DONE":
             self._node.hear_stated(_read_json(frames[1]))
         elif kind in (b"ASK", b"TOLD", b"GONE"):
@@ -504,13 +498,7 @@ class Member:
             case Tell(kind, body):
                 self._tell(kind, body, settled)
             case Remove(keys):
-                if len(keys) == 1 or self._node.possession.has_legacy():
-                    for key in keys:
-                        self._talk.say(b"REMOVE", key.encode())
-                else:
-                    self._talk.say(b"REMOVES", json.dumps(list(keys)).encode())
-            case Check(key, owner):
-                self._talk.say(b"CHECK", key.encode(), owner.encode())
+                self._talk.say_json("REMOVES", list(keys))
             case Replica(peer, origin, keys):
                 self._replicate(peer, origin, keys)
             case Settle(_, places):
@@ -538,7 +526,7 @@ class Member:
                 log.info("cluster: %s is heard", peer)
         elif possession.silent(peer, now):
             self._silent.add(peer)
-            if possession.peers[peer].life or possession.peers[peer].legacy:
+            if possession.peers[peer].life:
                 log.info("cluster: %s is silent", peer)
             else:
                 log.warning(
@@ -575,10 +563,9 @@ class Member:
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends bodies, those at hand or from the store; none where too many wait already."""
-        legacy = self._node.possession.peers[peer].legacy
         if (run := self._fresh) is not None and run.keys is keys:
             if self._talk.has_room(peer):
-                self._talk.replicate(peer, origin, run, legacy)
+                self._talk.replicate(peer, origin, run)
             else:
                 self._node.unsent(peer, keys)
             return
@@ -589,7 +576,7 @@ class Member:
             for run in self._queues[topic].runs(numbers):
                 if not self._talk.has_room(peer):
                     return
-                self._talk.replicate(peer, origin, run, legacy)
+                self._talk.replicate(peer, origin, run)
 
 
 def _place(queue: Queue, number: int) -> int:

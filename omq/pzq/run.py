@@ -9,7 +9,7 @@ from typing import Final, NamedTuple
 from omq._core import blocks
 from omq.pzq.errors import Malformed
 from omq.pzq.keys import KeyRun, Keys
-from omq.pzq.wire import MAX_BODY, MAX_KEY, REPLICAS, key_of, pack, shown, unpack
+from omq.pzq.wire import MAX_KEY, key_of, shown, unpack
 
 
 class Run(NamedTuple):
@@ -49,25 +49,15 @@ def run_of(how: bytes, when: int, first: int, count: int) -> Keys:
 
 
 def read_replicas(frames: list[bytes]) -> list[Run]:
-    """Reads replicas: `peer | key | REPLICA:owner | header* | empty | body+`, as the original has it, or from a node of
-    omq `peer | id | REPLICAS:owner | empty | (head | records)+`.
+    """Reads replicas: `peer | id | REPLICAS:owner | empty | (head | records)+`.
 
     Raises:
         Malformed: They are not so.
     """
-    try:
-        parts = frames[frames.index(b"", 3) + 1 :]
-    except ValueError:
-        parts = []
-    if frames[2].startswith(REPLICAS):
-        if not parts or len(parts) % 2:
-            raise Malformed("these are no replicas: an id, REPLICAS:, an empty frame, and heads with records")
-        return [read_run(parts[at], parts[at + 1]) for at in range(0, len(parts), 2)]
-    if not parts:
-        raise Malformed("this is no replica: a key, REPLICA:, headers, an empty frame and a body")
-    if not (1 <= len(frames[1]) <= MAX_KEY and frames[1].isascii()) or sum(map(len, parts)) > MAX_BODY:
-        raise Malformed("this is no replica: its key or its body does not fit")
-    return [Run(Keys.of([frames[1].decode()]), pack([frames[1], *parts]), True)]
+    _, _, _, *rest = frames
+    if len(rest) < 3 or rest[0] or not len(rest) % 2:
+        raise Malformed("these are no replicas: an id, REPLICAS:, an empty frame, and heads with records")
+    return [read_run(rest[at], rest[at + 1]) for at in range(1, len(rest), 2)]
 
 
 def read_run(head: bytes, records: bytes) -> Run:

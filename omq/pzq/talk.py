@@ -9,17 +9,16 @@ import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import omq.asyncio as omq
-from omq._core import blocks
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.pzq.keys import Keys
 from omq.pzq.run import Run
 from omq.pzq.settings import Settings
 from omq.pzq.watch import Watch
-from omq.pzq.wire import REPLICA, REPLICAS, STORED, shown, unpack
+from omq.pzq.wire import REPLICAS, STORED, shown
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -33,22 +32,6 @@ AHEAD: Final = 2
 PATIENCE: Final = 0.02
 MOST: Final = 64 << 20  # bytes of replicas that wait for a peer; what goes beyond is not sent, and asked about later
 QUIET: Final = 1.0  # seconds between two lines about strangers
-
-
-class _Replicas(NamedTuple):
-    """What waits to be sent to a peer.
-
-    Attributes:
-        origin: Whose messages they are.
-        run: They.
-        size: Their bytes.
-        frames: What is sent for one alone; empty: they go together with others.
-    """
-
-    origin: str
-    run: Run
-    size: int
-    frames: list[bytes]
 
 
 class Talk:
@@ -68,7 +51,8 @@ class Talk:
         self._acked = acked
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: list[Any] = []
-        self._replicas: dict[str, deque[_Replicas]] = {peer: deque() for peer in settings.peers}
+        #: What waits to be sent, with the owner of the messages.
+        self._replicas: dict[str, deque[tuple[str, Run]]] = {peer: deque() for peer in settings.peers}
         self._number = 0  # of the last message with replicas
         #: What was sent together and when, by the id of the message.
         self._unanswered: dict[str, dict[bytes, tuple[float, list[Keys]]]] = {peer: {} for peer in settings.peers}
@@ -132,7 +116,7 @@ class Talk:
         with suppress(ClosedError):
             self._out.send_multipart_nowait((CLUSTER, *frames))
 
-    def say_json(self, kind: str, body: dict[str, Any]) -> None:
+    def say_json(self, kind: str, body: Any) -> None:
         """Broadcasts what is told as JSON."""
         self.say(kind.encode(), json.dumps(body, separators=(",", ":")).encode())
 
@@ -140,27 +124,10 @@ class Talk:
         """Whether a replica is sent to a peer now: one that is slow must not fill the memory."""
         return self._waiting[peer] < MOST
 
-    def replicate(self, peer: str, origin: str, run: Run, alone: bool) -> None:
-        """Sends replicas to a peer.
-
-        Args:
-            peer: To whom.
-            origin: Whose messages they are.
-            run: The messages.
-            alone: The peer knows one replica at a time only, as the original does.
-        """
-        waiting = self._replicas[peer]
-        if not alone:
-            waiting.append(_Replicas(origin, run, len(run.records), []))
-            self._waiting[peer] += len(run.records)
-        else:
-            whole = blocks.header(1, len(run.keys), 0, len(run.records))
-            messages: list[blocks.Message] = blocks.decode(whole, run.records, "")
-            for key, message in zip(run.keys, messages, strict=True):
-                parts = unpack(message.body, message.key)[run.named :]
-                frames = [key.encode(), REPLICA + origin.encode(), b"", *parts]
-                waiting.append(_Replicas(origin, run, len(message.body), frames))
-                self._waiting[peer] += len(message.body)
+    def replicate(self, peer: str, origin: str, run: Run) -> None:
+        """Sends messages of an owner to a peer."""
+        self._replicas[peer].append((origin, run))
+        self._waiting[peer] += len(run.records)
         self._wanted[peer].set()
 
     def forget(self, peer: str) -> None:
@@ -192,20 +159,17 @@ class Talk:
             async with asyncio.timeout(PATIENCE):
                 await answered.wait()
 
-    def _next(self, peer: str, waiting: deque[_Replicas]) -> list[bytes]:
+    def _next(self, peer: str, waiting: deque[tuple[str, Run]]) -> list[bytes]:
         """The next message with replicas: as many of one origin as go together."""
-        if waiting[0].frames:
-            one = waiting.popleft()
-            self._waiting[peer] -= one.size
-            return one.frames
-        origin, size = waiting[0].origin, 0
+        origin, size = waiting[0][0], 0
         keys: list[Keys] = []
         frames: list[bytes] = []
-        while waiting and waiting[0].origin == origin and not waiting[0].frames:
-            run = waiting[0].run
+        while waiting and waiting[0][0] == origin:
+            run = waiting[0][1]
             if frames and size + len(run.records) > TOGETHER:
                 break
-            size += waiting.popleft().size
+            waiting.popleft()
+            size += len(run.records)
             keys.append(run.keys)
             frames += run.head(), bytes(run.records)
         self._waiting[peer] -= size
@@ -222,16 +186,13 @@ class Talk:
             if len(frames) < 2:
                 continue
             done = frames[1] == STORED
-            _, runs = self._unanswered[peer].pop(frames[0], (0.0, None))
+            _, runs = self._unanswered[peer].pop(frames[0], (0.0, []))
             self._answered[peer].set()
             if not done:
                 self._complain(f"{peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
-            elif runs is not None:
+            else:
                 for keys in runs:
                     self._acked(peer, keys)
-            else:
-                with suppress(UnicodeDecodeError):
-                    self._acked(peer, [frames[0].decode()])
 
     async def _meet(self) -> None:
         while (event := await self._watch.next()) is not None:

@@ -19,15 +19,15 @@ MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
 REFUSED: Final = b"0"
 NOT_REPLICATED: Final = "REPLICATION_FAILED"
-#: What a node says before the name of the node that a replica is of.
-REPLICA: Final = b"REPLICA:"
-#: The same before replicas that come as runs, as nodes of omq send them to each other (see `Run`).
+#: Stands before the name of the node that replicas are of (see `Run`).
 REPLICAS: Final = b"REPLICAS:"
 #: What a consumer of omq says of itself in its connection's metadata: that it takes a frame with the number of the
 #: delivery, and how many messages it may have that it has not acknowledged.
 DELIVERIES: Final = b"X-Pzq-Deliveries"
 PREFETCH: Final = b"X-Pzq-Prefetch"
 
+#: The header of a replica in the original's protocol: a producer has no use for it.
+_REPLICA: Final = b"REPLICA:"
 _DEDUP: Final = b"DEDUP:"
 _SHOWN: Final = 40  # bytes of a stranger's frame that are shown
 
@@ -64,8 +64,8 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
         raise Malformed("there is no body behind the empty frame")
     producer, sequence = b"", 0
     for header in frames[2:delimiter]:
-        if header.startswith((REPLICA, REPLICAS)):
-            raise Malformed("replicas are taken from the nodes of a cluster, and this device belongs to none")
+        if header.startswith((_REPLICA, REPLICAS)):
+            raise Malformed(f"{shown(header)}: replicas are accepted from the nodes of a cluster only")
         if header.startswith(_DEDUP):
             if producer:
                 raise Malformed("there are two DEDUP headers")

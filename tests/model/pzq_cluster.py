@@ -383,7 +383,7 @@ class Cluster:
             (name, key)
             for name, node in nodes.items()
             for key in self.consumed
-            if node._view(key_owner(key), key) == "gone"
+            if node._views(key_owner(key), [key])["gone"]
         )
         for name, node in nodes.items():
             machine = self.machines[name]

@@ -41,13 +41,6 @@ class Remove(NamedTuple):
     keys: Keys
 
 
-class Check(NamedTuple):
-    """Broadcast `CHECK`, for an owner that speaks as the original does."""
-
-    key: str
-    owner: str
-
-
 class Replica(NamedTuple):
     """Send the bodies of messages to a peer."""
 
@@ -83,4 +76,4 @@ class Answer(NamedTuple):
     done: bool
 
 
-Action = KeepAlive | State | Keep | Tell | Remove | Check | Replica | Settle | Entomb | Forget | Answer
+Action = KeepAlive | State | Keep | Tell | Remove | Replica | Settle | Entomb | Forget | Answer

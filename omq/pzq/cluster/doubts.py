@@ -30,7 +30,7 @@ class _Doubt:
 class Doubts:
     """Replicas of whom a peer may know that they are done with.
 
-    A node that was away, or that a REMOVE did not reach, has replicas of what consumers are done with. The owner would
+    A node that was away, or that a `REMOVES` missed, has replicas of what consumers are done with. The owner would
     tell it so, but is silent where this node has its queue. So it asks all that live, each about all, and delivers once
     they have answered. One that says nothing for a timeout is not waited for; it is asked on.
 
@@ -57,7 +57,7 @@ class Doubts:
             return []
         doubts, begun = self._doubts.setdefault(owner, {}), []
         for peer, known in possession.peers.items():
-            if known.legacy or not possession.alive(peer, now):
+            if not possession.alive(peer, now):
                 doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked anew
                 continue
             doubt = doubts.get(peer)
@@ -103,9 +103,6 @@ class Doubts:
             return True  # nobody else had it ever
         for peer in possession.living(now):
             doubt = doubts.get(peer)
-            if doubt is None:
-                if not possession.peers[peer].legacy:
-                    return False
-            elif doubt.keys and now - doubt.since <= possession.timeout:
+            if doubt is None or (doubt.keys and now - doubt.since <= possession.timeout):
                 return False
         return True

@@ -10,7 +10,6 @@ from typing import Any, Final
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
-    Check,
     Entomb,
     Forget,
     Keep,
@@ -317,7 +316,7 @@ class Node:
 
     # ------------------------------------------------------------------ what comes
 
-    def hear_keep_alive(self, peer: str, state: dict[str, Any] | None, now: float) -> bool:
+    def hear_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> bool:
         """A peer is there; whether it is another one than before, so that what that one was sent counts for nothing.
 
         Raises:
@@ -363,11 +362,6 @@ class Node:
         """Messages are done with."""
         self._done_with(keys)
 
-    def hear_check(self, key: str, owner: str) -> None:
-        """A peer asks in the original's way whether a message is done with."""
-        if self._view(owner, key) == "gone":
-            self.actions.append(Remove([key]))
-
     def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
         """`ASK`, `TOLD` or `GONE` has come.
 
@@ -393,10 +387,6 @@ class Node:
             self._hear_gone(sender, origin, lists["keys"], last=body.get("last") is True)
         elif kind == "TOLD":
             self._hear_told(sender, origin, lists, now)
-
-    def _view(self, origin: str, key: str) -> str:
-        """What this node makes of a message."""
-        return next(view for view, keys in self._views(origin, [key]).items() if keys)
 
     def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """What this node makes of messages: whether it has them, wants them, or knows that they are done with."""
@@ -507,7 +497,7 @@ class Node:
 
     def _begin_sweep(self, owner: str) -> None:
         """Of this owner's messages that are here those are to be dropped that are done with."""
-        # A REMOVE that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
+        # A `REMOVES` that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
         # owner has them still where its disk is as it was before.
         places = [*filter(None, [self.held.get(owner)]), *([self.own] if owner == self.name else [])]
         if runs := [*self.done.stated(owner, (run for some in places for run, _ in some.runs()))]:
@@ -552,7 +542,7 @@ class Node:
         possession = self.possession
         if not possession.alive(peer, now):
             return
-        asked, legacy = self._asked[peer], possession.peers[peer].legacy
+        asked = self._asked[peer]
         again = now - possession.timeout / 4
         lists: list[tuple[str, Iterable[str]]] = [(self.name, self._missing[peer])]
         for owner, unsure in self._unsure.items():
@@ -561,31 +551,16 @@ class Node:
         lists += self._doubts.of(peer)
         for origin, keys in lists:
             due = [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]
-            if due and legacy:
-                self._push_legacy(peer, origin, due, now)
-            elif due:
+            if due:
                 asked.update(dict.fromkeys(due, now))
                 self._tell("ASK", peer, origin, {"keys": due})
         if self._unaware[peer]:
             self._push_gone(peer, again, now)
 
-    def _push_legacy(self, peer: str, origin: str, keys: list[str], now: float) -> None:
-        if origin == self.name:
-            self._send(peer, origin, keys, now)
-            return
-        for key in keys:
-            self.actions.append(Check(key, origin))
-            del self._unsure[origin][key]
-
     def _push_gone(self, peer: str, again: float, now: float) -> None:
         due: dict[tuple[str, bool], list[str]] = {}
-        asked, first = self._asked[peer], list(islice(self._unaware[peer], WINDOW))
-        if self.possession.peers[peer].legacy:  # it knows no answer
-            self.actions.append(Remove(first))
-            for key in first:
-                self._aware(peer, key)
-            return
-        for key in first:
+        asked = self._asked[peer]
+        for key in islice(self._unaware[peer], WINDOW):
             if asked.get(key, -1e9) < again:
                 last = not any(key in unaware for other, unaware in self._unaware.items() if other != peer)
                 due.setdefault((self.tombs[key], last), []).append(key)

@@ -25,7 +25,6 @@ class Peer:
         life: Which run of it that was; 0: none yet.
         number: Of its last keep-alive.
         store: Its store's id.
-        legacy: It speaks as the original does: it is alive, and says nothing else.
         quiet: It states no records now.
         knows: It has heard this run of ours.
         confirmed: When we have sent what it has heard last.
@@ -39,7 +38,6 @@ class Peer:
     life: int = 0
     number: int = 0
     store: str = ""
-    legacy: bool = False
     quiet: bool = True
     knows: bool = False
     confirmed: float = -1e9
@@ -106,15 +104,11 @@ class Possession:
     def alive(self, peer: str, now: float) -> bool:
         """Whether a peer was heard lately."""
         known = self.peers[peer]
-        return (known.life > 0 or known.legacy) and now - known.heard <= self.timeout
+        return known.life > 0 and now - known.heard <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
         """Whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
         return now - self.peers[peer].heard > self.timeout
-
-    def has_legacy(self) -> bool:
-        """Whether a peer speaks as the original does."""
-        return any(peer.legacy for peer in self.peers.values())
 
     def living(self, now: float) -> list[str]:
         """The peers that were heard lately."""
@@ -131,19 +125,14 @@ class Possession:
             return False
         support = 1
         for peer in self.peers.values():
-            lasts = LEASE * min(self.timeout, peer.timeout)
-            if peer.legacy:
-                support += now < peer.heard + lasts
-            elif not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
-                support += now < peer.confirmed + lasts
+            if not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
+                support += now < peer.confirmed + LEASE * min(self.timeout, peer.timeout)
         return support >= self.majority
 
     def delivers(self, owner: str, now: float) -> bool:
         """Whether this node may give messages of a queue to consumers."""
         if owner == self.name and not self.fenced:
             return True
-        if owner != self.name and self.peers[owner].legacy and self.alive(owner, now):
-            return False  # it claims nothing, and delivers as soon as it is there
         return self.leased(owner, now) and not self.hands_back(owner)
 
     def hands_back(self, owner: str) -> bool:
@@ -185,16 +174,13 @@ class Possession:
             "lives": {peer: it.life for peer, it in self.peers.items() if it.life},
         }
 
-    def hear(self, peer: str, state: dict[str, Any] | None, now: float) -> bool:
-        """A keep-alive has come, of the original's kind or with a state; whether the peer is another one than before.
+    def hear(self, peer: str, state: dict[str, Any], now: float) -> bool:
+        """A keep-alive has come; whether the peer is another one than before.
 
         Raises:
             ValueError: The state is none.
         """
         known = self.peers[peer]
-        if state is None:
-            known.legacy, known.heard = True, now
-            return False
         try:
             life, number, store = number_of(state["life"]), number_of(state["number"]), str(state["store"])
             stated = state["records"]
@@ -212,7 +198,7 @@ class Possession:
         if (life, number) <= (known.life, known.number):
             return False  # late, or once more
         is_new = life != known.life or store != known.store
-        known.legacy, known.heard = False, now
+        known.heard = now
         known.life, known.number, known.store = life, number, store
         known.quiet, known.records = stated is None, records
         known.hears, known.holds, known.timeout = frozenset(heard), holds, timeout
@@ -251,7 +237,7 @@ class Possession:
     def _wake(self, now: float) -> bool:
         """Ends the quiet once no lease can rest on what was said before the disk was lost."""
         # Where nobody ever had another's queue, nothing is forgotten that matters.
-        harmless = all(peer.legacy or (peer.knows and not peer.records) for peer in self.peers.values())
+        harmless = all(peer.knows and not peer.records for peer in self.peers.values())
         if not harmless and now - self._began <= self.timeout:
             return False
         self._quiet = False

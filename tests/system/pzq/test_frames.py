@@ -52,7 +52,7 @@ def test_a_message_goes_from_a_producer_to_a_consumer(
         ([b"id", b"header"], b"no empty frame"),
         ([b"id", b""], b"no body"),
         ([b"id", b"header", b""], b"no body"),
-        ([b"id", b"REPLICA:tcp://127.0.0.1:1", b"", b"body"], b"belongs to none"),
+        ([b"id", b"REPLICA:tcp://127.0.0.1:1", b"", b"body"], b"accepted from the nodes of a cluster only"),
         ([b"id", b"DEDUP:a:b", b"", b"body"], b"sequence"),
         ([b"id", b"DEDUP:a:0", b"", b"body"], b"sequence"),
         ([b"id", b"DEDUP::1", b"", b"body"], b"producer's name"),

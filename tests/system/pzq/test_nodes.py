@@ -1,4 +1,4 @@
-"""One node of a cluster among raw sockets: strangers, and peers that speak as the original does."""
+"""One node of a cluster among raw sockets: a peer, and strangers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ import zmq
 import omq
 from omq._core.blocks import encode
 from omq.pzq import Consumer, Device, NotReplicated, Producer
-from omq.pzq.wire import pack
+from omq.pzq.wire import key_format, key_of, pack
 from tests.ports import held
 from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
 from tests.system.pzq.raw import figures, raw
@@ -45,8 +45,8 @@ def device(tmp_path: Path, **options: object) -> Iterator[tuple[Device, int, int
         yield made, receive, broadcast
 
 
-class Legacy:
-    """A peer that speaks as the original does: replicas come, keep-alives go, CHECK is answered."""
+class Peer:
+    """Another node: replicas come, keep-alives go."""
 
     def __init__(self, receive: int, broadcast: int) -> None:
         self.context = zmq.Context()
@@ -58,6 +58,7 @@ class Legacy:
         self.pub.connect(f"tcp://127.0.0.1:{broadcast}")
         self.name = f"tcp://127.0.0.2:{broadcast}".encode()
         self.sub.rcvtimeo = self.router.rcvtimeo = 10_000
+        self._number = 0
         self._telling = threading.Lock()  # frames of two threads would be mixed up in one message
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._beat, daemon=True)
@@ -65,7 +66,13 @@ class Legacy:
 
     def _beat(self) -> None:
         while not self._ended.wait(0.1):
-            self.tell(b"KALV", self.name)
+            self.beat()
+
+    def beat(self) -> None:
+        """Sends a keep-alive."""
+        self._number += 1
+        state = {"life": 1, "number": self._number, "store": "", "records": {}, "heard": {}, "holds": {}}
+        self.tell(b"KALV", self.name, json.dumps(state).encode())
 
     def tell(self, *frames: bytes) -> None:
         """Broadcasts."""
@@ -92,44 +99,46 @@ def place(tmp_path: Path) -> Iterator[tuple[Device, int, int]]:
 
 
 @pytest.fixture
-def legacy(place: tuple[Device, int, int]) -> Iterator[Legacy]:
-    made = Legacy(*place[1:])
+def other(place: tuple[Device, int, int]) -> Iterator[Peer]:
+    made = Peer(*place[1:])
     made.heard(b"KALV")  # its subscription is known
     yield made
     made.end()
 
 
-def test_a_peer_of_the_originals_kind_takes_replicas(place: tuple[Device, int, int], legacy: Legacy) -> None:
+def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
     until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
     with raw(zmq.DEALER, made.endpoints["receive"]) as producer:
         producer.send_multipart([b"id", b"", b"one", b"", b"two"])
-        peer, key, head, *rest = legacy.router.recv_multipart()
-        assert head == f"REPLICA:tcp://127.0.0.1:{place[2]}".encode()
-        assert rest == [b"", b"one", b"", b"two"]
+        peer, id, header, empty, head, records = other.router.recv_multipart()
+        assert header == f"REPLICAS:tcp://127.0.0.1:{place[2]}".encode()
+        assert (empty, records) == (b"", pack([b"one", b"", b"two"]))
+        key, count = head.split()
+        assert count == b"1"
         assert not producer.poll(200)  # not before the replica is there
-        legacy.router.send_multipart([peer, key, b"1", b""])
+        other.router.send_multipart([peer, id, b"1", b""])
         assert producer.recv_multipart() == [b"id", b"1", b""]
     with Consumer(made.endpoints["send"]) as consumer:
         consumer.recv(timeout=10).ack()
-    assert legacy.heard(b"REMOVE") == [b"CLUSTER", b"REMOVE", key]
+    assert json.loads(other.heard(b"REMOVES")[2]) == [key.decode()]
 
 
-def test_replicas_of_a_peer_of_the_originals_kind(place: tuple[Device, int, int], legacy: Legacy) -> None:
+def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None:
     made = place[0]
     until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
     with raw(zmq.DEALER, made.endpoints["receive"]) as peer:
         for _ in range(2):  # the second one is there already
-            peer.send_multipart([KEY, b"REPLICA:" + legacy.name, b"", b"body"])
-            assert peer.recv_multipart() == [KEY, b"1", b""]
+            peer.send_multipart([b"7", b"REPLICAS:" + other.name, b"", KEY + b" 1", encode([b"body"])])
+            assert peer.recv_multipart() == [b"7", b"1", b""]
     assert figures(made.endpoints["monitor"])["replicas"] == 1
-    assert legacy.heard(b"CHECK") == [b"CLUSTER", b"CHECK", KEY, legacy.name]
-    legacy.tell(b"REMOVE", KEY)
+    assert json.loads(other.heard(b"ASK")[2])["keys"] == [KEY.decode()]
+    other.tell(b"REMOVES", json.dumps([KEY.decode()]).encode())
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
 def test_a_consumer_and_a_node_are_done_with_the_same_messages(
-    place: tuple[Device, int, int], legacy: Legacy, caplog: pytest.LogCaptureFixture
+    place: tuple[Device, int, int], other: Peer, caplog: pytest.LogCaptureFixture
 ) -> None:
     made, count = place[0], 500
     until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
@@ -137,8 +146,9 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
         raw(zmq.DEALER, made.endpoints["receive"]) as peer,
         raw(zmq.ROUTER, made.endpoints["send"], rcvhwm=0, sndhwm=0) as consumer,
     ):
-        for number in range(count):
-            peer.send_multipart([b"%d|%d" % (number, number), b"REPLICA:" + legacy.name, b"", b"body"])
+        replicas = [key_of(key_format(32 * "7", 1), 1_700_000_000_000_000, number) for number in range(count)]
+        for number, key in enumerate(replicas):
+            peer.send_multipart([b"id", b"REPLICAS:" + other.name, b"", key + b" 1", encode([b"body"])])
             peer.recv_multipart()
             peer.send_multipart([b"id", b"", b"%d" % number])  # one of its own
         keys = []
@@ -147,15 +157,15 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
             keys.append(key)
         for key in keys:
             consumer.send_multipart([device, key, b"1"])
-            legacy.tell(b"REMOVE", key)
-        for number in range(count):
-            legacy.tell(b"REMOVE", b"%d|%d" % (number, number))
+            other.tell(b"REMOVES", json.dumps([key.decode()]).encode())
+        for key in replicas:
+            other.tell(b"REMOVES", json.dumps([key.decode()]).encode())
         until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "nothing is left")
     assert not [record for record in caplog.records if "counts for nothing" in record.message or record.exc_info]
 
 
-def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], legacy: Legacy) -> None:
-    frames = legacy.heard(b"KALV")
+def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], other: Peer) -> None:
+    frames = other.heard(b"KALV")
     assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
     assert {"life", "number", "store", "records", "heard", "holds", "timeout", "lives"} == set(json.loads(frames[3]))
 
@@ -179,7 +189,8 @@ def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[D
     "frames",
     [
         [b"KALV"],
-        [b"KALV", b"tcp://10.0.0.1:5"],
+        [b"KALV", b"tcp://10.0.0.1:5", b"{}"],
+        [b"KALV", b"%(name)s"],
         [b"KALV", b"%(name)s", b"{"],
         [b"KALV", b"%(name)s", b"[]"],
         [b"KALV", b"%(name)s", b'{"life": "x"}'],
@@ -188,40 +199,38 @@ def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[D
         [b"ASK", b'{"from":"x","to":"%(me)s","origin":"y","keys":["k"]}'],
         [b"TOLD", b"7"],
         [b"GONE", b'{"from":[],"to":"%(me)s","origin":"y","keys":7}'],
-        [b"REMOVE"],
-        [b"REMOVE", b"\xff"],
-        [b"CHECK", b"k"],
+        [b"REMOVES"],
+        [b"REMOVES", b"\xff"],
+        [b"REMOVES", b"7"],
         [b"NONE"],
         [],
     ],
 )
 def test_what_cannot_be_understood_counts_for_nothing(
-    place: tuple[Device, int, int], legacy: Legacy, frames: list[bytes]
+    place: tuple[Device, int, int], other: Peer, frames: list[bytes]
 ) -> None:
     made = place[0]
     until(lambda: figures(made.endpoints["monitor"])["nodes_alive"] == 2, "the peer is heard")
     me = f"tcp://127.0.0.1:{place[2]}".encode()
-    filled = [frame.replace(b"%(name)s", legacy.name).replace(b"%(me)s", me) for frame in frames]
-    legacy._ended.set()
-    legacy._thread.join()
-    legacy.tell(*filled)
-    legacy.tell(b"KALV", legacy.name)
+    filled = [frame.replace(b"%(name)s", other.name).replace(b"%(me)s", me) for frame in frames]
+    other._ended.set()
+    other._thread.join()
+    other.tell(*filled)
+    other.beat()
     time.sleep(0.1)
     assert figures(made.endpoints["monitor"])["nodes_alive"] == 2
-    legacy.heard(b"KALV")
+    other.heard(b"KALV")
 
 
 @pytest.mark.parametrize(
     ("frames", "says"),
     [
-        ([KEY, b"REPLICA:tcp://10.0.0.1:5", b"", b"b"], b"is no node of this cluster"),
-        ([KEY, b"REPLICA:%(name)s", b""], b"this is no replica"),
-        ([KEY, b"REPLICA:%(name)s"], b"this is no replica"),
-        ([b"", b"REPLICA:%(name)s", b"", b"b"], b"does not fit"),
-        ([b"\xff", b"REPLICA:%(name)s", b"", b"b"], b"this is no replica"),
+        ([KEY, b"REPLICA:%(name)s", b"", b"b"], b"replicas are accepted from"),
         ([b"1", b"REPLICAS:tcp://10.0.0.1:5", b"", KEY + b" 1", encode([b"b"])], b"is no node of this cluster"),
         ([b"1", b"REPLICAS:%(name)s", b""], b"these are no replicas"),
+        ([b"1", b"REPLICAS:%(name)s"], b"these are no replicas"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1"], b"these are no replicas"),
+        ([b"1", b"REPLICAS:%(name)s", b"x", KEY + b" 1", encode([b"b"])], b"these are no replicas"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 2", encode([b"b"])], b"damaged"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 0", b""], b"cannot be"),
         ([b"1", b"REPLICAS:%(name)s", b"", b"nothing", encode([b"b"])], b"no first key"),
@@ -243,7 +252,7 @@ def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: l
 def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "omq.pzq")
     until(lambda: f"tcp://127.0.0.2:{place[2]} was not heard yet" in caplog.text, "the log says it")
-    peer = Legacy(*place[1:])
+    peer = Peer(*place[1:])
     try:
         until(lambda: f"tcp://127.0.0.2:{place[2]} is heard" in caplog.text, "the log says that it is heard")
     finally:
@@ -267,9 +276,9 @@ def test_strangers_are_no_nodes(tmp_path: Path) -> None:
     ):
         name = f"tcp://192.0.2.1:{broadcast}".encode()
         with raw(zmq.DEALER, made.endpoints["receive"]) as peer, raw(zmq.PUB, f"tcp://127.0.0.1:{broadcast}") as pub:
-            peer.send_multipart([KEY, b"REPLICA:" + name, b"", b"body"])
+            peer.send_multipart([b"7", b"REPLICAS:" + name, b"", KEY + b" 1", encode([b"body"])])
             answer = peer.recv_multipart()
-            assert answer[:2] == [KEY, b"0"]
+            assert answer[:2] == [b"7", b"0"]
             assert b"you are none" in answer[-1]
             for _ in range(10):
                 pub.send_multipart([b"CLUSTER", b"KALV", name])

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.actions import Answer, Check, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
+from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
 from omq.pzq.cluster.beginnings import Beginnings
 from omq.pzq.cluster.done import statements_of
 from omq.pzq.cluster.node import SWEPT, Node
@@ -136,17 +136,6 @@ def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> Non
     one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": ["a0/1", "a0/2", "old/3"]}, 1.0)
     (told,) = done(one, Tell)
     assert (told.body["have"], told.body["gone"], told.body["want"]) == (["a0/1"], ["a0/2"], ["old/3"])
-
-
-def test_a_peer_of_the_originals_kind_is_sent_bodies_and_asked_key_by_key() -> None:
-    one = node("b", "c")
-    one.load([(["a0/1"], 1)], {"b": [(["b0/1"], 2)]}, [])
-    one.hear_keep_alive("b", None, 1.0)
-    one.tick(1.5)
-    assert done(one, Replica, Check, Tell) == [Replica("b", "a", ["a0/1"]), Check("b0/1", "b")]
-    one.hear_check("a0/7", "a")
-    one.hear_check("a0/1", "a")
-    assert done(one, Remove) == [Remove(["a0/7"])]
 
 
 def test_a_lease_ends_before_others_may_take_over() -> None:
@@ -484,28 +473,6 @@ def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again()
     other.possession.hear("a", said.state, 30.0)
     one.hear_keep_alive("b", other.possession.keep_alive(30.0, {}), 30.0)
     assert one.possession.alive("b", 30.0)
-
-
-def test_an_owner_of_the_originals_kind_delivers_once_it_is_heard() -> None:
-    one = node("b", "c")
-    hear(one, "b", now=1.0)
-    one.hear_keep_alive("c", None, 1.0)
-    one.stored("c", ["c0/1", "c0/2"], 1, 1.0)
-    hear(one, "b", now=12.0, number=2)
-    one.tick(12.0)
-    said = done(one, KeepAlive)[-1].state["number"]
-    hear(one, "b", now=12.2, number=3, heard={"a": [1, said]}, records={"c": [1, "a"]})
-    assert one.possession.delivers("c", 12.2)
-    one.consumed("c", ["c0/1"])
-    done(one)
-    one.hear_keep_alive("c", None, 12.3)
-    assert not one.possession.delivers("c", 12.3)
-    one.tick(12.3)
-    assert done(one, Remove) == [Remove(["c0/1"])]
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "gone": ["c0/1"]}, 12.3)
-    assert done(one, Forget) == [Forget("c0/1")]
-    one.hear_check("c0/1", "c")
-    assert done(one, Remove) == [Remove(["c0/1"])]
 
 
 def test_what_cannot_be_kept_is_taken_back() -> None:
