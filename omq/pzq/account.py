@@ -6,14 +6,13 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
 
 from omq.executor import in_thread
-from omq.pzq.cluster.beginnings import NONE, Beginnings
-from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, statements_of
+from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, Statement, statements_of
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.store.errors import StoreError
@@ -41,24 +40,14 @@ class Account:
         name: The node's.
         queues: Of its own messages.
         done: Where all statements are.
-        begun: The node's starts, by what keys of the messages of a queue have in common.
     """
 
-    def __init__(
-        self,
-        database: Path,
-        journal: Journal,
-        name: str,
-        queues: list[Queue],
-        done: Done,
-        begun: Mapping[str, Beginnings],
-    ) -> None:
+    def __init__(self, database: Path, journal: Journal, name: str, queues: list[Queue], done: Done) -> None:
         self._path = database / FILE
         self._journal = journal
         self._name = name
         self._queues = queues
         self._done = done
-        self._begun = begun
         self._newest = 0
         self._next = self._next_write = 0.0
         self._kept: dict[str, dict[str, list[Any]]] = {}
@@ -107,7 +96,7 @@ class Account:
             # The clock may be set back: a statement says nothing of what was stored after it.
             at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
-                self._done.state(self._name, stem, at, self._ranges(queue), self._begun.get(stem, NONE))
+                self._done.state(self._name, stem, Statement(at, self._ranges(queue)))
             except StoreError as wrong:
                 if queue.id not in self._unstated:
                     log.warning("cluster: what is done with of %s is not told: %s", queue.name, wrong)

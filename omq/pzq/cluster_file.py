@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from errno import ENOSPC
 from pathlib import Path
 from typing import Final
 
-from omq.pzq.cluster.beginnings import Beginnings
 from omq.store.errors import DamagedError
 
 FILE: Final = "cluster.json"
@@ -26,20 +24,20 @@ class Kept:
     Attributes:
         store: Which store it was stated of.
         name: What the node is called.
-        life: Which run of it that was.
+        incarnations: When the directory was started, the last time last.
         replicated: Whether its messages have ever been replicated.
-        records: The epoch and the node that has each owner's messages.
+        records: The epoch and the node that has each owner's messages; `None`: nothing was stated yet.
         former: What the node was called before.
-        begun: Its starts, by what keys of its messages have in common.
+        known: The store and the incarnation of each other node that was heard last.
     """
 
     store: str
     name: str
-    life: int
+    incarnations: tuple[int, ...]
     replicated: bool
-    records: dict[str, tuple[int, str]]
+    records: dict[str, tuple[int, str]] | None
     former: tuple[str, ...] = ()
-    begun: Mapping[str, Beginnings] = field(default_factory=dict)
+    known: dict[str, tuple[str, int]] = field(default_factory=dict)
 
 
 class ClusterFile:
@@ -63,14 +61,13 @@ class ClusterFile:
             return Kept(
                 store=kept["store"],
                 name=kept["name"],
-                life=int(kept["life"]),
+                incarnations=tuple(map(int, kept["incarnations"])),
                 replicated=bool(kept["replicated"]),
-                records={owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
+                records=None
+                if kept["records"] is None
+                else {owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
                 former=tuple(map(str, kept.get("former", ()))),
-                begun={
-                    stem: Beginnings.of((int(number), int(at)) for number, at in starts)
-                    for stem, starts in kept.get("begun", {}).items()
-                },
+                known={peer: (str(store), int(last)) for peer, (store, last) in kept["known"].items()},
             )
         except FileNotFoundError:
             return None

@@ -7,7 +7,7 @@ import json
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -26,14 +26,13 @@ from omq.pzq.cluster.actions import (
     State,
     Tell,
 )
-from omq.pzq.cluster.beginnings import Beginnings
 from omq.pzq.cluster.node import Node
-from omq.pzq.cluster.possession import Possession, Statement
+from omq.pzq.cluster.possession import MAX_INCARNATIONS, Known, OlderCopy, Possession, Statement
 from omq.pzq.cluster_file import ClusterFile, Kept
 from omq.pzq.errors import Malformed
 from omq.pzq.inlet import Asked, Inlet
 from omq.pzq.keys import KeyMap, Keys, Numbered, Origin
-from omq.pzq.lineage import Lineage
+from omq.pzq.own_ids import OwnIds
 from omq.pzq.queue import Queue, Replicas
 from omq.pzq.run import Run, read_replicas, run_of
 from omq.pzq.settings import Settings
@@ -95,9 +94,10 @@ class Member:
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
         self._former: tuple[str, ...] = ()  # what this node was called
-        self._begun: Mapping[str, Beginnings] = {}  # its former starts, by the stem of keys
+        self._aside = ""  # why it has no part in the cluster: others know more of its directory than it does
         self._acting = False
         self._silent: set[str] = set()  # who is, as the log says
+        self._refused: set[str] = set()  # whose directory is an older copy, likewise
         self._unkept = False  # the last statement could not be kept
         self._taken_back = False  # and what is yet to be done was decided after it
         self._expiring = False
@@ -114,7 +114,7 @@ class Member:
         store = self._journal.store
         self._own = own
         self._produced = delivering
-        life, records = self._load()
+        incarnations, records, known = self._load()
         names = [self._settings.name, *self._settings.peers]
         found = {state.name: state for state in store.topics()}
         for kind, suffix in _SUFFIX.items():
@@ -141,15 +141,16 @@ class Member:
             self._settings.name,
             self._settings.peers,
             timeout=self._settings.timeout,
-            life=life,
+            incarnations=incarnations,
             now=clock(),
             store=store.id,
             records=records,
             fenced=self._replicated and len(names) > 2,
+            known=known,
         )
         self._newest = 0  # when the newest message of this node was stored
-        self._lineage = Lineage(store, own, self._begun, time.time_ns() // 1000)
-        # What the store has noted as damaged in an earlier life is settled by now.
+        self._ids = OwnIds(store, own)
+        # What the store has noted as damaged in an earlier incarnation is settled by now.
         for id, first, last in store.stats().damaged:
             for mine in own:
                 if mine.id == id and first:
@@ -158,18 +159,14 @@ class Member:
             possession,
             replicas=self._settings.replicas,
             patience=self._settings.patience,
-            is_mine=self._lineage.is_mine,
-            stems=self._lineage.begun,
+            is_mine=self._is_mine,
         )
-        self._account = Account(
-            self._database, self._journal, self._settings.name, own, self._node.done, self._lineage.begun
-        )
+        self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
         stated = self._account.load()
         for stem, it in stated.get(self._settings.name, {}).items():
-            self._lineage.discard(stem, it.ranges)  # it came back, and was done with
+            self._ids.discard(stem, it.ranges)  # it came back, and was done with
         self._index()
         self._node.hear_statements(stated)
-        self._account.state()  # before others tell what former runs have stated
         self._save()
 
     def _index(self) -> None:
@@ -188,7 +185,7 @@ class Member:
                 if places is mine:
                     self._newest = max([self._newest, *(it.stored for run in keys.runs if (it := Origin.of(run.head)))])
                 elif owner == self._settings.name:
-                    self._lineage.came_back(keys)
+                    self._ids.came_back(keys)
             queue.tell(self._teller(queue, owner), self._loser(queue, owner))
             queue.save()  # that something is damaged
             queue.may = self._may(owner)
@@ -230,28 +227,24 @@ class Member:
         await self._talk.close()
         await self._account.close()
 
-    def _load(self) -> tuple[int, dict[str, tuple[int, str]] | None]:
-        """Which run this is, and what was stated before; `None` where the disk is another one."""
-        life = time.time_ns() // 1000
+    def _load(self) -> tuple[list[int], Statement, dict[str, Known]]:
+        """Reads the incarnations of the directory, this one last, what was stated, and the incarnations of peers."""
+        now = time.time_ns() // 1000
         kept = self._file.load()
         if kept is None:
-            return life, None
+            return [now], None, {}
         self._replicated = self._replicated or kept.replicated
         self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
-        self._begun = kept.begun
+        is_same = kept.store == self._journal.store.id
+        before = kept.incarnations[1 - MAX_INCARNATIONS :] if is_same else ()
         # What is stated of nodes that are none any more, by another name of this one's, is of no use.
-        is_this = kept.store == self._journal.store.id and kept.name == self._settings.name
-        return max(life, kept.life + 1), kept.records if is_this else None
+        records = kept.records if is_same and kept.name == self._settings.name else None
+        return [*before, max(now, kept.incarnations[-1] + 1)], records, kept.known
 
     def _save(self) -> None:
-        """Keeps what this node states."""
-        possession = self._node.possession
-        if possession.is_quiet():
-            return  # after a crash it is as if it had just begun
-        name, records = self._settings.name, possession.records
-        kept = Kept(
-            possession.store, name, possession.life, self._replicated, records, self._former, self._lineage.begun
-        )
+        """Keeps what this node states, and which nodes it has heard."""
+        it = self._node.possession
+        kept = Kept(it.store, it.name, (*it.incarnations,), self._replicated, it.statement(), self._former, it.known)
         self._file.save(kept)
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
@@ -270,7 +263,20 @@ class Member:
         return not isinstance(queue, Replicas) or queue.owner == self._settings.name
 
     def _may(self, owner: str) -> Callable[[], bool]:
-        return lambda: self._node.delivers(owner, clock())
+        return lambda: not self._aside and self._node.delivers(owner, clock())
+
+    def _is_mine(self, key: str) -> bool:
+        if self._ids.is_beyond(key):
+            self._stand_aside(f"others have the message {key}, which this directory is too old to have stored")
+            return False
+        return self._ids.is_mine(key)
+
+    def _stand_aside(self, why: str) -> None:
+        """Has no part in the cluster any more: this node would give ids again, and break what it has promised."""
+        if not self._aside:
+            self._aside = why
+            self._talk.stop()
+            log.error("cluster: this node delivers and replicates nothing: %s", why)
 
     # ------------------------------------------------------------------ messages
 
@@ -281,7 +287,7 @@ class Member:
             key = keys.take(id)
             if key is not None:
                 if came_back:
-                    self._lineage.found(key)
+                    self._ids.found(key)
                 if not self._left:
                     asyncio.get_running_loop().call_soon(self._tell_left)
                 self._left.setdefault(owner, []).append(key)
@@ -311,6 +317,9 @@ class Member:
 
     def stored(self, write: Append, asked: list[Asked]) -> None:
         """Messages are stored, and to be replicated before they are answered."""
+        if self._aside:
+            self._inlet.accept(asked, NOT_REPLICATED.encode())
+            return
         queue, now = self._produced, clock()
         if write.duplicate:
             key = self._keys[queue.id].get(write.first)
@@ -326,9 +335,6 @@ class Member:
             return
         keys = run_of(queue.keys, write.timestamp, write.first, write.count)
         self._keys[queue.id].note(write.first, keys)
-        if self._lineage.look_at_clock(queue, write.timestamp):
-            with suppress(OSError):  # after the next start these are looked upon as another store's
-                self._save()
         self._newest = max(self._newest, write.timestamp)
         self._asked[keys[0]] = keys, asked
         self._fresh = Run(keys, write.records, False)
@@ -374,8 +380,8 @@ class Member:
         except (Malformed, UnicodeDecodeError) as wrong:
             answer(str(wrong))
             return
-        if origin not in self._targets:
-            answer(f"{origin!r} is no node of this cluster")
+        if origin not in self._targets or self._aside:
+            answer("this node has no part in the cluster" if self._aside else f"{origin!r} is no node of this cluster")
             return
         answers = _Answers(answer)
         for run in runs:
@@ -402,7 +408,7 @@ class Member:
             if write.error is None:
                 self._keys[queue.id].note(write.first, keys)
                 if origin == self._settings.name:
-                    self._lineage.came_back(keys)
+                    self._ids.came_back(keys)
                 self._node.stored(origin, keys, _place(queue, write.first), clock())
                 self._act()
             elif isinstance(write.error, StoreFull) and len(keys) > 1:
@@ -421,8 +427,16 @@ class Member:
             peer = frames[1].decode()
             if peer not in self._settings.peers:
                 raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
-            if self._node.hear_keep_alive(peer, _read_json(frames[2]), now):
-                self._is_new(peer)
+            try:
+                if self._node.hear_keep_alive(peer, _read_json(frames[2]), now):
+                    self._is_new(peer)
+            except OlderCopy as error:
+                if error.node == self._settings.name:
+                    self._stand_aside(str(error))
+                else:
+                    self._refuse(peer, str(error))
+        elif kind == b"ASIDE":
+            self._refuse(frames[1].decode(), frames[2].decode())
         elif kind == b"REMOVES":
             self._node.hear_remove([str(key) for key in _read_json(frames[1])])
         elif kind == b"DONE":
@@ -434,8 +448,16 @@ class Member:
         self._act()
         self._wake()
 
+    def _refuse(self, peer: str, why: str) -> None:
+        if peer not in self._refused:
+            self._refused.add(peer)
+            log.error("cluster: %s has no part in the cluster: %s", peer, why)
+
     def _is_new(self, peer: str) -> None:
         self._talk.forget(peer)
+        self._refused.discard(peer)
+        with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
+            self._save()
         possession = self._node.possession
         stores = {self._settings.name: possession.store, **{name: it.store for name, it in possession.peers.items()}}
         for name, store in stores.items():
@@ -456,6 +478,9 @@ class Member:
 
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
+        if self._aside:
+            self._talk.say(b"ASIDE", self._settings.name.encode(), self._aside.encode())
+            return
         now = clock()
         for peer in self._settings.peers:
             if not self._node.possession.alive(peer, now):
@@ -510,7 +535,7 @@ class Member:
                         queue.discard(id)
                         settled.add(queue)
                         if isinstance(queue, Replicas) and queue.owner == self._settings.name:
-                            self._lineage.found(found)
+                            self._ids.found(found)
             case Entomb(origin, key):
                 self._tombs.add(origin, key)
             case Forget(key):
@@ -526,7 +551,7 @@ class Member:
                 log.info("cluster: %s is heard", peer)
         elif possession.silent(peer, now):
             self._silent.add(peer)
-            if possession.peers[peer].life:
+            if possession.peers[peer].incarnation:
                 log.info("cluster: %s is silent", peer)
             else:
                 log.warning(

@@ -99,10 +99,14 @@ class Talk:
             self._tasks.append(asyncio.create_task(self._send(peer, dealer), name=f"omq pzq: replicas to {peer}"))
             self._tasks.append(asyncio.create_task(self._answers(peer, dealer), name=f"omq pzq: answers of {peer}"))
 
-    async def close(self) -> None:
-        """Ends. Idempotent."""
+    def stop(self) -> None:
+        """Reads nothing, and sends no replicas any more."""
         for task in self._tasks:
             task.cancel()
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for socket in self._sockets:
             await socket.close()

@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any
 
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
-from omq.pzq.cluster.done import statements_of
+from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.keys import Keys
@@ -57,8 +57,10 @@ class Machine:
     own: dict[str, int] = field(default_factory=dict)
     held: dict[str, dict[str, int]] = field(default_factory=dict)
     tombs: dict[str, str] = field(default_factory=dict)
-    life: int = 0
+    starts: list[int] = field(default_factory=list)
+    known: dict[str, Any] = field(default_factory=dict)
     node: Node | None = None
+    incarnation: int = 0  # whatever the disk knows of it, as a clock has it
     stopped: bool = False
     storing: list[tuple[str, str, Keys, Sequence[str]]] = field(default_factory=list)  # replicas that have come
     told: set[str] = field(default_factory=set)  # what this run has heard is done with
@@ -68,20 +70,21 @@ class Machine:
     claims: dict[str, tuple[Any, frozenset[tuple[str, str]]]] = field(default_factory=dict)
 
     def begin(self, now: float) -> None:
-        self.life += 1
+        self.incarnation += 1
+        self.starts.append(self.incarnation)
         self.storing, self.told, self.claims = [], set(), {}
         possession = Possession(
             self.name,
             [name for name in NAMES if name != self.name],
             timeout=TIMEOUT,
-            life=self.life,
+            incarnations=self.starts,
             now=now,
             store=self.store,
             records=self.records,
             fenced=True,
+            known=self.known,
         )
-        stems = [key_in(self.store, 0)[2:20]]
-        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store), stems=stems)
+        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store))
         self.node.load(
             [([key], place) for key, place in self.own.items()],
             {owner: [([key], place) for key, place in keys.items()] for owner, keys in self.held.items()},
@@ -96,7 +99,7 @@ class Machine:
         assert self.node is not None
         if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
             stem, done = key_in(self.store, 0)[2:20], self.node.done
-            done.state(self.name, stem, done.next(self.name, stem, 1), ranges)
+            done.state(self.name, stem, Statement(done.next(self.name, stem, 1), ranges))
         self.stated = self.node.done.told()
         self.node.tick(now)
 
@@ -196,6 +199,7 @@ class Cluster:
                 machine.records = None
                 machine.own, machine.held, machine.tombs = {}, {}, {}
                 machine.made, machine.stated = [], {}
+                machine.starts, machine.known = [], {}
                 self.consumed = {key: "" if at == machine.name else at for key, at in self.consumed.items()}
         elif kind == "return":
             machine.begin(self.now)
@@ -327,7 +331,8 @@ class Cluster:
         assert node is not None
         match action:
             case KeepAlive(state):
-                node.hear_keep_alive(sender, state, self.now)
+                if node.hear_keep_alive(sender, state, self.now):
+                    machine.known = dict(node.possession.known)
             case State(stated):
                 node.hear_stated(stated)
             case Tell(kind, body):
@@ -505,7 +510,7 @@ def _of_node(node: Node, now: float) -> Any:
             peer.store,
             peer.quiet,
             peer.knows,
-            peer.life > 0,
+            peer.incarnation > 0,
             _ago(now, peer.confirmed),
             sorted(peer.records.items()),
             sorted(peer.hears),
@@ -522,7 +527,6 @@ def _of_node(node: Node, now: float) -> Any:
         [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
         sorted(node.done),
         sorted((owner, sorted(stated.items())) for owner, stated in node.done.told().items()),
-        sorted(node.done._since.items()),
         node._stated[0],
         min(now - node._stated[1], 2 * TIMEOUT),
         sorted(node._unswept),
@@ -549,23 +553,23 @@ def _of_node(node: Node, now: float) -> Any:
 def _of_message(message: Any, cluster: Cluster) -> Any:
     sender, action = message
     if isinstance(action, Tell):
-        body = {**action.body, "life": cluster.machines[sender].life - action.body["life"]}
+        body = {**action.body, "incarnation": cluster.machines[sender].incarnation - action.body["incarnation"]}
         return sender, action.kind, sorted(body.items())
     if not isinstance(action, KeepAlive):
         return sender, action
     state = action.state
     numbers = {name: machine.node.possession._number for name, machine in cluster.machines.items() if machine.node}
     heard = {
-        who: (life == cluster.machines[who].life, numbers.get(who, 0) - last)
-        for who, (life, last) in state["heard"].items()
+        who: (one == cluster.machines[who].incarnation, numbers.get(who, 0) - last)
+        for who, (one, last) in state["heard"].items()
     }
     return (
         sender,
-        cluster.machines[sender].life - state["life"],
+        cluster.machines[sender].incarnation - state["incarnations"][-1],
         numbers.get(sender, 0) - state["number"],
         state["store"],
         state["records"],
         sorted(heard.items()),
         state["holds"],
-        sorted((who, life == cluster.machines[who].life) for who, life in state["lives"].items()),
+        sorted((who, one == cluster.machines[who].incarnation) for who, (_, one) in state["known"].items()),
     )

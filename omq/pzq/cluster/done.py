@@ -8,76 +8,36 @@ keep it on their disks.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from omq.pzq.cluster.beginnings import KEPT, NONE, Beginnings
-from omq.pzq.cluster.possession import BOUND, number_of
+from omq.pzq.cluster.possession import number_of
 from omq.pzq.keys import KeyRun, Keys, Origin, Recent
 
 #: Runs of keys that are remembered, whoever's they are.
 REMEMBERED: Final = 65_536
 #: Ranges of a statement.
 MAX_RANGES: Final = 2048
-#: Statements of one owner that are believed; beyond that a new one of its own takes the place of that which it has made
-#: longest ago.
+#: Statements of one owner that are believed: those made last.
 MAX_STATED: Final = 16
-#: Statements of former runs that are kept of a topic.
-MAX_FORMER: Final = 4
-#: What others repeat is not later than this, so that an owner can always state something newer.
-LATEST: Final = BOUND // 2
 #: Characters of a stem.
 STEM: Final = 18
 
 Ranges = Sequence[tuple[int, int]]  # first and last number of each, ascending
 
 
-@dataclass(frozen=True, slots=True)
-class Statement:
-    """What an owner states of one of its topics.
+class Statement(NamedTuple):
+    """The ids of one topic that are done with, as its owner has stated them.
 
     Attributes:
-        at: When, in microseconds since 1970. It says nothing of messages that were stored after that: where a store
-            was put back as it was before, numbers are given again.
-        ranges: The numbers that are done with.
-        begun: The starts of the owner up to this run of it: so a statement says nothing either of messages that were
-            stored before that, and that this store does not have.
-        former: What former runs have stated beyond that, the newest first. It holds: what is done with stays so.
+        at: When it was made, in microseconds since 1970. It says nothing of messages that were stored after that.
+        ranges: The ids.
     """
 
     at: int
     ranges: Ranges
-    begun: Beginnings = NONE
-    former: tuple[Statement, ...] = ()
-
-    def covers(self, other: Statement) -> bool:
-        """Whether it says all that another one says, without the former ones of both."""
-        highest = other.ranges[-1][1] if other.ranges else 0
-        return (
-            other.at <= self.at
-            and all(one.number >= highest for one in self.begun if one not in other.begun)
-            and _within(other.ranges, self.ranges)
-        )
-
-    def behind(self, others: Iterable[Statement]) -> Statement:
-        """With those of some former statements that say more."""
-        former: list[Statement] = []
-        for it in sorted(others, key=lambda it: -it.at):
-            if it.begun != self.begun and not any(one.covers(it) or one.begun == it.begun for one in (self, *former)):
-                former.append(it if not it.former else Statement(it.at, it.ranges, it.begun))
-        return Statement(self.at, self.ranges, self.begun, tuple(former[:MAX_FORMER]))
-
-    def told(self) -> list[Any]:
-        """As it is told and kept: what is empty behind the ranges is left out."""
-        found: list[Any] = [self.at, self.ranges]
-        if self.begun or self.former:
-            found.append(self.begun)
-        if self.former:
-            found.append([it.told() for it in self.former])
-        return found
 
 
 Stated = dict[str, dict[str, Statement]]  # by owner, and by the stem of keys
@@ -89,7 +49,6 @@ class Done:
     def __init__(self) -> None:
         self._recent = Recent(REMEMBERED)
         self._stated: Stated = {}
-        self._since: dict[str, int] = {}  # by stem: a time that others know of, to be gone beyond
 
     def __iter__(self) -> Iterator[str]:
         """Those that it was told of one by one."""
@@ -106,45 +65,14 @@ class Done:
 
     # ------------------------------------------------------------------ statements
 
-    def state(
-        self, owner: str, stem: str, at: int, ranges: Ranges, begun: Beginnings = NONE, *, fresh: bool = True
-    ) -> None:
-        """An owner states what it is done with of one of its topics.
-
-        Args:
-            owner: Who has made it.
-            stem: What the keys of the topic have in common.
-            at: When; of one run of the owner an older one than the last counts for nothing.
-            ranges: The numbers.
-            begun: The starts of the owner.
-            fresh: The owner states it now; else another node repeats it.
-        """
-        self._state(owner, stem, Statement(at, ranges, begun), fresh=fresh)
-
-    def _state(self, owner: str, stem: str, it: Statement, *, fresh: bool, own: bool = False) -> bool:
-        """The same; whether it may say what was not known. *own*: it is of the store that is here."""
-        if not fresh and it.at > LATEST:
-            return False
+    def state(self, owner: str, stem: str, it: Statement) -> None:
+        """Believes what an owner states of the topic of a stem, unless something newer is known."""
         stated = self._stated.setdefault(owner, {})
         known = stated.get(stem)
-        if known is None:
-            if len(stated) >= MAX_STATED:
-                if not fresh:
-                    return False
-                del stated[next(iter(stated))]
+        if known is None or (it.at > known.at and it.ranges != known.ranges):
             stated[stem] = it
-            return True
-        newest = known if own or it.at <= known.at else it
-        if it.begun != known.begun or it.former:
-            newest = newest.behind([known, it, *known.former, *it.former])
-        elif newest.ranges == known.ranges:
-            newest = known
-        elif known.former:
-            newest = newest.behind(known.former)
-        if fresh:
-            del stated[stem]
-        stated[stem] = newest
-        return any(one not in known.former and one.at != known.at for one in newest.former)
+            if len(stated) > MAX_STATED:
+                del stated[min(stated, key=lambda stem: stated[stem].at)]
 
     def stated(self, owner: str, runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
         """Those of some of an owner's keys that are done with as it has stated; one may be there twice."""
@@ -152,53 +80,44 @@ class Done:
             return
         for head, first, end in runs:
             origin = Origin.of(head)
-            if origin is None or (newest := stated.get(origin.stem)) is None:
+            if origin is None or (it := stated.get(origin.stem)) is None or origin.stored > it.at:
                 continue
-            for it in (newest, *newest.former):
-                if origin.stored > it.at:
-                    continue
-                # What was stored in a later run has the same number as what is meant, where a copy was put back.
-                highest = min(it.begun.upto(origin.stored), newest.begun.until(origin.stored, it.begun))
-                upto = min(end, highest + 1 - origin.base)
-                for begin, last in islice(it.ranges, bisect_left(it.ranges, first + origin.base, key=_last), None):
-                    if begin - origin.base >= upto:
-                        break
-                    begin, stop = max(begin - origin.base, first), min(last + 1 - origin.base, upto)
-                    if begin < stop:
-                        yield KeyRun(head, begin, stop)
+            at = origin.base
+            for begin, last in islice(it.ranges, bisect_left(it.ranges, first + at, key=_last), None):
+                if begin - at >= end:
+                    break
+                if (begin := max(begin - at, first)) < (stop := min(last + 1 - at, end)):
+                    yield KeyRun(head, begin, stop)
 
     def next(self, owner: str, stem: str, now: int) -> int:
         """The time of an owner's next statement: later than any before, also where its clock was set back."""
         known = self._stated.get(owner, {}).get(stem)
-        return max(now, self._since.get(stem, 0) + 1, known.at + 1 if known is not None else 0)
-
-    def repeated(self, stem: str, at: int) -> None:
-        """Another node repeats a statement of this one's, whatever it says."""
-        if at <= LATEST:
-            self._since[stem] = max(self._since.get(stem, 0), at)
+        return max(now, known.at + 1 if known is not None else 0)
 
     def told(self, owners: Iterable[str] | None = None) -> dict[str, dict[str, list[Any]]]:
         """Statements of some owners, or of all, as they are told and kept."""
         return {
-            owner: {stem: it.told() for stem, it in self._stated.get(owner, {}).items()}
+            owner: {stem: [*it] for stem, it in self._stated.get(owner, {}).items()}
             for owner in (self._stated if owners is None else owners)
         }
 
-    def hear(self, told: Stated, sender: str = "", own: Container[tuple[str, str]] = ()) -> list[str]:
-        """Statements were made, or repeated; of whom there is one of a topic, or of a former run, for the first time.
+    def hear(self, told: Stated, own: str = "") -> list[str]:
+        """Believes statements that were made, or repeated.
 
         Args:
             told: The statements.
-            sender: Whose own are fresh.
-            own: The owner and the stems of the store that is here: nobody else makes the newest statement of these.
+            own: The node that is here: others know more of its own messages where its store has lost what came last.
+
+        Returns:
+            The owners of whom there is one of a topic for the first time; *own*, where there is any that is new.
         """
         owners = []
         for owner, stated in told.items():
-            new = [
-                self._state(owner, stem, it, fresh=owner == sender, own=(owner, stem) in own)
-                for stem, it in stated.items()
-            ]
-            if any(new):
+            before = dict(self._stated.get(owner, {}))
+            for stem, it in stated.items():
+                self.state(owner, stem, it)
+            after = self._stated.get(owner, {})
+            if after.keys() - before.keys() or (owner == own and after != before):
                 owners.append(owner)
         return owners
 
@@ -223,21 +142,8 @@ def statements_of(told: Any) -> Stated:
     return found
 
 
-def _statement(at: Any, told: Any, begun: Any = (), former: Any = ()) -> Statement:
+def _statement(at: Any, told: Any) -> Statement:
     ranges = [(number_of(first), number_of(last)) for first, last in told]
-    starts = Beginnings.of((number_of(number), number_of(when)) for number, when in begun)
-    before = tuple(_statement(*one) for one in islice(former, MAX_FORMER + 1))
-    if len(ranges) > MAX_RANGES or len(starts) > KEPT or len(before) > MAX_FORMER or any(one.former for one in before):
-        raise ValueError(f"{len(ranges)} ranges of what is done with, of {len(starts)} starts")
-    return Statement(number_of(at), ranges, starts, before)
-
-
-def _within(ranges: Ranges, others: Ranges) -> bool:
-    """Whether all numbers of some ranges are in others."""
-    at = 0
-    for first, last in ranges:
-        while at < len(others) and others[at][1] < first:
-            at += 1
-        if at == len(others) or others[at][0] > first or others[at][1] < last:
-            return False
-    return True
+    if len(ranges) > MAX_RANGES:
+        raise ValueError(f"{len(ranges)} ranges of what is done with")
+    return Statement(number_of(at), ranges)

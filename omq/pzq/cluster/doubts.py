@@ -13,16 +13,16 @@ class _Doubt:
 
     Attributes:
         claim: By which record this node has the queue.
-        life: Which run of the peer is asked.
+        incarnation: Which one of the peer is asked.
         keys: The messages.
         since: When the peer was asked, or has answered last.
     """
 
-    __slots__ = ("claim", "keys", "life", "since")
+    __slots__ = ("claim", "incarnation", "keys", "since")
 
-    def __init__(self, claim: Record, life: int, keys: KeyMap[None], now: float) -> None:
+    def __init__(self, claim: Record, incarnation: int, keys: KeyMap[None], now: float) -> None:
         self.claim = claim
-        self.life = life
+        self.incarnation = incarnation
         self.keys = keys
         self.since = now
 
@@ -61,12 +61,12 @@ class Doubts:
                 doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked anew
                 continue
             doubt = doubts.get(peer)
-            if doubt is None or doubt.claim != claim or doubt.life != known.life:
+            if doubt is None or doubt.claim != claim or doubt.incarnation != known.incarnation:
                 keys: KeyMap[None] = KeyMap()
                 for places in held:
                     for run, _ in places.runs():
                         keys.put_run(run, None)
-                doubts[peer] = _Doubt(claim, known.life, keys, now)
+                doubts[peer] = _Doubt(claim, known.incarnation, keys, now)
                 begun.append(peer)
         return begun
 

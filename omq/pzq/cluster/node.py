@@ -46,7 +46,6 @@ class Node:
         replicas: How many peers must have a message before its producer is told that it is replicated.
         patience: Seconds that a producer waits for that.
         is_mine: Whether a message was stored in the store that this node has now.
-        stems: What keys of messages have in common that are stored there.
 
     Attributes:
         own: The messages of this node that were stored by it and are not done with, by key; and where they are.
@@ -62,7 +61,6 @@ class Node:
         replicas: int,
         patience: float,
         is_mine: Callable[[str], bool],
-        stems: Iterable[str] = (),
     ) -> None:
         self.possession = possession
         self.name = possession.name
@@ -73,7 +71,6 @@ class Node:
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
-        self._stems = frozenset(stems)
         self.done = Done()
         #: Messages of this node that a peer is not known to have.
         self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
@@ -321,6 +318,7 @@ class Node:
 
         Raises:
             ValueError: Its state is none.
+            OlderCopy: Its directory, or that of this node, is an older copy.
         """
         if is_new := self.possession.hear(peer, state, now):
             self._ground(peer)
@@ -343,19 +341,12 @@ class Node:
             raise ValueError(f"DONE says too little: {wrong}") from None
         if sender not in self.possession.peers:
             raise ValueError(f"DONE is from {sender!r}, which is no node of this cluster")
-        self.hear_statements(statements, sender)
+        self.hear_statements(statements)
 
-    def hear_statements(self, statements: Stated, sender: str = "") -> None:
-        """Owners have stated what is done with of their messages.
-
-        Args:
-            statements: What they have stated.
-            sender: The node that has told it.
-        """
+    def hear_statements(self, statements: Stated) -> None:
+        """Owners have stated what is done with of their messages."""
         known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
-        for stem in self._stems & known.get(self.name, {}).keys():
-            self.done.repeated(stem, known[self.name][stem].at)
-        for owner in self.done.hear(known, sender, {(self.name, stem) for stem in self._stems}):
+        for owner in self.done.hear(known, self.name):
             self._begin_sweep(owner)
 
     def hear_remove(self, keys: Sequence[str]) -> None:
@@ -379,8 +370,8 @@ class Node:
             raise ValueError(f"{kind} is from {sender!r}, which is no node of this cluster")
         if origin not in self.possession.nodes:
             raise ValueError(f"{kind} is of {origin!r}, which is no node of this cluster")
-        if body.get("life", life := self.possession.peers[sender].life) != life:
-            return  # a run of it that is over may have said what does not hold any more
+        if body.get("incarnation", now_is := self.possession.peers[sender].incarnation) != now_is:
+            return  # one that is over may have said what does not hold any more
         if kind == "ASK":
             self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
@@ -528,7 +519,7 @@ class Node:
         peer = self.possession.peers.get(possessor)
         if peer is None:
             return
-        it = (possessor, peer.life, peer.store)
+        it = (possessor, peer.incarnation, peer.store)
         timeout = self.possession.timeout
         if self._sure_of.get(owner) != it or (
             not self._unsure.get(owner) and now - self._round.get(owner, 0.0) >= ROUND * timeout
@@ -569,8 +560,8 @@ class Node:
             self._tell("GONE", peer, origin, {"keys": keys, **({"last": True} if last else {})})
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
-        life = self.possession.life
-        self.actions.append(Tell(kind, {"from": self.name, "life": life, "to": to, "origin": origin, **lists}))
+        sender = {"from": self.name, "incarnation": self.possession.incarnation}
+        self.actions.append(Tell(kind, {**sender, "to": to, "origin": origin, **lists}))
 
 
 def _key(text: Any) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -11,9 +11,29 @@ LEASE: Final = 0.8
 
 Record = tuple[int, str]  # epoch, possessor
 Statement = dict[str, Record] | None  # records by owner; `None`: nothing is stated
+Known = tuple[str, int]  # the store and the incarnation of a node
 
 #: Numbers that are told are smaller.
 BOUND: Final = 1 << 62
+#: Incarnations of a directory that are kept: an older copy is known as such until it was started as often by itself.
+MAX_INCARNATIONS: Final = 64
+
+
+class OlderCopy(ValueError):
+    """A node's directory is an older copy of one that was heard of.
+
+    Args:
+        node: Its name.
+        known: The incarnation that the directory does not have.
+    """
+
+    def __init__(self, node: str, known: int) -> None:
+        super().__init__(
+            f"the directory of {node} is an older copy that was put back: it does not know of the start at {known} us "
+            "since 1970. Join as a new node: with an empty directory, which the others fill, or under a new name "
+            "(--broadcast-dsn)"
+        )
+        self.node = node
 
 
 @dataclass(slots=True)
@@ -22,11 +42,11 @@ class Peer:
 
     Attributes:
         heard: When it was heard last; at first, when this node began.
-        life: Which run of it that was; 0: none yet.
+        incarnation: Which one that was; 0: none yet.
         number: Of its last keep-alive.
         store: Its store's id.
         quiet: It states no records now.
-        knows: It has heard this run of ours.
+        knows: It has heard this incarnation of ours.
         confirmed: When we have sent what it has heard last.
         records: What it states.
         hears: Whom it hears.
@@ -35,7 +55,7 @@ class Peer:
     """
 
     heard: float
-    life: int = 0
+    incarnation: int = 0
     number: int = 0
     store: str = ""
     quiet: bool = True
@@ -54,10 +74,11 @@ class Possession:
         name: Its broadcast endpoint.
         peers: The others'.
         timeout: Seconds after which a node is silent.
-        life: Which run this is: larger than any before.
+        incarnations: When its directory was started, ascending; the last one is this one.
         now: The time.
         store: This node's store.
         records: What it stated last; `None`: its disk is empty.
+        known: The store and the incarnation of each peer that were heard last, maybe by an earlier one of this node.
         fenced: Others may take over its queue, so that it needs a lease to deliver.
 
     Attributes:
@@ -71,19 +92,22 @@ class Possession:
         peers: Iterable[str],
         *,
         timeout: float,
-        life: int,
+        incarnations: Sequence[int],
         now: float,
         store: str,
         records: dict[str, Record] | None,
         fenced: bool,
+        known: Mapping[str, Known] | None = None,
     ) -> None:
         self.name = name
-        self.life = life
+        self.incarnations = list(incarnations)
+        self.incarnation = self.incarnations[-1]
         self.store = store
         self.timeout = timeout
         self.fenced = fenced
         self.records: dict[str, Record] = dict(records or {})
         self.peers = {peer: Peer(now) for peer in peers}
+        self.known = {peer: it for peer, it in (known or {}).items() if peer in self.peers}
         self.nodes = sorted([name, *self.peers])
         self.majority = len(self.nodes) // 2 + 1
         self._began = now
@@ -104,7 +128,7 @@ class Possession:
     def alive(self, peer: str, now: float) -> bool:
         """Whether a peer was heard lately."""
         known = self.peers[peer]
-        return known.life > 0 and now - known.heard <= self.timeout
+        return known.incarnation > 0 and now - known.heard <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
         """Whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
@@ -164,14 +188,14 @@ class Possession:
         for number in [number for number, when in self._sent.items() if now - when > self.timeout]:
             del self._sent[number]
         return {
-            "life": self.life,
+            "incarnations": self.incarnations,
             "number": self._number,
             "store": self.store,
             "records": None if self._quiet else {owner: list(record) for owner, record in self.records.items()},
-            "heard": {peer: [it.life, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
+            "heard": {peer: [it.incarnation, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
             "holds": holds,
             "timeout": self.timeout,
-            "lives": {peer: it.life for peer, it in self.peers.items() if it.life},
+            "known": self.known,
         }
 
     def hear(self, peer: str, state: dict[str, Any], now: float) -> bool:
@@ -179,31 +203,38 @@ class Possession:
 
         Raises:
             ValueError: The state is none.
+            OlderCopy: The directory of the peer, or of this node, is an older copy: it has to join as a new node.
         """
         known = self.peers[peer]
         try:
-            life, number, store = number_of(state["life"]), number_of(state["number"]), str(state["store"])
+            incarnations, number, store = (
+                [*map(number_of, state["incarnations"])],
+                number_of(state["number"]),
+                str(state["store"]),
+            )
+            incarnation = incarnations[-1]
             stated = state["records"]
             records = {str(owner): (number_of(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
             heard = {str(who): (number_of(run), number_of(last)) for who, (run, last) in state["heard"].items()}
             holds = {str(owner): number_of(count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
-            known_life = number_of(state.get("lives", {}).get(self.name, 0))
+            met_store, met = state["known"].get(self.name, ("", 0))
             if not timeout > 0:
                 raise ValueError(f"a timeout of {timeout}")
-        except (KeyError, TypeError, AttributeError, OverflowError) as wrong:
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"no state of a node: {wrong}") from None
-        if known_life > self.life:
-            self.life = known_life + 1  # the clock was set back, and the disk that had the last one is lost
-        if (life, number) <= (known.life, known.number):
+        _check_copy(self.name, (met_store, number_of(met)), self.store, self.incarnations)
+        _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
+        if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
             return False  # late, or once more
-        is_new = life != known.life or store != known.store
+        is_new = incarnation != known.incarnation or store != known.store
+        self.known[peer] = store, incarnation
         known.heard = now
-        known.life, known.number, known.store = life, number, store
+        known.incarnation, known.number, known.store = incarnation, number, store
         known.quiet, known.records = stated is None, records
         known.hears, known.holds, known.timeout = frozenset(heard), holds, timeout
-        run, last = heard.get(self.name, (0, 0))
-        known.knows = run == self.life
+        mine, last = heard.get(self.name, (0, 0))
+        known.knows = mine == self.incarnation
         if known.knows and last in self._sent:
             known.confirmed = max(known.confirmed, self._sent[last])
         return is_new
@@ -297,6 +328,12 @@ class Possession:
         if len(deaf) + 1 < self.majority:
             return False  # others hear it
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
+
+
+def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
+    """Raises `OlderCopy` where a directory does not have the incarnation that was heard of its store."""
+    if known[0] == store and known[1] > incarnations[0] and known[1] not in incarnations:
+        raise OlderCopy(node, known[1])
 
 
 def number_of(value: Any) -> int:

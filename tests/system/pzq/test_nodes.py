@@ -71,7 +71,15 @@ class Peer:
     def beat(self) -> None:
         """Sends a keep-alive."""
         self._number += 1
-        state = {"life": 1, "number": self._number, "store": "", "records": {}, "heard": {}, "holds": {}}
+        state = {
+            "incarnations": [1],
+            "number": self._number,
+            "store": "",
+            "records": {},
+            "heard": {},
+            "holds": {},
+            "known": {},
+        }
         self.tell(b"KALV", self.name, json.dumps(state).encode())
 
     def tell(self, *frames: bytes) -> None:
@@ -167,7 +175,8 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
 def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], other: Peer) -> None:
     frames = other.heard(b"KALV")
     assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
-    assert {"life", "number", "store", "records", "heard", "holds", "timeout", "lives"} == set(json.loads(frames[3]))
+    says = {"incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
+    assert set(json.loads(frames[3])) == says
 
 
 def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
@@ -193,12 +202,17 @@ def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[D
         [b"KALV", b"%(name)s"],
         [b"KALV", b"%(name)s", b"{"],
         [b"KALV", b"%(name)s", b"[]"],
-        [b"KALV", b"%(name)s", b'{"life": "x"}'],
-        [b"KALV", b"%(name)s", b'{"life":1,"number":1,"store":"","records":{"a":1},"heard":{},"holds":{}}'],
+        [b"KALV", b"%(name)s", b'{"incarnations": "x"}'],
+        [
+            b"KALV",
+            b"%(name)s",
+            b'{"incarnations":[2],"number":1,"store":"","records":{"a":1},"heard":{},"holds":{},"known":{}}',
+        ],
         [b"ASK", b"{}"],
         [b"ASK", b'{"from":"x","to":"%(me)s","origin":"y","keys":["k"]}'],
         [b"TOLD", b"7"],
         [b"GONE", b'{"from":[],"to":"%(me)s","origin":"y","keys":7}'],
+        [b"ASIDE", b"%(name)s"],
         [b"REMOVES"],
         [b"REMOVES", b"\xff"],
         [b"REMOVES", b"7"],

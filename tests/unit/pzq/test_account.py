@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.pzq.account import FILE, Account, _without
-from omq.pzq.cluster.done import MAX_RANGES, Done, statements_of
+from omq.pzq.cluster.done import MAX_RANGES, Done, Statement, statements_of
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.ranges import RangeSet
@@ -38,7 +38,7 @@ class Opened:
         self.queue = Queue(journal, state, lambda seconds, call: None)
         store.settled = self._settled
         self.done = Done()
-        self.account = Account(directory, journal, "a", [self.queue], self.done, {})
+        self.account = Account(directory, journal, "a", [self.queue], self.done)
 
     def _settled(self, id: int) -> Settled:
         if isinstance(self.settled, Exception):
@@ -101,7 +101,7 @@ async def test_what_is_stated_is_kept_and_found_again(tmp_path: Path) -> None:
 
 async def test_a_statement_is_newer_than_the_last_one_where_the_clock_was_set_back(tmp_path: Path) -> None:
     opened = Opened(tmp_path, settled(20))
-    opened.done.repeated(STEM, 1 << 60)
+    opened.done.state("a", STEM, Statement(1 << 60, []))
     assert await opened.stated() == [(1, 20)]
     assert opened.done.told()["a"][STEM][0] == (1 << 60) + 1
     await opened.account.close()

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
-from omq.pzq.cluster.beginnings import Beginnings
-from omq.pzq.cluster.done import statements_of
+from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.node import SWEPT, Node
-from omq.pzq.cluster.possession import Possession
+from omq.pzq.cluster.possession import OlderCopy, Possession
 from omq.pzq.cluster.waiting import Waiting
 from omq.pzq.keys import Keys
 from omq.pzq.run import run_of
@@ -22,13 +21,15 @@ STORES = {name: f"{name}0" * 16 for name in "abc"}
 
 def node(*peers: str, replicas: int = 1) -> Node:
     """Node `a`, which has its disk."""
-    possession = Possession("a", peers, timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=len(peers) > 1)
+    possession = Possession(
+        "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=len(peers) > 1
+    )
     return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key.startswith("a0/"))
 
 
 def state(number: int, **more: Any) -> dict[str, Any]:
     """What a peer tells."""
-    usual = {"life": 1, "number": number, "store": "p0", "records": {}, "heard": {}, "holds": {}}
+    usual = {"incarnations": [1], "number": number, "store": "p0", "records": {}, "heard": {}, "holds": {}, "known": {}}
     return {**usual, **more}
 
 
@@ -225,13 +226,24 @@ def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
     for peer in "b", "d":
         one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
     done(one)
-    hear(one, "b", now=32.0, number=1, life=2)
+    hear(one, "b", now=32.0, number=1, incarnations=[1, 2])
     one.tick(32.0)
     assert [tell.body["keys"] for tell in done(one, Tell)] == [["c0/1", "c0/2"]]
     assert not one._doubts.settled("c", 32.0)
 
 
-@pytest.mark.parametrize("told", [{}, {"life": "x"}, state(1, records={"a": 1}), state(1, heard=[]), state(1 << 63)])
+@pytest.mark.parametrize(
+    "told",
+    [
+        {},
+        {"incarnations": "x"},
+        state(1, incarnations=[]),
+        state(1, known={"a": 7}),
+        state(1, records={"a": 1}),
+        state(1, heard=[]),
+        state(1 << 63),
+    ],
+)
 def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         node("b").hear_keep_alive("b", told, 1.0)
@@ -271,14 +283,14 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     assert list(done(one, State)[0].stated["stated"]) == ["b"]
     one.tick(2.0)
     assert not done(one, State)
-    one.done.state("a", stem, 300, [(1, 7)])
+    one.done.state("a", stem, Statement(300, [(1, 7)]))
     one.tick(3.0)
     assert done(one, State)[0].stated == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
     one.tick(4.0)
     assert not done(one, State)
     one.tick(1.0 + 2 * TIMEOUT)
     assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
-    hear(one, "c", now=22.0, life=2)  # it has begun anew
+    hear(one, "c", now=22.0, incarnations=[1, 2])  # it has begun anew
     one.tick(22.0)
     assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
 
@@ -291,19 +303,16 @@ def test_what_states_nothing_is_refused(told: Any) -> None:
         node("b").hear_stated(told)
 
 
-def test_a_node_hears_what_a_former_run_of_it_has_stated_and_nobody_says_more_for_this_one() -> None:
-    """Its disk may be as it was before; of what it has stored since it has begun nobody knows more."""
+def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that() -> None:
     stem = stem_of(STORES["a"], 7)
-    possession = Possession("a", "bc", timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=True)
-    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: True, stems=[stem])
-    before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 150, 6, 3)
+    one = node("b", "c")
+    before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 250, 6, 3)
     one.load([(before, 1), (since, 6)], {}, [])
-    one.done.state("a", stem, 160, [(1, 1)], Beginnings.of([(5, 150)]))
-    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 2], [4, 9], at=1 << 59), "x": {}}})
+    one.done.state("a", stem, Statement(160, [(1, 1)]))
+    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}})
     one._sweep()
-    assert list(one.own) == [before[2], *since]
-    assert one.done.told()["a"][stem][:2] == [160, [(1, 1)]]
-    assert one.done.next("a", stem, 5) == (1 << 59) + 1
+    assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
+    assert one.done.next("a", stem, 5) == 201
 
 
 def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
@@ -313,7 +322,7 @@ def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
     one.produced(["a0/1"], 1, 1.0)
     one.replicated("b", ["a0/1"], 1.0)
     done(one)
-    hear(one, "b", life=2)
+    hear(one, "b", incarnations=[1, 2])
     one.tick(2.0)
     (asked,) = [tell for tell in done(one, Tell) if tell.body["to"] == "b"]
     assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
@@ -326,7 +335,7 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     (told,) = done(one, Tell)
     assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", ["b0/2"])
     owner = Node(
-        Possession("b", "ac", timeout=TIMEOUT, life=1, now=0.0, store="b0", records={}, fenced=True),
+        Possession("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
         replicas=1,
         patience=0.1,
         is_mine=lambda key: True,
@@ -372,7 +381,7 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
 def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost: set[str] = set()
     keys = list(stored_keys("a", 1, 3))
-    possession = Possession("a", "bc", timeout=TIMEOUT, life=1, now=0.0, store="a0", records={}, fenced=True)
+    possession = Possession("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=True)
     one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: key in keys and key not in lost)
     hear(one, "b", "c")
     one.produced(keys, 1, 1.0)
@@ -439,14 +448,14 @@ def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     one = node("b", "c")
     hear(one, "b")
     one.produced(["a0/1"], 1, 1.0)
-    assert one.hear_keep_alive("b", state(1, life=2, store="another"), 1.0)
+    assert one.hear_keep_alive("b", state(1, incarnations=[1, 2], store="another"), 1.0)
     done(one)
-    one.hear("TOLD", {"from": "b", "life": 1, "to": "a", "origin": "a", "have": ["a0/1"]}, 1.0)
+    one.hear("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": ["a0/1"]}, 1.0)
     assert not done(one, Answer)
     one.tick(2.0)
     (asked,) = done(one, Tell)
     assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
-    one.hear("TOLD", {"from": "b", "life": 2, "to": "a", "origin": "a", "have": ["a0/1"]}, 2.0)
+    one.hear("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": ["a0/1"]}, 2.0)
     one.produced_again("a0/1", 2.0)
     assert done(one, Answer) == [Answer(["a0/1"], True)]
 
@@ -463,16 +472,53 @@ def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
 
 
 def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
-    one, other = node("b", "c"), node("b", "c")
-    other.possession.name = "b"
-    other.possession.peers = {"a": other.possession.peers["b"], "c": other.possession.peers["c"]}
-    hear(one, "b", life=9)
-    one.tick(30.0)
-    (said,) = done(one, KeepAlive)
-    assert said.state["heard"] == {}
-    other.possession.hear("a", said.state, 30.0)
-    one.hear_keep_alive("b", other.possession.keep_alive(30.0, {}), 30.0)
+    one = node("b", "c")
+    hear(one, "b", incarnations=[9])
+    assert one.hear_keep_alive("b", state(1, incarnations=[3], store="another"), 30.0)
     assert one.possession.alive("b", 30.0)
+    assert not one.hear_keep_alive("b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
+    assert not one.possession.alive("b", 50.0)
+
+
+@pytest.mark.parametrize("starts", [[1, 2, 4], [1, 4]])
+def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
+    one = node("b", "c")
+    hear(one, "b", incarnations=[1, 2, 3])
+    with pytest.raises(OlderCopy, match="the directory of b is an older copy") as error:
+        one.hear_keep_alive("b", state(1, incarnations=starts), 20.0)
+    assert error.value.node == "b"
+    assert not one.possession.alive("b", 20.0)
+    hear(one, "b", now=20.0, incarnations=[1, 2, 3, 5])
+    assert one.possession.alive("b", 20.0)
+    hear(one, "b", now=30.0, incarnations=[1, 4], store="another")  # a directory that was empty
+    assert one.possession.alive("b", 30.0)
+
+
+def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> None:
+    one = node("b", "c")
+    hear(one, "b", known={"a": ["a0", 1]})
+    with pytest.raises(OlderCopy) as error:
+        one.hear_keep_alive("c", state(1, known={"a": ["a0", 2]}), 1.0)
+    assert error.value.node == "a"
+    hear(one, "c", number=2, known={"a": ["another", 7]})  # which it had before
+
+
+def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
+    hear(before := node("b", "c"), "b", incarnations=[1, 2])
+    again = Possession(
+        "a", "bc", timeout=TIMEOUT, incarnations=[1, 7], now=0.0, store="a0", records={}, fenced=True,
+        known={**before.possession.known, "x": ("x0", 1)},
+    )  # fmt: skip
+    assert again.known == {"b": ("p0", 2)}
+    assert not again.alive("b", 0.0)
+    with pytest.raises(OlderCopy):
+        again.hear("b", state(1, incarnations=[1, 3]), 1.0)
+
+
+def test_a_directory_that_was_started_too_often_meanwhile_is_believed() -> None:
+    hear(one := node("b", "c"), "b", incarnations=[1, 2])
+    hear(one, "b", now=2.0, incarnations=[*range(10, 74)])
+    assert one.possession.alive("b", 2.0)
 
 
 def test_what_cannot_be_kept_is_taken_back() -> None:

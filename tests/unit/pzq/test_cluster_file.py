@@ -12,19 +12,27 @@ import pytest
 from omq.pzq.cluster_file import SPARE, ClusterFile, Kept
 from omq.store.errors import DamagedError
 
-KEPT = Kept("5" * 32, "tcp://a:1", 7, True, {"tcp://b:1": (3, "tcp://a:1")})
+KEPT = Kept(
+    *("5" * 32, "tcp://a:1", (6, 7), True, {"tcp://b:1": (3, "tcp://a:1")}),
+    former=("tcp://a:2",),
+    known={"tcp://b:1": ("6" * 32, 5)},
+)
 
 
 def test_what_is_kept_is_found_again(tmp_path: Path) -> None:
     file = ClusterFile(tmp_path)
     assert file.load() is None
     file.save(KEPT)
-    file.save(Kept(KEPT.store, KEPT.name, 8, False, KEPT.records))
-    assert ClusterFile(tmp_path).load() == Kept(KEPT.store, KEPT.name, 8, False, KEPT.records)
+    assert ClusterFile(tmp_path).load() == KEPT
+    quiet = Kept(KEPT.store, KEPT.name, (6, 7, 8), False, None)
+    file.save(quiet)
+    assert ClusterFile(tmp_path).load() == quiet
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cluster.json", "cluster.spare"]
 
 
-@pytest.mark.parametrize("change", [{"life": "x"}, {"records": {"a": 1}}, {"records": None}, {"name": ...}, None])
+@pytest.mark.parametrize(
+    "change", [{"incarnations": "x"}, {"records": {"a": 1}}, {"records": 7}, {"known": None}, {"name": ...}, None]
+)
 def test_a_damaged_file_is_named(tmp_path: Path, change: dict[str, object] | None) -> None:
     found = {**asdict(KEPT), **(change or {})}
     text = json.dumps({name: value for name, value in found.items() if value is not ...})
@@ -48,7 +56,7 @@ def test_on_a_full_disk_its_place_is_taken_of_what_was_kept_free(
     file.save(KEPT)
     assert spare.stat().st_size == SPARE
     monkeypatch.setattr(ClusterFile, "_write", full)
-    changed = Kept(KEPT.store, KEPT.name, 9, True, {})
+    changed = Kept(KEPT.store, KEPT.name, (9,), True, {})
     file.save(changed)
     assert file.load() == changed
     assert spare.exists(), "it is kept free again where there is room"

@@ -1,0 +1,49 @@
+"""The ids of a node's own messages in its store."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+from omq.pzq.keys import Keys, Numbers
+from omq.pzq.own_ids import OwnIds
+from omq.pzq.run import run_of
+from omq.pzq.wire import key_format, stem_of
+
+STORE = "0123456789abcdef0123456789abcdef"
+STEM = stem_of(STORE, 7)
+
+
+def ids(last: int) -> tuple[OwnIds, Any]:
+    store: Any = SimpleNamespace(id=STORE, topic=lambda id: SimpleNamespace(last=last))
+    queue: Any = SimpleNamespace(id=7, lost=Numbers())
+    return OwnIds(store, [queue]), queue
+
+
+def keys(first: int, count: int, topic: int = 7) -> Keys:
+    return run_of(key_format(STORE, topic), 50, first, count)
+
+
+def test_a_message_is_its_own_by_its_key() -> None:
+    one, _ = ids(5)
+    assert all(map(one.is_mine, keys(1, 5)))
+    assert not one.is_mine(keys(1, 1, topic=8)[0])
+    assert not any(map(one.is_mine, ["", "1|2", "x" * 40]))
+
+
+def test_an_id_that_was_not_given_yet_is_of_a_later_state_of_the_store() -> None:
+    one, _ = ids(5)
+    assert [one.is_beyond(key) for key in (*keys(5, 2), *keys(6, 1, topic=8), "x")] == [False, True, False, False]
+
+
+def test_what_has_come_back_is_lost_until_it_is_done_with() -> None:
+    one, queue = ids(9)
+    one.came_back(keys(4, 2))
+    assert list(queue.lost) == [(4, 5)]
+    assert [key for key in keys(3, 3) if one.is_mine(key)] == list(keys(3, 1))
+    one.found(keys(5, 1)[0])
+    assert list(queue.lost) == [(4, 4)]
+    one.discard(stem_of(STORE, 8), [(1, 9)])
+    assert list(queue.lost) == [(4, 4)]
+    one.discard(STEM, [(1, 9)])
+    assert not list(queue.lost)
