@@ -143,11 +143,11 @@ def read_public_key(path: Path) -> bytes:
     key = "public_key_file"
     text = _text(path, key).strip()
     if len(text) == KEY_TEXT:
-        return _key(text, f"{key} = {path}")
+        return _checked_key(text, key, path)
     try:
         return load_certificate(path).public_key
     except UsageError:
-        raise UsageError(f"{key} = {path}: holds no key: neither a certificate nor 40 characters of Z85") from None
+        raise _invalid(key, path, "holds no key: neither a certificate nor 40 characters of Z85") from None
 
 
 def read_keys(path: Path) -> frozenset[bytes]:

@@ -2,27 +2,27 @@
 
 import asyncio
 import logging
-import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-import uvloop
 
 import omq
 from omq.asyncio.broker import Client
-from omq.broker.config import http_address
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
-from omq.broker.keys import read_keys, read_public_key, read_secret_key, read_users
 from omq.broker.protocol import MAX_BODY, check_name
-from omq.cli.broker import LEVELS, PathGiven, explain, read_http
-from omq.cli.descriptors import raise_descriptor_limit
-from omq.cli.garbage import collector_spared
-from omq.cli.ready import ReadyFile, read_ready_file
-from omq.errors import OmqError, UsageError
+from omq.cli.errors import errors_of_command
+from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
+from omq.errors import UsageError
+from omq.keyfiles import read_keys, read_public_key, read_secret_key, read_users
+from omq.serving.descriptors import raise_descriptor_limit
+from omq.serving.log import log_to_stderr
+from omq.serving.run import run_server
+
+if TYPE_CHECKING:
+    from omq.serving.http import HttpListener
 
 LOG: Final = logging.getLogger("omq.ingest")
 TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
@@ -122,48 +122,57 @@ def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **
     return TYPES[name](max_message_size=MAX_BODY, max_parts=2, **options)
 
 
-async def serve(ingest: Ingest, http: str | None, ready: ReadyFile) -> None:
-    """Carries messages until a signal comes, and publishes what was taken; a second signal does not wait for that."""
-    loop, task = asyncio.get_running_loop(), asyncio.current_task()
-    assert task is not None
-    carries = False
+class IngestServer:
+    """An ingest and its HTTP listener, as `run_server` takes them.
 
-    def end(number: signal.Signals) -> None:
-        LOG.info("%s: ending, once %d messages are acknowledged", number.name, ingest.in_flight)
-        for each in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(each)
-            signal.signal(each, signal.SIG_DFL)
-        ready.remove()
-        ingest.stop()
-        if not carries:  # the broker is not there yet, and nothing was taken
-            task.cancel()
+    Args:
+        ingest: The ingest.
+        http: The address of the listener; `None`: there is none.
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, end, number)
-    listener = None
-    try:
-        with ready.cleared(), collector_spared():
-            endpoints = {}
-            if http is not None:
-                from omq.cli.ingest_http import IngestHttp  # needs aiohttp, which ingest without it need not have
+    Attributes:
+        endpoints: The endpoints of the socket, and of the listener, by name.
+    """
 
-                listener = IngestHttp(ingest)
-                endpoints["http"] = await listener.start(*http_address(http))
-            await ingest.start()
-        carries = True
-        endpoints = {**ingest.endpoints, **endpoints}
-        ready.write_if_possible(endpoints, LOG)
-        for name, endpoint in endpoints.items():
-            LOG.info("%s: %s", name, endpoint)
-        await ingest.run()
-    except asyncio.CancelledError:
-        pass
-    finally:
-        ready.remove()
-        await ingest.close()
-        if listener is not None:
-            await listener.close()
-    LOG.info("ended: %d messages are published", ingest.stats.published)
+    def __init__(self, ingest: Ingest, http: str | None) -> None:
+        self.endpoints: dict[str, str] = {}
+        self._ingest = ingest
+        self._http = http
+        self._listener: HttpListener | None = None
+        self._carrying: asyncio.Task[None] | None = None
+        self._serving: asyncio.Task[Any] | None = None
+
+    async def start(self) -> None:
+        """Waits for the broker, opens the endpoints and begins to carry messages."""
+        listening = {}
+        if self._http is not None:
+            from omq.cli.ingest_http import http_listener  # needs aiohttp, which ingest without it need not have
+
+            self._listener = http_listener(self._ingest)
+            listening["http"] = await self._listener.start(self._http)
+        await self._ingest.start()
+        self.endpoints = {**self._ingest.endpoints, **listening}
+        self._serving = asyncio.current_task()
+        self._carrying = asyncio.create_task(self._ingest.run())
+        self._carrying.add_done_callback(self._fail)
+
+    def _fail(self, carrying: asyncio.Task[None]) -> None:
+        """Has the server end, which raises what has ended the ingest."""
+        if self._serving is not None:
+            self._serving.cancel()
+
+    async def close(self) -> None:
+        """Takes nothing new, waits until all that was taken is acknowledged, and ends."""
+        try:
+            if self._carrying is not None:
+                LOG.info("%d messages wait to be acknowledged", self._ingest.in_flight)
+                self._carrying.remove_done_callback(self._fail)
+                self._ingest.stop()
+                await self._carrying
+                LOG.info("%d messages are published", self._ingest.stats.published)
+        finally:
+            await self._ingest.close()
+            if self._listener is not None:
+                await self._listener.close()
 
 
 @click.command()
@@ -273,11 +282,9 @@ def ingest(
     It takes no more than the broker acknowledges, so that its peers wait while the topic is full or the broker is away.
     With SIGTERM or SIGINT it takes nothing new, waits until everything is acknowledged, and ends with status 0.
     """
-    logging.basicConfig(
-        stream=sys.stderr, level=log_level.upper(), format="%(asctime)s %(levelname)s %(name)s: %(message)s"
-    )
+    log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
-    try:
+    with errors_of_command("--http", "broker"):
         if not bind and not connect:
             raise UsageError("--bind or --connect is missing: where the messages come from")
         kind = omq.SocketType[name.upper()]
@@ -290,13 +297,7 @@ def ingest(
         socket = open_socket(name.upper(), subscribe, join, recv_hwm=recv_hwm, security=security)
         client = Client(broker, timeout=None, security=to_broker)
         carrier = Ingest(socket, client, topic, bind=bind, connect=connect, in_flight_bytes=in_flight_bytes)
-        uvloop.run(serve(carrier, http, ReadyFile(ready_file)))
-    except UsageError as fault:
-        raise click.UsageError(str(fault)) from None
-    except ImportError as missing:
-        package = (missing.name or str(missing)).partition(".")[0]
-        raise click.ClickException(f"--http needs {package}: pip install 'omq-zmtp[broker]'") from None
-    except BrokerError as refusal:
-        raise click.ClickException(f"--broker {broker}, --topic {topic}: {refusal}") from None
-    except (OmqError, OSError) as fault:
-        raise click.ClickException(explain(fault)) from None
+        try:
+            run_server(IngestServer(carrier, http), LOG, ready_file=ready_file)
+        except BrokerError as refusal:
+            raise click.ClickException(f"--broker {broker}, --topic {topic}: {refusal}") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from typing import Final
 
@@ -12,7 +13,9 @@ from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
 from omq.broker.ingest import Ingest
-from omq.pzq.http import HttpDoor
+from omq.serving.http import HttpListener
+
+log = logging.getLogger("omq.ingest")
 
 PREFIX: Final = "omq_ingest"
 #: Without an acknowledgement for this long `/healthz` tells of the wait.
@@ -44,26 +47,24 @@ class Metrics(Collector):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, gauge)
 
 
-class IngestHttp(HttpDoor):
-    """Serves what an ingest tells about itself, on its event loop.
+def http_listener(ingest: Ingest) -> HttpListener:
+    """Makes the listener for `/metrics` and `/healthz`.
 
     Args:
-        ingest: The ingest.
+        ingest: The ingest that they are about.
     """
 
-    def __init__(self, ingest: Ingest) -> None:
-        self._ingest = ingest
-        self._runner = None
-
-    async def _get_metrics(self, request: web.Request) -> web.Response:
+    async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Metrics(self._ingest))
+        registry.register(Metrics(ingest))
         ProcessCollector(registry=registry)
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
-    async def _get_health(self, request: web.Request) -> web.Response:
-        """Answers 200 also while the broker has no room or is away, which a restart of this process would not cure."""
-        waiting_s = self._ingest.waiting_s
+    async def get_health(request: web.Request) -> web.Response:
+        # 200 also while the broker has no room or is away, which a restart of this process would not cure.
+        waiting_s = ingest.waiting_s
         slow = waiting_s > SLOW_S
         return web.Response(text=f"ok, but the broker has not answered for {waiting_s:.0f} s\n" if slow else "ok\n")
+
+    return HttpListener({"/metrics": get_metrics, "/healthz": get_health}, log)
