@@ -5,10 +5,11 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from omq.pzq.keys import Keys, Numbers
+from omq.pzq.keys import Keys
 from omq.pzq.own_ids import OwnIds
 from omq.pzq.run import run_of
 from omq.pzq.wire import key_format, stem_of
+from omq.ranges import RangeSet
 
 STORE = "0123456789abcdef0123456789abcdef"
 STEM = stem_of(STORE, 7)
@@ -16,7 +17,7 @@ STEM = stem_of(STORE, 7)
 
 def ids(last: int) -> tuple[OwnIds, Any]:
     store: Any = SimpleNamespace(id=STORE, topic=lambda id: SimpleNamespace(last=last))
-    queue: Any = SimpleNamespace(id=7, lost=Numbers())
+    queue: Any = SimpleNamespace(id=7, lost=RangeSet())
     return OwnIds(store, [queue]), queue
 
 
