@@ -1,26 +1,40 @@
 """The blocking client of the protocol of S-expressions.
 
-It has a loop in a thread of its own, so that its connection stays alive while the program is busy.
+Calls write in the caller's thread. Another thread reads, so that pings are answered while the program is busy.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Coroutine, Iterable, Iterator
+import os
+from collections import deque
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
-
-import uvloop
+from typing import Final, Self
 
 from omq._core.blocks import Message
+from omq.broker.errors import BrokerError, TooLarge, VersionFault
+from omq.broker.protocol import check_name
 from omq.broker.sexp import protocol
-from omq.broker.sexp.async_client import AsyncClient
-from omq.broker.sexp.link import Link, Queue
-from omq.broker.sexp.protocol import Delivery, Persistence, Replay
-from omq.errors import ClosedError, ReceiveTimeout
-from omq.unpatched import threading
+from omq.broker.sexp.endpoint import parse_endpoint
+from omq.broker.sexp.protocol import ClientSide, Command, Delivery, Frame, Persistence, Replay
+from omq.broker.sexp.syntax import MAX_LENGTH, shown
+from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
+from omq.unpatched import socket, threading
 
-T = TypeVar("T")
+#: Bytes of messages that wait for the program; beyond, nothing is read, and what follows waits at the server.
+MAX_BACKLOG_BYTES: Final = 16 << 20
+_READ_BYTES: Final = 256 << 10
+#: Commands in one write. Their answers, refusals too, fit into what the server holds while it goes on reading, so a
+#: write never waits for a read.
+_MAX_COMMANDS: Final = 64
+_ANSWERS: Final[dict[type[Command], type[Frame]]] = {
+    protocol.Subscribe: protocol.Subscribed,
+    protocol.Unsubscribe: protocol.Unsubscribed,
+    protocol.Publish: protocol.Published,
+    protocol.Create: protocol.Created,
+}
 
 
 class Subscription:
@@ -28,51 +42,55 @@ class Subscription:
 
     Attributes:
         topic: The topic's name.
-        topic_id: Its number.
+        topic_id: The topic's number.
+        note: The server's last remark about the topic, such as the id with which a replay begins; empty for none.
     """
 
-    def __init__(self, client: Client, link: Link, queue: Queue) -> None:
+    def __init__(self, client: Client, topic: str, topic_id: int) -> None:
         self._client = client
-        self._link = link
-        self._queue = queue
-        self._changed = threading.Condition()
-        self.topic = queue.topic
-        self.topic_id = queue.topic_id
-        queue.wake = self._wake
-
-    def _wake(self) -> None:
-        with self._changed:
-            self._changed.notify_all()
-
-    @property
-    def note(self) -> str:
-        """What the server said about the topic last, such as where a replay begins; empty for nothing."""
-        return self._queue.note
+        self.topic = topic
+        self.topic_id = topic_id
+        self.note = ""
+        self._messages: deque[Message] = deque()
+        self._bytes = 0  # of the messages
+        self._end: OmqError | None = None  # the reason why nothing follows
 
     def recv(self, *, timeout: float | None = None) -> Message:
-        """Gives the next message; raises as `AsyncSubscription.recv`."""
-        queue = self._queue
-        while True:
-            try:
-                message = queue.messages.popleft()
-            except IndexError:
-                with self._changed:
-                    if not self._changed.wait_for(lambda: queue.messages or queue.end, timeout):
-                        raise ReceiveTimeout(f"no message within {timeout} seconds") from None
-                if not queue.messages and queue.end is not None:
-                    raise type(queue.end)(*queue.end.args) from None
-                continue
-            self._link.took(len(message.body))
-            return message
+        """Returns the next message.
+
+        Args:
+            timeout: In seconds; `None` waits without end.
+
+        Raises:
+            ReceiveTimeout: No message came in time.
+            BrokerError: The server has ended the subscription.
+            ClosedError: The connection is over, or the subscription closed. A new subscription with the last id as
+                `replay` misses nothing of a kept topic.
+        """
+        changed = self._client._changed
+        with changed:
+            if not changed.wait_for(lambda: self._messages or self._end, timeout):
+                raise ReceiveTimeout(f"no message within {timeout} seconds")
+            if not self._messages and self._end is not None:
+                raise type(self._end)(*self._end.args)
+            message = self._messages.popleft()
+            self._bytes -= len(message.body)
+            changed.notify_all()  # the reader may wait for room
+        return message
+
+    def _append(self, id: int, body: bytes) -> None:
+        self._messages.append(Message(id, self.topic, body))
+        self._bytes += len(body)
 
     def close(self) -> None:
         """Unsubscribes. Idempotent."""
-        with self._changed:
-            if self._queue.end is not None:
+        with self._client._changed:
+            if self._end is not None:
                 return
-            self._queue.end = ClosedError("the subscription is closed")
-            self._changed.notify_all()
-        self._client._unsubscribe(self.topic)
+            self._end = ClosedError("the subscription is closed")
+            self._client._changed.notify_all()
+        with suppress(ClosedError):
+            self._client._ask([protocol.Unsubscribe(self.topic.encode())])
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -81,7 +99,7 @@ class Subscription:
         try:
             return self.recv()
         except ClosedError:
-            if self._link.lost is None or self._link.closed:
+            if self._client._lost is None or self._client._closed:
                 raise StopIteration from None
             raise
 
@@ -94,17 +112,38 @@ class Subscription:
         self.close()
 
 
-class Client:
-    """A client of a broker's S-expression door, or of any server that speaks the protocol.
+class _Request:
+    """Commands of one kind about one topic, and the answers that have come."""
 
-    Calls may come from any thread. The client answers pings by itself. It does not connect again by itself: whoever
-    wants to go on makes another one and subscribes with the last message's id as `replay`.
+    def __init__(self, command: Command, count: int) -> None:
+        self.topic: bytes = getattr(command, "topic", b"")
+        self.prefix = f"{type(command).__name__} {shown(self.topic)}: "  # of the errors that answer it
+        self._kind = _ANSWERS[type(command)]
+        self._count = count
+        self.numbers: list[int] = []
+        self.errors: list[BrokerError] = []
+
+    @property
+    def missing(self) -> int:
+        """The number of answers that have not come."""
+        return self._count - len(self.numbers) - len(self.errors)
+
+    def fits(self, frame: Frame) -> bool:
+        """Returns whether the frame answers it."""
+        return isinstance(frame, self._kind) and getattr(frame, "topic", self.topic) == self.topic
+
+
+class Client:
+    """A client of a broker's S-expression listener, or of any server that speaks the protocol.
+
+    Calls may come from any thread. The client answers pings by itself. It does not connect again by itself: a program
+    that wants to go on makes another client and subscribes with the last message's id as `replay`.
 
     Args:
-        endpoint: Where the server is: `tcp://host:port`.
-        client: The client's id: one connection at a time has it. Made up by default.
+        endpoint: The server's `tcp://host:port`.
+        client: The client's id, which one connection at a time has. Made up by default.
         version: 1 can only subscribe; 2 can publish and create, too.
-        timeout: Seconds that the server has for an answer.
+        timeout: Seconds that the server has for an answer; `None` waits without end.
 
     Raises:
         ConnectError: There is no connection.
@@ -114,48 +153,72 @@ class Client:
     def __init__(
         self, endpoint: str, *, client: str | bytes | None = None, version: int = 2, timeout: float | None = 5.0
     ) -> None:
-        self._loop: asyncio.AbstractEventLoop = uvloop.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="omq-sexp-client", daemon=True)
-        self._thread.start()
-        self._closing = threading.Lock()
-        self._client = AsyncClient(endpoint, client=client, version=version, timeout=timeout)
+        if version not in protocol.VERSIONS:
+            raise StateError(f"versions are {protocol.VERSIONS}, unlike {version}")
+        host, port = parse_endpoint(endpoint)
+        if client is None:
+            client = f"omq-{os.urandom(8).hex()}"
+        self._side = ClientSide(client.encode() if isinstance(client, str) else client, version)
+        self._timeout = timeout
+        self._changed = threading.Condition()  # for all that both threads know
+        self._turn = threading.Lock()  # of a request: its answers do not name it
+        self._writing = threading.Lock()
+        self._request: _Request | None = None
+        self._subscriptions: dict[int, Subscription] = {}
+        self._leaving: Subscription | None = None  # the server has ended it, and says next why
+        self._acks = b""  # answers to pings that are to be written
+        self._remark = ""  # the last text about the connection
+        self._lost: OmqError | None = None
+        self._closed = False  # by the program
         try:
-            self._run(self._client.start())
+            self._sock = socket.create_connection((host or "127.0.0.1", port), timeout)
+        except TimeoutError:
+            raise ConnectError(f"{endpoint}: no connection within {timeout} seconds") from None
+        except OSError as error:
+            raise ConnectError(error.errno, f"{endpoint}: {error.strerror or error}") from error
+        self._sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._reader = threading.Thread(target=self._read, name="omq-sexp-client", daemon=True)
+        self._reader.start()
+        try:
+            self._connect(endpoint)
         except BaseException:
             self.close()
             raise
 
-    def _run(self, call: Coroutine[Any, Any, T]) -> T:
-        if self._loop.is_closed():
-            call.close()
-            raise ClosedError("the client is closed")
-        future = asyncio.run_coroutine_threadsafe(call, self._loop)
-        try:
-            return future.result()
-        except BaseException:
-            future.cancel()
-            raise
+    def _connect(self, endpoint: str) -> None:
+        with suppress(OSError):  # the reader finds out
+            self._write(self._side.hello())
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._side.agreed or self._lost, self._timeout):
+                raise ConnectError(f"{endpoint}: no connection within {self._timeout} seconds")
+            if self._lost is not None:
+                raise self._lost if isinstance(self._lost, VersionFault) else ConnectError(str(self._lost))
+        with suppress(OSError):
+            self._write(self._side.connect())
 
     def create(self, topic: str, *, delivery: Delivery = "broadcast", persistence: Persistence = "strong") -> int:
-        """Makes a topic, or finds it as asked; gives its number.
+        """Makes a topic, or finds it as asked; returns its number.
 
         Raises:
             BrokerError: The server refuses.
         """
-        return self._run(self._client.create(topic, delivery=delivery, persistence=persistence))
+        self._needs_version_2()
+        return self._ask([protocol.Create(check_name(topic).encode(), delivery, persistence)])[0]
 
     def publish(self, topic: str, body: bytes) -> int:
-        """Publishes a message; gives its id, once the topic's persistence holds for it.
+        """Publishes a message; returns its id, once the topic's persistence holds for it.
 
         Raises:
             BrokerError: The server refuses.
             TooLarge: The command has more than 64 KiB; bytes that are not printable need four each.
         """
-        return self._run(self._client.publish(topic, body))
+        return self.publish_many(topic, [body])[0]
 
     def publish_many(self, topic: str, bodies: Iterable[bytes]) -> list[int]:
-        """The same for many, pipelined. After an error some of them may be published."""
-        return self._run(self._client.publish_many(topic, list(bodies)))
+        """Publishes messages, pipelined; returns their ids. After an error some of them may be published."""
+        self._needs_version_2()
+        name = check_name(topic).encode()
+        return self._ask([protocol.Publish(name, bytes(body)) for body in bodies])
 
     def subscribe(self, topic: str, *, replay: Replay = "current") -> Subscription:
         """Subscribes, and waits until that is in force.
@@ -167,32 +230,18 @@ class Client:
         Raises:
             BrokerError: The server refuses.
         """
-        queue = self._run(self._client._subscribed(topic, replay))
-        return Subscription(self, self._client._linked(), queue)
-
-    def _unsubscribe(self, topic: str) -> None:
-        try:
-            self._run(self._client._linked().ask([protocol.Unsubscribe(topic.encode())], self._client._timeout))
-        except ClosedError:
-            pass
+        (topic_id,) = self._ask([protocol.Subscribe(check_name(topic).encode(), replay)])
+        subscription = self._subscriptions.get(topic_id)
+        if subscription is None:  # it was deleted just now, or the connection ended
+            raise ClosedError("the subscription ended as it began")
+        return subscription
 
     def close(self) -> None:
         """Ends the connection. Idempotent."""
-        with self._closing:
-            if self._loop.is_closed():
-                return
-            asyncio.run_coroutine_threadsafe(self._shut(), self._loop).result()
-            self._loop.call_soon_threadsafe(self._loop.stop)
-            self._thread.join()
-            self._loop.close()
-
-    async def _shut(self) -> None:
-        await self._client.close()
-        tasks = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await asyncio.sleep(0)  # the transport's last step
+        self._closed = True
+        self._end(ClosedError("the client is closed"))
+        self._reader.join()
+        self._sock.close()
 
     def __enter__(self) -> Self:
         return self
@@ -201,3 +250,146 @@ class Client:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    # -------------------------------------------------------------------------------------- the caller's thread
+
+    def _needs_version_2(self) -> None:
+        if self._side.version < 2:
+            raise StateError(f"version {self._side.version} of the protocol has no such command")
+
+    def _ask(self, commands: list[Command]) -> list[int]:
+        """Sends commands of one kind about one topic; returns the ids of the answers.
+
+        Raises:
+            BrokerError: The server refused a command.
+            Timeout: No answer came in time. The connection is over: a later answer could belong to anything.
+            ClosedError: The connection is over.
+        """
+        lines = [protocol.write_command(command) for command in commands]
+        for line in lines:
+            if len(line) - 1 > MAX_LENGTH:
+                raise TooLarge(f"a command has at most {MAX_LENGTH} bytes, not {len(line) - 1}")
+        numbers: list[int] = []
+        with self._turn:
+            for at in range(0, len(lines), _MAX_COMMANDS):
+                numbers += self._ask_together(commands[at], lines[at : at + _MAX_COMMANDS])
+        return numbers
+
+    def _ask_together(self, command: Command, lines: list[bytes]) -> list[int]:
+        request = _Request(command, len(lines))
+        with self._changed:
+            self._request = request
+        try:
+            with suppress(OSError):  # the reader finds out why
+                self._write(b"".join(lines))
+            self._wait(request)
+        finally:
+            self._request = None
+            if request.missing:
+                self._end(ClosedError("the connection is over: an answer was not waited for"))
+        if request.errors:
+            raise request.errors[0]
+        return request.numbers
+
+    def _wait(self, request: _Request) -> None:
+        """Waits while answers come; gives up when none has come for the timeout."""
+        with self._changed:
+            while missing := request.missing:
+                if self._lost is not None:
+                    raise type(self._lost)(*self._lost.args)
+                if not self._changed.wait_for(partial(self._has_moved, request, missing), self._timeout):
+                    raise Timeout(f"no answer within {self._timeout} seconds")
+
+    def _has_moved(self, request: _Request, missing: int) -> bool:
+        return self._lost is not None or request.missing < missing
+
+    def _write(self, data: bytes) -> None:
+        with self._writing:
+            self._sock.sendall(data)
+
+    def _end(self, error: OmqError) -> None:
+        with self._changed:
+            if self._lost is not None:
+                return
+            self._lost = error
+            for subscription in (*self._subscriptions.values(), *([self._leaving] if self._leaving else [])):
+                subscription._end = subscription._end or error
+            self._subscriptions.clear()
+            self._changed.notify_all()
+        with suppress(OSError):
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    # ------------------------------------------------------------------------------------------------ the reader
+
+    def _read(self) -> None:
+        error: OmqError | None = None
+        reason = "the server has ended it"
+        try:
+            while data := self._received():
+                self._take_in(data)
+                if self._acks:
+                    self._write(self._acks)
+                    self._acks = b""
+                self._wait_for_room()
+        except BrokerError as fault:
+            error = fault
+        except OSError as fault:
+            reason = str(fault)
+        self._end(error or ClosedError(f"the connection is over: {self._remark or reason}"))
+
+    def _received(self) -> bytes:
+        while True:
+            with suppress(TimeoutError):  # the timeout is that of a write
+                return self._sock.recv(_READ_BYTES)
+
+    def _take_in(self, data: bytes) -> None:
+        with self._changed:
+            for frame in self._side.receive(data):
+                self._take(frame)
+            self._changed.notify_all()
+
+    def _wait_for_room(self) -> None:
+        with self._changed:
+            if self._waiting() > MAX_BACKLOG_BYTES:
+                self._changed.wait_for(lambda: self._lost or self._waiting() < MAX_BACKLOG_BYTES // 2)
+
+    def _waiting(self) -> int:
+        """Returns the bytes of messages that wait for the program."""
+        return sum(one._bytes for one in self._subscriptions.values() if one._end is None)
+
+    def _take(self, frame: Frame) -> None:
+        request = self._request
+        if isinstance(frame, protocol.Message):
+            if subscription := self._subscriptions.get(frame.topic_id):
+                subscription._append(frame.id, frame.body)
+        elif isinstance(frame, protocol.Ping):
+            self._acks += protocol.write_command(protocol.Ack(frame.time))
+        elif isinstance(frame, protocol.Error):
+            self._take_error(frame.text)
+        elif request is not None and request.fits(frame):
+            if isinstance(frame, protocol.Subscribed):
+                topic = frame.topic.decode("utf-8", "replace")
+                self._subscriptions[frame.topic_id] = Subscription(self, topic, frame.topic_id)
+            elif isinstance(frame, protocol.Unsubscribed):
+                self._subscriptions.pop(frame.topic_id, None)
+            request.numbers.append(frame.id if isinstance(frame, protocol.Published) else frame.topic_id)
+        elif isinstance(frame, protocol.Unsubscribed):
+            self._leaving = self._subscriptions.pop(frame.topic_id, None)
+
+    def _take_error(self, text: str) -> None:
+        """Finds out what an error is about: it names the command, or the topic."""
+        request = self._request
+        if self._leaving is not None:
+            self._leaving._end = BrokerError(text)
+            self._leaving = None
+            return
+        for subscription in self._subscriptions.values():
+            name = shown(subscription.topic.encode())
+            if text.startswith((f"{name}: ", f"Subscribe {name}: ")):
+                subscription.note = text
+                if request is None or not text.startswith(request.prefix):
+                    return
+        if request is not None and request.missing:
+            request.errors.append(BrokerError(text))
+        else:
+            self._remark = text

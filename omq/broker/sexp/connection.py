@@ -6,12 +6,15 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from omq._core import blocks
+from omq.broker.core.broker import Broker
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, PermissionDenied, SyntaxFault, TopicError, VersionFault
 from omq.broker.protocol import topic_name
+from omq.broker.sexp.frame_cache import FrameCache
+from omq.broker.sexp.limits import Limits
 from omq.broker.sexp.protocol import (
     REFUSAL,
     Ack,
@@ -36,23 +39,41 @@ from omq.broker.sexp.syntax import shown
 from omq.broker.sexp.wire import Wire
 from omq.unpatched import socket
 
-if TYPE_CHECKING:
-    from omq.broker.sexp.door import Door
-
 
 class Connection:
     """A client, from its first byte to its last. It is its wire's owner.
 
     Args:
-        door: Where it came in.
         sock: Connected, and not blocking.
-        peer: Where it came from.
+        peer: The endpoint that it came from.
+        loop: The broker's loop.
+        broker: The core.
+        limits: See there.
+        frames: Shared by the connections of one listener.
+        clients: The connections of one listener by client id, which this one enters and leaves.
+        gone: Called once the connection is over.
     """
 
-    def __init__(self, door: Door, sock: socket.socket, peer: str) -> None:
-        self.door = door
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        broker: Broker,
+        limits: Limits,
+        frames: FrameCache,
+        clients: dict[bytes, Connection],
+        gone: Callable[[Connection], None],
+    ) -> None:
         self.peer = peer
-        self.wire = Wire(door.loop, sock, self)
+        self.loop = loop
+        self.broker = broker
+        self.limits = limits
+        self.frames = frames
+        self._clients = clients
+        self._gone = gone
+        self.wire = Wire(loop, sock, self)
         self.readings: dict[str, Reading] = {}  # by topic
         self.left: set[Handing] = set()  # of shares that were unsubscribed from: their last messages wait
         self._side = ServerSide()
@@ -65,7 +86,7 @@ class Connection:
         self._last: bytes | None = None  # what is said last, once this is the end
         self._finished = False  # it is said, and the kernel has it
         self._taken = 0  # at the last look whether a connection that ends moves
-        self._timer: asyncio.TimerHandle = door.loop.call_later(door.limits.handshake, self._too_late)
+        self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._too_late)
         self.wire.read(True)
 
     # ------------------------------------------------------------------------------------------- what comes
@@ -106,7 +127,7 @@ class Connection:
     def _obey(self, command: Command | BrokerError) -> None:
         if isinstance(command, BrokerError):
             self._publish_batch()
-            self.door.broker.refuse(command)
+            self.broker.refuse(command)
             self._end(write_frame(Error(str(command))))
             return
         try:
@@ -124,23 +145,23 @@ class Connection:
                 case Unsubscribe():
                     self._unsubscribe(command)
                 case Create():
-                    self._making = self.door.loop.create_task(self._create(command))
+                    self._making = self.loop.create_task(self._create(command))
         except BrokerError as error:
             self._refuse(command, error)
 
     def _refuse(self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError) -> None:
         """What a topic refuses leaves the connection open."""
-        self.door.broker.refuse(error)
+        self.broker.refuse(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
         self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
 
     def _connect(self, command: Connect) -> None:
-        if command.client in self.door.clients:
+        if command.client in self._clients:
             self._side.client = None  # it is another's
             self._end(write_frame(Error(f"client {shown(command.client)} is connected already")))
             return
-        self.door.clients[command.client] = self
-        self._wait(self.door.limits.ping, self._ping)
+        self._clients[command.client] = self
+        self._wait(self.limits.ping, self._ping)
 
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
@@ -189,14 +210,14 @@ class Connection:
             if error is None:
                 frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
-                self.door.broker.refuse(error)
+                self.broker.refuse(error)
                 frames = [write_frame(Error(f"Publish {shown(name.encode())}: {error}"))] * count
             self._say(b"".join(frames))
             self._listen()
             self._finish()
 
         try:
-            self.door.broker.append(topic, records, count, done=done, alive=lambda: self.wire.open)
+            self.broker.append(topic, records, count, done=done, alive=lambda: self.wire.open)
         except BrokerError as error:
             done(0, error)
 
@@ -213,12 +234,12 @@ class Connection:
 
     async def _made(self, command: Create) -> Created:
         name = topic_name(command.topic)
-        if not self.door.broker.permissions.allows(None, "create", name):
+        if not self.broker.permissions.allows(None, "create", name):
             raise PermissionDenied("that is not permitted")
         # The protocol knows no other settings: a topic that has some is as asked if the rest fits.
-        topic = self.door.broker.topics.get(name)
+        topic = self.broker.topics.get(name)
         if topic is None:
-            topic = await self.door.broker.create(
+            topic = await self.broker.create(
                 name, delivery=command.delivery, persistence=command.persistence, settings=None
             )
         elif (topic.delivery, topic.persistence) != (command.delivery, command.persistence):
@@ -229,9 +250,9 @@ class Connection:
         self, name: str, broadcast: Literal["subscribe", "publish"], round_robin: Literal["consume", "publish"]
     ) -> Topic:
         """The topic, if everybody may do that: who comes by this door has shown no key."""
-        topic = self.door.broker.topic(name)
+        topic = self.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast
-        if not self.door.broker.permissions.allows(None, action, name):
+        if not self.broker.permissions.allows(None, action, name):
             raise PermissionDenied("that is not permitted")
         return topic
 
@@ -255,7 +276,7 @@ class Connection:
 
     def _listen(self) -> None:
         """Reads the client only while it can be served: what it sends waits with itself otherwise."""
-        limits = self.door.limits
+        limits = self.limits
         self.wire.read(
             not self.ending
             and self._making is None
@@ -273,13 +294,13 @@ class Connection:
         self.wire.write(ping)
         self.wire.flush()
         self._pings.sent(self.wire.taken)
-        self._wait(self.door.limits.ping, self._ping)
+        self._wait(self.limits.ping, self._ping)
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         """One thing at a time is waited for."""
         self._timer.cancel()
         if self.wire.open:
-            self._timer = self.door.loop.call_later(seconds, then)
+            self._timer = self.loop.call_later(seconds, then)
 
     # ------------------------------------------------------------------------------------------------ the end
 
@@ -310,7 +331,7 @@ class Connection:
             reading.end()
         self.readings.clear()
         self._forget_client()
-        self._wait(self.door.limits.ping, self._look)
+        self._wait(self.limits.ping, self._look)
         self._listen()
         self._finish()
 
@@ -324,22 +345,22 @@ class Connection:
         if not self.wire.unsent:
             self._finished = True
             self._timer.cancel()
-            self.wire.finish(self.door.limits.linger)
+            self.wire.finish(self.limits.linger)
 
     def _look(self) -> None:
         """Closes a connection that should end and does not move."""
         if self.wire.taken == self._taken and not self._publishing:
             self.wire.close()
         self._taken = self.wire.taken
-        self._wait(self.door.limits.ping, self._look)
+        self._wait(self.limits.ping, self._look)
 
     def _too_late(self) -> None:
         self._end(write_frame(Error("Connect was not said in time")) if self._side.version else b"")
 
     def _forget_client(self) -> None:
         client = self._side.client
-        if client is not None and self.door.clients.get(client) is self:
-            del self.door.clients[client]
+        if client is not None and self._clients.get(client) is self:
+            del self._clients[client]
 
     def lost(self) -> None:
         """The connection is over."""
@@ -351,7 +372,7 @@ class Connection:
         self._commands.clear()
         self._timer.cancel()
         self._forget_client()
-        self.door.gone(self)
+        self._gone(self)
 
 
 class Backlog:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import Final
 
 from omq.broker.core.broker import Broker
@@ -12,45 +11,19 @@ from omq.broker.core.descriptors import room_for_connections
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.sexp.connection import Connection
 from omq.broker.sexp.endpoint import parse_endpoint
-from omq.broker.sexp.protocol import write_block
+from omq.broker.sexp.frame_cache import FrameCache
+from omq.broker.sexp.limits import Limits
 from omq.broker.sexp.wire import set_up
 from omq.errors import BindError
 from omq.unpatched import socket
 
-__all__ = ["Door", "Limits"]
+__all__ = ["Door"]
 
 log = logging.getLogger("omq.broker")
 
 _BACKLOG: Final = 1024
 _ACCEPTED: Final = 64  # connections let in before others have their turn
 _EXHAUSTED: Final = 0.2  # seconds until the next try when the process has no descriptors left
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """Times in seconds, sizes in bytes.
-
-    Attributes:
-        ping: Between two pings.
-        handshake: Until a connection has said `Connect`.
-        linger: For a peer to end its side after ours.
-        closing: For answers to go out when the broker ends.
-        unsent: Of messages of transient topics that wait for a slow subscriber.
-        window: Of messages of kept topics that wait; the rest waits in the store.
-        share: Of messages of round-robin topics that wait: what waits here is not given to others.
-        publishing: Of messages that wait for the store; beyond, the connection is not read.
-        answers: Of answers that wait for the client; beyond, the connection is not read.
-    """
-
-    ping: float = 25.0
-    handshake: float = 30.0
-    linger: float = 2.0
-    closing: float = 2.0
-    unsent: int = 64 << 20
-    window: int = 256 << 10
-    share: int = 64 << 10
-    publishing: int = 8 << 20
-    answers: int = 256 << 10
 
 
 class Door:
@@ -77,7 +50,6 @@ class Door:
         self._max_connections = max_connections
         self._refusals = RateLimit()
         self._listeners: list[socket.socket] = []
-        self._encoded: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
 
     async def start(self, endpoint: str) -> str:
         """Listens; gives the endpoint with its port.
@@ -87,6 +59,7 @@ class Door:
             BindError: It cannot be listened on.
         """
         self.loop = asyncio.get_running_loop()
+        self._frames = FrameCache(self.loop)
         host, port = parse_endpoint(endpoint)
         try:
             found = await self.loop.getaddrinfo(
@@ -123,22 +96,11 @@ class Door:
 
     _emptied: asyncio.Future[None] | None = None
 
-    def gone(self, connection: Connection) -> None:
-        """A connection is over."""
+    def _gone(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.broker.connections["sexp"] = len(self.connections)
         if not self.connections and self._emptied is not None and not self._emptied.done():
             self._emptied.set_result(None)
-
-    def encoded(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-        """The frames of a block, and where each of them ends; made once for all who get it in this turn."""
-        key = (topic_id, header)
-        found = self._encoded.get(key)
-        if found is None:
-            if not self._encoded:
-                self.loop.call_soon(self._encoded.clear)
-            found = self._encoded[key] = write_block(header, records, topic_id)
-        return found
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED):
@@ -156,7 +118,17 @@ class Door:
                 sock.close()
                 continue
             set_up(sock)
-            self.connections.add(Connection(self, sock, f"tcp://{address[0]}:{address[1]}"))
+            connection = Connection(
+                sock,
+                f"tcp://{address[0]}:{address[1]}",
+                loop=self.loop,
+                broker=self.broker,
+                limits=self.limits,
+                frames=self._frames,
+                clients=self.clients,
+                gone=self._gone,
+            )
+            self.connections.add(connection)
             self.broker.connections["sexp"] = len(self.connections)
 
     def _has_room(self) -> bool:

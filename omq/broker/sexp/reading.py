@@ -2,25 +2,51 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal, Protocol
 
 from omq.broker.core.broadcast import Subscription
+from omq.broker.core.broker import Broker
 from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic
 from omq.broker.errors import BrokerError, Damaged, Overrun
-from omq.broker.sexp.protocol import Error, Replay, Unsubscribed
+from omq.broker.sexp.frame_cache import FrameCache
+from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.protocol import Error, Frame, Replay, Unsubscribed
 from omq.broker.sexp.syntax import shown
 from omq.ranges import ranges_of
+from omq.broker.sexp.wire import Wire
 
-if TYPE_CHECKING:
-    from omq.broker.sexp.connection import Connection
-
-__all__ = ["Handing", "Reading"]
+__all__ = ["Handing", "Reading", "Subscriber"]
 
 #: Seconds that a message may wait for the kernel: it is given back when the connection ends, and not before.
 _FOREVER: Final = 1e8
 _CREDIT: Final = 256  # messages of a round-robin topic that wait for the kernel
+
+
+class Subscriber(Protocol):
+    """The part of a connection that its readings use.
+
+    Attributes:
+        readings: By topic.
+        left: Shares that were unsubscribed from, and whose last messages wait for the kernel.
+    """
+
+    peer: str
+    loop: asyncio.AbstractEventLoop
+    broker: Broker
+    limits: Limits
+    frames: FrameCache
+    wire: Wire
+    readings: dict[str, Reading]
+    left: set[Handing]
+
+    def answer(self, frame: Frame) -> None:
+        """Sends a frame that is no message."""
+
+    def fail(self, text: str) -> None:
+        """Ends the connection with an error."""
 
 
 class Reading:
@@ -30,18 +56,18 @@ class Reading:
     too many.
 
     Args:
-        connection: Whose.
+        connection: The one that it reads for.
         topic: The topic.
     """
 
     door: Literal["zmtp", "sexp"] = "sexp"
     user: str | None = None
 
-    def __init__(self, connection: Connection, topic: Topic) -> None:
+    def __init__(self, connection: Subscriber, topic: Topic) -> None:
         self.connection = connection
         self.topic = topic
         self.peer = connection.peer
-        self._limits = connection.door.limits
+        self._limits = connection.limits
         self._kept = topic.persistence != "transient"
         self._held: list[tuple[bytes, list[int], int]] | None = []  # what comes before the client knows
         self._full = False  # the core waits to hear that there is room
@@ -53,7 +79,7 @@ class Reading:
         Raises:
             BrokerError: That cannot be read.
         """
-        broker = self.connection.door.broker
+        broker = self.connection.broker
         try:
             self._subscription = broker.subscribe(self.topic, replay, self)
         except Overrun as error:
@@ -75,12 +101,12 @@ class Reading:
             return 0 if self._full else self._limits.window - unsent
         if unsent < self._limits.unsent:
             return self._limits.unsent - unsent
-        self.connection.door.loop.call_soon(self._too_slow)
+        self.connection.loop.call_soon(self._too_slow)
         return 0
 
     def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
         """See `Sink`."""
-        data, ends = self.connection.door.encoded(header, records, self.topic.id)
+        data, ends = self.connection.frames.encode(header, records, self.topic.id)
         first = int.from_bytes(header[8:16], "big")
         if self._held is None:
             self._send(data, ends, first)
@@ -97,7 +123,7 @@ class Reading:
         name = self.topic.name.encode()
         if isinstance(error, Overrun | Damaged) and error.first:
             # What is behind the gap can be read.
-            broker = self.connection.door.broker
+            broker = self.connection.broker
             try:
                 behind = "beginning" if isinstance(error, Overrun) else error.last
                 self._subscription = broker.subscribe(self.topic, behind, self)
@@ -137,7 +163,7 @@ class Reading:
 class Handing(Reading):
     """A share of a round-robin topic: what the kernel has taken is done, the rest goes to others."""
 
-    def __init__(self, connection: Connection, topic: Topic) -> None:
+    def __init__(self, connection: Subscriber, topic: Topic) -> None:
         super().__init__(connection, topic)
         self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
         self._share: Share | None = None
@@ -145,7 +171,7 @@ class Handing(Reading):
 
     def begin(self, replay: Replay) -> str:
         """See `Reading`."""
-        self._share = self.connection.door.broker.consume(self.topic, self, ack_timeout=_FOREVER, credit=_CREDIT)
+        self._share = self.connection.broker.consume(self.topic, self, ack_timeout=_FOREVER, credit=_CREDIT)
         return ""
 
     def room(self) -> int:

@@ -16,7 +16,8 @@ import uvloop
 from omq._core import blocks
 from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission
-from omq.broker.sexp.door import Door, Limits
+from omq.broker.sexp.door import Door
+from omq.broker.sexp.limits import Limits
 
 T = TypeVar("T")
 

@@ -12,7 +12,7 @@ import pytest
 from omq.broker.core.permissions import Permission
 from omq.broker.errors import BrokerFailed, Busy, Damaged, StoreFull
 from omq.broker.sexp import door
-from omq.broker.sexp.door import Limits
+from omq.broker.sexp.limits import Limits
 from tests.system.broker.sexp.stage import (
     CREATED,
     MESSAGE,

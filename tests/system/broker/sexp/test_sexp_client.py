@@ -1,21 +1,20 @@
-"""The two clients of the S-expressions' door."""
+"""The client of the S-expressions' listener."""
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import socket
 import threading
 from collections.abc import Iterator
 
 import pytest
-import uvloop
 
 import omq.broker
 from omq.broker.config import TopicSpec
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
-from omq.broker.sexp import AsyncClient, Client
-from omq.broker.sexp.door import Door, Limits
+from omq.broker.sexp import Client
+from omq.broker.sexp.door import Door
+from omq.broker.sexp.limits import Limits
 from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
 from tests.system.broker.sexp.stage import Stage
 from tests.waits import until
@@ -47,32 +46,6 @@ def test_create_publish_and_replay(stage):
         assert list(subscription) == []
         with client.subscribe("my topic", replay=1000) as subscription:
             assert next(subscription).id == 1001
-
-
-@pytest.mark.parametrize("loop", [asyncio.new_event_loop, uvloop.new_event_loop], ids=["asyncio", "uvloop"])
-def test_the_twin_for_asyncio(stage, loop):
-    async def run() -> None:
-        async with AsyncClient(stage.endpoint) as client:
-            await client.create("t", delivery="broadcast", persistence="async")
-            async with await client.subscribe("t") as subscription:
-                ids = await client.publish_many("t", [b"%d" % at for at in range(100)])
-                assert ids == list(range(1, 101))
-                found = []
-                async for message in subscription:
-                    found.append(message.body)
-                    if message.id == 100:
-                        break
-                assert found == [b"%d" % at for at in range(100)]
-                with pytest.raises(ReceiveTimeout):
-                    await subscription.recv(timeout=0.01)
-            assert [one async for one in subscription] == []
-            with pytest.raises(BrokerError, match="no topic"):
-                await client.publish("nothing", b"")
-        with pytest.raises(ClosedError):
-            await client.publish("t", b"")
-
-    with asyncio.Runner(loop_factory=loop) as runner:
-        runner.run(run())
 
 
 def test_what_is_refused(stage):
@@ -142,7 +115,7 @@ def test_a_busy_program_stays_connected():
 
 
 def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch):
-    monkeypatch.setattr("omq.broker.sexp.link.BACKLOG", 1 << 20)
+    monkeypatch.setattr("omq.broker.sexp.client.MAX_BACKLOG_BYTES", 1 << 20)
     stage.create("t")
     body = bytes(64 << 10)
     with Client(stage.endpoint) as client, client.subscribe("t") as subscription:

@@ -1,9 +1,11 @@
-"""The bytes on the page of the protocol are those that the door says."""
+"""The bytes on the page of the protocol are those that the listener says, and the program on it runs."""
 
 from __future__ import annotations
 
 import ast
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from tests.system.broker.sexp.stage import Peer, Stage
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "sexp-protocol.md"
-TALKS = re.findall(r"^```text\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
+PROGRAM, PRINTED, *TALKS = re.findall(r"^```\w+\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
 TOKEN = re.compile(r'[0-9a-f]{2}(?= |$)|"(?:[^"\\]|\\.)*"|\s+')
 
 
@@ -46,3 +48,11 @@ def test_a_talk(talk):
                     assert peer.exactly(len(wanted)) == wanted
             if wanted == b"\xff" * 8:
                 assert peer.over()
+
+
+def test_the_program_needs_no_library():
+    with Stage() as stage:
+        program = PROGRAM.replace("7777", str(stage.address[1]))
+        done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == (PRINTED, "")
+    assert re.findall(r"^(?:import|from) (\w+)", program, re.MULTILINE) == ["socket", "struct"]
