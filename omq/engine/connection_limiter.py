@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Final
 
-from omq.engine.views import RunningSocket, Stranger
+from omq.engine.views import ConnectedSession, SocketView
 from omq.errors import HandshakeError
 from omq.options import Options
 
@@ -39,16 +39,16 @@ class ConnectionLimiter:
         on_leave: Called in the loop, once, when a handshake has come to its end, either way.
     """
 
-    def __init__(self, engine: RunningSocket, options: Options) -> None:
+    def __init__(self, engine: SocketView, options: Options) -> None:
         self._engine = engine
         self._options = options
         self.on_leave: Callable[[], None] | None = None
         # When each was accepted, or answered, in seconds of the loop's clock. A stranger is in the first of them and in
         # one of the others.
-        self._strangers: dict[Stranger, float] = {}
-        self._unanswered: dict[Stranger, float] = {}
-        self._answered: dict[Stranger, float] = {}
-        self._admitted: set[Stranger] = set()
+        self._strangers: dict[ConnectedSession, float] = {}
+        self._unanswered: dict[ConnectedSession, float] = {}
+        self._answered: dict[ConnectedSession, float] = {}
+        self._admitted: set[ConnectedSession] = set()
         self._timer: asyncio.TimerHandle | None = None  # there is one while there are strangers, and a timeout
 
     @property
@@ -74,13 +74,13 @@ class ConnectionLimiter:
         reason = f"more than max_handshakes={limit} are in their handshake, and this is the oldest"
         return self.shed(reason) or not self.full
 
-    def enter(self, session: Stranger) -> None:
+    def enter(self, session: ConnectedSession) -> None:
         """A connection has been accepted; its handshake is to begin."""
         self._strangers[session] = self._unanswered[session] = self._engine.loop.time()
         if self._timer is None:
             self._arm()
 
-    def claim(self, session: Stranger) -> str | None:
+    def claim(self, session: ConnectedSession) -> str | None:
         """The peer is about to be answered. Gives why it cannot be let in, or `None` if it has its place."""
         if session in self._answered:
             return None
@@ -129,7 +129,7 @@ class ConnectionLimiter:
         """Ends a handshake that has had its time. Gives whether it did."""
         return self._shed(self._unanswered, UNANSWERED_S, reason) or self._shed(self._answered, ANSWERED_S, reason)
 
-    def _shed(self, strangers: dict[Stranger, float], time: float, reason: str) -> bool:
+    def _shed(self, strangers: dict[ConnectedSession, float], time: float, reason: str) -> bool:
         """Ends the oldest of *strangers* that has been there for *time* and does not go on."""
         now = self._engine.loop.time() + _EARLY
         while strangers:
@@ -142,17 +142,17 @@ class ConnectionLimiter:
                 return True
         return False
 
-    def admit(self, session: Stranger) -> None:
+    def admit(self, session: ConnectedSession) -> None:
         """The handshake is done."""
         self._forget(session)
         self._admitted.add(session)
 
-    def leave(self, session: Stranger) -> None:
+    def leave(self, session: ConnectedSession) -> None:
         """The connection is over."""
         self._forget(session)
         self._admitted.discard(session)
 
-    def _forget(self, session: Stranger) -> None:
+    def _forget(self, session: ConnectedSession) -> None:
         if self._strangers.pop(session, None) is None:
             return
         self._unanswered.pop(session, None)

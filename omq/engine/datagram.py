@@ -12,7 +12,7 @@ from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.engine.resolver import resolver_of
 from omq.engine.session_base import SessionBase
-from omq.engine.views import JoiningSocket, PipedSocket
+from omq.engine.views import SocketView
 from omq.errors import ConnectError, OptionError
 from omq.event import EventKind
 from omq.options import Options
@@ -42,7 +42,7 @@ class DatagramSession(SessionBase):
     """
 
     def __init__(
-        self, engine: PipedSocket, endpoint: str, fd: int, options: Options, dialer: DatagramDialer | None
+        self, engine: SocketView, endpoint: str, fd: int, options: Options, dialer: DatagramDialer | None
     ) -> None:
         super().__init__(engine, endpoint, dialer)
         (peer_type,) = COMPATIBLE[engine.socket_type]
@@ -122,7 +122,7 @@ class DatagramListener(StateMachine[ListenerState]):
     """
 
     def __init__(
-        self, engine: PipedSocket, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
+        self, engine: SocketView, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
     ) -> None:
         self.engine = engine
         self.options = options
@@ -171,11 +171,11 @@ class DatagramDialer(DialerBase):
         options: The options for it.
     """
 
-    engine: JoiningSocket
+    engine: SocketView
     session: DatagramSession | None
 
     def __init__(
-        self, engine: JoiningSocket, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
+        self, engine: SocketView, transport: DatagramTransport[Any], endpoint: Endpoint, options: Options
     ) -> None:
         super().__init__(engine, str(endpoint), options)
         self.session = None

@@ -16,7 +16,7 @@ from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState
 from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
 from omq.engine.resolver import FRESH, connected, reach, resolver_of
-from omq.engine.views import DiallingSocket, Session
+from omq.engine.views import Session, SocketView
 from omq.errors import ConnectError
 from omq.event import EventKind
 from omq.options import Options
@@ -42,7 +42,7 @@ class Dialer(DialerBase):
 
     def __init__(
         self,
-        engine: DiallingSocket,
+        engine: SocketView,
         transport: StreamTransport[Any],
         endpoint: Endpoint,
         options: Options,

@@ -6,7 +6,7 @@ import asyncio
 import random
 
 from omq.engine.lifecycle import DialerState, StateMachine
-from omq.engine.views import DiallingSocket, Session
+from omq.engine.views import Session, SocketView
 from omq.options import Options
 
 
@@ -58,7 +58,7 @@ class DialerBase(StateMachine[DialerState]):
 
     session: Session | None
 
-    def __init__(self, engine: DiallingSocket, endpoint: str, options: Options) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, options: Options) -> None:
         self.state = DialerState.NEW
         self.options = options
         self.engine = engine

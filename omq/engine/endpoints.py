@@ -16,7 +16,7 @@ from omq.engine.dialer_base import DialerBase
 from omq.engine.inproc import InprocDialer, InprocListener
 from omq.engine.lifecycle import DialerState
 from omq.engine.listener import Listener
-from omq.engine.views import AddressedSocket
+from omq.engine.views import SocketView
 from omq.errors import BindError, ConnectError, EndpointError, LocalProtocolError, OptionError, Timeout
 from omq.event import EventKind
 from omq.options import Options
@@ -66,7 +66,7 @@ class Endpoints:
         leaving: What was disconnected, and has messages for its endpoint.
     """
 
-    def __init__(self, engine: AddressedSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         self._found = weakref.ref(engine)
         self.listeners: dict[str, _AnyListener] = {}
         self.dialers: dict[str, list[_AnyDialer]] = {}
@@ -77,7 +77,7 @@ class Endpoints:
         self._asked: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
 
     @property
-    def _engine(self) -> AddressedSocket:
+    def _engine(self) -> SocketView:
         """The socket, which lives at least as long; what is bound and connected keeps it, and is let go at its end."""
         engine = self._found()
         assert engine is not None

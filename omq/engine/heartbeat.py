@@ -13,7 +13,7 @@ import math
 import time
 from typing import Final
 
-from omq.engine.views import ConnectedSession, RunningSocket
+from omq.engine.views import ConnectedSession, SocketView
 from omq.errors import TransportError
 from omq.zmtp import command
 
@@ -65,7 +65,7 @@ class Heartbeat:
         engine: The socket.
     """
 
-    def __init__(self, engine: RunningSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         self._engine = engine
         self._livenesses: dict[ConnectedSession, PeerLiveness] = {}
         self._heap: list[tuple[float, PeerLiveness]] = []

@@ -10,7 +10,7 @@ from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState, ListenerState, StateMachine
 from omq.engine.session_base import SessionBase
-from omq.engine.views import JoiningSocket, PipedSocket
+from omq.engine.views import SocketView
 from omq.errors import HandshakeError, RemoteProtocolError
 from omq.event import EventKind
 from omq.options import Options
@@ -24,7 +24,7 @@ class PipeSession(SessionBase):
 
     peer: Pipe
 
-    def __init__(self, engine: PipedSocket, endpoint: str, dialer: InprocDialer | None) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, dialer: InprocDialer | None) -> None:
         super().__init__(engine, endpoint, dialer)
         self._early: list[bytes] = []  # commands that came before this end took part
         self._partner: PipeSession | None = None
@@ -158,7 +158,7 @@ class PipeSession(SessionBase):
 class InprocListener(StateMachine[ListenerState]):
     """A bound inproc name."""
 
-    def __init__(self, engine: PipedSocket, endpoint: str) -> None:
+    def __init__(self, engine: SocketView, endpoint: str) -> None:
         self.engine = engine
         self.endpoint = endpoint
         self.state = ListenerState.BOUND
@@ -209,9 +209,9 @@ class InprocListener(StateMachine[ListenerState]):
 class InprocDialer(DialerBase):
     """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
 
-    engine: JoiningSocket
+    engine: SocketView
 
-    def __init__(self, engine: JoiningSocket, endpoint: str, options: Options) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, options: Options) -> None:
         super().__init__(engine, endpoint, options)
         self.session: PipeSession | None = None
         self._backoff = Backoff(options)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Final
 
 from omq._core.queues.peer import SendQueue
-from omq.engine.views import LingeringSocket
+from omq.engine.views import SocketView
 
 log = logging.getLogger("omq")
 
@@ -39,7 +39,7 @@ def bounded(linger: float | None, error_linger: float | None, error: BaseExcepti
 class Linger:
     """The waits of one socket that closes, or is flushed; several calls may wait at once."""
 
-    def __init__(self, engine: LingeringSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         self._engine = engine
         self._waiting: list[asyncio.Future[None]] = []
         self._flushing = 0

@@ -10,7 +10,7 @@ from typing import Any
 from omq._core.link.handshake_io import accept
 from omq.engine.connection_limiter import ConnectionLimiter
 from omq.engine.lifecycle import ListenerState, StateMachine
-from omq.engine.views import AcceptingSocket
+from omq.engine.views import SocketView
 from omq.event import EventKind
 from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
@@ -38,7 +38,7 @@ class Listener(StateMachine[ListenerState]):
     """
 
     def __init__(
-        self, engine: AcceptingSocket, transport: StreamTransport[Any], endpoint: Endpoint, options: Options
+        self, engine: SocketView, transport: StreamTransport[Any], endpoint: Endpoint, options: Options
     ) -> None:
         self.engine = engine
         self._transport = transport

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from omq._core.calls.description import snapshot
 from omq.engine.lifecycle import ConnectionState
-from omq.engine.views import MonitoredSocket, Session
+from omq.engine.views import Session, SocketView
 from omq.errors import AuthenticationError, HandshakeError, MechanismError, ProtocolError
 from omq.event import Event, EventKind, HandshakeFailure, without_endpoint
 
@@ -36,7 +36,7 @@ class Reporter:
         trouble: Why the last attempt at a connection has failed; empty once one succeeds.
     """
 
-    def __init__(self, engine: MonitoredSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         self._engine = engine
         self._monitors: list[weakref.ref[Monitor]] = []
         self._timer: asyncio.TimerHandle | None = None

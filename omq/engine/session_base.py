@@ -9,7 +9,7 @@ import weakref
 from omq._core.queues.peer import Peer, ended_peer
 from omq.engine.dialer_base import DialerBase
 from omq.engine.lifecycle import ConnectionState, StateMachine
-from omq.engine.views import PipedSocket
+from omq.engine.views import SocketView
 from omq.zmtp.handshake import PeerMetadata
 
 
@@ -24,7 +24,7 @@ class SessionBase(StateMachine[ConnectionState]):
 
     peer: Peer
 
-    def __init__(self, engine: PipedSocket, endpoint: str, dialer: DialerBase | None) -> None:
+    def __init__(self, engine: SocketView, endpoint: str, dialer: DialerBase | None) -> None:
         self.state = ConnectionState.CONNECTING
         self.engine = engine
         self.endpoint = endpoint

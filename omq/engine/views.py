@@ -1,14 +1,14 @@
-"""The socket, as each of its parts sees it: what that part uses of it, and no more.
+"""The socket, its peers and its context, as the parts of a socket see them.
 
-`omq.engine.socket.Engine` is all of these. It makes its parts, and the parts know it by these views only. So no part
-imports it, and each part can be read, and tested, without it.
+`omq.engine.socket.Engine` makes its parts, and the parts know it by `SocketView` only. So no part imports it, and each
+part can be read, and tested, without it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine
 from typing import Any, Protocol
 
 from omq._core.calls.leader import ForkGuard
@@ -21,17 +21,13 @@ from omq._core.wire.pool import Pool
 from omq.engine.attempts import Attempts
 from omq.engine.driver import Driver
 from omq.engine.lifecycle import ConnectionState
-from omq.engine.verdict import Verdict
 from omq.event import EventKind
 from omq.options import Options
 from omq.routing import Pattern
 from omq.routing import Session as RoutedSession
 from omq.transport import StreamTransport
 from omq.types import SocketType
-from omq.zmtp.handshake import Handshake, PeerMetadata
-from omq.zmtp.mechanism import Question
-from omq.zmtp.rehearsed import RehearsedHandshake
-from omq.zmtp.websocket import Upgrade, WebSocketHandshake
+from omq.zmtp.handshake import PeerMetadata
 
 
 class Shared(Protocol):
@@ -132,7 +128,7 @@ class ConnectedSession(Session, Protocol):
     """One peer of a connection.
 
     Attributes:
-        options: What holds for its endpoint.
+        options: Those in force for its endpoint.
     """
 
     options: Options
@@ -142,15 +138,11 @@ class ConnectedSession(Session, Protocol):
         """The connection, once the handshake is done."""
         ...
 
-
-class Stranger(Session, Protocol):
-    """One peer of a connection that was accepted."""
-
     def catch_up(self) -> None:
         """Takes the handshake as far as the bytes go that have arrived."""
 
     def time_out(self) -> None:
-        """Its handshake has taken too long."""
+        """Ends a handshake that has taken too long."""
 
 
 class Origin(Protocol):
@@ -178,74 +170,99 @@ class Origin(Protocol):
         """Stops dialling, for the user has closed the peer; the connection ends by itself."""
 
 
-# ---------------------------------------------------------------------- the socket
+class LimiterView(Protocol):
+    """The limiter of the connections of a bound endpoint: a `ConnectionLimiter`."""
+
+    def enter(self, session: ConnectedSession) -> None: ...
+
+    def claim(self, session: ConnectedSession) -> str | None: ...
+
+    def admit(self, session: ConnectedSession) -> None: ...
+
+    def leave(self, session: ConnectedSession) -> None: ...
 
 
-class RunningSocket(Protocol):
-    """What has options, a loop, and a lock.
+class EndpointsView(Protocol):
+    """The endpoints of a socket: `Endpoints`, as far as other parts use them."""
+
+    @property
+    def names(self) -> list[str]: ...
+
+    def connect(self, text: str) -> str: ...
+
+    def dialer_over(self, dialer: object) -> None: ...
+
+    def dialer_closed(self, dialer: object) -> None: ...
+
+
+class SocketView(Protocol):
+    """The socket, as its parts use it: an `Engine`, which documents the members.
 
     Attributes:
+        socket_type: Its type.
         options: Those in force.
-        lock: Held while queues and peers are touched.
-        loop: Where everything happens, once there is one.
-    """
-
-    options: Options
-    lock: contextlib.AbstractContextManager[Any]
-    loop: asyncio.AbstractEventLoop
-
-    @property
-    def in_loop(self) -> bool:
-        """Whether there is a loop that still takes calls."""
-        ...
-
-
-class RoutingSocket(RunningSocket, Protocol):
-    """What routes.
-
-    Attributes:
+        context: Shared with other sockets.
+        driver: Drives its descriptors.
         pattern: Its routing.
+        lock: Held while queues and peers are touched.
+        has_loop: Whether it has a loop yet.
+        loop: The loop that everything happens in, once there is one.
+        attempts: Those of the calls of `connect_peer` that wait.
     """
 
+    socket_type: SocketType
+    options: Options
+    context: Shared
+    driver: Driver
     pattern: Pattern
-
-
-class LivingSocket(RoutingSocket, Protocol):
-    """What has peers, until it is closed."""
-
-    @property
-    def closed(self) -> bool:
-        """Returns whether nothing of it lives any more."""
-        ...
+    lock: contextlib.AbstractContextManager[Any]
+    has_loop: bool
+    loop: asyncio.AbstractEventLoop
+    attempts: set[Attempts]
 
     @property
-    def sessions(self) -> list[Session]:
-        """The peers that have finished their handshake and take part in routing."""
-        ...
-
-
-class ReportingSocket(RunningSocket, Protocol):
-    """What tells what happens to it."""
-
-    def emit(
-        self,
-        kind: EventKind,
-        endpoint: str = "",
-        *,
-        session: Session | None = None,
-        reason: str | BaseException | None = None,
-        **details: Any,
-    ) -> None:
-        """Reports what happens to the socket and its connections."""
-
-
-class AcceptingSocket(ReportingSocket, Protocol):
-    """What takes over the descriptors of its listeners and dialers."""
+    def endpoints(self) -> EndpointsView: ...
 
     @property
-    def handshakes(self) -> HandshakePoller:
-        """What watches accepted connections during their handshakes."""
-        ...
+    def handshakes(self) -> HandshakePoller: ...
+
+    # ------------------------------------------------------------------ its loop
+
+    @property
+    def in_loop(self) -> bool: ...
+
+    @property
+    def on_loop_thread(self) -> bool: ...
+
+    def post(self, function: Callable[..., None], *arguments: Any) -> None: ...
+
+    def call(self, function: Callable[..., None], *arguments: Any) -> None: ...
+
+    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]: ...
+
+    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool: ...
+
+    def changed(self) -> None: ...
+
+    def attach(self, loop: asyncio.AbstractEventLoop) -> None: ...
+
+    # ------------------------------------------------------------------ its peers
+
+    @property
+    def sessions(self) -> list[Session]: ...
+
+    @property
+    def wants_peers(self) -> bool: ...
+
+    @property
+    def may_have_peers(self) -> bool: ...
+
+    def is_last(self, session: Session | None) -> bool: ...
+
+    @property
+    def dials_silently(self) -> bool: ...
+
+    def properties(self) -> dict[bytes, bytes]: ...
 
     def adopt(
         self,
@@ -258,342 +275,50 @@ class AcceptingSocket(ReportingSocket, Protocol):
         limiter: LimiterView | None = None,
         *,
         said: bytes = b"",
-    ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+    ) -> Session: ...
 
-        *said*: what has been written to it already, the beginning of our side of the handshake.
-        """
-        ...
+    def session_met(self, session: Session, *, dialled: bool) -> None: ...
 
+    def session_ready(self, session: Session, *, routed: bool = True) -> None: ...
 
-class EndpointsView(Protocol):
-    """The endpoints of a socket, as a dialer sees them."""
+    def session_drained(self) -> None: ...
 
-    def dialer_over(self, dialer: object) -> None:
-        """A dialer has ended by itself."""
+    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None: ...
 
-    def dialer_closed(self, dialer: object) -> None:
-        """A dialer was ended."""
-
-
-class NamedEndpoints(Protocol):
-    """The endpoints of a socket, as those see them who name them."""
-
-    @property
-    def names(self) -> list[str]:
-        """The endpoints that are connected, being left, or bound."""
-        ...
-
-
-class DiallingSocket(AcceptingSocket, RoutingSocket, Protocol):
-    """What dials."""
-
-    @property
-    def endpoints(self) -> EndpointsView:
-        """What is told of the end of a dialer."""
-        ...
-
-    @property
-    def wants_peers(self) -> bool:
-        """Whether a new connection is of use."""
-        ...
-
-    @property
-    def dials_silently(self) -> bool:
-        """Returns whether it runs, and no monitor reports attempts to connect."""
-        ...
-
-    def is_last(self, session: Session | None) -> bool:
-        """Whether only this session, or its dialer, could take what waits for any peer."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Starts a task that ends with the socket."""
-        ...
-
-
-class MeetingSocket(RoutingSocket, Protocol):
-    """What has sessions, which tell it how far they have come.
-
-    Attributes:
-        socket_type: Its type.
-        driver: Drives its descriptors.
-        context: What it shares with other sockets.
-    """
-
-    socket_type: SocketType
-    driver: Driver
-    context: Shared
-
-    @property
-    def on_loop_thread(self) -> bool:
-        """Whether this is the thread that the socket's loop runs in."""
-        ...
-
-    def post(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function in this socket's loop, from any thread."""
-
-    def properties(self) -> dict[bytes, bytes]:
-        """Our metadata for handshakes."""
-        ...
-
-    def is_last(self, session: Session | None) -> bool:
-        """Whether only this session, or its dialer, could take what waits for any peer."""
-        ...
-
-    def session_met(self, session: Session, *, dialled: bool) -> None:
-        """The two sides have met, and the handshake begins."""
-
-    def session_ready(self, session: Session, *, routed: bool = True) -> None:
-        """A handshake is done; *routed*: the session takes part in routing."""
-
-    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
-        """A session has torn itself down; *before*: how far it had come."""
-
-
-class WiredSocket(MeetingSocket, Protocol):
-    """What has peers behind connections."""
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing of it lives any more."""
-        ...
-
-    @property
-    def authenticator(self) -> AuthenticatorView:
-        """Decides whether a peer may come in."""
-        ...
-
-    @property
-    def heartbeat(self) -> HeartbeatView:
-        """Asks for signs of life."""
-        ...
-
-    @property
-    def handshakes(self) -> HandshakePoller:
-        """What watches accepted connections during their handshakes."""
-        ...
-
-    def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Starts a task that ends with the socket."""
-        ...
-
-    def session_drained(self) -> None:
-        """A session that leaves has nothing more for the kernel."""
-
-
-class PipedSocket(MeetingSocket, Protocol):
-    """What has peers in the same context."""
-
-    @property
-    def wants_peers(self) -> bool:
-        """Whether a new connection is of use."""
-        ...
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function in this socket's thread: now, if that is this one."""
-
-
-class JoiningSocket(DiallingSocket, PipedSocket, Protocol):
-    """What dials in the same context."""
-
-
-class AddressedSocket(JoiningSocket, Protocol):
-    """What has endpoints.
-
-    Attributes:
-        has_loop: Whether they are served yet.
-        attempts: Those of the calls of `connect_peer` that wait.
-    """
-
-    has_loop: bool
-    attempts: set[Attempts]
-
-    @property
-    def closing(self) -> bool:
-        """Returns whether `close` or `stop` has been called."""
-        ...
-
-    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
-        ...
-
-    def drain(self) -> None:
-        """Has every peer send nothing more."""
-
-    def changed(self) -> None:
-        """Peers, dialers or subscriptions have changed: calls that wait for a state look again."""
-
-
-class MonitoredSocket(LivingSocket, ReportingSocket, Protocol):
-    """What monitors look at.
-
-    Attributes:
-        socket_type: Its type.
-        has_loop: Whether it has a loop yet.
-        attempts: Those of the calls of `connect_peer` that wait.
-    """
-
-    socket_type: SocketType
-    has_loop: bool
-    attempts: set[Attempts]
-
-    def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function in this socket's thread: now, if that is this one."""
-
-
-class LingeringSocket(LivingSocket, Protocol):
-    """What closes, or is flushed.
-
-    Attributes:
-        socket_type: Its type.
-        driver: Drives its descriptors.
-    """
-
-    socket_type: SocketType
-    driver: Driver
-
-    @property
-    def endpoints(self) -> NamedEndpoints:
-        """The endpoints that accepted messages may go to."""
-        ...
-
-    @property
-    def unsent(self) -> int:
-        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
-        ...
-
-    @property
-    def closing(self) -> bool:
-        """Returns whether `close` or `stop` has been called."""
-        ...
-
-    @property
-    def parting(self) -> list[Session]:
-        """The connections that are half closed: our side of the stream has ended."""
-        ...
-
-    @property
-    def heard(self) -> int:
-        """Bytes that have come from the peers of half closed connections."""
-        ...
-
-    @property
-    def drained(self) -> bool:
-        """Whether everything that was accepted is with the kernel."""
-        ...
-
-    @property
-    def may_have_peers(self) -> bool:
-        """Whether it has a connection, or may get one."""
-        ...
-
-    def half_close(self) -> bool:
-        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
-        ...
-
-
-class GuardedSocket(RunningSocket, Protocol):
-    """What lets in the peers that the user, or a ZAP handler, admits.
-
-    Attributes:
-        context: Where the handler may be.
-    """
-
-    context: Shared
-
-    def sibling(self, socket_type: SocketType, options: Options, driver: Driver) -> AskingSocket:
-        """Makes another socket of the same context."""
-        ...
-
-
-class AskingSocket(Protocol):
-    """What asks a ZAP handler.
-
-    Attributes:
-        pattern: Its routing.
-    """
-
-    pattern: Pattern
-
-    @property
-    def endpoints(self) -> Connectable:
-        """What it is connected to."""
-        ...
-
-    @property
-    def sessions(self) -> list[Session]:
-        """The handler, if it is there."""
-        ...
-
-    def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to run, in this loop."""
-
-    async def wait_until(self, reached: Callable[[], bool], timeout: float | None) -> bool:
-        """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
-        ...
-
-    def stop(self) -> None:
-        """Ends everything at once."""
-
-
-# ---------------------------------------------------------------------- parts of a socket, as others of them see them
-
-
-class Connectable(Protocol):
-    """What can be connected."""
-
-    def connect(self, text: str) -> str:
-        """Dials in the background; gives the endpoint."""
-        ...
-
-
-class LimiterView(Protocol):
-    """What limits the connections of a bound endpoint."""
-
-    def enter(self, session: Stranger) -> None:
-        """A connection has been accepted; its handshake is to begin."""
-
-    def claim(self, session: Stranger) -> str | None:
-        """The peer is about to be answered. Gives why it cannot be let in, or `None` if it has its place."""
-        ...
-
-    def admit(self, session: Stranger) -> None:
-        """The handshake is done."""
-
-    def leave(self, session: Stranger) -> None:
-        """The connection is over."""
-
-
-class AuthenticatorView(Protocol):
-    """Decides whether a peer may come in."""
-
-    def handshake(
+    def emit(
         self,
-        socket_type: SocketType,
-        properties: Mapping[bytes, bytes],
-        options: Options,
-        upgrade: Upgrade | None = None,
-    ) -> Handshake | RehearsedHandshake | WebSocketHandshake:
-        """A fresh handshake for one connection."""
-        ...
+        kind: EventKind,
+        endpoint: str = "",
+        *,
+        session: Session | None = None,
+        reason: str | BaseException | None = None,
+        **details: Any,
+    ) -> None: ...
 
-    def watch_cookies(self) -> None:
-        """Called when a handshake has gone on."""
+    def sibling(self, socket_type: SocketType, options: Options, driver: Driver) -> SocketView: ...
 
-    async def decide(self, question: Question, address: str, options: Options) -> Verdict:
-        """Whether a peer at this IP address may come in."""
-        ...
+    # ------------------------------------------------------------------ its end
 
+    @property
+    def closing(self) -> bool: ...
 
-class HeartbeatView(Protocol):
-    """Asks for signs of life."""
+    @property
+    def closed(self) -> bool: ...
 
-    def begin(self, session: ConnectedSession) -> None:
-        """A handshake is done."""
+    @property
+    def drained(self) -> bool: ...
 
-    def pinged(self, session: ConnectedSession, ttl: int) -> None:
-        """A PING allows so many tenths of a second of silence."""
+    @property
+    def unsent(self) -> int: ...
 
-    def end(self, session: ConnectedSession) -> None:
-        """A connection is over."""
+    def drain(self) -> None: ...
+
+    def half_close(self) -> bool: ...
+
+    @property
+    def parting(self) -> list[Session]: ...
+
+    @property
+    def heard(self) -> int: ...
+
+    def stop(self) -> None: ...

@@ -9,13 +9,15 @@ import time
 import weakref
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Protocol
 
 from omq._core.link import handshake_io
 from omq._core.link.connection import Connection
 from omq._core.queues.peer import ended_peer
+from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, StateMachine
-from omq.engine.views import LimiterView, Origin, WiredSocket
+from omq.engine.views import LimiterView, Origin, SocketView
+from omq.engine.zap import Authenticator
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError, TransportError
 from omq.options import Options
 from omq.transport import Relay, StreamTransport
@@ -38,6 +40,18 @@ _STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
 _MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
 _SETTLING = 5.0  # seconds without a byte taken after which a peer that has ended its side gets no more of its batch
 _GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
+
+
+class WiredSocket(SocketView, Protocol):
+    """A socket whose peers are behind connections.
+
+    Attributes:
+        authenticator: Decides whether a peer may come in.
+        heartbeat: Asks peers for signs of life.
+    """
+
+    authenticator: Authenticator
+    heartbeat: Heartbeat
 
 
 class WireSession(StateMachine[ConnectionState]):

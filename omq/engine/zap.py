@@ -12,7 +12,7 @@ from typing import Any, Final
 from omq._core.calls.call import AsyncCore
 from omq.engine.driver import TASKS, LoopDriver
 from omq.engine.verdict import Verdict
-from omq.engine.views import GuardedSocket
+from omq.engine.views import SocketView
 from omq.errors import RemoteProtocolError
 from omq.options import Options
 from omq.transport import local_endpoint
@@ -44,7 +44,7 @@ class Authenticator:
         engine: The socket.
     """
 
-    def __init__(self, engine: GuardedSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         self._engine = engine
         self._cookies: CookieKeys | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -179,7 +179,7 @@ class Authenticator:
 class _Asker(AsyncCore):
     """A DEALER that asks the handler one question (RFC 27, Architecture)."""
 
-    def __init__(self, engine: GuardedSocket) -> None:
+    def __init__(self, engine: SocketView) -> None:
         options = Options(linger=0.0, reconnect_interval=None)
         driver = LoopDriver(self)
         self._engine = engine.sibling(SocketType.DEALER, options, driver)
