@@ -15,8 +15,8 @@ from omq.broker.sexp.frame_cache import FrameCache
 from omq.broker.sexp.limits import Limits
 from omq.broker.sexp.protocol import Error, Frame, Replay, Unsubscribed
 from omq.broker.sexp.syntax import shown
-from omq.ranges import ranges_of
 from omq.broker.sexp.wire import Wire
+from omq.ranges import ranges_of
 
 __all__ = ["Handing", "Reading", "Subscriber"]
 
