@@ -7,8 +7,8 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -80,12 +80,13 @@ class Story:
         return errors[len(errors) // 2]
 
 
-def serve(folder: Path, base: str, *required: str) -> Server:
+@contextmanager
+def serve(folder: Path, base: str, *required: str) -> Iterator[Server]:
     """Starts gobyd, and waits until it serves."""
     clients = [word for name in required for word in ("--required-client", name)]
-    server = Server("gobyd", folder, "gobyd", "--socket-name", base, *clients)
-    server.endpoints()
-    return server
+    with Server("gobyd", folder, "gobyd", "--socket-name", base, *clients) as server:
+        server.endpoints()
+        yield server
 
 
 def watch(view: Subscription, story: Story, seconds: float, report: Report) -> None:

@@ -165,14 +165,14 @@ class Source(Child):
 def hushed() -> Iterator[None]:
     """Keeps what Java prints, while it starts and later, off the screen; shows it if Java does not start."""
     warnings.simplefilter("ignore", FutureWarning)
-    with tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as output:
         kept = os.dup(2)
-        os.dup2(said.fileno(), 2)
+        os.dup2(output.fileno(), 2)
         try:
             yield
         except BaseException:
-            said.seek(0)
-            os.write(kept, said.read())
+            output.seek(0)
+            os.write(kept, output.read())
             raise
         finally:
             os.dup2(kept, 2)
@@ -180,7 +180,7 @@ def hushed() -> Iterator[None]:
 
 
 def session() -> Any:
-    """Spark in this process, on two cores; a task is tried four times."""
+    """Starts Spark in this process, on two cores; a task is tried four times."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -210,8 +210,8 @@ class Strike:
     """A stage that kills its worker in the midst of a microbatch, once.
 
     Args:
-        from_id: The first tick with which that may be.
-        marker: A file that says that it has happened.
+        from_id: The first tick after which it may kill.
+        marker: The path of a file that it makes first.
     """
 
     def __init__(self, from_id: int, marker: str) -> None:
@@ -279,7 +279,7 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
 
 
 def _counted(client: omq.broker.Client) -> Counter[tuple[str, int]]:
-    """How many ticks of each symbol and second the topic has."""
+    """Counts the ticks of each symbol and second in the topic."""
     found: Counter[tuple[str, int]] = Counter()
     for message in client.read("ticks"):
         if message.key and message.key.decode() != LAST:
@@ -290,7 +290,7 @@ def _counted(client: omq.broker.Client) -> Counter[tuple[str, int]]:
 def _print_bars(
     subscription: omq.broker.Subscription, query: Any, wanted: int, marker: Path
 ) -> tuple[Counter[tuple[str, int]], int]:
-    """Prints bars until all ticks are in them; how many of each symbol and second, and the number of bars."""
+    """Prints bars until they have all ticks; returns the ticks of each symbol and second, and the number of bars."""
     found: Counter[tuple[str, int]] = Counter()
     printed = 0
     reported = False
@@ -300,7 +300,7 @@ def _print_bars(
         if not reported and marker.exists():
             reported = True
             print("         a worker is killed in the midst of a microbatch; Spark runs its task again", flush=True)
-        # What comes once more would come with, or right behind, the last ones.
+        # Bars that came twice would come with, or right after, the last ones.
         if not burst and found.total() >= wanted:
             break
         if not burst and not query.isActive:
@@ -316,7 +316,7 @@ def _print_bars(
 
 
 def _burst(subscription: omq.broker.Subscription) -> list[dict[str, Any]]:
-    """The bars that a commit publishes, unordered; empty if no bar comes for a second."""
+    """Receives the bars that a commit publishes, unordered; returns none if no bar comes for a second."""
     found: list[dict[str, Any]] = []
     with contextlib.suppress(omq.ReceiveTimeout):
         while True:
