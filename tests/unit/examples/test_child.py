@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+import child
 from child import Child, ChildError, Server
 
 
@@ -15,7 +16,8 @@ def test_the_error_of_a_server_that_does_not_serve_has_its_log(tmp_path: Path) -
         server.endpoints()
 
 
-def test_a_child_ends_with_its_input(tmp_path: Path) -> None:
+def test_a_child_ends_with_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(child, "EXIT_TIMEOUT_S", 30.0)
     with Server("broker", tmp_path, "broker", tmp_path / "data") as server:
         server.endpoints()
         assert server.status is None
@@ -25,7 +27,7 @@ def test_a_child_ends_with_its_input(tmp_path: Path) -> None:
 def test_a_child_that_has_ended_does_not_fail_its_writer(tmp_path: Path) -> None:
     program = tmp_path / "program.py"
     program.write_text("raise SystemExit(3)")
-    with Child("program", program) as child:
+    with Child("program", program) as ended:
         with pytest.raises(ChildError, match="the program has ended with status 3"):
-            child.end()
-        child.write(b"x" * 1_000_000)
+            ended.end()
+        ended.write(b"x" * 1_000_000)
