@@ -1,4 +1,4 @@
-"""What a stream reads on the host that owns the connection, and what through that host on another one.
+"""What a stream reads on the host of the receiver, and what through that host on another one.
 
     python -m bench.hosts                      # ends with 1 if the goal is missed, with 3 if nothing was relayed
     python -m bench.hosts --rounds 9 --size 128
@@ -18,7 +18,7 @@ from pathlib import Path
 
 from tests.system.spark.hosts import Cluster, Hosts, Unavailable, running
 
-GOAL = 0.5  # of what is read on the owner's host
+GOAL = 0.5  # of what is read on the receiver's host
 WARMING = 2  # microbatches of each host that do not count
 PATIENCE = 180.0  # seconds that one microbatch may take, and the session before the first
 
@@ -26,7 +26,7 @@ PROGRAM = (sys.executable, "-m", "tests.system.spark.hopping")
 
 
 def measured(cluster: Cluster, size: int, rows: int, rounds: int) -> tuple[dict[str, list[float]], int]:
-    """MB/s of each microbatch, by host, the owner's first; and how many connections the peer that sends has had."""
+    """MB/s of each microbatch, by host, the receiver's first; and how many connections the peer that sends has had."""
     address = cluster.hosts.addresses[cluster.driver]
     fed = {"kind": "PUSH", "address": address, "size": size, "count": 0}
     rates: dict[str, list[float]] = {name: [] for name in cluster.executors}
@@ -74,7 +74,7 @@ def main() -> int:
             rates, peers = measured(cluster, given.size, rows, given.rounds)
     (_, local), (_, other) = rates.items()
     print(f"a stream into noop, {given.size} B rows, {rows:,} in a microbatch, {given.rounds} microbatches each:")
-    for what, found in (("on the owner's host", local), ("through the other host", other)):
+    for what, found in (("on the receiver's host", local), ("through the other host", other)):
         print(f"  {what:24s}{statistics.median(found):7.0f} MB/s  ({min(found):.0f} to {max(found):.0f})")
     ratio = statistics.median(other) / statistics.median(local)
     if peers != 1:

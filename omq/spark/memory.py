@@ -1,9 +1,11 @@
-"""Memory for record batches, reused: fresh pages cost as much as the copy into them."""
+"""Memory for record batches, reused, and shared with tasks: fresh pages cost as much as the copy into them."""
 
 from __future__ import annotations
 
 import contextlib
 import mmap
+import os
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,12 +38,6 @@ class Memory:
     def _make(self, size: int) -> mmap.mmap:
         return mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 
-    def trim(self) -> None:
-        """Gives back to the system what nobody refers to, but for one block."""
-        free = [block for block in self._blocks if self._is_free(block)]
-        for block in free[1:]:
-            self._blocks.remove(block)
-
     @staticmethod
     def _is_free(block: mmap.mmap) -> bool:
         # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
@@ -51,6 +47,47 @@ class Memory:
         except BufferError:
             return False
         return True
+
+
+class SharedBlock(mmap.mmap):
+    """A block that another process of this host can map.
+
+    Attributes:
+        descriptor: The descriptor by which another process maps it, for as long as the block lives.
+    """
+
+    descriptor: int
+
+
+class SharedMemory(Memory):
+    """Blocks that other processes of this host can map, as long as there are descriptors for them."""
+
+    def _make(self, size: int) -> mmap.mmap:
+        try:
+            return self._shared(size)
+        except OSError:
+            return super()._make(size)
+
+    @staticmethod
+    def _shared(size: int) -> SharedBlock:
+        descriptor = os.memfd_create("omq-spark", os.MFD_CLOEXEC)
+        try:
+            os.ftruncate(descriptor, size)
+            block = SharedBlock(descriptor, size)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        block.descriptor = descriptor
+        weakref.finalize(block, os.close, descriptor)
+        return block
+
+
+def mapped(descriptor: int, size: int) -> mmap.mmap:
+    """Maps the beginning of a block of another process, to read it; takes the descriptor."""
+    try:
+        return mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
+    finally:
+        os.close(descriptor)
 
 
 def available(root: Path = Path("/")) -> int:

@@ -10,6 +10,8 @@ from typing import Any, Final
 
 import pyarrow as pa
 
+from omq.spark.live.settings import Settings, columns
+
 _TYPES: Final = {
     "value": pa.binary(),
     "parts": pa.list_(pa.field("element", pa.binary())),
@@ -34,6 +36,11 @@ class Shape:
         self.batch_bytes = batch_bytes
         self.topics = topics
         self.schema = pa.schema([pa.field(name, _TYPES[name]) for name in columns])
+
+    @classmethod
+    def of(cls, settings: Settings) -> Shape:
+        """Returns the columns and the size of a read's batches."""
+        return cls(columns(settings), settings.batch_bytes, settings.socket == "SUB")
 
     def of_columns(self, value: pa.Array, marks: Marks) -> pa.RecordBatch:
         """A batch of messages that have one part each."""

@@ -84,7 +84,7 @@ _OWN: Final = (
     Option("maxBytesPerTrigger", frozenset({STREAM_READ}), size, "bytes above 0 (16m is 16 MiB)"),
     Option("triggerSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
     Option("quietSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
-    Option("keepSeconds", frozenset({STREAM_READ, STREAM_WRITE}), seconds, "seconds above 0"),
+    Option("keepSeconds", frozenset({STREAM_WRITE}), seconds, "seconds above 0"),
     Option("connectTimeout", ALL, nullable(seconds), "seconds above 0, or none"),
     Option("failOnConnectTimeout", ALL, flag, "true or false"),
     Option("failOnDataLoss", frozenset({STREAM_READ}), flag, "true or false"),
@@ -112,12 +112,12 @@ class Settings:
         batch_bytes: Bytes of a record batch, about.
         max_rows: Rows that a partition gives in a read or a microbatch at most; `None` for no bound.
         max_bytes: Bytes that it gives at most; the first message is taken whatever its size.
-        max_seconds: Seconds that it reads at most; `None` for what is usual (`reading.limits`).
+        max_seconds: Seconds that it reads at most; `None` for the default (`connection.Limits.of`).
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
-        keep_seconds: Seconds that a connection is kept without being used.
-        meeting_seconds: Seconds that nobody may be connected at the beginning; `None` for any time.
-        meeting_fails: Whether the query fails then; else that is logged.
-        fail_on_data_loss: Whether the query fails when an owner has died with messages; else that is logged.
+        keep_seconds: Seconds that a sink keeps a connection without using it.
+        first_peer_seconds: Seconds for the first peer to connect; `None` for any time.
+        first_peer_required: Whether the query fails after that; else that is logged.
+        fail_on_data_loss: Whether the query fails when a receiver has died with messages; else that is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
@@ -136,8 +136,8 @@ class Settings:
     max_seconds: float | None = None
     quiet_seconds: float = 1.0
     keep_seconds: float = 60.0
-    meeting_seconds: float | None = 30.0
-    meeting_fails: bool = True
+    first_peer_seconds: float | None = 30.0
+    first_peer_required: bool = True
     fail_on_data_loss: bool = False
     topic: bytes | None = None
     subscribers: int = 0
@@ -227,8 +227,8 @@ _FIELDS: Final = {
     "triggerSeconds": "max_seconds",
     "quietSeconds": "quiet_seconds",
     "keepSeconds": "keep_seconds",
-    "connectTimeout": "meeting_seconds",
-    "failOnConnectTimeout": "meeting_fails",
+    "connectTimeout": "first_peer_seconds",
+    "failOnConnectTimeout": "first_peer_required",
     "failOnDataLoss": "fail_on_data_loss",
 }
 

@@ -6,25 +6,25 @@ import logging
 import os
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import omq
-from omq.spark.live import pool, relay
-from omq.spark.live.meeting import LOOK, Meeting
+from omq.spark.live import host_writer
+from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
 from omq.spark.live.settings import STREAM_WRITE, Settings
 from omq.spark.plain import plainly
 
 log = logging.getLogger("omq.spark")
 
-LARGE: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
-LINGER: Final = 30.0  # seconds that the rows of a task may take to leave
-SENDING: Final = 120.0  # seconds that a PUSH may wait for room, until its peers take something
+LARGE_BYTES: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
+LINGER_S: Final = 30.0  # seconds that the rows of a task may take to leave
+SEND_TIMEOUT_S: Final = 120.0  # seconds that a PUSH may wait for room, until its peers take something
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
@@ -80,20 +80,20 @@ class Sender:
     def __init__(self, settings: Settings) -> None:
         self._topic = settings.topic
         given = dict(settings.options)
-        linger = given.get("linger", LINGER)
-        sending = given.get("send_timeout", SENDING if settings.socket == "PUSH" else None)
+        linger = given.get("linger", LINGER_S)
+        sending = given.get("send_timeout", SEND_TIMEOUT_S if settings.socket == "PUSH" else None)
         self.socket = settings.open(linger=linger, send_timeout=sending)
         try:
-            self._meet(settings)
+            self._await_peers(settings)
         except BaseException:
             self.socket.stop()
             raise
 
-    def _meet(self, settings: Settings) -> None:
-        """Waits until somebody is there who takes what is sent, or until nobody need be."""
-        seconds, fails = settings.meeting_seconds, settings.meeting_fails
+    def _await_peers(self, settings: Settings) -> None:
+        """Waits for a peer, and for the subscriptions that are wanted, for connectTimeout at most."""
+        seconds, fails = settings.first_peer_seconds, settings.first_peer_required
         if settings.connect and not settings.bind and seconds is not None:
-            Meeting(self.socket, ",".join(settings.connect), seconds, fails).wait(seconds + LOOK)
+            FirstPeer(self.socket, ",".join(settings.connect), seconds, fails).wait(seconds + POLL_INTERVAL_S)
         if settings.subscribers:
             try:
                 self.socket.wait_subscribed(n=settings.subscribers, timeout=seconds)
@@ -193,7 +193,7 @@ def messages(column: pa.Array) -> list[Any]:
     if data is None or start == end:
         return [b""] * n
     body = memoryview(data)[start:end]
-    if end - start < LARGE * n:
+    if end - start < LARGE_BYTES * n:
         whole = bytes(body)
         return [whole[a - start : b - start] for a, b in pairwise(ends)]
     return [body[a - start : b - start] for a, b in pairwise(ends)]
@@ -218,36 +218,23 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
             f"bind={settings.bind[0]!r}: a PUB would lose its subscribers with each task, since"
             " spark.python.worker.reuse=false; set it to true, give 'subscribers', or connect"
         )
-    key = pool.key_of(settings, *(() if settings.bind else (os.getpid(),)))
+    key = host_writer.key_of(settings, *(() if settings.bind else (os.getpid(),)))
     while True:
-        kept = pool.keep(
-            key,
-            settings.keep_seconds,
-            lambda: Sender(settings),
-            lambda thing: lambda request, stream: _serve_write(thing, stream),
-        )
-        if kept is not None:
-            with kept as thing:
-                if not thing.closed:
-                    return thing.send(batches)
-        else:
-            result = relay.deliver(key, {}, batches)
+        writer = host_writer.claim(key, settings.keep_seconds, lambda: Sender(settings))
+        if writer is None:
+            result = host_writer.deliver(key, batches)
             if result is not None:
                 return Sent(**result)
+        else:
+            with writer as sender:
+                if not sender.closed:
+                    through: Sent = sender.send(batches)
+                    return through
 
 
 def _is_single_use() -> bool:
     """Whether this process of Spark's ends with its task."""
     return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
-
-
-def _serve_write(thing: Sender, stream: BinaryIO) -> dict[str, Any]:
-    if stream.readline() == b"none\n":
-        sent = Sent()
-    else:
-        with pa.ipc.open_stream(stream) as found:
-            sent = thing.send(found)
-    return asdict(sent)
 
 
 class _Writer:

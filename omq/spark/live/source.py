@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-import secrets
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
@@ -20,19 +19,19 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, Suppor
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.live import borrow, reading
+from omq.spark.live import receiver_client
 from omq.spark.live import settings as options
-from omq.spark.live.borrow import Share
-from omq.spark.live.owner import names_of
-from omq.spark.live.run import Run
+from omq.spark.live.connection import read_once
+from omq.spark.live.coordinator import Coordinator
+from omq.spark.live.receiver_client import ReadRequest
 from omq.spark.live.settings import Settings
 from omq.spark.live.sink import BatchWriter, StreamWriter, checked
 from omq.spark.plain import plain_rows, plainly
 
 log = logging.getLogger("omq.spark")
 
-#: The version of an offset in a checkpoint. Version 1 had no name of the stream.
-VERSION = 2
+VERSION: Final = 3  # of an offset in a checkpoint; before, it had the name of a stream
+IDLE_WAIT_S: Final = 1.0  # for which Spark's question for the next microbatch waits until there is something
 
 
 def schema(given: Mapping[str, str]) -> str:
@@ -100,7 +99,7 @@ class BatchReader(DataSourceReader):
 
     @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return reading.once(self._settings, partition.endpoint)
+        return read_once(self._settings, partition.endpoint)
 
 
 @dataclass
@@ -108,130 +107,128 @@ class StreamPartition(InputPartition):
     """One connection in one microbatch.
 
     Attributes:
-        share: What the task reads.
+        request: The part that the task reads.
     """
 
-    share: Share
+    request: ReadRequest
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Reads in microbatches. An offset is the number of a microbatch, and the stream's name.
-
-    By that name the stream's next run finds the processes that have its connections (see `coordinator`).
-    """
+    """Reads in microbatches. An offset is the number of a microbatch."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._drain = ""
-        self._drained = False
-        self._run: Run | None = None
+        self._drains = False
         self._planned = 0  # the last microbatch that this run of the query has planned
-        self._committed = 0  # the last one of which it knows that it is committed
-        self._stream = secrets.token_hex(16)
+        self._committed = 0  # the last one that is known to be committed
+        self._coordinator: Coordinator | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
-        return self._offset(0)
+        return _offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()  # the owners decide how much a microbatch takes: they see the data
+        return ReadAllAvailable()  # the receivers decide how much a microbatch takes: they see the data
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._drain = secrets.token_hex(8)
+        self._drains = True
 
     @plainly
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        number = self._number(start) if start else 0
-        self._committed = max(self._committed, number)
-        told = self._status()
-        if self._drain and self._drained and not _goes_on(told["partitions"], number):
-            return self._offset(number)
-        self._drained = True
-        self._planned = number + 1
-        return self._offset(self._planned)
+        number = _number(start) if start else 0
+        # Spark asks when it has committed a microbatch; its `commit` comes only with the next one.
+        self.commit(_offset(number))
+        reports = self._reports()
+        goes_on = True
+        # The first microbatch of a run has the receivers started.
+        if self._coordinator is not None and self._planned == number:
+            if self._drains:
+                # Somewhere there was no more room in it.
+                goes_on = any(one["bounded"] and one["microbatch"] == number for one in reports if "microbatch" in one)
+            else:
+                seconds = min(self._settings.max_seconds or IDLE_WAIT_S, IDLE_WAIT_S)
+                goes_on = self._coordinator.wait_ready(len(self._settings.endpoints), seconds)
+        if goes_on:
+            self._planned = number + 1
+        return _offset(number + goes_on)
 
     @plainly
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """What Spark shows as `latestOffset` in a query's progress: how each connection is."""
-        told = self._status()
-        shown = [{name: value for name, value in one.items() if name != "process"} for one in told["partitions"]]
-        return {"kind": "live", "partitions": sorted(shown, key=lambda one: str(one["connection"]))}
+        """Returns what Spark shows as `latestOffset` in a query's progress: the reports of the receivers."""
+        return {"kind": "live", "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
 
     @plainly
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
-        after, number = self._number(start), self._number(end)
+        after, number = _number(start), _number(end)
         if after > number:
             raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
-        run = self._attached()
-        assert run.place is not None
-        planned = number == self._planned
+        if number != self._planned:
+            self._planned = number
+            log.warning(
+                "microbatch %d was planned by a former run of the query, and is read anew: if that run had read"
+                " anything for it, that is lost",
+                number,
+            )
+        if self._coordinator is None:
+            self._coordinator = Coordinator()
+        address, secret = self._coordinator.address, self._coordinator.secret
         return [
-            StreamPartition(Share(name, endpoint, after, number, self._drain, planned, run.place, run.secret))
-            for name, endpoint in zip(names_of(self._settings), self._settings.endpoints, strict=True)
+            StreamPartition(ReadRequest(f"{endpoint} #{index}", endpoint, after, number, self._drains, address, secret))
+            for index, endpoint in enumerate(self._settings.endpoints)
         ]
 
     @plain_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return borrow.read(self._settings, partition.share)
+        return receiver_client.read(self._settings, partition.request)
 
     @plainly
     def commit(self, end: dict[str, Any]) -> None:
-        if self._run is not None:
-            self._run.commit(self._number(end))
+        self._committed = max(self._committed, _number(end))
+        if self._coordinator is not None:
+            self._coordinator.commit(self._committed)
 
-    # ------------------------------------------------------------------ offsets, and the coordinator
-
-    def _offset(self, number: int) -> dict[str, Any]:
-        # Spark compares offsets as text, so their keys are sorted.
-        return {"kind": "live", "microbatch": number, "stream": self._stream, "version": VERSION}
-
-    def _number(self, offset: Mapping[str, Any]) -> int:
-        """The number of the microbatch; the stream's name is taken from there."""
-        if offset.get("kind") != "live" or offset.get("version") not in (1, VERSION):
-            raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
-        self._stream = str(offset.get("stream", self._stream))
-        return int(offset["microbatch"])
-
-    def _attached(self) -> Run:
-        if self._run is None:
-            self._run = Run(self._stream, self._settings.keep_seconds, names_of(self._settings))
-        return self._run
-
-    def _status(self) -> dict[str, Any]:
-        """How the owners are; says what was lost with one.
+    def _reports(self) -> list[dict[str, Any]]:
+        """Returns the reports of the receivers, and logs what was lost with one.
 
         Raises:
             StateError: One was, and that is to be an error.
         """
-        if self._run is None:
-            return {"partitions": []}
-        told = self._run.status()
-        for one in told["lost"]:
+        if self._coordinator is None:
+            return []
+        reports, lost = self._coordinator.status()
+        for one in lost:
             text = _lost(one, self._committed)
             if self._settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
             log.warning("%s", text)
-        return told
+        return reports
 
 
-def _lost(one: dict[str, Any], committed: int) -> str:
-    """What is said of an owner that has died: its last report may be half a second old.
+def _offset(number: int) -> dict[str, Any]:
+    # Spark compares offsets as text, so their keys are sorted.
+    return {"kind": "live", "microbatch": number, "version": VERSION}
+
+
+def _number(offset: Mapping[str, Any]) -> int:
+    """Returns the number of the microbatch."""
+    if offset.get("kind") != "live" or offset.get("version") != VERSION:
+        raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
+    return int(offset["microbatch"])
+
+
+def _lost(report: dict[str, Any], committed: int) -> str:
+    """Returns what was lost with a receiver that has died.
 
     Args:
-        one: The report.
+        report: Its last report, which may be half a second old.
         committed: The last microbatch that Spark has committed.
     """
-    text = f"{one.get('endpoint', one['connection'])}: the process that had the connection {one['why']}"
-    if one.get("microbatch") is None:
+    text = f"{report.get('endpoint', report['connection'])}: the receiver has died"
+    if report.get("microbatch") is None:
         return f"{text}; what had arrived there is lost"
     # What its tasks have had of a microbatch that is committed is not lost.
-    done = one["microbatch"] <= committed
+    done = report["microbatch"] <= committed
     return (
-        f"{text}; lost are about {one['unread' if done else 'rows']} messages of microbatch {one['microbatch']}, and"
-        f" {one['waiting']} that had arrived, by its last report: a lower bound, without what came later and what was"
-        " in the kernel's buffers"
+        f"{text}; lost are about {report['unread' if done else 'rows']} messages of microbatch {report['microbatch']},"
+        f" and {report['waiting']} that had arrived, by its last report: a lower bound, without what came later and"
+        " what was in the kernel's buffers"
     )
-
-
-def _goes_on(partitions: list[dict[str, Any]], number: int) -> bool:
-    """Whether a drain needs another microbatch behind this one: somewhere there was no more room in it."""
-    return any(one["bounded"] and one["microbatch"] == number for one in partitions if "microbatch" in one)

@@ -8,8 +8,8 @@ from typing import Any
 import pyarrow as pa
 
 import omq
-from omq.spark.live import reading
 from omq.spark.live import settings as options
+from omq.spark.live.connection import read_once
 
 
 def _texts(given: dict[str, Any]) -> dict[str, str]:
@@ -39,7 +39,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     found = options.parse(options.READ, _texts(given))
     if len(found.endpoints) != 1:
         raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
-    return reading.once(found, found.endpoints[0])
+    return read_once(found, found.endpoints[0])
 
 
 def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch]:

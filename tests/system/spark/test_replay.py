@@ -1,6 +1,7 @@
-"""What a live source keeps until Spark has committed it, and what a query's end leaves to its next run."""
+"""What a live source keeps until Spark has committed it, and what the end of a query costs."""
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -21,13 +22,13 @@ from tests.system.spark.test_stream import Seen, stream
 pytestmark = pytest.mark.timeout(120)
 
 
-def owners() -> list[int]:
-    """The processes that have a connection of a Spark's, or had one."""
+def receivers() -> list[int]:
+    """The processes that have a connection of a Spark's."""
     found = []
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            if folder.name.isdigit() and b"omq.spark.live.owner" in (folder / "cmdline").read_bytes():
-                # Other tests have owners, too, without a Spark.
+            if folder.name.isdigit() and b"omq.spark.live.receiver" in (folder / "cmdline").read_bytes():
+                # Other tests have receivers, too, without a Spark.
                 found += [int(folder.name)] if str(TOP).encode() in (folder / "environ").read_bytes() else []
     return found
 
@@ -73,61 +74,59 @@ def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, st
     assert seen == list(range(count))
 
 
-def test_a_sink_that_fails_gets_the_same_rows_when_the_query_runs_again(
-    spark: Any, feed: Feeder, started: Callable[..., Any]
+@pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
+def test_a_run_after_another_goes_on_with_what_its_peer_has_kept(
+    fails: bool, spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
-    count = 12_000
-    url = feed.push([b"%d" % n for n in range(count)])
-    kept: dict[int, list[int]] = {}
-    tried: dict[int, list[list[int]]] = {}
-    done = threading.Event()
+    push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
+    got: dict[int, list[int]] = {}
+    some = threading.Event()
+    rounds = 3
+
+    def feeding() -> None:
+        for number in itertools.count():
+            push.send(b"%d" % number + b" " * 1000)
+            time.sleep(0.0005)
+
+    feed.run(feeding)
 
     def sink(frame: Any, number: int) -> None:
         rows = numbers(frame)
-        tried.setdefault(number, []).append(rows)
-        if number % 3 == 1 and len(tried[number]) < 3:
+        if fails and number % 3 == 2 and rows and number not in failed:
+            failed.add(number)
             raise RuntimeError("the sink does not like it")
-        kept[number] = rows
-        if sum(map(len, kept.values())) >= count:
-            done.set()
-
-    frame = stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=2000, triggerSeconds=0.5)
-    while not done.is_set():
-        query = started(frame, sink)
-        while query.isActive and not done.wait(0.1):
-            pass
-        assert done.is_set() or "the sink does not like it" in str(query.exception())
-    assert [number for one in sorted(kept) for number in kept[one]] == list(range(count))
-    assert max(map(len, tried.values())) == 3
-    assert all(rows == again for times in tried.values() for rows in times[:1] for again in times)
-
-
-def test_runs_that_follow_each_other_miss_and_repeat_nothing(
-    spark: Any, feed: Feeder, started: Callable[..., Any]
-) -> None:
-    count = 30_000
-    url = feed.push([b"%d" % n + b" " * 1000 for n in range(count)])
-    got: dict[int, list[int]] = {}
-    some = threading.Event()
-
-    def sink(frame: Any, number: int) -> None:
-        got[number] = numbers(frame)
-        if wanted and sum(map(len, got.values())) >= wanted[0]:
+        got[number] = rows
+        if number % 3 == 2 and rows:
             some.set()
 
-    frame = stream(spark, socket="PULL", connect=url, maxRowsPerTrigger=3000, triggerSeconds=0.3)
-    wanted = [5000, 15_000, count]
-    while wanted:
+    failed: set[int] = set()
+    frame = stream(spark, socket="PULL", connect=push.endpoints[0], maxRowsPerTrigger=300, triggerSeconds=0.3)
+    before = set(receivers())
+    for _ in range(rounds):
         some.clear()
         query = started(frame, sink)
-        assert some.wait(60)
-        query.stop()
-        del wanted[0]
-    assert [number for one in sorted(got) for number in got[one]] == list(range(count))
+        if fails and len(failed) < rounds - 1:
+            with pytest.raises(Exception, match="the sink does not like it"):
+                query.awaitTermination(60)
+        else:
+            assert some.wait(60)
+            query.stop()
+        deadline = time.monotonic() + 30
+        while set(receivers()) - before:
+            assert time.monotonic() < deadline, "a receiver outlives its query"
+            time.sleep(0.05)
+    rows = [number for one in sorted(got) for number in got[one]]
+    assert rows == sorted(set(rows)), "a message has come twice, or out of order"
+    # Each run goes on with what comes next; within it, nothing is missing.
+    gaps = [later - sooner for sooner, later in itertools.pairwise(rows) if later != sooner + 1]
+    assert len(gaps) <= 2 * (rounds - 1)
+    assert rows[0] == 0
 
 
-def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    before = set(owners())
+def test_a_killed_receiver_is_replaced_and_the_loss_logged(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    before = set(receivers())
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
     got: list[int] = []
     came = threading.Event()
@@ -142,7 +141,7 @@ def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feede
     query = started(stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5), sink)
     push.send_many([b"%d" % n for n in range(100)])
     assert came.wait(60)
-    (victim,) = set(owners()) - before
+    (victim,) = set(receivers()) - before
     os.kill(victim, signal.SIGKILL)
     while push.peers:
         time.sleep(0.01)
@@ -159,20 +158,22 @@ def test_a_killed_owner_is_replaced_and_the_loss_is_told(spark: Any, feed: Feede
     assert lately
 
 
-def test_a_killed_owner_fails_the_query_that_asks_for_it(spark: Any, feed: Feeder, started: Callable[..., Any]) -> None:
-    before = set(owners())
+def test_a_killed_receiver_fails_a_query_with_failondataloss(
+    spark: Any, feed: Feeder, started: Callable[..., Any]
+) -> None:
+    before = set(receivers())
     url = feed.push([b"%d" % n for n in range(5000)])
     came = threading.Event()
 
     def sink(frame: Any, number: int) -> None:
         if frame.count() and not came.is_set():
-            (victim,) = set(owners()) - before
+            (victim,) = set(receivers()) - before
             os.kill(victim, signal.SIGKILL)
             came.set()
 
     frame = stream(spark, socket="PULL", connect=url, triggerSeconds=0.5, maxRowsPerTrigger=1000, failOnDataLoss="true")
     query = started(frame, sink)
-    # Whether the owner had set the next microbatch apart by then is chance: of that it had none, or a whole one.
+    # Whether the receiver had set the next microbatch apart by then is chance: of that it had none, or a whole one.
     told = r"has died; lost are about (0|1000) messages of microbatch 1, and \d+ that had.*failOnDataLoss=true"
     with pytest.raises(Exception, match=told):
         query.awaitTermination(60)

@@ -130,7 +130,7 @@ def test_the_schema_names_a_topic_only_for_a_sub() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "keepSeconds", "KEEPSECONDS"]
+    "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "QUIETSECONDS"]
 )
 def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
     assert settings.streams({**PULL, name: "5"})
@@ -144,6 +144,7 @@ def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
             "triggerseconsd",
             "unknown option 'triggerseconsd'; did you mean 'triggerSeconds'. known are: .*maxRows.*trigger",
         ),
+        ("keepSeconds", "not an option of read or readStream: 'keepSeconds'; known are: "),
         ("send_hwm", "not an option of read or readStream: 'send_hwm'"),
         ("provider", "CREATE TABLE .*createOrReplaceTempView"),
     ],

@@ -1,4 +1,4 @@
-"""The first peer of a socket: a wait for it, and what is said where nobody comes."""
+"""Waits for a socket's first peer, and reports a connect timeout."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.spark")
 
-LOOK: Final = 0.05  # seconds between two looks at whether somebody is there
-EVENTS: Final = 100  # that may wait until somebody looks at them
+POLL_INTERVAL_S: Final = 0.05
+EVENTS: Final = 100  # that may wait until they are read
 _TROUBLE: Final = frozenset({omq.EventKind.CONNECT_FAILED, omq.EventKind.HANDSHAKE_FAILED})
 
 
-class Meeting:
-    """Knows whether a socket has ever had a peer.
+class FirstPeer:
+    """The first peer of a socket.
 
     Args:
         socket: A socket that was opened just now.
         endpoint: Its endpoint, for messages.
-        seconds: How long nobody may be there; `None` for any time.
+        seconds: The connect timeout; `None` for any time.
         fails: Whether that is an error. Else it is logged, once.
     """
 
@@ -33,50 +33,61 @@ class Meeting:
         self._seconds = seconds
         self._fails = fails
         self._until = math.inf if seconds is None else time.monotonic() + seconds
-        self._said = self._noted = False
+        self._reported = self._noted = False
         self._trouble = ""
         self._monitor: omq.Monitor | None = socket.monitor(EVENTS)
 
     @property
     def left(self) -> float:
-        """Seconds until somebody has to be there; 0 or less once the time is up."""
+        """Seconds until the connect timeout; 0 or less once it has passed."""
         return self._until - time.monotonic()
 
+    @property
+    def is_overdue(self) -> bool:
+        """Whether the connect timeout has passed without a peer, and that was not reported yet."""
+        if self._monitor is not None and self._socket.peers:
+            self._met()
+        return self._monitor is not None and self.left <= 0 and not self._reported
+
     def wait(self, seconds: float, interrupted: threading.Event | None = None) -> bool:
-        """Waits for the first peer, for so long at most, or until interrupted. Gives whether there is, or was, one.
+        """Waits for the first peer, for so long at most, or until interrupted; returns whether there is, or was, one.
 
         Raises:
-            ConnectError: Nobody was there in all the time that was given.
+            ConnectError: The connect timeout has passed.
         """
         if self._monitor is None:
             return True
         end = time.monotonic() + seconds
         while not (self._socket.peers or self._socket.poll(0, omq.POLL_IN)):
-            if self.left <= 0 and not self._said:
-                self._complain()
-            left = min(end, math.inf if self._said else self._until) - time.monotonic()
+            if self.left <= 0 and not self._reported:
+                self._report()
+            left = min(end, math.inf if self._reported else self._until) - time.monotonic()
             if end <= time.monotonic() or (interrupted is not None and interrupted.is_set()):
                 self._note()
                 return False
-            self._hear(max(min(LOOK, left), 0))
+            self._read_event(max(min(POLL_INTERVAL_S, left), 0))
+        self._met()
+        return True
+
+    def _met(self) -> None:
+        assert self._monitor is not None
         self._monitor.close()
         self._monitor = None
-        return True
 
     def _note(self) -> None:
         if not self._noted:
             self._noted = True
             log.warning("%s: nobody is connected yet%s", self._endpoint, self._last_trouble())
 
-    def _complain(self) -> None:
+    def _report(self) -> None:
         text = f"{self._endpoint}: nobody is connected after connectTimeout={self._seconds:g} s{self._last_trouble()}"
         if self._fails:
             raise omq.ConnectError(text)
-        self._said = True
+        self._reported = True
         log.warning("%s", text)
 
-    def _hear(self, seconds: float) -> bool:
-        """Waits for the next that happens to the socket; gives whether anything did."""
+    def _read_event(self, seconds: float) -> bool:
+        """Waits for the next event of the socket; returns whether there was one."""
         assert self._monitor is not None
         try:
             event = self._monitor.recv(timeout=seconds)
@@ -87,7 +98,7 @@ class Meeting:
         return True
 
     def _last_trouble(self) -> str:
-        """Why the last attempt has failed, if one has."""
-        while self._hear(0):
+        """Returns why the last attempt has failed, if one has."""
+        while self._read_event(0):
             pass
         return f"; last failure: {self._trouble}" if self._trouble else ""

@@ -16,9 +16,9 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
-from omq.spark.live import receive  # noqa: E402
+from omq.spark.live import connection as connections  # noqa: E402
 from omq.spark.live.columns import Shape  # noqa: E402
-from omq.spark.live.receive import LEAVING, Connection, Limits  # noqa: E402
+from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, Connection, Limits  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
 
@@ -88,9 +88,9 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
     runs = [run for one in taken for run in one.marks.runs]
     # A call that got little was followed by a moment without one.
     pairs = itertools.pairwise(runs)
-    gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < receive.ENOUGH]
+    gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < connections.ENOUGH_BYTES]
     assert len(gaps) > 2
-    assert min(gaps) >= receive.GATHER * 1e6 * 0.9
+    assert min(gaps) >= connections.GATHER_S * 1e6 * 0.9
 
 
 @pytest.mark.parametrize("ends", ["seconds", "interrupted"])
@@ -132,7 +132,7 @@ def test_the_first_message_is_taken_whatever_its_size(push: omq.PUSH) -> None:
     assert [len(batch) for batch in pulled(push, maxBytes=99)] == [1]
 
 
-def test_what_has_arrived_and_was_not_read_is_counted(caplog: pytest.LogCaptureFixture) -> None:
+def test_what_has_arrived_and_was_not_read_is_counted() -> None:
     # A peer by hand: what a PUSH has may arrive in pieces, and only what has arrived is counted.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
@@ -145,9 +145,7 @@ def test_what_has_arrived_and_was_not_read_is_counted(caplog: pytest.LogCaptureF
         peer.sendall(frames(b"x") * 100)
         rows = sum(map(len, connection.batches(Shape(("value",), 1 << 16, topics=False), Limits(rows=40))))
         assert rows == 40
-        with caplog.at_level(logging.WARNING, "omq.spark"):
-            assert connection.close() == 60
-    assert "closed with 60 messages that had arrived and were not read" in caplog.text
+        assert connection.close() == 60
 
 
 def test_what_is_lost_by_closing_is_counted_whole(push: omq.PUSH) -> None:
@@ -229,6 +227,45 @@ def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
     connection.close()
 
 
+@pytest.mark.parametrize("multipart", [False, True], ids=["one part", "several"])
+@pytest.mark.parametrize("rows", [None, 3], ids=["no cap", "cap"])
+def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, rows: int | None) -> None:
+    sent = itertools.count()
+    goes_on = threading.Event()
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
+        url = push.endpoints[0]
+
+        def feed() -> None:
+            while not goes_on.wait(0.0001):
+                with contextlib.suppress(omq.SendTimeout):
+                    push.send_multipart([b"%d" % next(sent), *([b""] if multipart else [])], timeout=5)
+
+        feeder = threading.Thread(target=feed)
+        feeder.start()
+        connection = Connection(omq.PULL(connect=url, recv_hwm=1), url, 1 << 20, 0)
+        try:
+            got: list[int] = []
+            shape = Shape(("parts",), 1 << 20, topics=False)
+            if rows:
+                assert connection.socket.poll(20)
+                time.sleep(0.2)  # so that the kernel has some on their way
+            limits, goes_on_reading = Limits(rows=rows, seconds=0.0 if rows else 0.3, quiet=5), True
+            while goes_on_reading:
+                for batch in connection.batches(shape, limits):
+                    got += [int(parts[0]) for parts in batch["parts"].to_pylist()]
+                goes_on_reading = connection.bounded
+            assert connection.cut
+            assert connection.close() == 0
+        finally:
+            with omq.PULL(connect=url) as rest:
+                following = int(rest.recv_multipart(timeout=20)[0])
+                goes_on.set()
+                feeder.join()
+    assert len(got) > 5
+    assert got == list(range(len(got)))
+    assert following == len(got)
+
+
 def test_rows_of_every_kind_are_pushed() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
         url = pull.endpoints[0]
@@ -269,22 +306,21 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
                 begun.set()
                 # Longer in all than nothing at all may come.
                 for _ in range(8):
-                    time.sleep(LEAVING / 6)
+                    time.sleep(LEAVE_IDLE_TIMEOUT_S / 6)
                     push.sendall(bytes(size // 8))
 
         thread = threading.Thread(target=feed)
         thread.start()
         assert begun.wait(10)
         time.sleep(0.1)
-        connection.retire()
+        assert connection.close() == 1
         thread.join(20)
-        assert [len(part) for parts in connection._stash for part in parts] == [size]
 
 
 def test_a_peer_that_goes_on_sending_ends_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(receive, "LONGEST", 1.0)
+    monkeypatch.setattr(connections, "LEAVE_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         connection = Connection(omq.PULL(connect=url), url, 1 << 20, 0)
@@ -304,6 +340,6 @@ def test_a_peer_that_goes_on_sending_ends_with_a_warning(
             == 1
         )
         with caplog.at_level(logging.WARNING, "omq.spark"):
-            connection.retire()
+            connection.close()
         thread.join(20)
         assert "what was on its way is lost" in caplog.text

@@ -1,0 +1,364 @@
+"""The receiver of a partition: a process of its own, which has the connection, and what Spark has not committed.
+
+Spark's workers come and go: one that has had nothing to do for a minute is ended, the next microbatch goes to another,
+perhaps on another host. So none of them has the connection. The first task that wants a partition starts this process,
+and all tasks, on whatever host, read through it. It belongs to the run of a query (see `coordinator`), not to an
+executor: it outlives a killed executor, and ends with the query.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import os
+import pickle
+import resource
+import sys
+import time
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+import omq
+from omq.spark.live.columns import Messages, Shape, Taken
+from omq.spark.live.connection import Connection, Limits
+from omq.spark.live.microbatch import Microbatch, Uncommitted
+from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
+from omq.spark.live.settings import Settings
+from omq.spark.memory import SharedBlock, SharedMemory, available
+from omq.unpatched import queue, sleep, subprocess, threading
+
+log = logging.getLogger("omq.spark")
+
+MAX_BATCH_BYTES: Final = 1 << 30  # of a microbatch without a bound of its own: all is kept until it is committed
+MIN_BATCH_BYTES: Final = 64 << 20  # to which that goes down where memory is short
+MEMORY_PART: Final = 8  # the part of the memory that is available, as one in so many, that a microbatch may have
+MAX_BATCH_ROWS: Final = 1 << 24  # likewise of a microbatch without a bound of its own
+ALIVE_INTERVAL_S: Final = 2.0  # after which a task that waits is sent a sign of life
+REPORT_INTERVAL_S: Final = 0.5  # between two reports to the coordinator
+POLL_INTERVAL_S: Final = 0.05  # between two looks at whether a microbatch would have something
+RETRY_DELAY_S: Final = 0.1
+DETACHED_TIMEOUT_S: Final = 60.0  # for which the network to the coordinator may be broken
+START_TIMEOUT_S: Final = 60.0  # for a new process to read its plan
+#: Added to the report at a query's end where the peer binds; an omq peer keeps its messages.
+_NOT_COUNTED: Final = (
+    ". A libzmq peer drops what it had queued for this connection (up to its SNDHWM) if it sent faster than Spark read:"
+    " that is lost, and not counted here"
+)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The input of a receiver process.
+
+    Attributes:
+        settings: The options of the read.
+        name: The name of the connection.
+        endpoint: Its endpoint.
+        coordinator: The address of the coordinator.
+        secret: The stream's secret.
+    """
+
+    settings: Settings
+    name: str
+    endpoint: str
+    coordinator: Address
+    secret: bytes
+
+
+class Receiver:
+    """The connection of a partition, and the microbatches that were taken from it.
+
+    Args:
+        settings: The options of the read.
+        endpoint: The endpoint of the connection.
+
+    Attributes:
+        last: The last microbatch that was begun.
+        changed: Set when there is something to report.
+    """
+
+    def __init__(self, settings: Settings, endpoint: str) -> None:
+        self._settings = settings
+        self._shape = Shape.of(settings)
+        self._uncommitted = Uncommitted()
+        self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
+        blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
+        self._connection = Connection.open(settings, endpoint, SharedMemory(blocks), SharedMemory(blocks))
+        self._drained_s = 0.0  # for which the microbatches of a drain have gathered
+        self._drain_begun = math.inf  # when its first messages came
+        self._ready = False
+        self.changed = threading.Event()
+        self.last: Microbatch | None = None
+        self._thread = threading.Thread(target=self._run, name="omq-spark-take", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                job = self._jobs.get(timeout=POLL_INTERVAL_S)
+            except queue.Empty:
+                self._look()
+                continue
+            if job is None:
+                return
+            job()
+
+    def _look(self) -> None:
+        """Reports it at once when a microbatch would have something."""
+        ready = self._connection.ready
+        if ready != self._ready:
+            self._ready = ready
+            self.changed.set()
+
+    # ------------------------------------------------------------------ reading
+
+    def read(self, request: dict[str, Any]) -> Microbatch:
+        """Returns the microbatch that a task asks for; the first request has it taken.
+
+        Args:
+            request: `read`, its number; `after`, that of the last one which is committed; `given`, how many batches of
+                it the task has had; and `drains`, whether the query ends with what is there.
+        """
+        self._uncommitted.commit(request["after"])
+        found, fresh = self._uncommitted.find(request["read"])
+        if fresh:
+            self._jobs.put(lambda: self._take(found, request["drains"]))
+        return found
+
+    def _take(self, microbatch: Microbatch, drains: bool) -> None:
+        connection = self._connection
+        self.last = microbatch
+        try:
+            limits = self._limits(microbatch, drains)
+            begun = time.monotonic()
+            try:
+                for taken in connection.take(self._shape, limits):
+                    microbatch.add(taken)
+                    self._drain_begun = min(self._drain_begun, time.monotonic())
+            finally:
+                self._drained_s += time.monotonic() - begun
+            if drains and connection.cut:
+                log.warning(
+                    "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
+                    " (option triggerSeconds)",
+                    connection.endpoint,
+                    Limits.of(self._settings, drains).seconds,
+                )
+            microbatch.end(connection.bounded)
+        except Exception as error:
+            microbatch.end(False, error)
+        finally:
+            self._ready = connection.ready
+            self.changed.set()
+
+    def _limits(self, microbatch: Microbatch, drains: bool) -> Limits:
+        """Returns what is left of the limits, where the microbatch has begun before, and of the time of a drain."""
+        wanted = Limits.of(self._settings, drains)
+        seconds = wanted.seconds
+        if drains and seconds is not None:
+            # Under a cap a microbatch gathers in no time, and Spark takes its own for each: an explicit triggerSeconds
+            # means all of it. Else what is there is to be read whole, however many microbatches it needs.
+            spent = self._drained_s if self._settings.max_seconds is None else time.monotonic() - self._drain_begun
+            seconds = max(seconds - max(spent, 0.0), 0.0)
+        return Limits(
+            rows=(MAX_BATCH_ROWS if wanted.rows is None else wanted.rows) - microbatch.rows,
+            bytes=(self._max_bytes if wanted.bytes is None else wanted.bytes) - microbatch.bytes,
+            seconds=seconds,
+            quiet=wanted.quiet,
+        )
+
+    def commit(self, number: int) -> None:
+        """Forgets microbatches up to this one."""
+        self._uncommitted.commit(number)
+
+    def close(self) -> None:
+        """Stops taking, closes the connection, and logs how many messages are lost with the query."""
+        self._connection.interrupted.set()
+        self._jobs.put(None)
+        self._thread.join()
+        arrived = self._connection.close()
+        uncommitted = sum(one.rows for one in self._uncommitted)
+        if arrived or uncommitted:
+            log.warning(
+                "%s: the query has ended. Lost are %d messages of microbatches that are not known to be committed, and"
+                " %d that had arrived and were not read%s",
+                self._connection.endpoint,
+                uncommitted,
+                arrived,
+                _NOT_COUNTED if self._connection.endpoint in self._settings.connect else "",
+            )
+
+    def status(self) -> dict[str, Any]:
+        """Returns the report for the coordinator."""
+        kept = list(self._uncommitted)
+        last = self.last
+        return {
+            "endpoint": self._connection.endpoint,
+            "microbatch": None if last is None else last.number,
+            "bounded": last is not None and last.bounded,
+            "rows": sum(one.rows for one in kept),
+            "unread": sum(one.rows - one.read for one in kept),
+            "bytes": sum(one.bytes for one in kept),
+            "ready": self._ready,
+            **self._connection.health(),
+        }
+
+
+# ---------------------------------------------------------------------- the process
+
+
+class _Process:
+    """Serves tasks and the coordinator."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._receiver = Receiver(plan.settings, plan.endpoint)
+        self._attached = threading.Event()
+        self._server = Server("receiver", plan.secret, self._serve)
+
+    def run(self, channel: Channel | None) -> None:
+        """Serves until the query ends, or the coordinator has another receiver."""
+        while channel is not None:
+            goes_on = True
+            with contextlib.suppress(OSError, EOFError):
+                channel.set_send_timeout(IDLE_TIMEOUT_S)
+                channel.send({"register": self._plan.name, "address": self._server.address.to_json()})
+                goes_on = self._obey(channel)
+            self._attached.clear()
+            channel.close()
+            channel = self._attach() if goes_on else None
+        self._server.close()
+        self._receiver.close()
+
+    def _attach(self) -> Channel | None:
+        """Connects to the coordinator again; returns `None` if the query has ended."""
+        deadline = time.monotonic() + DETACHED_TIMEOUT_S
+        while time.monotonic() < deadline:
+            try:
+                return connect(self._plan.coordinator, self._plan.secret)
+            except Unreachable as error:
+                if error.refused:
+                    break
+                sleep(RETRY_DELAY_S)
+        return None
+
+    def _obey(self, channel: Channel) -> bool:
+        """Does what the coordinator orders, and reports to it; returns False if that is to end.
+
+        Raises:
+            OSError, EOFError: The connection to the coordinator is broken.
+        """
+        gone = threading.Event()
+
+        def report() -> None:
+            with contextlib.suppress(OSError):
+                while not gone.is_set():
+                    self._receiver.changed.wait(REPORT_INTERVAL_S)
+                    self._receiver.changed.clear()
+                    channel.send({"status": self._receiver.status()})
+
+        reporting = threading.Thread(target=report, name="omq-spark-report", daemon=True)
+        reporting.start()
+        try:
+            while True:
+                order = channel.recv()
+                if "commit" in order:
+                    self._receiver.commit(order["commit"])
+                elif "report" in order:
+                    channel.send({"status": self._receiver.status(), "request": order["report"]})
+                elif "serve" in order:
+                    self._attached.set()
+                elif "end" in order:
+                    return False
+        finally:
+            gone.set()
+            reporting.join()
+
+    def _serve(self, channel: Channel) -> None:
+        """Sends one task the microbatch that it asks for."""
+        channel.set_send_timeout(SEND_TIMEOUT_S)
+        request = channel.recv()
+        if not self._attached.is_set():
+            # Another process may have the partition by now, or the query has ended.
+            channel.send({"detached": True})
+            return
+        sent: list[Taken] = []  # while the task may look at it
+        try:
+            for taken in self._receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):
+                if taken is None:
+                    channel.send({"waits": True})
+                else:
+                    sent.append(taken)
+                    _send(channel, taken)
+            answer: dict[str, Any] = {"done": True}
+        except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
+            answer = {"error": str(error), "kind": type(error).__name__}
+        channel.send(answer)
+        with contextlib.suppress(OSError, EOFError):
+            channel.recv()  # its end
+
+
+def _send(channel: Channel, taken: Taken) -> None:
+    """Sends what was taken: on this host the descriptors of the blocks that hold it, if there are such."""
+    marks = taken.marks
+    # One for each message, if each came by itself: too much for a message.
+    runs = array("q", itertools.chain.from_iterable(marks.runs))
+    message = {"endpoint": marks.endpoint, "first": marks.first, "size": taken.size}
+    if isinstance(taken, Messages):
+        parts = pa.array(taken.messages, pa.list_(pa.binary()))
+        batch = pa.RecordBatch.from_arrays([parts], ["parts"])
+        channel.send({**message, "as": "messages"}, [runs, batch.serialize()])
+        return
+    shared = [block for block in taken.blocks or () if isinstance(block, SharedBlock)]
+    if channel.local and len(shared) == 2:
+        descriptors = [block.descriptor for block in shared]
+        channel.send({**message, "as": "blocks", "sizes": [len(block) for block in shared]}, [runs], descriptors)
+    else:
+        channel.send({**message, "as": "columns"}, [runs, taken.ends, taken.body])
+
+
+def start(plan: Plan) -> None:
+    """Starts the receiver of a partition, which registers with the coordinator, or reports why it cannot begin.
+
+    Raises:
+        OSError: The process cannot be started.
+    """
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    command = [sys.executable, "-m", "omq.spark.live.receiver"]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, start_new_session=True
+    ) as process:
+        process.communicate(pickle.dumps(plan), timeout=START_TIMEOUT_S)
+    if process.returncode:
+        raise OSError(f"{' '.join(command)} has failed: its standard error says why")
+
+
+def main() -> None:
+    """Runs the process."""
+    plan: Plan = pickle.loads(sys.stdin.buffer.read())
+    # The task that has started this process does not wait for its end, and may be killed before.
+    if os.fork():
+        os._exit(0)
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    channel = connect(plan.coordinator, plan.secret)
+    # From here on the coordinator notices our end.
+    channel.send({"register": plan.name})
+    try:
+        process = _Process(plan)
+    except Exception as error:
+        channel.send({"failed": str(error), "kind": type(error).__name__})
+        channel.close()
+        return
+    process.run(channel)
+
+
+if __name__ == "__main__":
+    main()

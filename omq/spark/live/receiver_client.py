@@ -1,0 +1,210 @@
+"""A task's side of a read: it finds the receiver of its partition, and reads a microbatch through it."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import time
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import pyarrow as pa
+
+import omq
+from omq.spark.live import receiver
+from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
+from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Channel, Unreachable, connect
+from omq.spark.live.settings import Settings
+from omq.spark.memory import mapped
+from omq.unpatched import sleep, subprocess
+
+log = logging.getLogger("omq.spark")
+
+UNREACHABLE_TIMEOUT_S: Final = 20.0  # for which the network to the coordinator may be broken
+RETRY_DELAY_S: Final = 0.2
+MAX_BREAKS: Final = 3  # of the connection to the receiver, one after the other, before a message has come
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The part of a microbatch that a task reads.
+
+    Attributes:
+        name: The name of its partition's connection.
+        endpoint: The endpoint of that.
+        after: The last microbatch that is committed.
+        microbatch: The microbatch to read.
+        drains: Whether the query ends with what is there (`availableNow`).
+        coordinator: The address of the coordinator.
+        secret: The stream's secret.
+    """
+
+    name: str
+    endpoint: str
+    after: int
+    microbatch: int
+    drains: bool
+    coordinator: Address
+    secret: bytes
+
+
+class _Broken(Exception):
+    """The connection to the receiver has broken before the end."""
+
+
+class _Detached(Exception):
+    """The receiver has lost its coordinator, and tries to reach it."""
+
+
+def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+    """Yields the rows of one microbatch of one partition.
+
+    Raises:
+        OmqError: The receiver fails; or there is none, and none can be started.
+    """
+    shape = Shape.of(settings)
+    given = breaks = 0
+    giver = ""
+    while True:
+        address = _find(settings, request)
+        if given and address.name != giver:
+            # Rows that Spark has cannot be taken back, and this receiver has none of the others: the microbatch ends.
+            text = f"{request.endpoint}: the receiver has died in the midst of a microbatch"
+            if settings.fail_on_data_loss:
+                raise omq.StateError(f"{text} (failOnDataLoss=true)")
+            log.warning("%s; what it had read ahead is lost", text)
+            return
+        giver = address.name
+        try:
+            for taken in _taken(request, address, given):
+                given, breaks = given + 1, 0
+                yield taken.batch(shape)
+            return
+        except _Detached:
+            sleep(RETRY_DELAY_S)
+        except (_Broken, Unreachable) as error:
+            if _call(request, {"is_alive": request.name, "process": address.name})["alive"]:
+                # It keeps what it has given: the rest of it is there.
+                breaks += 1
+                if breaks > MAX_BREAKS:
+                    where = ", ".join(address.addresses)
+                    raise omq.StateError(
+                        f"{request.endpoint}: the receiver (on {where}, port {address.port}) cannot be reached from"
+                        f" this executor: {error}"
+                    ) from None
+                sleep(RETRY_DELAY_S)
+
+
+def _find(settings: Settings, request: ReadRequest) -> Address:
+    """Returns the address of the receiver, which is started if the coordinator wants it."""
+    plan = receiver.Plan(settings, request.name, request.endpoint, request.coordinator, request.secret)
+    asked: dict[str, Any] = {"find": request.name}
+    while True:
+        answer = _call(request, asked)
+        if "receiver" in answer:
+            return Address.from_json(answer["receiver"])
+        if "error" in answer:
+            raise _error(answer)
+        try:
+            receiver.start(plan)
+        except (OSError, subprocess.SubprocessError) as error:
+            text = f"the receiver process cannot be started: {error}"
+            with (
+                contextlib.suppress(OSError, Unreachable),
+                contextlib.closing(connect(request.coordinator, request.secret)) as channel,
+            ):
+                channel.send({**asked, "failed": text})
+            raise omq.StateError(text) from None
+        asked["failures"] = answer["failures"]
+
+
+def _call(request: ReadRequest, asked: dict[str, Any]) -> dict[str, Any]:
+    """Calls the coordinator; the network to it may break for a moment."""
+    deadline = time.monotonic() + UNREACHABLE_TIMEOUT_S
+    while True:
+        try:
+            with contextlib.closing(connect(request.coordinator, request.secret)) as channel:
+                return channel.call(asked)
+        except (OSError, EOFError, Unreachable) as error:
+            if getattr(error, "refused", False) or time.monotonic() > deadline:
+                raise omq.StateError(
+                    "the stream's coordinator, next to the driver, cannot be reached from this executor: the query has"
+                    f" ended; or SPARK_LOCAL_IP on the driver has to name the address that it listens on: {error}"
+                ) from None
+            sleep(RETRY_DELAY_S)
+
+
+def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken]:
+    """Yields what the receiver has of the microbatch, without the first that were given before."""
+    with contextlib.closing(connect(address, request.secret)) as channel:
+        asked = {"read": request.microbatch, "after": request.after, "drains": request.drains, "given": given}
+        with _receivers():
+            channel.sock.settimeout(IDLE_TIMEOUT_S)
+            channel.send(asked)
+        while True:
+            with _receivers():
+                found, descriptors = channel.receive()
+                taken = _decoded(channel, found, descriptors) if "as" in found else None
+            if taken is not None:
+                yield taken
+            elif "waits" in found:
+                continue
+            elif "detached" in found:
+                raise _Detached
+            elif "error" in found:
+                raise _error(found)
+            elif "done" in found:
+                return
+            else:
+                raise _Broken(f"an unknown message: {sorted(found)}")
+
+
+@contextlib.contextmanager
+def _receivers() -> Iterator[None]:
+    """Makes errors of the connection to the receiver a `_Broken`."""
+    try:
+        yield
+    except (OSError, EOFError) as error:
+        raise _Broken(str(error)) from error
+
+
+def _decoded(channel: Channel, found: dict[str, Any], descriptors: list[int]) -> Taken:
+    """Returns what the receiver has sent, or has in memory that it shares."""
+    marks = Marks(found["endpoint"], found["first"])
+    runs, *parts = [channel.recv_attached(size) for size in found["attached"]]
+    numbers = array("q", bytes(runs))
+    marks.runs = list(zip(numbers[::2], numbers[1::2], strict=True))
+    marks.count = sum(numbers[1::2])
+    if found["as"] == "blocks":
+        if len(descriptors) < len(found["sizes"]):
+            # The kernel leaves out what does not fit into our table.
+            for one in descriptors:
+                os.close(one)
+            raise omq.StateError("the receiver's memory cannot be mapped: no descriptor is left here (ulimit -n)")
+        try:
+            body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, found["sizes"], strict=True))
+        except OSError as error:
+            # This task lacks something, and the receiver is well: another attempt gets the same.
+            raise omq.StateError(f"the receiver's memory cannot be mapped: {error}") from error
+        return Columns(body.slice(0, found["size"]), ends.slice(0, 4 * (marks.count + 1)), marks)
+    if found["as"] == "messages":
+        schema = pa.schema([pa.field("parts", pa.list_(pa.binary()))])
+        messages = pa.ipc.read_record_batch(pa.py_buffer(parts[0]), schema).column(0).to_pylist()
+        return Messages(messages, found["size"], marks)
+    ends, body = map(pa.py_buffer, parts)
+    return Columns(body, ends, marks)
+
+
+_ERRORS = {name: one for name, one in vars(omq).items() if isinstance(one, type) and issubclass(one, omq.OmqError)}
+
+
+def _error(found: dict[str, Any]) -> Exception:
+    """Returns the error that another process reports."""
+    kind = _ERRORS.get(found["kind"], omq.OmqError)
+    try:
+        return kind(found["error"])
+    except TypeError:
+        return omq.OmqError(found["error"])

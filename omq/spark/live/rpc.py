@@ -1,0 +1,353 @@
+"""Remote calls between the processes of one stream: each side proves that it knows the stream's secret.
+
+Messages are JSON, with bytes and descriptors attached. The secret comes from the driver with each partition. A peer
+that does not know it learns nothing, and nothing after its first line is read.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hmac
+import json
+import os
+import secrets
+import struct
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import omq
+from omq.unpatched import socket, threading
+
+NONCE_BYTES: Final = 32
+HANDSHAKE_TIMEOUT_S: Final = 5.0  # for a peer to authenticate, and for a connect
+IDLE_TIMEOUT_S: Final = 15.0  # after which a connection on which nothing comes counts as broken
+FROZEN_TIMEOUT_S: Final = 45.0  # after which a process that sends nothing counts as dead
+SEND_TIMEOUT_S: Final = 600.0  # after which a task that takes nothing of what is sent counts as dead
+BACKLOG: Final = 128
+MAX_UNAUTHENTICATED: Final = 64  # connections; of more the oldest is closed
+MAX_MESSAGE_BYTES: Final = 64 << 20  # without attachments; only an authenticated peer sends any
+_LENGTH: Final = struct.Struct(">I")
+
+
+class Unreachable(omq.OmqError):
+    """No process that knows the secret is there.
+
+    Attributes:
+        refused: Whether each address refused the connection: its host is there, and the process is not.
+    """
+
+    def __init__(self, text: str, refused: bool = False) -> None:
+        super().__init__(text)
+        self.refused = refused
+
+
+@dataclass(frozen=True)
+class Address:
+    """The address of a process.
+
+    Attributes:
+        host: The name of this and no other network namespace of this and no other machine.
+        name: Its name among the abstract Unix sockets there.
+        addresses: The addresses by which other hosts may know it.
+        port: Its port there.
+    """
+
+    host: str
+    name: str
+    addresses: tuple[str, ...] = ()
+    port: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the address for a message."""
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, found: dict[str, Any]) -> Address:
+        """Returns the address of a message."""
+        return cls(**{**found, "addresses": tuple(found["addresses"])})
+
+
+def this_host() -> str:
+    """Returns `Address.host` of this process: the boot of the machine, and the network namespace."""
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
+
+
+def addresses() -> tuple[str, ...]:
+    """Returns the addresses of this host for others: `SPARK_LOCAL_IP`, if it is set, or all but loopback's."""
+    chosen = os.environ.get("SPARK_LOCAL_IP")
+    if chosen:
+        with contextlib.suppress(OSError):
+            return (str(socket.getaddrinfo(chosen, None)[0][4][0]),)
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+        for _, name in socket.if_nameindex():
+            with contextlib.suppress(OSError):
+                answer = fcntl.ioctl(asking, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                found.append(socket.inet_ntoa(answer[20:24]))
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
+            digits, _, _, scope, *_ = line.split()
+            if scope == "00":  # global
+                found.append(socket.inet_ntop(socket.AF_INET6, bytes.fromhex(digits)))
+    return tuple(one for one in found if not one.startswith("127.")) or ("127.0.0.1",)
+
+
+class Channel:
+    """A connection to an authenticated peer.
+
+    Sending is for any thread, receiving for one.
+    """
+
+    def __init__(self, sock: socket.socket) -> None:
+        self.sock = sock
+        self._sending = threading.Lock()
+        self._local = sock.family == socket.AF_UNIX
+        if not self._local:
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # The loss of a host is noticed.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+            for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
+                sock.setsockopt(socket.IPPROTO_TCP, option, value)
+
+    @property
+    def local(self) -> bool:
+        """Whether descriptors can be sent: the peer is on this host."""
+        return self._local
+
+    def set_send_timeout(self, seconds: float) -> None:
+        """Closes the connection when the peer has not taken what was sent for so many seconds."""
+        if not self._local:
+            self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
+
+    def authenticate(self, secret: bytes, serves: bool) -> None:
+        """Proves to the peer that this process knows the secret, and requires the same proof.
+
+        Raises:
+            Unreachable: The peer does not know the secret, or sends nothing.
+        """
+        ours = secrets.token_bytes(NONCE_BYTES)
+        self.sock.settimeout(HANDSHAKE_TIMEOUT_S)
+        try:
+            self.sock.sendall(ours)
+            theirs = self._exactly(NONCE_BYTES)
+            both = ours + theirs if serves else theirs + ours
+            if serves:
+                # The client's proof comes first: an unknown peer is sent nothing.
+                if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, b"client", both)):
+                    raise Unreachable("the peer does not know the secret")
+                self.sock.sendall(_proof(secret, b"server", both))
+            else:
+                self.sock.sendall(_proof(secret, b"client", both))
+                if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, b"server", both)):
+                    raise Unreachable("the peer does not know the secret")
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"no answer: {error}") from error
+        self.sock.settimeout(None)
+
+    def send(self, message: dict[str, Any], attached: Sequence[Any] = (), descriptors: Sequence[int] = ()) -> None:
+        """Sends a message, with bytes and, on the same host, descriptors attached.
+
+        Raises:
+            StateError: It has more bytes than the peer would take.
+        """
+        views = [memoryview(one).cast("B") for one in attached]
+        if views:
+            message = {**message, "attached": [len(view) for view in views]}
+        body = json.dumps(message).encode()
+        if len(body) > MAX_MESSAGE_BYTES:
+            raise omq.StateError(f"a message of {len(body)} bytes, where {MAX_MESSAGE_BYTES} are the most")
+        head = _LENGTH.pack(len(body)) + body
+        with self._sending:
+            if descriptors:
+                # They arrive with the first octet.
+                sent = socket.send_fds(self.sock, [head], list(descriptors))
+                head = head[sent:]
+            self.sock.sendall(head)
+            for view in views:
+                self.sock.sendall(view)
+
+    def receive(self) -> tuple[dict[str, Any], list[int]]:
+        """Returns the next message, without its attached bytes, and the descriptors that came with it.
+
+        Raises:
+            EOFError: The peer has closed the connection.
+        """
+        descriptors: list[int] = []
+        if self._local:
+            first, descriptors, _, _ = socket.recv_fds(self.sock, 1, 8, socket.MSG_CMSG_CLOEXEC)
+            if not first:
+                raise EOFError("the peer has closed the connection")
+            first += self._exactly(_LENGTH.size - 1)
+        else:
+            first = self._exactly(_LENGTH.size)
+        (length,) = _LENGTH.unpack(first)
+        if length > MAX_MESSAGE_BYTES:
+            raise omq.RemoteProtocolError(f"a message of {length} bytes, where {MAX_MESSAGE_BYTES} are the most")
+        found = json.loads(self._exactly(length))
+        assert isinstance(found, dict)
+        return found, list(descriptors)
+
+    def recv(self) -> dict[str, Any]:
+        """Returns the next message, with which no descriptors come."""
+        return self.receive()[0]
+
+    def call(self, message: dict[str, Any]) -> dict[str, Any]:
+        """Sends a request and returns the next message, its response."""
+        self.send(message)
+        return self.recv()
+
+    def recv_attached(self, size: int) -> bytearray:
+        """Returns attached bytes of the message that was received."""
+        found = bytearray(size)
+        with memoryview(found) as view:
+            self._fill(view)
+        return found
+
+    def close(self) -> None:
+        """Closes the connection, and wakes a thread that waits for it."""
+        with contextlib.suppress(OSError):
+            self.sock.shutdown(socket.SHUT_RDWR)
+        self.sock.close()
+
+    def _exactly(self, size: int) -> bytes:
+        return bytes(self.recv_attached(size))
+
+    def _fill(self, view: memoryview) -> None:
+        at = 0
+        while at < len(view):
+            got = self.sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
+            if not got:
+                raise EOFError("the peer has closed the connection")
+            at += got
+
+
+def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
+    return hmac.digest(secret, role + nonces, "sha256")
+
+
+class Server:
+    """Listens, and serves each authenticated peer in a thread.
+
+    Args:
+        role: The role of this process, for the name of its Unix socket.
+        secret: The secret.
+        serve: Serves one peer; the channel is closed after it.
+    """
+
+    def __init__(self, role: str, secret: bytes, serve: Callable[[Channel], None]) -> None:
+        self._secret = secret
+        self._serve = serve
+        self._unauthenticated: dict[socket.socket, None] = {}
+        self._lock = threading.Lock()
+        self._listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)]
+        name = f"omq-spark/{role}/{os.getpid()}/{secrets.token_hex(8)}"
+        found = addresses()
+        try:
+            self._listeners[0].bind(f"\0{name}")
+            self.address = Address(this_host(), name, found, self._listen(found))
+        except OSError:
+            self.close()
+            raise
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
+            threading.Thread(target=self._accept, args=(listener,), name="omq-spark-accept", daemon=True).start()
+
+    def _listen(self, found: tuple[str, ...]) -> int:
+        """Binds to addresses of this host; returns the port."""
+        where = found[0] if os.environ.get("SPARK_LOCAL_IP") or found[0].startswith("127.") else ""
+        family = socket.AF_INET6 if any(":" in one for one in found) else socket.AF_INET
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        self._listeners.append(listener)
+        if family == socket.AF_INET6 and not where:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind((where, 0))
+        return int(listener.getsockname()[1])
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                sock, _ = listener.accept()
+            except OSError:
+                if listener.fileno() < 0:
+                    return
+                threading.Event().wait(0.1)  # no descriptor is left; peers wait until one is
+                continue
+            with self._lock:
+                self._unauthenticated[sock] = None
+                # A peer that knows the secret is quick to prove it.
+                oldest = next(iter(self._unauthenticated)) if len(self._unauthenticated) > MAX_UNAUTHENTICATED else None
+            if oldest is not None:
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            try:
+                threading.Thread(target=self._admit, args=(sock,), name="omq-spark-serve", daemon=True).start()
+            except RuntimeError:
+                sock.close()  # no thread can be had; the peer comes again
+                with self._lock:
+                    self._unauthenticated.pop(sock, None)
+
+    def _admit(self, sock: socket.socket) -> None:
+        channel = Channel(sock)
+        try:
+            try:
+                if channel.local and not is_same_user(sock):
+                    return
+                channel.authenticate(self._secret, serves=True)
+            except Unreachable:
+                return
+            finally:
+                with self._lock:
+                    self._unauthenticated.pop(sock, None)
+            with contextlib.suppress(OSError, EOFError):
+                self._serve(channel)
+        finally:
+            channel.close()
+
+    def close(self) -> None:
+        """Stops listening."""
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+            listener.close()
+
+
+def is_same_user(sock: socket.socket) -> bool:
+    """Returns whether the peer of a Unix socket runs as our user: any user may take an abstract name."""
+    credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    return bool(struct.unpack("3i", credentials)[1] == os.getuid())
+
+
+def connect(to: Address, secret: bytes) -> Channel:
+    """Returns a channel to a process.
+
+    Raises:
+        Unreachable: No process that knows the secret is there.
+    """
+    reasons = []
+    refused = True
+    for family, address in _ways(to):
+        sock = socket.socket(family, socket.SOCK_STREAM)
+        sock.settimeout(HANDSHAKE_TIMEOUT_S)
+        try:
+            sock.connect(address)
+            channel = Channel(sock)
+            channel.authenticate(secret, serves=False)
+        except (OSError, Unreachable) as error:
+            sock.close()
+            refused = refused and isinstance(error, ConnectionRefusedError)
+            where = str(address[1:]) if isinstance(address, str) else f"{address[0]}:{address[1]}"
+            reasons.append(f"{where}: {error}")
+            continue
+        return channel
+    raise Unreachable("; ".join(reasons), refused)
+
+
+def _ways(to: Address) -> list[tuple[int, Any]]:
+    found: list[tuple[int, Any]] = []
+    if to.host == this_host():
+        found.append((socket.AF_UNIX, f"\0{to.name}"))
+    return found + [(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, to.port)) for one in to.addresses]

@@ -1,0 +1,164 @@
+"""Calls between processes that prove to each other that they know a secret."""
+
+import contextlib
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
+
+import omq
+from omq.spark.live import rpc
+from omq.spark.live.rpc import Address, Channel, Server, Unreachable, connect
+
+SECRET = b"s" * 32
+
+
+def echo(channel: Channel) -> None:
+    while True:
+        told, descriptors = channel.receive()
+        attached = [channel.recv_attached(size) for size in told.pop("attached", ())]
+        channel.send({**told, "descriptors": len(descriptors)}, attached)
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    found = Server("test", SECRET, echo)
+    yield found
+    found.close()
+
+
+@pytest.fixture(params=["this host", "another host"])
+def place(server: Server, request: pytest.FixtureRequest) -> Address:
+    mine = server.address
+    return mine if request.param == "this host" else Address("elsewhere", mine.name, mine.addresses, mine.port)
+
+
+def test_messages_go_both_ways_with_bytes_attached_them(place: Address) -> None:
+    with contextlib.closing(connect(place, SECRET)) as channel:
+        assert channel.local == (place.host != "elsewhere")
+        body = os.urandom(3 << 20)
+        for _ in range(3):
+            channel.send({"a": 1}, [b"", memoryview(body)])
+            told = channel.recv()
+            assert told == {"a": 1, "descriptors": 0, "attached": [0, len(body)]}
+            assert [bytes(channel.recv_attached(size)) for size in told["attached"]] == [b"", body]
+
+
+def test_descriptors_go_along_on_one_host(server: Server, tmp_path: Path) -> None:
+    with contextlib.closing(connect(server.address, SECRET)) as channel, (tmp_path / "file").open("w") as file:
+        channel.send({"n": 2}, descriptors=[file.fileno(), file.fileno()])
+        assert channel.recv() == {"n": 2, "descriptors": 2}
+
+
+def test_one_who_does_not_know_the_secret_is_told_nothing(place: Address) -> None:
+    with pytest.raises(Unreachable) as raised:
+        connect(place, b"t" * 32)
+    assert not raised.value.refused
+
+
+def test_a_server_that_does_not_know_the_secret_is_told_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
+    heard: list[Any] = []
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
+    false = Server("test", b"t" * 32, lambda channel: heard.append(channel.recv()))
+    with contextlib.closing(false), pytest.raises(Unreachable, match=r"does not know|has closed|no answer"):
+        connect(false.address, SECRET).send({"hello": True})
+    assert not heard
+
+
+@pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000)], ids=["silent", "http", "noise"])
+def test_a_stranger_is_let_go_and_harms_nobody(words: bytes, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "HANDSHAKE_TIMEOUT_S", 0.3)
+    strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(10)]
+    for one in strangers:
+        one.sendall(words)
+        one.settimeout(20)
+    with contextlib.closing(connect(server.address, SECRET)) as channel:
+        assert channel.call({"b": 2})["b"] == 2
+    for one in strangers:
+        got = b""
+        with contextlib.suppress(ConnectionResetError):
+            while data := one.recv(100):
+                got += data
+        assert len(got) <= rpc.NONCE_BYTES
+        one.close()
+
+
+def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: Server) -> None:
+    def nonce(sock: socket.socket) -> bytes:
+        return sock.recv(rpc.NONCE_BYTES, socket.MSG_WAITALL)
+
+    with socket.create_connection(("127.0.0.1", server.address.port)) as first:
+        theirs, ours = nonce(first), b"o" * rpc.NONCE_BYTES
+        proof = rpc._proof(SECRET, b"client", theirs + ours)
+        first.sendall(ours + proof)
+        assert nonce(first) == rpc._proof(SECRET, b"server", theirs + ours)
+    with socket.create_connection(("127.0.0.1", server.address.port)) as second:
+        nonce(second)
+        second.sendall(ours + proof)
+        with contextlib.suppress(ConnectionResetError):
+            assert second.recv(100) == b""
+
+
+def test_nobody_is_there() -> None:
+    with pytest.raises(Unreachable, match="nobody-here") as raised:
+        connect(Address(rpc.this_host(), "nobody-here", ("127.0.0.1",), 1), SECRET)
+    assert raised.value.refused
+
+
+def test_a_closed_channel_wakes_who_waits(server: Server) -> None:
+    channel = connect(server.address, SECRET)
+    ended = threading.Event()
+
+    def wait() -> None:
+        with contextlib.suppress(OSError, EOFError):
+            channel.recv()
+        ended.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    channel.close()
+    assert ended.wait(20)
+
+
+def test_the_addresses_are_those_that_others_may_know(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.3")
+    assert rpc.addresses() == ("127.0.0.3",)
+    monkeypatch.delenv("SPARK_LOCAL_IP")
+    found = rpc.addresses()
+    assert found == ("127.0.0.1",) or not any(one.startswith("127.") for one in found)
+
+
+def test_one_for_whom_no_thread_can_be_had_comes_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = threading.Thread.start
+    refused = []
+
+    def starved(thread: threading.Thread) -> None:
+        if thread.name == "omq-spark-serve" and not refused:
+            refused.append(thread)
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", starved)
+    place = Address("elsewhere", server.address.name, server.address.addresses, server.address.port)
+    with pytest.raises(Unreachable):
+        connect(place, SECRET)
+    with contextlib.closing(connect(place, SECRET)) as channel:
+        assert channel.call({"a": 1}) == {"a": 1, "descriptors": 0}
+    assert refused
+    assert not server._unauthenticated
+
+
+def test_what_the_other_side_would_refuse_is_not_sent(place: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc, "MAX_MESSAGE_BYTES", 1000)
+    with contextlib.closing(connect(place, SECRET)) as channel:
+        with pytest.raises(omq.StateError, match=r"\d+ bytes, where 1000 are the most"):
+            channel.send({"a": "x" * 1000})
+        assert channel.call({"a": 1}) == {"a": 1, "descriptors": 0}
