@@ -1,10 +1,9 @@
-"""The data source `omq`: what Spark asks for, and which kind of endpoint answers."""
+"""The data source `omq`: it passes on what Spark asks for to a provider, by the options."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from difflib import get_close_matches
-from types import ModuleType
 from typing import Any, Final
 
 from pyspark.sql.datasource import (
@@ -17,12 +16,11 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.live import settings as live_settings
-from omq.spark.live import source as live
+from omq.spark.live.source import PROVIDER as SOCKETS
 from omq.spark.options import READS, SPARKS_OWN, WRITES
 from omq.spark.plain import plainly
-from omq.spark.topics import settings as topics_settings
-from omq.spark.topics import source as topics
+from omq.spark.provider import Provider
+from omq.spark.topics.source import PROVIDER as TOPICS
 
 #: What a socket is chosen by, and what a broker's topics are; a live PUB has an option `topic`, too.
 _SOCKET: Final = "socket"
@@ -48,14 +46,14 @@ class _Refusal(DataSourceStreamReader):
 
 
 class OmqDataSource(DataSource):
-    """`format("omq")`. Every call goes to the module of a kind of endpoint: live sockets, or a broker's topics."""
+    """`format("omq")`. Every call goes to the provider of a kind of endpoint: live sockets, or a broker's topics."""
 
     @classmethod
     def name(cls) -> str:
         return "omq"
 
-    def _read_from(self) -> ModuleType:
-        """Who reads."""
+    def _read_from(self) -> Provider[Any]:
+        """Returns the provider of a read."""
         chosen = self._chosen()
         if _SOCKET in chosen and len(chosen) > 1:
             raise omq.OptionError(
@@ -67,19 +65,19 @@ class OmqDataSource(DataSource):
                 f"{self._unknown(READS)}option 'socket' is missing, which makes a live socket; or 'topic', 'topics' or"
                 " 'topicPattern', which make a broker's topics"
             )
-        return topics if chosen and chosen != [_SOCKET] else live
+        return TOPICS if chosen and chosen != [_SOCKET] else SOCKETS
 
-    def _written_to(self, rows: StructType) -> ModuleType:
-        """Who writes: a broker where there is no socket, and an option or a column says the topic."""
+    def _written_to(self, rows: StructType) -> Provider[Any]:
+        """Returns the provider of a write: topics where there is no socket, and an option or a column has the topic."""
         chosen = self._chosen()
         if _SOCKET in chosen:
-            return live
+            return SOCKETS
         if not chosen and "topic" not in rows.fieldNames():
             raise omq.OptionError(
                 f"{self._unknown(WRITES)}option 'socket' is missing, which makes a live socket; or an option or a"
                 " column 'topic', which makes a broker's topic"
             )
-        return topics
+        return TOPICS
 
     def _chosen(self) -> list[str]:
         given = {name.lower() for name in self.options}
@@ -87,7 +85,7 @@ class OmqDataSource(DataSource):
 
     def _unknown(self, uses: Iterable[str]) -> str:
         """Names the first option that neither kind of endpoint has; most likely it is the missing one, misspelt."""
-        both = [*topics_settings.OPTIONS.known(*uses), *live_settings.OPTIONS.known(*uses)]
+        both = [*TOPICS.settings.OPTIONS.known(*uses), *SOCKETS.settings.OPTIONS.known(*uses)]
         names = {name.lower(): name for name in both}
         for name in self.options:
             if name.lower() not in names and name.lower() not in SPARKS_OWN:
@@ -98,8 +96,7 @@ class OmqDataSource(DataSource):
 
     @plainly
     def schema(self) -> str:
-        found: str = self._read_from().schema(self.options)
-        return found
+        return self._read_from().schema(self.options)
 
     @plainly
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -107,10 +104,9 @@ class OmqDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
         try:
-            found: DataSourceStreamReader = self._read_from().stream_reader(self.options, schema)
+            return self._read_from().stream_reader(self.options, schema)
         except omq.OmqError as error:
             return _Refusal(error)
-        return found
 
     @plainly
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:

@@ -85,13 +85,13 @@ def stage(batches: Any) -> Iterator[Any]:
 
 def _killed() -> Any:
     from omq.spark.source import OmqDataSource
-    from omq.spark.topics.sink import StreamWriter
+    from omq.spark.topics.sink import TopicSink
 
-    class KilledWriter(StreamWriter):
-        def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
+    class KilledSink(TopicSink):
+        def commit(self, messages: list[Any]) -> None:
             strike("before")
             strike("inside")
-            super().commit(messages, batchId)
+            super().commit(messages)
             strike("after")
 
     class KilledSource(OmqDataSource):
@@ -101,7 +101,7 @@ def _killed() -> Any:
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
             made: Any = super().streamWriter(schema, overwrite)
-            made.__class__ = KilledWriter
+            made._sink.__class__ = KilledSink
             return made
 
     return KilledSource

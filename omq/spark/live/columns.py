@@ -10,7 +10,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from omq.spark.live.settings import Settings, columns
+from omq.spark.live.settings import Settings
 
 _TYPES: Final = {
     "value": pa.binary(),
@@ -40,7 +40,7 @@ class Shape:
     @classmethod
     def of(cls, settings: Settings) -> Shape:
         """Returns the columns and the size of a read's batches."""
-        return cls(columns(settings), settings.batch_bytes, settings.socket == "SUB")
+        return cls(settings.read_columns, settings.batch_bytes, settings.socket == "SUB")
 
     def of_columns(self, value: pa.Array, marks: Marks) -> pa.RecordBatch:
         """A batch of messages that have one part each."""

@@ -18,8 +18,9 @@ import pyarrow as pa
 import omq
 from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
 from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
-from omq.spark.live.settings import STREAM_READ, Settings
+from omq.spark.live.settings import Settings
 from omq.spark.memory import Memory
+from omq.spark.options import STREAM_READ
 from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq.spark")

@@ -3,62 +3,33 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
 
 import omq
 from omq.spark.options import (
     ALL,
-    MIB,
-    MOST_OF_A_BATCH,
     MOST_PARTITIONS,
     READ,
     READS,
     STREAM_READ,
     STREAM_WRITE,
-    WRITE,
     WRITES,
     Option,
     OptionSet,
     at_most,
     count,
-    flag,
     nullable,
     octets,
     seconds,
-    size,
     some_words,
-    words,
 )
-
-__all__ = [
-    "COLUMNS",
-    "OPTIONS",
-    "READ",
-    "STREAM_READ",
-    "STREAM_WRITE",
-    "WRITE",
-    "Settings",
-    "check",
-    "columns",
-    "parse",
-    "schema",
-    "streams",
-]
+from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER
+from omq.spark.settings import Settings as BaseSettings
 
 #: The socket types of each side.
 _TYPES: Final = dict.fromkeys(READS, ("PULL", "SUB")) | dict.fromkeys(WRITES, ("PUSH", "PUB"))
-#: Columns of a read, in the order of the default schema.
-COLUMNS: Final = {
-    "value": "binary",
-    "parts": "array<binary>",
-    "topic": "binary",
-    "endpoint": "string",
-    "timestamp": "timestamp",
-    "sequence": "bigint",
-}
 #: Options of a socket that mean nothing on one side.
 _ELSEWHERE: Final = {
     # A read ends at its bounds, not at a timeout, and it sends nothing.
@@ -75,64 +46,73 @@ _OWN: Final = (
     Option("bind", ALL, some_words, "an endpoint, or several, separated by commas"),
     Option("connect", ALL, some_words, "an endpoint, or several, separated by commas"),
     Option("partitions", READS, at_most(MOST_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
-    Option("columns", READS, words, "names of columns, separated by commas"),
-    Option("batchBytes", READS, at_most(MOST_OF_A_BATCH, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
-    Option("maxRows", frozenset({READ}), count, "a whole number above 0"),
-    Option("maxBytes", frozenset({READ}), size, "bytes above 0 (16m is 16 MiB)"),
+    *SHARED_OPTIONS,
+    Option("maxRows", frozenset({READ}), *WHOLE_NUMBER),
+    Option("maxBytes", frozenset({READ}), *BYTES),
     Option("maxSeconds", frozenset({READ}), seconds, "seconds above 0"),
-    Option("maxRowsPerTrigger", frozenset({STREAM_READ}), count, "a whole number above 0"),
-    Option("maxBytesPerTrigger", frozenset({STREAM_READ}), size, "bytes above 0 (16m is 16 MiB)"),
+    Option("maxRowsPerTrigger", frozenset({STREAM_READ}), *WHOLE_NUMBER),
+    Option("maxBytesPerTrigger", frozenset({STREAM_READ}), *BYTES),
     Option("triggerSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
     Option("quietSeconds", frozenset({STREAM_READ}), seconds, "seconds above 0"),
     Option("keepSeconds", frozenset({STREAM_WRITE}), seconds, "seconds above 0"),
     Option("connectTimeout", ALL, nullable(seconds), "seconds above 0, or none"),
-    Option("failOnConnectTimeout", ALL, flag, "true or false"),
-    Option("failOnDataLoss", frozenset({STREAM_READ}), flag, "true or false"),
+    Option("failOnConnectTimeout", ALL, *FLAG),
+    Option("failOnDataLoss", frozenset({STREAM_READ}), *FLAG),
     Option("topic", WRITES, octets, "text"),
-    Option("subscribers", WRITES, count, "a whole number above 0"),
+    Option("subscribers", WRITES, *WHOLE_NUMBER),
     Option("curveServerKeyFile", ALL, Path, "the path of a file with the server's public key"),
     Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
     Option("curveAuthorizedKeysFile", ALL, Path, "the path of a file with a public key a line"),
 )
 
-OPTIONS: Final = OptionSet(_OWN, _TYPES, _ELSEWHERE)
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of one read or write.
+@dataclass(frozen=True, kw_only=True)
+class Settings(BaseSettings):
+    """The options of one read or write of a live socket, whose bounds are for each partition.
 
     Attributes:
-        use: `read`, `readStream`, `write` or `writeStream`.
         socket: The type's name.
         bind: Endpoints to listen on.
         connect: Endpoints to dial.
         partitions: Connections to the only endpoint; `None` for one connection per endpoint.
-        columns: Names of the columns; empty for the default ones.
-        batch_bytes: Bytes of a record batch, about.
-        max_rows: Rows that a partition gives in a read or a microbatch at most; `None` for no bound.
-        max_bytes: Bytes that it gives at most; the first message is taken whatever its size.
         max_seconds: Seconds that it reads at most; `None` for the default (`connection.Limits.of`).
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a sink keeps a connection without using it.
         first_peer_seconds: Seconds for the first peer to connect; `None` for any time.
         first_peer_required: Whether the query fails after that; else that is logged.
-        fail_on_data_loss: Whether the query fails when a receiver has died with messages; else that is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
-        options: The options of the socket itself.
     """
 
-    use: str
+    OPTIONS = OptionSet(_OWN, _TYPES, _ELSEWHERE)
+    COLUMNS: ClassVar = {
+        "value": "binary",
+        "parts": "array<binary>",
+        "topic": "binary",
+        "endpoint": "string",
+        "timestamp": "timestamp",
+        "sequence": "bigint",
+    }
+    FIELDS: ClassVar = {
+        "batchBytes": "batch_bytes",
+        "maxRows": "max_rows",
+        "maxBytes": "max_bytes",
+        "maxSeconds": "max_seconds",
+        "maxRowsPerTrigger": "max_rows",
+        "maxBytesPerTrigger": "max_bytes",
+        "triggerSeconds": "max_seconds",
+        "quietSeconds": "quiet_seconds",
+        "keepSeconds": "keep_seconds",
+        "connectTimeout": "first_peer_seconds",
+        "failOnConnectTimeout": "first_peer_required",
+        "failOnDataLoss": "fail_on_data_loss",
+    }
+
     socket: str
     bind: tuple[str, ...] = ()
     connect: tuple[str, ...] = ()
     partitions: int | None = None
-    columns: tuple[str, ...] = ()
-    batch_bytes: int = 16 * MIB
-    max_rows: int | None = None
-    max_bytes: int | None = None
     max_seconds: float | None = None
     quiet_seconds: float = 1.0
     keep_seconds: float = 60.0
@@ -142,7 +122,6 @@ class Settings:
     topic: bytes | None = None
     subscribers: int = 0
     keys: tuple[tuple[str, str], ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def endpoints(self) -> tuple[str, ...]:
@@ -181,6 +160,74 @@ class Settings:
         connect = [one for one in self.connect if endpoint in (None, one)]
         return kind(bind=bind, connect=connect, **{"security": self.security(), **dict(self.options), **options})
 
+    @classmethod
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+        """Raises for options that are missing, or exclude or need one another."""
+        types = _TYPES[use]
+        if own.get("socket") not in types:
+            said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
+            raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {cls.OPTIONS.listed(use)}")
+        if "bind" not in own and "connect" not in own:
+            raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {cls.OPTIONS.listed(use)}")
+        if own["socket"] == "SUB" and "subscribe" not in options:
+            raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
+        if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
+            raise omq.OptionError(
+                "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: "
+                "a socket is server or client"
+            )
+        if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
+            raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")
+        if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
+            raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
+
+    @classmethod
+    def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
+        keys = tuple((name, str(own.pop(name))) for name in list(own) if name.startswith("curve"))
+        return {**super()._fields(use, own), "keys": keys}
+
+    def check(self) -> None:
+        """Raises if options do not go together."""
+        super().check()
+        omq.Options.parse(omq.SocketType(self.socket), dict(self.options))
+        self._check_endpoints()
+        if self.partitions and len(self.bind + self.connect) != 1:
+            raise omq.OptionError("option 'partitions' is for a single endpoint: several have a partition each")
+        if self.partitions and self.partitions > 1 and self.bind:
+            raise omq.OptionError(f"partitions={self.partitions}: an endpoint can be bound only once; connect to it")
+        if (self.topic is not None or self.subscribers) and self.socket != "PUB":
+            raise omq.OptionError(f"options 'topic' and 'subscribers' are for a PUB, not for a {self.socket}")
+
+    def _known_columns(self) -> tuple[str, ...]:
+        return tuple(name for name in self.COLUMNS if name != "topic" or self.socket == "SUB")
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns of a read."""
+        return self.columns or tuple(name for name in self._known_columns() if name != "parts")
+
+    def _check_endpoints(self) -> None:
+        for option, endpoints in (("bind", self.bind), ("connect", self.connect)):
+            for endpoint, times in Counter(endpoints).items():
+                try:
+                    omq.check_endpoint(endpoint, bind=option == "bind", socket_type=omq.SocketType(self.socket))
+                except omq.EndpointError as error:
+                    raise omq.OptionError(f"option {option!r}: {error}") from None
+                if endpoint.startswith("inproc:"):
+                    raise omq.OptionError(
+                        f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+                    )
+                if times > 1 and option == "bind":
+                    raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
+                if times > 1 and self.socket == "SUB":
+                    raise omq.OptionError(
+                        f"option connect: {endpoint!r} stands there twice: every message would come twice"
+                    )
+        if self.partitions and self.partitions > 1 and self.socket == "SUB":
+            raise omq.OptionError(
+                f"partitions={self.partitions}: each connection of a SUB gets every message; it has one partition"
+            )
+
 
 def _read(option: str, path: str) -> str:
     try:
@@ -189,120 +236,3 @@ def _read(option: str, path: str) -> str:
         raise omq.OptionError(f"{option}={path!r}: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise omq.OptionError(f"{option}={path!r}: it has no keys as Z85") from None
-
-
-def parse(use: str, given: Mapping[str, str], *, bounded: bool = True) -> Settings:
-    """Checks Spark's options.
-
-    Args:
-        use: `read`, `readStream`, `write` or `writeStream`.
-        given: Texts by name; upper and lower case are the same.
-        bounded: Whether a batch must have the bound that it needs.
-
-    Raises:
-        OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
-    """
-    own, options = OPTIONS.parse(use, given)
-    _require(use, own, options)
-    if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
-        raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
-    keys = tuple((name, str(own.pop(name))) for name in list(own) if name.startswith("curve"))
-    settings = Settings(use=use, keys=keys, options=tuple(sorted(options.items())), **_renamed(own))
-    check(settings)
-    return settings
-
-
-def streams(given: Mapping[str, str]) -> bool:
-    """Whether there are options of a streaming read that a batch read does not have; raises as `OptionSet.streams`."""
-    return OPTIONS.streams(given)
-
-
-_FIELDS: Final = {
-    "batchBytes": "batch_bytes",
-    "maxRows": "max_rows",
-    "maxBytes": "max_bytes",
-    "maxSeconds": "max_seconds",
-    "maxRowsPerTrigger": "max_rows",
-    "maxBytesPerTrigger": "max_bytes",
-    "triggerSeconds": "max_seconds",
-    "quietSeconds": "quiet_seconds",
-    "keepSeconds": "keep_seconds",
-    "connectTimeout": "first_peer_seconds",
-    "failOnConnectTimeout": "first_peer_required",
-    "failOnDataLoss": "fail_on_data_loss",
-}
-
-
-def _renamed(own: dict[str, Any]) -> dict[str, Any]:
-    return {_FIELDS.get(name, name): value for name, value in own.items()}
-
-
-def _require(use: str, own: dict[str, Any], options: dict[str, Any]) -> None:
-    """Raises if a required option is missing."""
-    types = _TYPES[use]
-    if own.get("socket") not in types:
-        said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
-        raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {OPTIONS.listed(use)}")
-    if "bind" not in own and "connect" not in own:
-        raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {OPTIONS.listed(use)}")
-    if own["socket"] == "SUB" and "subscribe" not in options:
-        raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
-    if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
-        raise omq.OptionError(
-            "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: "
-            "a socket is server or client"
-        )
-    if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
-        raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")
-
-
-def check(settings: Settings) -> None:
-    """Raises if options do not go together."""
-    kind = omq.SocketType(settings.socket)
-    omq.Options.parse(kind, dict(settings.options))
-    _check_endpoints(settings)
-    if settings.partitions and len(settings.bind + settings.connect) != 1:
-        raise omq.OptionError("option 'partitions' is for a single endpoint: several have a partition each")
-    if settings.partitions and settings.partitions > 1 and settings.bind:
-        raise omq.OptionError(f"partitions={settings.partitions}: an endpoint can be bound only once; connect to it")
-    if (settings.topic is not None or settings.subscribers) and settings.socket != "PUB":
-        raise omq.OptionError(f"options 'topic' and 'subscribers' are for a PUB, not for a {settings.socket}")
-    for name in settings.columns:
-        if name not in COLUMNS or (name == "topic" and settings.socket != "SUB"):
-            raise omq.OptionError(f"columns={name!r}: known are {', '.join(COLUMNS)} (topic: for a SUB only)")
-    if len(set(settings.columns)) < len(settings.columns):
-        raise omq.OptionError("columns: a name stands there twice")
-
-
-def _check_endpoints(settings: Settings) -> None:
-    for option, endpoints in (("bind", settings.bind), ("connect", settings.connect)):
-        for endpoint, times in Counter(endpoints).items():
-            try:
-                omq.check_endpoint(endpoint, bind=option == "bind", socket_type=omq.SocketType(settings.socket))
-            except omq.EndpointError as error:
-                raise omq.OptionError(f"option {option!r}: {error}") from None
-            if endpoint.startswith("inproc:"):
-                raise omq.OptionError(
-                    f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
-                )
-            if times > 1 and option == "bind":
-                raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
-            if times > 1 and settings.socket == "SUB":
-                raise omq.OptionError(
-                    f"option connect: {endpoint!r} stands there twice: every message would come twice"
-                )
-    if settings.partitions and settings.partitions > 1 and settings.socket == "SUB":
-        raise omq.OptionError(
-            f"partitions={settings.partitions}: each connection of a SUB gets every message; it has one partition"
-        )
-
-
-def columns(settings: Settings) -> tuple[str, ...]:
-    """The columns of a read."""
-    usual = ("value", "topic", "endpoint", "timestamp", "sequence")
-    return settings.columns or tuple(name for name in usual if name != "topic" or settings.socket == "SUB")
-
-
-def schema(settings: Settings) -> str:
-    """The schema of a read, as Spark writes it."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns(settings))

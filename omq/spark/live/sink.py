@@ -12,13 +12,15 @@ from typing import Any, Final
 
 import pyarrow as pa
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
+from pyspark.sql.types import StructType
 
 import omq
 from omq.spark.live import host_writer
 from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
-from omq.spark.live.settings import STREAM_WRITE, Settings
-from omq.spark.plain import plainly
+from omq.spark.live.settings import Settings
+from omq.spark.options import STREAM_WRITE
+from omq.spark.provider import Sink
 
 log = logging.getLogger("omq.spark")
 
@@ -41,24 +43,20 @@ class Sent(WriterCommitMessage):
     bytes: int = 0
 
 
-def checked(settings: Settings, schema: Any) -> None:
-    """Raises unless rows of a schema can be sent.
-
-    Raises:
-        OptionError: A column is missing, is none that can be sent, or has another type.
-    """
+def _check_rows(settings: Settings, rows: StructType) -> None:
+    """Raises unless rows of a schema can be sent."""
     fitting = {
         "value": ("binary", "string"),
         "parts": ("array<binary>", "array<string>"),
         "topic": ("binary", "string"),
     }
-    for column in schema.fields:
+    for column in rows.fields:
         if column.dataType.simpleString() not in fitting.get(column.name, ()):
             raise omq.OptionError(
                 f"column {column.name!r} of type {column.dataType.simpleString()}: a sink takes value (binary or"
                 " string) or parts (array of them), and topic for a PUB"
             )
-    check_columns(settings, schema.fieldNames())
+    check_columns(settings, rows.fieldNames())
 
 
 def check_columns(settings: Settings, names: Iterable[str]) -> None:
@@ -237,26 +235,20 @@ def _is_single_use() -> bool:
     return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 
-class _Writer:
-    """The work of a task, the same for both writers."""
+class SocketSink(Sink):
+    """Sends rows. A task returns when its rows have left: a commit has nothing to do.
 
-    def __init__(self, settings: Settings) -> None:
+    Args:
+        settings: The options.
+        rows: The schema of the rows.
+
+    Raises:
+        OptionError: A column is missing, cannot be sent, or has another type.
+    """
+
+    def __init__(self, settings: Settings, rows: StructType) -> None:
+        _check_rows(settings, rows)
         self._settings = settings
 
-    @plainly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return send_through(self._settings, iterator)
-
-
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Sends the rows of a DataFrame."""
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Sends the rows of every microbatch."""
-
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        """Does nothing: every task has returned, and none does before its rows have left."""
-
-    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        """Does nothing: what has been sent cannot be taken back; Spark sends the microbatch again."""
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return send_through(self._settings, batches)

@@ -2,77 +2,28 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-    InputPartition,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
-from pyspark.sql.types import StructType
 
 import omq
 from omq.spark.live import receiver_client
-from omq.spark.live import settings as options
 from omq.spark.live.connection import read_once
 from omq.spark.live.coordinator import Coordinator
 from omq.spark.live.receiver_client import ReadRequest
 from omq.spark.live.settings import Settings
-from omq.spark.live.sink import BatchWriter, StreamWriter, checked
+from omq.spark.live.sink import SocketSink
 from omq.spark.plain import plain_rows, plainly
+from omq.spark.provider import Provider
 
 log = logging.getLogger("omq.spark")
 
 VERSION: Final = 3  # of an offset in a checkpoint; before, it had the name of a stream
 IDLE_WAIT_S: Final = 1.0  # for which Spark's question for the next microbatch waits until there is something
-
-
-def schema(given: Mapping[str, str]) -> str:
-    """The schema of a read; Spark says only later whether it is a batch or a stream."""
-    use = options.STREAM_READ if options.streams(given) else options.READ
-    return options.schema(options.parse(use, given, bounded=False))
-
-
-def reader(given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
-    """A batch read."""
-    return BatchReader(_selected(options.parse(options.READ, given), wanted))
-
-
-def stream_reader(given: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
-    """A read in microbatches."""
-    return StreamReader(_selected(options.parse(options.STREAM_READ, given), wanted))
-
-
-def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """A batch write."""
-    if overwrite:
-        raise omq.OptionError("mode('overwrite'): what a socket has sent cannot be replaced; use mode('append')")
-    found = options.parse(options.WRITE, given)
-    checked(found, rows)
-    return BatchWriter(found)
-
-
-def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """A write in microbatches; with `overwrite` (mode `complete`) each microbatch sends the whole result."""
-    found = options.parse(options.STREAM_WRITE, given)
-    checked(found, rows)
-    return StreamWriter(found)
-
-
-def _selected(found: Settings, wanted: StructType) -> Settings:
-    """The settings with the columns of the schema, which the user may have given."""
-    chosen = dataclasses.replace(found, columns=tuple(wanted.fieldNames()))
-    options.check(chosen)
-    if any(field.dataType.simpleString() != options.COLUMNS[field.name] for field in wanted.fields):
-        raise omq.OptionError(f"the schema does not fit: a read of these columns has {options.schema(chosen)}")
-    return chosen
 
 
 @dataclass
@@ -88,7 +39,7 @@ class Partition(InputPartition):
     endpoint: str
 
 
-class BatchReader(DataSourceReader):
+class SocketReader(DataSourceReader):
     """Reads once, until a bound is reached."""
 
     def __init__(self, settings: Settings) -> None:
@@ -113,7 +64,7 @@ class StreamPartition(InputPartition):
     request: ReadRequest
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads in microbatches. An offset is the number of a microbatch."""
 
     def __init__(self, settings: Settings) -> None:
@@ -232,3 +183,8 @@ def _lost(report: dict[str, Any], committed: int) -> str:
         f" and {report['waiting']} that had arrived, by its last report: a lower bound, without what came later and"
         " what was in the kernel's buffers"
     )
+
+
+PROVIDER: Final = Provider(
+    Settings, SocketReader, SocketStreamReader, SocketSink, "what a socket has sent cannot be replaced"
+)

@@ -8,8 +8,9 @@ from typing import Any
 import pyarrow as pa
 
 import omq
-from omq.spark.live import settings as options
 from omq.spark.live.connection import read_once
+from omq.spark.live.settings import Settings
+from omq.spark.options import READ, WRITE
 
 
 def _texts(given: dict[str, Any]) -> dict[str, str]:
@@ -36,7 +37,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     Raises:
         OptionError: An option is unknown or missing, does not fit, or there are several endpoints.
     """
-    found = options.parse(options.READ, _texts(given))
+    found = Settings.parse(READ, _texts(given))
     if len(found.endpoints) != 1:
         raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
     return read_once(found, found.endpoints[0])
@@ -59,12 +60,12 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
     """
     from omq.spark.live import sink
 
-    found = options.parse(options.WRITE, _texts(given))
+    found = Settings.parse(WRITE, _texts(given))
     sent = sink.send_through(found, _checked(found, _batched(rows)))
     return iter([pa.RecordBatch.from_pydict({"rows": [sent.rows], "bytes": [sent.bytes]})])
 
 
-def _checked(found: options.Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _checked(found: Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     from omq.spark.live import sink
 
     for batch in batches:

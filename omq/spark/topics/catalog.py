@@ -9,8 +9,9 @@ from typing import Any
 
 import omq
 from omq.broker import BrokerTimeout, Client, TopicError, TopicInfo
+from omq.spark.options import STREAM_READ
 from omq.spark.topics.offsets import Offset, Place, Range
-from omq.spark.topics.settings import EARLIEST, LATEST, STREAM_READ, Offsets, Settings
+from omq.spark.topics.settings import EARLIEST, LATEST, Offsets, Settings
 
 log = logging.getLogger("omq.spark")
 

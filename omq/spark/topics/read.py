@@ -14,7 +14,7 @@ from omq.spark.memory import Memory
 from omq.spark.topics.ahead import ahead
 from omq.spark.topics.catalog import lost, named
 from omq.spark.topics.offsets import Range
-from omq.spark.topics.settings import Settings, columns
+from omq.spark.topics.settings import Settings
 
 log = logging.getLogger("omq.spark")
 
@@ -116,7 +116,7 @@ def _gone(part: Range, start: int, stop: int, why: str) -> str:
 
 
 def _columns(client: Client, settings: Settings, part: Range, start: int) -> Iterator[Columns]:
-    parts = [_PARTS[name] for name in columns(settings) if name in _PARTS]
+    parts = [_PARTS[name] for name in settings.read_columns if name in _PARTS]
     return client.read_columns(
         part.topic, start, part.stop, parts=parts, batch_bytes=settings.batch_bytes, memory=_memory.take
     )
@@ -128,7 +128,7 @@ def _last(ids: bytes) -> int:
 
 def batch(settings: Settings, topic: str, found: Columns) -> pa.RecordBatch:
     """The record batch of some messages."""
-    names = columns(settings)
+    names = settings.read_columns
     arrays = [_array(name, topic, found) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(name, _TYPES[name]) for name in names]))
 

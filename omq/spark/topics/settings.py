@@ -7,55 +7,31 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, ClassVar, Final
+
+from pyspark.sql.types import StructField
 
 import omq
 from omq.broker import Client
 from omq.broker.protocol import check_name
 from omq.spark.options import (
     ALL,
-    MIB,
     MOST_BYTES,
-    MOST_OF_A_BATCH,
     MOST_PARTITIONS,
     READ,
     READS,
     STREAM_READ,
-    STREAM_WRITE,
-    WRITE,
     WRITES,
     Option,
     OptionSet,
     at_most,
     count,
-    flag,
     seconds,
     size,
-    words,
 )
+from omq.spark.settings import FLAG, SHARED_OPTIONS, WHOLE_NUMBER
+from omq.spark.settings import Settings as BaseSettings
 
-__all__ = [
-    "COLUMNS",
-    "EARLIEST",
-    "LATEST",
-    "READ",
-    "STREAM_READ",
-    "STREAM_WRITE",
-    "WRITE",
-    "Settings",
-    "parse",
-    "schema",
-]
-
-#: Columns of a read, in the order of the default schema.
-COLUMNS: Final = {
-    "topic": "string",
-    "id": "bigint",
-    "timestamp": "timestamp",
-    "key": "binary",
-    "value": "binary",
-    "headers": "map<string,binary>",
-}
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 EXACTLY_ONCE: Final = "exactly-once"
@@ -165,12 +141,11 @@ _OWN: Final = (
     Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
     Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),
     Option("minPartitions", READS, at_most(MOST_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
-    Option("failOnDataLoss", READS, flag, "true or false"),
-    Option("columns", READS, words, "names of columns, separated by commas"),
-    Option("batchBytes", READS, at_most(MOST_OF_A_BATCH, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
+    Option("failOnDataLoss", READS, *FLAG),
+    *SHARED_OPTIONS,
     Option("subscription", _STREAM, _text, "a name for the position that the broker keeps"),
-    Option("maxRowsPerTrigger", _STREAM, count, "a whole number above 0"),
-    Option("minRowsPerTrigger", _STREAM, count, "a whole number above 0"),
+    Option("maxRowsPerTrigger", _STREAM, *WHOLE_NUMBER),
+    Option("minRowsPerTrigger", _STREAM, *WHOLE_NUMBER),
     Option("maxBytesPerTrigger", _STREAM, at_most(MOST_BYTES, size), "bytes above 0 (16m is 16 MiB), 2^62 at most"),
     Option("maxTriggerDelay", _STREAM, _duration, "seconds above 0, or with a unit: 500ms, 30s, 15m, 1h"),
     Option("delivery", WRITES, _delivery, f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
@@ -180,31 +155,14 @@ _OWN: Final = (
     Option("curveServerKeyFile", ALL, Path, "the path of a file with the broker's public key"),
     Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
 )
-_FIELDS: Final = {
-    "connect": "endpoint",
-    "startingOffsets": "starting",
-    "endingOffsets": "ending",
-    "startingTimestamp": "since",
-    "endingTimestamp": "until",
-    "minPartitions": "min_partitions",
-    "failOnDataLoss": "fail_on_data_loss",
-    "batchBytes": "batch_bytes",
-    "maxRowsPerTrigger": "max_rows",
-    "minRowsPerTrigger": "min_rows",
-    "maxBytesPerTrigger": "max_bytes",
-    "maxTriggerDelay": "max_delay",
-}
 _SECRETS: Final = ("passwordFile", "curveServerKeyFile", "curveSecretKeyFile")
 
-OPTIONS: Final = OptionSet(_OWN, dict.fromkeys(ALL, ("DEALER",)), dict.fromkeys(_OF_THE_CLIENT, frozenset()))
 
-
-@dataclass(frozen=True)
-class Settings:
-    """The options of one read or write.
+@dataclass(frozen=True, kw_only=True)
+class Settings(BaseSettings):
+    """The options of one read or write of topics.
 
     Attributes:
-        use: `read`, `readStream`, `write` or `writeStream`.
         endpoint: The broker's.
         topics: Names of topics; of a write one, or none where a column has it.
         pattern: What the whole name of a topic matches; `None` where topics are named.
@@ -213,22 +171,40 @@ class Settings:
         since: It begins with the first message of this time: milliseconds since 1970; `None` where *starting* says.
         until: It ends before the first message of this time; `None` where *ending* says.
         min_partitions: Partitions at least, as far as there are messages; `None` for one a topic.
-        fail_on_data_loss: Whether messages that are no longer kept fail the query; else that is logged.
-        columns: Names of the columns; empty for all.
-        batch_bytes: Bytes of a record batch, about.
         subscription: The name under which the broker keeps where a stream is; `None` for none.
-        max_rows: Rows of a microbatch at most; `None` for no bound.
         min_rows: Rows for which a microbatch waits; `None` for one.
-        max_bytes: Bytes of a microbatch, about; `None` for no bound.
         max_delay: Seconds for which it waits for *min_rows* at most.
         delivery: `exactly-once` or `at-least-once`.
         timeout: Seconds that the broker may be away, or take for an answer.
         username: The user that PLAIN says; `None` without PLAIN.
         secrets: The paths of keys and of a password, by option.
-        options: More options of the client's socket.
     """
 
-    use: str
+    OPTIONS = OptionSet(_OWN, dict.fromkeys(ALL, ("DEALER",)), dict.fromkeys(_OF_THE_CLIENT, frozenset()))
+    COLUMNS: ClassVar = {
+        "topic": "string",
+        "id": "bigint",
+        "timestamp": "timestamp",
+        "key": "binary",
+        "value": "binary",
+        "headers": "map<string,binary>",
+    }
+    NULLABLE: ClassVar = ", all of which may be null"
+    FIELDS: ClassVar = {
+        "connect": "endpoint",
+        "startingOffsets": "starting",
+        "endingOffsets": "ending",
+        "startingTimestamp": "since",
+        "endingTimestamp": "until",
+        "minPartitions": "min_partitions",
+        "failOnDataLoss": "fail_on_data_loss",
+        "batchBytes": "batch_bytes",
+        "maxRowsPerTrigger": "max_rows",
+        "minRowsPerTrigger": "min_rows",
+        "maxBytesPerTrigger": "max_bytes",
+        "maxTriggerDelay": "max_delay",
+    }
+
     endpoint: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -237,19 +213,13 @@ class Settings:
     since: int | None = None
     until: int | None = None
     min_partitions: int | None = None
-    fail_on_data_loss: bool = True
-    columns: tuple[str, ...] = ()
-    batch_bytes: int = 16 * MIB
     subscription: str | None = None
-    max_rows: int | None = None
     min_rows: int | None = None
-    max_bytes: int | None = None
     max_delay: float = 900.0
     delivery: str = EXACTLY_ONCE
     timeout: float = 30.0
     username: str | None = None
     secrets: tuple[tuple[str, str], ...] = ()
-    options: tuple[tuple[str, Any], ...] = ()
 
     @property
     def chosen(self) -> str:
@@ -287,102 +257,76 @@ class Settings:
         """A client of the broker; it connects in the background."""
         return Client(self.endpoint, timeout=self.timeout, security=self.security(), **dict(self.options))
 
+    @classmethod
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+        """Raises for options that are missing, or exclude or need one another."""
+        if "connect" not in own:
+            raise omq.OptionError(f"option 'connect' is missing: the endpoint of a broker; {cls.OPTIONS.listed(use)}")
+        omq.Options.parse(omq.SocketType("DEALER"), options)
+        if use in READS and len(own.keys() & {"topic", "topics", "topicPattern"}) != 1:
+            raise omq.OptionError(f"{use} takes one of the options 'topic', 'topics' and 'topicPattern'")
+        for one, other in (
+            ("startingOffsets", "startingTimestamp"),
+            ("endingOffsets", "endingTimestamp"),
+        ):
+            if one in own and other in own:
+                raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both say the same bound")
+        if use == READ and own.get("startingOffsets") == LATEST:
+            raise omq.OptionError("option startingOffsets='latest': a batch would be empty; it is for a stream")
+        if own.get("startingTimestamp", 0) > own.get("endingTimestamp", float("inf")):
+            raise omq.OptionError(
+                f"option startingTimestamp='{own['startingTimestamp']}' is after"
+                f" endingTimestamp='{own['endingTimestamp']}'"
+            )
+        if own.get("minRowsPerTrigger", 0) > own.get("maxRowsPerTrigger", float("inf")):
+            raise omq.OptionError(
+                f"option minRowsPerTrigger='{own['minRowsPerTrigger']}' is above"
+                f" maxRowsPerTrigger='{own['maxRowsPerTrigger']}'"
+            )
+        if "maxTriggerDelay" in own and "minRowsPerTrigger" not in own:
+            raise omq.OptionError("option 'maxTriggerDelay' is how long a microbatch waits for 'minRowsPerTrigger'")
+        if "curveSecretKeyFile" in own and "curveServerKeyFile" not in own:
+            raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile goes with it")
+        if ("username" in own) != ("passwordFile" in own):
+            raise omq.OptionError("options 'username' and 'passwordFile' go together")
+        if "username" in own and "curveServerKeyFile" in own:
+            raise omq.OptionError("options 'username' and 'curveServerKeyFile' exclude each other")
 
-def parse(use: str, given: Mapping[str, str]) -> Settings:
-    """Checks Spark's options.
+    @classmethod
+    def streams(cls, given: Mapping[str, str]) -> bool:
+        """Returns whether there are options, or a value of one, that only a streaming read has."""
+        return super().streams(given) or given.get("startingOffsets", "").strip().lower() == LATEST
 
-    Args:
-        use: `read`, `readStream`, `write` or `writeStream`.
-        given: Texts by name; upper and lower case are the same.
+    @classmethod
+    def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
+        secrets = tuple((name, str(own.pop(name))) for name in _SECRETS if name in own)
+        topics = own.pop("topics", ()) + ((own.pop("topic"),) if "topic" in own else ())
+        pattern = own.pop("topicPattern", None)
+        start = {"starting": LATEST} if use == STREAM_READ else {}
+        return {**start, **super()._fields(use, own), "topics": topics, "pattern": pattern, "secrets": secrets}
 
-    Raises:
-        OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
-    """
-    own, options = OPTIONS.parse(use, given)
-    if "connect" not in own:
-        raise omq.OptionError(f"option 'connect' is missing: the endpoint of a broker; {OPTIONS.listed(use)}")
-    omq.Options.parse(omq.SocketType("DEALER"), options)
-    secrets = tuple((name, str(own.pop(name))) for name in _SECRETS if name in own)
-    _check_together(use, own, {name for name, _ in secrets})
-    topics = own.pop("topics", ()) + ((own.pop("topic"),) if "topic" in own else ())
-    renamed = {_FIELDS.get(name, name): value for name, value in own.items() if name != "topicPattern"}
-    if use == STREAM_READ:
-        renamed.setdefault("starting", LATEST)
-    settings = Settings(
-        use=use,
-        topics=topics,
-        pattern=own.get("topicPattern"),
-        secrets=secrets,
-        options=tuple(sorted(options.items())),
-        **renamed,
-    )
-    check(settings)
-    return settings
-
-
-def _check_together(use: str, own: Mapping[str, Any], secrets: set[str]) -> None:
-    """Raises for options that exclude or need one another."""
-    if use in READS and len(own.keys() & {"topic", "topics", "topicPattern"}) != 1:
-        raise omq.OptionError(f"{use} takes one of the options 'topic', 'topics' and 'topicPattern'")
-    for one, other in (
-        ("startingOffsets", "startingTimestamp"),
-        ("endingOffsets", "endingTimestamp"),
-    ):
-        if one in own and other in own:
-            raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both say the same bound")
-    if use == READ and own.get("startingOffsets") == LATEST:
-        raise omq.OptionError("option startingOffsets='latest': a batch would be empty; it is for a stream")
-    if own.get("startingTimestamp", 0) > own.get("endingTimestamp", float("inf")):
-        raise omq.OptionError(
-            f"option startingTimestamp='{own['startingTimestamp']}' is after endingTimestamp='{own['endingTimestamp']}'"
-        )
-    if own.get("minRowsPerTrigger", 0) > own.get("maxRowsPerTrigger", float("inf")):
-        raise omq.OptionError(
-            f"option minRowsPerTrigger='{own['minRowsPerTrigger']}' is above"
-            f" maxRowsPerTrigger='{own['maxRowsPerTrigger']}'"
-        )
-    if "maxTriggerDelay" in own and "minRowsPerTrigger" not in own:
-        raise omq.OptionError("option 'maxTriggerDelay' is how long a microbatch waits for 'minRowsPerTrigger'")
-    if "curveSecretKeyFile" in secrets and "curveServerKeyFile" not in secrets:
-        raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile goes with it")
-    if ("username" in own) != ("passwordFile" in secrets):
-        raise omq.OptionError("options 'username' and 'passwordFile' go together")
-    if "username" in own and "curveServerKeyFile" in secrets:
-        raise omq.OptionError("options 'username' and 'curveServerKeyFile' exclude each other")
-
-
-def check(settings: Settings) -> None:
-    """Raises if options do not go together."""
-    try:
-        omq.check_endpoint(settings.endpoint, socket_type=omq.SocketType.DEALER)
-    except omq.EndpointError as error:
-        raise omq.OptionError(f"option 'connect': {error}") from None
-    if settings.endpoint.startswith("inproc:"):
-        raise omq.OptionError(
-            f"option connect={settings.endpoint!r}: inproc stays within a process, and Spark's tasks have several"
-        )
-    for name in settings.topics:
+    def check(self) -> None:
+        """Raises if options do not go together."""
+        super().check()
         try:
-            check_name(name)
-        except omq.OmqError as error:
-            raise omq.OptionError(f"option topic={name!r}: {error}") from None
-    if settings.subscription is not None:
-        try:
-            check_name(settings.subscription, "a subscription's name")
-        except omq.OmqError as error:
-            raise omq.OptionError(f"option subscription={settings.subscription!r}: {error}") from None
-    for name in settings.columns:
-        if name not in COLUMNS:
-            raise omq.OptionError(f"columns={name!r}: known are {', '.join(COLUMNS)}")
-    if len(set(settings.columns)) < len(settings.columns):
-        raise omq.OptionError("columns: a name stands there twice")
+            omq.check_endpoint(self.endpoint, socket_type=omq.SocketType.DEALER)
+        except omq.EndpointError as error:
+            raise omq.OptionError(f"option 'connect': {error}") from None
+        if self.endpoint.startswith("inproc:"):
+            raise omq.OptionError(
+                f"option connect={self.endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+            )
+        for name in self.topics:
+            try:
+                check_name(name)
+            except omq.OmqError as error:
+                raise omq.OptionError(f"option topic={name!r}: {error}") from None
+        if self.subscription is not None:
+            try:
+                check_name(self.subscription, "a subscription's name")
+            except omq.OmqError as error:
+                raise omq.OptionError(f"option subscription={self.subscription!r}: {error}") from None
 
-
-def columns(settings: Settings) -> tuple[str, ...]:
-    """The columns of a read."""
-    return settings.columns or tuple(COLUMNS)
-
-
-def schema(settings: Settings) -> str:
-    """The schema of a read, as Spark writes it."""
-    return ", ".join(f"{name} {COLUMNS[name]}" for name in columns(settings))
+    def _fits(self, field: StructField) -> bool:
+        # Spark compares also what may be null in a column.
+        return field.nullable and getattr(field.dataType, "valueContainsNull", True) and super()._fits(field)

@@ -16,13 +16,14 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark import TaskContext
-from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import omq
 from omq.broker import BrokerError, BrokerTimeout, Client, Records, TopicError
 from omq.broker.columns import Strings, encode_columns
-from omq.spark.plain import plainly
+from omq.spark.options import WRITE
+from omq.spark.provider import Sink
 from omq.spark.topics.catalog import named
 from omq.spark.topics.settings import AT_LEAST_ONCE, Settings
 
@@ -259,30 +260,21 @@ class Task:
         return found
 
 
-class _Writer:
-    """What both writers do."""
+class TopicSink(Sink):
+    """Stages rows, or publishes them."""
 
-    def __init__(self, settings: Settings, job: str | None) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._job = job
-        self._client: Client | None = None
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_client": None}
+        # A microbatch has its name from Spark.
+        self._job = f"{uuid.uuid4()}/batch" if settings.use == WRITE else None
 
     @property
     def _once(self) -> bool:
         return self._settings.delivery != AT_LEAST_ONCE
 
-    def check(self) -> None:
-        """Raises where the topic of the options is not there; see `check_topic`."""
+    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with self._settings.client() as client:
-            check_topic(self._settings, client)
-
-    @plainly
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        with self._settings.client() as client:
-            return Task(self._settings, client, self._scope() if self._once else None).write(iterator)
+            return Task(self._settings, client, self._scope() if self._once else None).write(batches)
 
     def _scope(self) -> str:
         if self._job is not None:
@@ -294,7 +286,7 @@ class _Writer:
             raise omq.StateError("Spark does not say which query and which microbatch this task belongs to")
         return f"{query}/{batch}"
 
-    def _publish(self, messages: list[Any]) -> None:
+    def commit(self, messages: list[Any]) -> None:
         """Publishes what tasks have staged."""
         sent = [one for one in messages if one is not None]
         stages = [name for one in sent for name in one.stages]
@@ -332,7 +324,7 @@ class _Writer:
         else:
             log.info("%s: %s published in %.3f s", scope, _said(rows), time.perf_counter() - begun)
 
-    def _drop(self, messages: list[Any]) -> None:
+    def abort(self, messages: list[Any]) -> None:
         """Forgets what tasks have staged, also those that have not told."""
         if not self._once:
             return
@@ -374,33 +366,15 @@ def _said(rows: Counter[str]) -> str:
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more topics" if len(shown) > 10 else "") or "no rows"
 
 
-class BatchWriter(_Writer, DataSourceArrowWriter):
-    """Writes the rows of a DataFrame."""
+def checked_sink(settings: Settings, rows: StructType) -> TopicSink:
+    """Returns a sink for rows of a schema.
 
-    @plainly
-    def commit(self, messages: list[Any]) -> None:
-        self._publish(messages)
-
-    def abort(self, messages: list[Any]) -> None:
-        self._drop(messages)
-
-
-class StreamWriter(_Writer, DataSourceStreamArrowWriter):
-    """Writes the rows of microbatches. Spark makes one for each commit: nothing is kept in it."""
-
-    @plainly
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self._publish(messages)
-
-    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        self._drop(messages)
-
-
-def batch_writer(settings: Settings) -> BatchWriter:
-    """A writer for one job."""
-    return BatchWriter(settings, f"{uuid.uuid4()}/batch")
-
-
-def microbatch_writer(settings: Settings) -> StreamWriter:
-    """A writer for a microbatch."""
-    return StreamWriter(settings, None)
+    Raises:
+        OptionError: A column is missing, unknown, or has another type.
+        TopicError: The topic of the options is not there.
+        BrokerTimeout: The broker is not.
+    """
+    check_rows(settings, rows)
+    with settings.client() as client:
+        check_topic(settings, client)
+    return TopicSink(settings)

@@ -5,14 +5,9 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
-from pyspark.sql.datasource import (
-    DataSourceArrowWriter,
-    DataSourceReader,
-    DataSourceStreamArrowWriter,
-    DataSourceStreamReader,
-)
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader
 from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
@@ -21,73 +16,19 @@ from pyspark.sql.streaming.datasource import (
     ReadMinRows,
     SupportsTriggerAvailableNow,
 )
-from pyspark.sql.types import StructField, StructType
 
 import omq
 from omq.broker import TopicInfo
 from omq.spark.plain import plain_rows, plainly
-from omq.spark.topics import settings as options
+from omq.spark.provider import Provider
 from omq.spark.topics.catalog import Catalog, lost, named, offset
 from omq.spark.topics.offsets import Offset, Place, Range, shared, split
 from omq.spark.topics.read import read
 from omq.spark.topics.settings import Settings
-from omq.spark.topics.sink import batch_writer, check_rows, microbatch_writer
+from omq.spark.topics.sink import checked_sink
 
 
-def schema(given: Mapping[str, str]) -> str:
-    """The schema of a read; Spark says only later whether it is a batch or a stream."""
-    streams = options.OPTIONS.streams(given) or given.get("startingOffsets", "").strip().lower() == options.LATEST
-    return options.schema(options.parse(options.STREAM_READ if streams else options.READ, given))
-
-
-def reader(given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
-    """A batch read."""
-    return BatchReader(_selected(options.parse(options.READ, given), wanted))
-
-
-def stream_reader(given: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
-    """A read in microbatches."""
-    return StreamReader(_selected(options.parse(options.STREAM_READ, given), wanted))
-
-
-def writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
-    """A batch write."""
-    if overwrite:
-        raise omq.OptionError("mode('overwrite'): what a topic has cannot be replaced; use mode('append')")
-    found = options.parse(options.WRITE, given)
-    check_rows(found, rows)
-    made = batch_writer(found)
-    made.check()
-    return made
-
-
-def stream_writer(given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-    """A write in microbatches; with `overwrite` (mode `complete`) each microbatch writes the whole result."""
-    found = options.parse(options.STREAM_WRITE, given)
-    check_rows(found, rows)
-    made = microbatch_writer(found)
-    made.check()
-    return made
-
-
-def _selected(found: Settings, wanted: StructType) -> Settings:
-    """The settings with the columns of the schema, which the user may have given."""
-    chosen = replace(found, columns=tuple(wanted.fieldNames()))
-    options.check(chosen)
-    if not all(map(_fits, wanted.fields)):
-        raise omq.OptionError(
-            f"the schema does not fit: a read of these columns has {options.schema(chosen)}, all of which may be null"
-        )
-    return chosen
-
-
-def _fits(field: StructField) -> bool:
-    """Whether a column is as it is read. Spark compares also what may be null in it."""
-    nullable = field.nullable and getattr(field.dataType, "valueContainsNull", True)
-    return nullable and field.dataType.simpleString() == options.COLUMNS[field.name]
-
-
-class BatchReader(DataSourceReader):
+class TopicReader(DataSourceReader):
     """Reads what is kept between two bounds, which are found when Spark plans the read."""
 
     def __init__(self, settings: Settings) -> None:
@@ -119,7 +60,7 @@ class BatchReader(DataSourceReader):
             yield from read(self._settings, partition)
 
 
-class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads in microbatches. An offset is the next id of each topic: what lies between two can be read again."""
 
     def __init__(self, settings: Settings) -> None:
@@ -310,3 +251,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def stop(self) -> None:
         self._catalog.close()
+
+
+PROVIDER: Final = Provider(
+    Settings, TopicReader, TopicStreamReader, checked_sink, "what a topic has cannot be replaced"
+)

@@ -20,8 +20,8 @@ import omq
 from omq.broker import Client, Server
 from omq.spark.topics import source
 from omq.spark.topics.catalog import Catalog, DataLoss
-from omq.spark.topics.settings import parse
-from omq.spark.topics.source import StreamReader
+from omq.spark.topics.settings import Settings
+from omq.spark.topics.source import TopicStreamReader
 from tests.ports import held
 from tests.system.spark.test_topic_task import SERVER
 
@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, checkpoint: Checkpoint, url: str, **options: Any) -> None:
         given = {name: str(value) for name, value in options.items()}
-        self._reader = StreamReader(parse("readStream", {"connect": url, **given}))
+        self._reader = TopicStreamReader(Settings.parse("readStream", {"connect": url, **given}))
         self._checkpoint = checkpoint
         self._first: str | None = None
 
@@ -292,8 +292,10 @@ def test_starting_offsets_may_name_some_topics_only(client: Client, query: Query
     assert run.take() == ids("a", 2, 3)
     client.publish("b", b"y")
     assert run.take() == ids("b", 4, 4)
-    given = parse("read", {"connect": server.endpoints["zmtp"], "topics": "a,b", "startingOffsets": '{"a": 2}'})
-    reader = source.BatchReader(given)
+    given = Settings.parse(
+        "read", {"connect": server.endpoints["zmtp"], "topics": "a,b", "startingOffsets": '{"a": 2}'}
+    )
+    reader = source.TopicReader(given)
     batches = (batch for part in reader.partitions() for batch in reader.read(part))
     assert sorted((row["topic"], row["id"]) for one in batches for row in one.to_pylist()) == [
         *ids("a", 2, 3),
@@ -339,7 +341,7 @@ def test_a_subscription_reaches_the_end_of_the_last_microbatch_while_the_topic_i
     """Spark commits a microbatch to the source with the next one; until then it only asks for more."""
     filled(client, "a")
     given = {"connect": server.endpoints["zmtp"], "topic": "a", "subscription": "job", "startingOffsets": "earliest"}
-    reader = StreamReader(parse("readStream", given))
+    reader = TopicStreamReader(Settings.parse("readStream", given))
     first = reader.initialOffset()
     end = reader.latestOffset(first, reader.getDefaultReadLimit())
     assert positions(client, "a") == {"job": 0}

@@ -19,8 +19,8 @@ from omq.spark.topics import read as reading  # noqa: E402
 from omq.spark.topics.catalog import Catalog, DataLoss, offset  # noqa: E402
 from omq.spark.topics.offsets import Range  # noqa: E402
 from omq.spark.topics.read import _read  # noqa: E402
-from omq.spark.topics.settings import Settings, parse  # noqa: E402
-from omq.spark.topics.sink import Sent, Task, microbatch_writer  # noqa: E402
+from omq.spark.topics.settings import Settings  # noqa: E402
+from omq.spark.topics.sink import Sent, Task, TopicSink  # noqa: E402
 from tests.ports import held  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
@@ -63,7 +63,7 @@ def place() -> Iterator[Place]:
 
 
 def settings(place: Place, **options: str) -> Settings:
-    return parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
+    return Settings.parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
 
 
 def planned(settings: Settings) -> Range:
@@ -167,10 +167,10 @@ def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
 
 def commit(client: Client, url: str, topic: str, count: int, attempt: int) -> None:
     """Stages and commits one microbatch as a task and a driver do."""
-    writer = microbatch_writer(parse("writeStream", {"connect": url, "topic": topic}))
+    writer = TopicSink(Settings.parse("writeStream", {"connect": url, "topic": topic}))
     stage = f"query/7/0/{attempt}"
     client.stage(topic, [b"y"] * count, stage)
-    writer.commit([Sent("query/7", [stage], Counter({topic: count}), count, client.broker)], 7)
+    writer.commit([Sent("query/7", [stage], Counter({topic: count}), count, client.broker)])
 
 
 @pytest.mark.parametrize("rows", [2, 4])
@@ -203,7 +203,7 @@ def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.L
 
 
 def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
-    chosen = parse("writeStream", {"connect": place.url, "topic": "t"})
+    chosen = Settings.parse("writeStream", {"connect": place.url, "topic": "t"})
     place.serve(b"x")
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b"y" * 100_000] * 10, pa.binary())})
     with chosen.client() as client:
@@ -218,7 +218,7 @@ def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
             task.write(batches())
     mixed = [Sent("query/8", [f"query/8/{n}"], Counter(t=1), 1, broker) for n, broker in enumerate("ab")]
     with pytest.raises(omq.StateError, match=r"query/8: another broker is at .* now than the one at which tasks"):
-        microbatch_writer(chosen).commit(mixed, 8)
+        TopicSink(chosen).commit(mixed)
 
 
 @pytest.mark.parametrize("again", [False, True])

@@ -18,13 +18,14 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq  # noqa: E402
-from omq.spark.live import receiver_client, settings  # noqa: E402
+from omq.spark.live import receiver_client  # noqa: E402
 from omq.spark.live.coordinator import Coordinator  # noqa: E402
 from omq.spark.live.receiver import MIN_BATCH_BYTES, Receiver  # noqa: E402
 from omq.spark.live.receiver_client import ReadRequest  # noqa: E402
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
 from omq.spark.live.source import _lost  # noqa: E402
+from omq.spark.options import STREAM_READ  # noqa: E402
 from tests.waits import until  # noqa: E402
 
 
@@ -79,7 +80,7 @@ class Stream:
 
 
 def parsed(**options: str) -> Settings:
-    return settings.parse(settings.STREAM_READ, {"socket": "PULL", **options})
+    return Settings.parse(STREAM_READ, {"socket": "PULL", **options})
 
 
 @pytest.fixture

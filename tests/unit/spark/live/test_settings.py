@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark.live import settings
+from omq.spark.live.settings import Settings
 from omq.spark.options import fits
 
 PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
 
 
 def test_names_have_no_case_and_values_have_types() -> None:
-    found = settings.parse(
+    found = Settings.parse(
         "read",
         {
             "SOCKET": "sub",
@@ -44,7 +44,7 @@ def test_names_have_no_case_and_values_have_types() -> None:
 
 def test_an_empty_prefix_subscribes_to_everything() -> None:
     given = {"socket": "SUB", "connect": "tcp://a:1", "subscribe": ""}
-    assert dict(settings.parse("readStream", given).options) == {"subscribe": (b"",)}
+    assert dict(Settings.parse("readStream", given).options) == {"subscribe": (b"",)}
 
 
 @pytest.mark.parametrize(
@@ -69,7 +69,7 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         ("read", {"socket": "PULL", "maxRows": "1"}, "option 'connect' or 'bind' is missing"),
         ("read", {**PULL, "socket": "SUB", "maxRows": "1"}, "option 'subscribe' is missing"),
         ("read", {**PULL, "maxRows": "1", "columns": "value,key"}, "columns='key': known are value, parts"),
-        ("read", {**PULL, "maxRows": "1", "columns": "topic"}, "for a SUB only"),
+        ("read", {**PULL, "maxRows": "1", "columns": "topic"}, "columns='topic': known are value, parts, endpoint,"),
         ("read", {**PULL, "maxRows": "1", "columns": "value,value"}, "twice"),
         ("read", {**PULL, "connect": "tcp://a:1,tcp://b:1", "maxRows": "1", "partitions": "2"}, "a single endpoint"),
         ("read", {"socket": "PULL", "bind": "tcp://a:1", "maxRows": "1", "partitions": "2"}, "bound only once"),
@@ -108,33 +108,33 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
 )
 def test_what_does_not_fit_is_told(use: str, given: dict[str, str], complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
-        settings.parse(use, given)
+        Settings.parse(use, given)
 
 
 def test_sparks_own_options_of_a_streaming_write_are_not_ours() -> None:
     given = {"socket": "PUSH", "connect": "tcp://a:1", "checkpointLocation": "/c", "queryName": "q"}
-    assert settings.parse("writeStream", given).options == ()
+    assert Settings.parse("writeStream", given).options == ()
 
 
 def test_partitions() -> None:
-    assert settings.parse("read", {**PULL, "maxRows": "1", "partitions": "3"}).endpoints == ("tcp://127.0.0.1:1",) * 3
+    assert Settings.parse("read", {**PULL, "maxRows": "1", "partitions": "3"}).endpoints == ("tcp://127.0.0.1:1",) * 3
     both = {"socket": "PULL", "bind": "tcp://b:1", "connect": "tcp://c:1", "maxRows": "1"}
-    assert settings.parse("read", both).endpoints == ("tcp://b:1", "tcp://c:1")
+    assert Settings.parse("read", both).endpoints == ("tcp://b:1", "tcp://c:1")
 
 
 def test_the_schema_names_a_topic_only_for_a_sub() -> None:
     usual = "value binary, endpoint string, timestamp timestamp, sequence bigint"
-    assert settings.schema(settings.parse("readStream", PULL)) == usual
-    sub = settings.parse("readStream", {**PULL, "socket": "SUB", "subscribe": ""})
-    assert settings.schema(sub).startswith("value binary, topic binary, endpoint")
+    assert Settings.parse("readStream", PULL).schema == usual
+    sub = Settings.parse("readStream", {**PULL, "socket": "SUB", "subscribe": ""})
+    assert sub.schema.startswith("value binary, topic binary, endpoint")
 
 
 @pytest.mark.parametrize(
     "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "QUIETSECONDS"]
 )
 def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
-    assert settings.streams({**PULL, name: "5"})
-    assert not settings.streams({**PULL, "maxRows": "5"})
+    assert Settings.streams({**PULL, name: "5"})
+    assert not Settings.streams({**PULL, "maxRows": "5"})
 
 
 @pytest.mark.parametrize(
@@ -151,7 +151,7 @@ def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
 )
 def test_what_no_read_knows_is_told_before_spark_says_which_it_is(name: str, complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
-        settings.streams({**PULL, name: "5"})
+        Settings.streams({**PULL, name: "5"})
 
 
 def _files(folder: Path, **keys: bytes) -> dict[str, str]:
@@ -163,7 +163,7 @@ def _files(folder: Path, **keys: bytes) -> dict[str, str]:
 def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -> None:
     public, secret = omq.curve_keypair()
     client_public, client_secret = omq.curve_keypair()
-    server: Any = settings.parse(
+    server: Any = Settings.parse(
         "write",
         {
             "socket": "PUSH",
@@ -174,7 +174,7 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
     assert secret.decode() not in repr(server)
     with server.open(linger=0) as push:
         (tmp_path / "c").mkdir()
-        client = settings.parse(
+        client = Settings.parse(
             "read",
             {
                 "socket": "PULL",
@@ -191,11 +191,11 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
 
 def test_a_key_file_that_is_none_is_named_with_its_option(tmp_path: Path) -> None:
     given = {"socket": "PULL", "connect": "tcp://127.0.0.1:5555", "maxRows": "1"}
-    missing = settings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
+    missing = Settings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
     with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none': No such file"):
         missing.open()
     for text in (b"no key", b"\xff"):
-        wrong = settings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})
+        wrong = Settings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})
         with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/curveServerKeyFile'"):
             wrong.open()
 
@@ -247,7 +247,7 @@ EVERY: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("use", "types"), [("read", ("PULL", "SUB")), ("writeStream", ("PUSH", "PUB"))])
 def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, types: tuple[str, ...]) -> None:
     own = {"columns", "partitions", "topic", "subscribers", "socket", "bind", "connect"}
-    named = {name for name in settings.OPTIONS.known(use) if name.islower() and name not in own}
+    named = {name for name in Settings.OPTIONS.known(use) if name.islower() and name not in own}
     assert named <= EVERY.keys()
     tried = set()
     for kind in types:
@@ -257,7 +257,7 @@ def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, t
         fitting = {name for name in named if fits(omq.SocketType(kind), name)}
         for name in fitting:
             text, value = EVERY[name]
-            with settings.parse(use, {**usual, name: text}).open() as sock:
+            with Settings.parse(use, {**usual, name: text}).open() as sock:
                 assert getattr(sock.options, name) == value, name
         tried |= fitting
     assert tried == named
@@ -265,4 +265,4 @@ def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, t
 
 def test_a_read_ends_by_its_bounds_and_by_no_other_name() -> None:
     with pytest.raises(omq.OptionError, match=r"not an option of read: 'recv_timeout'.*maxSeconds"):
-        settings.parse("read", {**PULL, "maxRows": "1", "recv_timeout": "1"})
+        Settings.parse("read", {**PULL, "maxRows": "1", "recv_timeout": "1"})

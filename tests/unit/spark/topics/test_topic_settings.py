@@ -11,7 +11,8 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 import omq
 from omq.spark.source import OmqDataSource
-from omq.spark.topics import settings, source
+from omq.spark.topics.settings import Settings
+from omq.spark.topics.source import PROVIDER
 
 URL = "tcp://127.0.0.1:1"
 TOPIC = {"connect": URL, "topic": "ticks"}
@@ -19,16 +20,16 @@ PUBLIC, _ = omq.curve_keypair()
 
 
 def test_a_topic_is_all_that_is_needed() -> None:
-    batch, stream = settings.parse("read", TOPIC), settings.parse("readStream", TOPIC)
+    batch, stream = Settings.parse("read", TOPIC), Settings.parse("readStream", TOPIC)
     assert (batch.topics, batch.pattern, batch.starting, batch.ending) == (("ticks",), None, "earliest", "latest")
     assert stream.starting == "latest"
     assert batch.fail_on_data_loss
-    assert settings.parse("write", TOPIC).delivery == "exactly-once"
-    assert settings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
+    assert Settings.parse("write", TOPIC).delivery == "exactly-once"
+    assert Settings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
 
 
 def test_values_are_made_of_texts() -> None:
-    found = settings.parse(
+    found = Settings.parse(
         "readStream",
         {
             "CONNECT": URL,
@@ -59,7 +60,7 @@ def test_values_are_made_of_texts() -> None:
     ("text", "seconds"), [("90", 90.0), ("500ms", 0.5), ("30s", 30.0), ("1.5h", 5400.0), (" 15M ", 900.0)]
 )
 def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
-    found = settings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
+    found = Settings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
     assert found.max_delay == seconds
 
 
@@ -133,20 +134,20 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
 )
 def test_what_does_not_fit_is_named(use: str, given: dict[str, str], says: str) -> None:
     with pytest.raises(omq.OptionError, match=says):
-        settings.parse(use, given)
+        Settings.parse(use, given)
 
 
 def test_every_option_that_is_listed_is_taken() -> None:
     for use in ("read", "readStream", "write", "writeStream"):
         own = {"connect", "topic", "startingOffsets", "delivery", "timeout"}
         assert (own - {"startingOffsets" if use.startswith("write") else "delivery"}) <= set(
-            settings.OPTIONS.known(use)
+            Settings.OPTIONS.known(use)
         )
-        for name in settings.OPTIONS.known(use):
+        for name in Settings.OPTIONS.known(use):
             if name.islower() and name not in {"topic", "topics", "connect", "columns", "delivery", "timeout"}:
                 value: Any = getattr(omq.Options(), name, None)
                 if isinstance(value, bool | int | float):
-                    settings.parse(use, {**TOPIC, name: str(value).lower()})
+                    Settings.parse(use, {**TOPIC, name: str(value).lower()})
 
 
 def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> None:
@@ -156,13 +157,13 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
     own.write_bytes(secret)
     word.write_text("secret\n")
     given = {**TOPIC, "curveServerKeyFile": str(server), "curveSecretKeyFile": str(own)}
-    found = settings.parse("read", given)
+    found = Settings.parse("read", given)
     assert secret.decode() not in repr(found)
     assert type(found.security()) is omq.CurveClient
-    plain = settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(word)})
+    plain = Settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(word)})
     assert type(plain.security()) is omq.PlainClient
-    assert settings.parse("read", TOPIC).security() is None
-    missing = settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(tmp_path / "nowhere")})
+    assert Settings.parse("read", TOPIC).security() is None
+    missing = Settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(tmp_path / "nowhere")})
     with pytest.raises(omq.OptionError, match=r"option passwordFile='.*nowhere' cannot be read"):
         missing.security()
 
@@ -188,10 +189,10 @@ def test_what_is_no_key_or_password_is_told_with_option_and_path(
         if isinstance(content, bytes):
             (tmp_path / name).write_bytes(content)
     with pytest.raises(omq.OptionError, match=f"option {says}"):
-        settings.parse("read", given).security()
+        Settings.parse("read", given).security()
 
 
-@pytest.mark.parametrize("parse", [source.reader, source.stream_reader])
+@pytest.mark.parametrize("parse", [PROVIDER.reader, PROVIDER.stream_reader])
 @pytest.mark.parametrize(
     "field",
     [
@@ -206,10 +207,10 @@ def test_a_schema_that_does_not_fit_in_type_or_nulls_is_refused(parse: Any, fiel
 
 
 def test_the_schema_follows_the_columns() -> None:
-    assert settings.schema(settings.parse("read", TOPIC)) == (
+    assert Settings.parse("read", TOPIC).schema == (
         "topic string, id bigint, timestamp timestamp, key binary, value binary, headers map<string,binary>"
     )
-    assert settings.schema(settings.parse("read", {**TOPIC, "columns": "value,id"})) == "value binary, id bigint"
+    assert Settings.parse("read", {**TOPIC, "columns": "value,id"}).schema == "value binary, id bigint"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,125 @@
+"""The options of one read or write, of whatever kind of endpoint: what the kinds have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Self
+
+from pyspark.sql.types import StructField, StructType
+
+import omq
+from omq.spark.options import MIB, MOST_OF_A_BATCH, READS, Option, OptionSet, at_most, count, flag, size, words
+
+#: The options of every kind of endpoint.
+SHARED_OPTIONS: Final = (
+    Option("columns", READS, words, "names of columns, separated by commas"),
+    Option("batchBytes", READS, at_most(MOST_OF_A_BATCH, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
+)
+WHOLE_NUMBER: Final = (count, "a whole number above 0")
+BYTES: Final = (size, "bytes above 0 (16m is 16 MiB)")
+FLAG: Final = (flag, "true or false")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settings:
+    """The options of one read or write.
+
+    Attributes:
+        OPTIONS: The options that there are.
+        COLUMNS: The columns of a read and their types, in the order of the default schema.
+        FIELDS: The fields of options whose names differ from Spark's.
+        NULLABLE: Added to the schema in errors.
+        use: `read`, `readStream`, `write` or `writeStream`.
+        columns: Names of the columns; empty for the default ones.
+        batch_bytes: Bytes of a record batch, about.
+        max_rows: Rows of a read or a microbatch at most; `None` for no bound.
+        max_bytes: Bytes of it, about; `None` for no bound.
+        fail_on_data_loss: Whether messages that are lost fail the query; else that is logged.
+        options: The options of the socket itself.
+    """
+
+    OPTIONS: ClassVar[OptionSet]
+    COLUMNS: ClassVar[Mapping[str, str]]
+    FIELDS: ClassVar[Mapping[str, str]]
+    NULLABLE: ClassVar = ""
+
+    use: str
+    columns: tuple[str, ...] = ()
+    batch_bytes: int = 16 * MIB
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    fail_on_data_loss: bool = True
+    options: tuple[tuple[str, Any], ...] = ()
+
+    @classmethod
+    def parse(cls, use: str, given: Mapping[str, str], *, bounded: bool = True) -> Self:
+        """Checks Spark's options.
+
+        Args:
+            use: `read`, `readStream`, `write` or `writeStream`.
+            given: Texts by name; upper and lower case are the same.
+            bounded: Whether a batch must have the bound that it needs.
+
+        Raises:
+            OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
+        """
+        own, options = cls.OPTIONS.parse(use, given)
+        cls._check_together(use, own, options, bounded)
+        found = cls(use=use, options=tuple(sorted(options.items())), **cls._fields(use, own))
+        found.check()
+        return found
+
+    @classmethod
+    def streams(cls, given: Mapping[str, str]) -> bool:
+        """Returns whether there are options that only a streaming read has; raises as `OptionSet.streams`."""
+        return cls.OPTIONS.streams(given)
+
+    @classmethod
+    def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
+        """Raises for options that are missing, or exclude or need one another."""
+        raise NotImplementedError
+
+    @classmethod
+    def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
+        """Returns the fields of options of its own, by name."""
+        return {cls.FIELDS.get(name, name): value for name, value in own.items()}
+
+    def check(self) -> None:
+        """Raises if options do not go together."""
+        known = self._known_columns()
+        for name in self.columns:
+            if name not in known:
+                raise omq.OptionError(f"columns={name!r}: known are {', '.join(known)}")
+        if len(set(self.columns)) < len(self.columns):
+            raise omq.OptionError("columns: a name stands there twice")
+
+    def _known_columns(self) -> tuple[str, ...]:
+        return tuple(self.COLUMNS)
+
+    @property
+    def read_columns(self) -> tuple[str, ...]:
+        """The columns of a read."""
+        return self.columns or tuple(self.COLUMNS)
+
+    @property
+    def schema(self) -> str:
+        """The schema of a read, as Spark writes it."""
+        return ", ".join(f"{name} {self.COLUMNS[name]}" for name in self.read_columns)
+
+    def selected(self, wanted: StructType) -> Self:
+        """Returns the settings with the columns of the schema, which the user may have given.
+
+        Raises:
+            OptionError: A column is unknown, or has another type.
+        """
+        chosen = replace(self, columns=tuple(wanted.fieldNames()))
+        chosen.check()
+        if not all(map(self._fits, wanted.fields)):
+            there = f"{chosen.schema}{self.NULLABLE}"
+            raise omq.OptionError(f"the schema does not fit: a read of these columns has {there}")
+        return chosen
+
+    def _fits(self, field: StructField) -> bool:
+        """Returns whether a column is as it is read."""
+        return bool(field.dataType.simpleString() == self.COLUMNS[field.name])
