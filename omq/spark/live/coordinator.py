@@ -9,13 +9,11 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
-import time
 from typing import Any, Final
 
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Address, Channel, Server
 from omq.unpatched import threading
 
-START_TIMEOUT_S: Final = 30.0  # that a receiver may take to begin, after which another task may start one
 STATUS_TIMEOUT_S: Final = 2.0  # that receivers may take to report
 
 
@@ -47,8 +45,7 @@ class Coordinator:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._receivers: dict[str, _Registered] = {}
-        self._granted: dict[str, float] = {}  # until when a task may start a receiver
-        self._failures: dict[str, list[dict[str, str]]] = {}  # of receivers at their start
+        self._starting: set[str] = set()  # receivers that a task starts
         self._lost: list[dict[str, Any]] = []
         self._requests = itertools.count(1)
         self.secret = secrets.token_bytes(32)
@@ -103,31 +100,11 @@ class Coordinator:
     def _serve(self, channel: Channel) -> None:
         asked = channel.recv()
         if "register" in asked:
-            name = asked["register"]
-            found = asked if "address" in asked else self._started(channel, name)
-            if found is not None:
-                self._follow(_Registered(name, Address.from_json(found["address"]), channel))
+            self._follow(_Registered(asked["register"], Address.from_json(asked["address"]), channel))
         elif "is_alive" in asked:
             channel.send({"alive": self._is_alive(asked["is_alive"], asked["process"])})
         else:
-            self._find(channel, asked)
-
-    def _started(self, channel: Channel, name: str) -> dict[str, Any] | None:
-        """Returns the first report of a receiver that starts; `None` if it fails."""
-        found: dict[str, Any] = {"failed": "the receiver process has ended at its start", "kind": "StateError"}
-        with contextlib.suppress(OSError, EOFError):
-            found = channel.recv()
-        if "failed" not in found:
-            return found
-        self._fail(name, found["failed"], found["kind"])
-        return None
-
-    def _fail(self, name: str, error: str, kind: str) -> None:
-        """Answers the tasks that wait for a receiver with the reason why there is none."""
-        with self._changed:
-            self._granted.pop(name, None)
-            self._failures.setdefault(name, []).append({"error": error, "kind": kind})
-            self._changed.notify_all()
+            self._find(channel, asked["find"])
 
     def _follow(self, receiver: _Registered) -> None:
         """Keeps the reports of a receiver until it ends."""
@@ -143,8 +120,9 @@ class Coordinator:
                 return
             # It serves no task before this.
             receiver.send(serve=True)
+            # It has lost nothing if it was not there for a moment.
+            self._lost = [one for one in self._lost if one["process"] != receiver.address.name]
             self._receivers[name] = receiver
-            self._granted.pop(name, None)
             self._changed.notify_all()
         try:
             while True:
@@ -158,41 +136,28 @@ class Coordinator:
                 receiver.ended = True
                 if self._receivers.get(name) is receiver:
                     del self._receivers[name]
-                    self._lost.append({**receiver.status, "connection": name})
+                    # One that could not open its connection has reported nothing.
+                    if receiver.status:
+                        self._lost.append({**receiver.status, "connection": name, "process": receiver.address.name})
                 self._changed.notify_all()
 
-    def _find(self, channel: Channel, asked: dict[str, Any]) -> None:
-        """Sends a task the address of its receiver, or has it start one."""
-        name = asked["find"]
-        if "failed" in asked:
-            self._fail(name, asked["failed"], "StateError")
-            return
+    def _find(self, channel: Channel, name: str) -> None:
+        """Sends a task the address of its receiver, or has it start one: one task at a time."""
         with self._changed:
-            # A failure before the task first asked does not count: the next start may succeed.
-            known = asked.get("failures", len(self._failures.get(name, ())))
-            while True:
-                failures = self._failures.get(name, [])
-                now = time.monotonic()
-                if name in self._receivers:
-                    answer: dict[str, Any] = {"receiver": self._receivers[name].address.to_json()}
-                    break
-                if len(failures) > known:
-                    answer = dict(failures[-1])
-                    break
-                if self._granted.get(name, now) < now:
-                    # The task that was to start it may be no more.
-                    del self._granted[name]
-                    if "failures" in asked:
-                        self._fail(
-                            name, f"the receiver of {name} has not begun within {START_TIMEOUT_S:g} s", "StateError"
-                        )
-                elif name not in self._granted:
-                    self._granted[name] = now + START_TIMEOUT_S
-                    answer = {"start": True, "failures": len(failures)}
-                    break
-                else:
-                    self._changed.wait(0.2)
-        channel.send(answer)
+            self._changed.wait_for(lambda: name in self._receivers or name not in self._starting)
+            found = self._receivers.get(name)
+            if found is None:
+                self._starting.add(name)
+        if found is not None:
+            channel.send({"receiver": found.address.to_json()})
+            return
+        try:
+            channel.send({"start": True})
+            channel.recv()  # its end: the receiver has started, or the task has failed
+        finally:
+            with self._changed:
+                self._starting.discard(name)
+                self._changed.notify_all()
 
     def _is_alive(self, name: str, process: str) -> bool:
         """Returns whether a receiver, to which a task has lost its connection, answers us."""

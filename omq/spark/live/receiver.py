@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import logging
 import math
 import os
@@ -219,7 +220,7 @@ class _Process:
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
-        self._receiver = Receiver(plan.settings, plan.endpoint)
+        self._receiver: Receiver | None = None
         self._attached = threading.Event()
         self._server = Server("receiver", plan.secret, self._serve)
 
@@ -230,12 +231,30 @@ class _Process:
             with contextlib.suppress(OSError, EOFError):
                 channel.set_send_timeout(IDLE_TIMEOUT_S)
                 channel.send({"register": self._plan.name, "address": self._server.address.to_json()})
-                goes_on = self._obey(channel)
+                goes_on = "serve" in channel.recv() and self._begin()
+                if goes_on:
+                    self._obey(channel)
             self._attached.clear()
             channel.close()
             channel = self._attach() if goes_on else None
         self._server.close()
-        self._receiver.close()
+        if self._receiver is not None:
+            self._receiver.close()
+
+    def _begin(self) -> bool:
+        """Opens the connection, at first; returns False if it cannot."""
+        if self._receiver is None:
+            try:
+                self._receiver = Receiver(self._plan.settings, self._plan.endpoint)
+            except Exception as error:
+                print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
+                return False
+            # The task that has started us reads our standard output to its end.
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, 1)
+            os.close(nowhere)
+        self._attached.set()
+        return True
 
     def _attach(self) -> Channel | None:
         """Connects to the coordinator again; returns `None` if the query has ended."""
@@ -249,20 +268,18 @@ class _Process:
                 sleep(RETRY_DELAY_S)
         return None
 
-    def _obey(self, channel: Channel) -> bool:
-        """Does what the coordinator orders, and reports to it; returns False if that is to end.
-
-        Raises:
-            OSError, EOFError: The connection to the coordinator is broken.
-        """
+    def _obey(self, channel: Channel) -> None:
+        """Does what the coordinator orders, and reports to it, until that is gone."""
+        receiver = self._receiver
+        assert receiver is not None
         gone = threading.Event()
 
         def report() -> None:
             with contextlib.suppress(OSError):
                 while not gone.is_set():
-                    self._receiver.changed.wait(REPORT_INTERVAL_S)
-                    self._receiver.changed.clear()
-                    channel.send({"status": self._receiver.status()})
+                    channel.send({"status": receiver.status()})
+                    receiver.changed.wait(REPORT_INTERVAL_S)
+                    receiver.changed.clear()
 
         reporting = threading.Thread(target=report, name="omq-spark-report", daemon=True)
         reporting.start()
@@ -270,13 +287,9 @@ class _Process:
             while True:
                 order = channel.recv()
                 if "commit" in order:
-                    self._receiver.commit(order["commit"])
-                elif "report" in order:
-                    channel.send({"status": self._receiver.status(), "request": order["report"]})
-                elif "serve" in order:
-                    self._attached.set()
-                elif "end" in order:
-                    return False
+                    receiver.commit(order["commit"])
+                else:
+                    channel.send({"status": receiver.status(), "request": order["report"]})
         finally:
             gone.set()
             reporting.join()
@@ -285,13 +298,14 @@ class _Process:
         """Sends one task the microbatch that it asks for."""
         channel.set_send_timeout(SEND_TIMEOUT_S)
         request = channel.recv()
-        if not self._attached.is_set():
+        receiver = self._receiver
+        if receiver is None or not self._attached.is_set():
             # Another process may have the partition by now, or the query has ended.
             channel.send({"detached": True})
             return
         sent: list[Taken] = []  # while the task may look at it
         try:
-            for taken in self._receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):
+            for taken in receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):
                 if taken is None:
                     channel.send({"waits": True})
                 else:
@@ -324,8 +338,8 @@ def _send(channel: Channel, taken: Taken) -> None:
         channel.send({**message, "as": "columns"}, [runs, taken.ends, taken.body])
 
 
-def start(plan: Plan) -> None:
-    """Starts the receiver of a partition, which registers with the coordinator, or reports why it cannot begin.
+def start(plan: Plan) -> dict[str, Any] | None:
+    """Starts the receiver of a partition, and waits until it has registered; returns its error if it cannot begin.
 
     Raises:
         OSError: The process cannot be started.
@@ -333,11 +347,13 @@ def start(plan: Plan) -> None:
     env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     command = [sys.executable, "-m", "omq.spark.live.receiver"]
     with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, env=env, start_new_session=True
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True
     ) as process:
-        process.communicate(pickle.dumps(plan), timeout=START_TIMEOUT_S)
+        said, _ = process.communicate(pickle.dumps(plan), timeout=START_TIMEOUT_S)
     if process.returncode:
         raise OSError(f"{' '.join(command)} has failed: its standard error says why")
+    found: dict[str, Any] | None = json.loads(said) if said else None
+    return found
 
 
 def main() -> None:
@@ -348,16 +364,7 @@ def main() -> None:
         os._exit(0)
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    channel = connect(plan.coordinator, plan.secret)
-    # From here on the coordinator notices our end.
-    channel.send({"register": plan.name})
-    try:
-        process = _Process(plan)
-    except Exception as error:
-        channel.send({"failed": str(error), "kind": type(error).__name__})
-        channel.close()
-        return
-    process.run(channel)
+    _Process(plan).run(connect(plan.coordinator, plan.secret))
 
 
 if __name__ == "__main__":

@@ -86,7 +86,9 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         except _Detached:
             sleep(RETRY_DELAY_S)
         except (_Broken, Unreachable) as error:
-            if _call(request, {"is_alive": request.name, "process": address.name})["alive"]:
+            with _called(request, {"is_alive": request.name, "process": address.name}) as answer:
+                alive = answer["alive"]
+            if alive:
                 # It keeps what it has given: the rest of it is there.
                 breaks += 1
                 if breaks > MAX_BREAKS:
@@ -101,33 +103,35 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
 def _find(settings: Settings, request: ReadRequest) -> Address:
     """Returns the address of the receiver, which is started if the coordinator wants it."""
     plan = receiver.Plan(settings, request.name, request.endpoint, request.coordinator, request.secret)
-    asked: dict[str, Any] = {"find": request.name}
-    while True:
-        answer = _call(request, asked)
-        if "receiver" in answer:
-            return Address.from_json(answer["receiver"])
-        if "error" in answer:
-            raise _error(answer)
-        try:
-            receiver.start(plan)
-        except (OSError, subprocess.SubprocessError) as error:
-            text = f"the receiver process cannot be started: {error}"
-            with (
-                contextlib.suppress(OSError, Unreachable),
-                contextlib.closing(connect(request.coordinator, request.secret)) as channel,
-            ):
-                channel.send({**asked, "failed": text})
-            raise omq.StateError(text) from None
-        asked["failures"] = answer["failures"]
+    for attempt in range(2):
+        with _called(request, {"find": request.name}) as answer:
+            if "receiver" in answer:
+                return Address.from_json(answer["receiver"])
+            if attempt:
+                break
+            # No other task starts one while the channel is open.
+            try:
+                failed = receiver.start(plan)
+            except (OSError, subprocess.SubprocessError) as error:
+                raise omq.StateError(f"the receiver process cannot be started: {error}") from None
+            if failed:
+                raise _error(failed)
+    raise omq.StateError("the receiver process has ended at its start")
 
 
-def _call(request: ReadRequest, asked: dict[str, Any]) -> dict[str, Any]:
-    """Calls the coordinator; the network to it may break for a moment."""
+@contextlib.contextmanager
+def _called(request: ReadRequest, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    """Calls the coordinator; the network to it may break for a moment. The channel stays open meanwhile."""
     deadline = time.monotonic() + UNREACHABLE_TIMEOUT_S
     while True:
         try:
-            with contextlib.closing(connect(request.coordinator, request.secret)) as channel:
-                return channel.call(asked)
+            channel = connect(request.coordinator, request.secret)
+            try:
+                answer = channel.call(asked)
+            except BaseException:
+                channel.close()
+                raise
+            break
         except (OSError, EOFError, Unreachable) as error:
             if getattr(error, "refused", False) or time.monotonic() > deadline:
                 raise omq.StateError(
@@ -135,6 +139,8 @@ def _call(request: ReadRequest, asked: dict[str, Any]) -> dict[str, Any]:
                     f" ended; or SPARK_LOCAL_IP on the driver has to name the address that it listens on: {error}"
                 ) from None
             sleep(RETRY_DELAY_S)
+    with contextlib.closing(channel):
+        yield answer
 
 
 def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken]:

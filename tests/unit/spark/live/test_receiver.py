@@ -20,7 +20,7 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.spark.live import receiver_client  # noqa: E402
 from omq.spark.live.coordinator import Coordinator  # noqa: E402
-from omq.spark.live.receiver import MIN_BATCH_BYTES, Receiver  # noqa: E402
+from omq.spark.live.receiver import MIN_BATCH_BYTES, Plan, Receiver, start  # noqa: E402
 from omq.spark.live.receiver_client import ReadRequest  # noqa: E402
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable  # noqa: E402
 from omq.spark.live.settings import Settings  # noqa: E402
@@ -217,17 +217,18 @@ def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch
     )
     push.send_many([b"%03d" % n + b" " * 100 for n in range(100)])
     receiver = stream.receiver()
-    call = receiver_client._call
+    called = receiver_client._called
 
-    def answered(share: ReadRequest, question: dict[str, Any]) -> dict[str, Any]:
-        answer = call(share, question)
-        if answer.get("alive"):
-            os.kill(receiver, signal.SIGKILL)
-            assert gone(receiver, 20)
-            push.send_many([b"%03d" % n + b" " * 100 for n in range(100, 200)])
-        return answer
+    @contextlib.contextmanager
+    def answered(request: ReadRequest, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
+        with called(request, question) as answer:
+            if answer.get("alive"):
+                os.kill(receiver, signal.SIGKILL)
+                assert gone(receiver, 20)
+                push.send_many([b"%03d" % n + b" " * 100 for n in range(100, 200)])
+            yield answer
 
-    monkeypatch.setattr(receiver_client, "_call", answered)
+    monkeypatch.setattr(receiver_client, "_called", answered)
     reader = receiver_client.read(stream.settings, stream.request(1))
     values = [int(value) for _ in range(3) for value in next(reader)["value"].to_pylist()]
     lines[-1].sock.close()
@@ -243,7 +244,7 @@ def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch
 
 
 def test_what_is_lost_with_a_receiver_is_a_lower_bound() -> None:
-    report = {"connection": "c", "why": "has died", "microbatch": 17, "rows": 0, "unread": 0, "waiting": 1004}
+    report = {"connection": "c", "microbatch": 17, "rows": 0, "unread": 0, "waiting": 1004}
     assert "1004 that had arrived, by its last report: a lower bound" in _lost(report, 16)
 
 
@@ -296,18 +297,15 @@ def test_a_task_without_descriptors_fails_and_the_next_one_reads_the_same(push: 
     stream.end()
 
 
-@pytest.mark.parametrize("told", [{"failed": "no luck", "kind": "BindError"}, None], ids=["says why", "is killed"])
+@pytest.mark.parametrize("told", [{"error": "no luck", "kind": "BindError"}, None], ids=["says why", "is killed"])
 def test_a_receiver_that_ends_at_its_start_fails_the_task(
     told: dict[str, str] | None, push: omq.PUSH, stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started = []
 
-    def doomed(plan: Any) -> None:
+    def doomed(plan: Any) -> Any:
         started.append(plan)
-        with contextlib.closing(receiver_client.connect(plan.coordinator, plan.secret)) as channel:
-            channel.send({"register": plan.name})
-            if told:
-                channel.send(told)
+        return told
 
     with monkeypatch.context() as patched:
         patched.setattr(receiver_client.receiver, "start", doomed)
@@ -319,6 +317,30 @@ def test_a_receiver_that_ends_at_its_start_fails_the_task(
             assert len(started) == number
     push.send_many(numbered(0, 10))
     assert stream.read(1) == numbered(0, 10)
+
+
+def test_tasks_that_want_a_receiver_at_once_get_the_same_one(push: omq.PUSH, stream: Stream) -> None:
+    push.send_many(numbered(0, 50))
+    got: list[Any] = []
+    tasks = [threading.Thread(target=lambda: got.append(stream.read(1))) for _ in range(4)]
+    for one in tasks:
+        one.start()
+    for one in tasks:
+        one.join(60)
+    assert got == [numbered(0, 50)] * 4
+    assert len(push.peers) == 1
+    assert stream.lost() == []
+
+
+def test_a_second_receiver_of_a_partition_opens_no_connection(push: omq.PUSH, stream: Stream) -> None:
+    assert stream.read(1) == []
+    request = stream.request(1)
+    plan = Plan(stream.settings, request.name, request.endpoint, request.coordinator, request.secret)
+    assert start(plan) is None
+    push.send_many(numbered(0, 50))
+    assert stream.read(2) == numbered(0, 50)
+    assert len(push.peers) == 1
+    assert stream.lost() == []
 
 
 def test_as_many_subscriptions_as_anybody_wants() -> None:
@@ -644,4 +666,5 @@ def test_a_receiver_whose_line_to_the_coordinator_breaks_comes_back(push: omq.PU
         registered.channel.close()
         assert stream.read(1) == numbered(0, 100)
         assert stream.receiver() == receiver
+    assert stream.lost() == []
     assert stream.read(2) == numbered(100, 100)
