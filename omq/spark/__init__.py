@@ -14,7 +14,7 @@ __all__ = ["pull_batches", "push_partition", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    # A stream's coordinator is of this package, too, and begins in half the time without Arrow.
+    # `register` does without Arrow.
     if name in ("pull_batches", "push_partition"):
         from omq.spark.live import stages
 

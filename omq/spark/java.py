@@ -1,4 +1,4 @@
-"""Whether Spark can run here. Also a program, which needs only Python and exits with 2 if Spark cannot run."""
+"""Checks for a Java that Spark can run on. Also a program, which needs only Python and exits with 2 without one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PACKAGE: Final = "openjdk-17-jre-headless"
 
 
 def missing() -> str:
-    """What to do about Java; empty if there is a Java that Spark can run on."""
+    """Returns what to do about Java; empty if there is a Java that Spark can run on."""
     home = os.environ.get("JAVA_HOME")
     found = shutil.which("java", path=f"{home}/bin" if home else None)
     said = f"JAVA_HOME={home} has no bin/java" if home else "there is no java on the PATH"

@@ -151,7 +151,7 @@ class Option:
 
 
 def fits(kind: omq.SocketType, name: str) -> bool:
-    """Whether a type of socket has an option."""
+    """Returns whether a type of socket has an option."""
     try:
         omq.Options.parse(kind, {name: getattr(omq.Options(), name)})
     except omq.OptionError:
@@ -202,7 +202,7 @@ class OptionSet:
         return f"known are: {', '.join(self.known(*uses))}"
 
     def _unknown(self, name: str, uses: Iterable[str]) -> omq.OptionError:
-        """What is said of an option that is none of these uses."""
+        """Returns the error for an option that is for none of these uses."""
         names = {one.lower(): one for one in self.known(*uses)}
         option = self._known.get(name.lower())
         if option is None:
@@ -244,7 +244,7 @@ class OptionSet:
         return own, sockets
 
     def streams(self, given: Mapping[str, str]) -> bool:
-        """Whether there are options of a streaming read that a batch read does not have.
+        """Returns whether there are options of a streaming read that a batch read does not have.
 
         Raises:
             OptionError: There is one that no read has.

@@ -17,8 +17,8 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import omq
+from omq.spark.errors import hide_traceback
 from omq.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE
-from omq.spark.plain import plainly
 from omq.spark.settings import Settings
 
 _S = TypeVar("_S", bound=Settings)
@@ -86,11 +86,11 @@ class _BatchWriter(DataSourceArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    @plainly
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)
 
-    @plainly
+    @hide_traceback
     def commit(self, messages: list[Any]) -> None:
         self._sink.commit(messages)
 
@@ -104,11 +104,11 @@ class _StreamWriter(DataSourceStreamArrowWriter):
     def __init__(self, sink: Sink) -> None:
         self._sink = sink
 
-    @plainly
+    @hide_traceback
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         return self._sink.write(iterator)
 
-    @plainly
+    @hide_traceback
     def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
         self._sink.commit(messages)
 

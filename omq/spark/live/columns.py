@@ -1,4 +1,4 @@
-"""What is taken from a socket at a time, and the record batch that it becomes; the memory that it stands in."""
+"""Messages that were taken from a socket at a time, and the record batch that they become."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ class Shape:
         return parts[1] if self.topics and len(parts) == 2 else None
 
     def refuses(self, parts: list[bytes]) -> bool:
-        """Whether a message has more parts than there are columns for."""
+        """Returns whether a message has more parts than there are columns for."""
         return "parts" not in self.columns and len(parts) > (2 if self.topics else 1)
 
     def _with(self, made: dict[str, Any], marks: Marks) -> pa.RecordBatch:
@@ -90,7 +90,7 @@ def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
 
 
 class Marks:
-    """What a batch records beside the bodies.
+    """The metadata of a batch, next to the bodies.
 
     Attributes:
         endpoint: Where the messages came from.
@@ -125,7 +125,7 @@ class Columns:
     Attributes:
         body: The bodies.
         ends: Where each of them begins and ends in there, as Arrow has it: a number more than there are messages.
-        marks: What is recorded beside them.
+        marks: Their metadata.
         blocks: The blocks that begin with the bodies and with the ends, if they stand in such.
     """
 
@@ -152,7 +152,7 @@ class Messages:
     Attributes:
         messages: The messages.
         size: Bytes of all parts.
-        marks: What is recorded beside them.
+        marks: Their metadata.
     """
 
     messages: list[list[bytes]]

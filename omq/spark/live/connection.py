@@ -16,10 +16,10 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
+from omq.spark.buffer_pool import BufferPool
 from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
 from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
 from omq.spark.live.settings import Settings
-from omq.spark.memory import Memory
 from omq.spark.options import STREAM_READ
 from omq.unpatched import sleep, threading
 
@@ -96,8 +96,8 @@ class Connection:
         ahead: int,
         most: int,
         first_peer: FirstPeer | None = None,
-        memory: Memory | None = None,
-        ends_memory: Memory | None = None,
+        memory: BufferPool | None = None,
+        ends_memory: BufferPool | None = None,
     ) -> None:
         self.socket = socket
         self._first_peer = first_peer or FirstPeer(socket, endpoint, None, False)
@@ -107,8 +107,8 @@ class Connection:
         self._most = most
         self._pending: deque[list[bytes]] = deque()
         self._mean = 0.0
-        self._memory = memory or Memory()
-        self._ends_memory = ends_memory or Memory()
+        self._memory = memory or BufferPool()
+        self._ends_memory = ends_memory or BufferPool()
         self._health = _Health(socket)
         self._leaving: _Leaving | None = None
         self.interrupted = threading.Event()
@@ -117,7 +117,7 @@ class Connection:
 
     @classmethod
     def open(
-        cls, settings: Settings, endpoint: str, memory: Memory | None = None, ends_memory: Memory | None = None
+        cls, settings: Settings, endpoint: str, memory: BufferPool | None = None, ends_memory: BufferPool | None = None
     ) -> Connection:
         """Opens the connection of a partition; waits for an endpoint that another process is just giving up.
 
@@ -145,7 +145,7 @@ class Connection:
 
     @property
     def ready(self) -> bool:
-        """Whether a read would begin with a message, or with an error."""
+        """True if a read would begin with a message, or with an error."""
         return bool(self._pending or self.socket.poll(0, omq.POLL_IN) or self._first_peer.is_overdue)
 
     def health(self) -> dict[str, Any]:

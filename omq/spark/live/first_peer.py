@@ -44,7 +44,7 @@ class FirstPeer:
 
     @property
     def is_overdue(self) -> bool:
-        """Whether the connect timeout has passed without a peer, and that was not reported yet."""
+        """True if the connect timeout has passed without a peer, and that was not reported yet."""
         if self._monitor is not None and self._socket.peers:
             self._met()
         return self._monitor is not None and self.left <= 0 and not self._reported

@@ -1,4 +1,4 @@
-"""What was taken of microbatches that Spark has not committed: it can be read again."""
+"""Microbatches that Spark has not committed: they can be read again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omq.unpatched import threading
 
 
 class Microbatch:
-    """What one microbatch has of a partition, for any number of readers, who may begin before its end.
+    """The part of a microbatch that one partition has, for any number of readers, which may begin before its end.
 
     Attributes:
         number: Its number, as the end offset has it.
@@ -95,7 +95,7 @@ class Uncommitted:
         self._committed = -1
 
     def find(self, number: int) -> tuple[Microbatch, bool]:
-        """A microbatch, and whether somebody has to fill it: it is new, or has failed before its end.
+        """Returns a microbatch, and whether it has to be filled: it is new, or has failed before its end.
 
         Raises:
             StateError: It has been committed.

@@ -26,12 +26,12 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
+from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
 from omq.spark.live.columns import Messages, Shape, Taken
 from omq.spark.live.connection import Connection, Limits
 from omq.spark.live.microbatch import Microbatch, Uncommitted
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
 from omq.spark.live.settings import Settings
-from omq.spark.memory import SharedBlock, SharedMemory, available
 from omq.unpatched import queue, sleep, subprocess, threading
 
 log = logging.getLogger("omq.spark")
@@ -91,7 +91,7 @@ class Receiver:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
-        self._connection = Connection.open(settings, endpoint, SharedMemory(blocks), SharedMemory(blocks))
+        self._connection = Connection.open(settings, endpoint, SharedBufferPool(blocks), SharedBufferPool(blocks))
         self._drained_s = 0.0  # for which the microbatches of a drain have gathered
         self._drain_begun = math.inf  # when its first messages came
         self._ready = False
@@ -136,28 +136,26 @@ class Receiver:
     def _take(self, microbatch: Microbatch, drains: bool) -> None:
         connection = self._connection
         self.last = microbatch
+        failed: Exception | None = None
+        begun = time.monotonic()
         try:
-            limits = self._limits(microbatch, drains)
-            begun = time.monotonic()
-            try:
-                for taken in connection.take(self._shape, limits):
-                    microbatch.add(taken)
-                    self._drain_begun = min(self._drain_begun, time.monotonic())
-            finally:
-                self._drained_s += time.monotonic() - begun
-            if drains and connection.cut:
-                log.warning(
-                    "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
-                    " (option triggerSeconds)",
-                    connection.endpoint,
-                    Limits.of(self._settings, drains).seconds,
-                )
-            microbatch.end(connection.bounded)
+            for taken in connection.take(self._shape, self._limits(microbatch, drains)):
+                microbatch.add(taken)
+                self._drain_begun = min(self._drain_begun, time.monotonic())
         except Exception as error:
-            microbatch.end(False, error)
-        finally:
-            self._ready = connection.ready
-            self.changed.set()
+            failed = error
+        self._drained_s += time.monotonic() - begun
+        if drains and connection.cut:
+            log.warning(
+                "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
+                " (option triggerSeconds)",
+                connection.endpoint,
+                Limits.of(self._settings, drains).seconds,
+            )
+        # Before the task is answered: Spark asks for the next microbatch at once.
+        self._ready = connection.ready
+        microbatch.end(failed is None and connection.bounded, failed)
+        self.changed.set()
 
     def _limits(self, microbatch: Microbatch, drains: bool) -> Limits:
         """Returns what is left of the limits, where the microbatch has begun before, and of the time of a drain."""

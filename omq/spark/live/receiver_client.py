@@ -14,11 +14,11 @@ from typing import Any, Final
 import pyarrow as pa
 
 import omq
+from omq.spark.buffer_pool import mapped
 from omq.spark.live import receiver
 from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Channel, Unreachable, connect
 from omq.spark.live.settings import Settings
-from omq.spark.memory import mapped
 from omq.unpatched import sleep, subprocess
 
 log = logging.getLogger("omq.spark")

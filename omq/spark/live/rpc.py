@@ -115,7 +115,7 @@ class Channel:
 
     @property
     def local(self) -> bool:
-        """Whether descriptors can be sent: the peer is on this host."""
+        """True if descriptors can be sent: the peer is on this host."""
         return self._local
 
     def set_send_timeout(self, seconds: float) -> None:

@@ -32,7 +32,7 @@ _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_stri
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has sent.
+    """The count of what a task has sent.
 
     Attributes:
         rows: Messages.
@@ -104,7 +104,7 @@ class Sender:
 
     @property
     def closed(self) -> bool:
-        """Whether the socket is closed."""
+        """True once the socket is closed."""
         return self.socket.closed
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
@@ -231,7 +231,7 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
 
 
 def _is_single_use() -> bool:
-    """Whether this process of Spark's ends with its task."""
+    """Returns whether this process of Spark's ends with its task."""
     return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 

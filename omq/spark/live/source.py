@@ -11,13 +11,13 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 import omq
+from omq.spark.errors import hide_traceback, hide_traceback_of_rows
 from omq.spark.live import receiver_client
 from omq.spark.live.connection import read_once
 from omq.spark.live.coordinator import Coordinator
 from omq.spark.live.receiver_client import ReadRequest
 from omq.spark.live.settings import Settings
 from omq.spark.live.sink import SocketSink
-from omq.spark.plain import plain_rows, plainly
 from omq.spark.provider import Provider
 
 log = logging.getLogger("omq.spark")
@@ -48,7 +48,7 @@ class SocketReader(DataSourceReader):
     def partitions(self) -> Any:
         return [Partition(number, endpoint) for number, endpoint in enumerate(self._settings.endpoints)]
 
-    @plain_rows
+    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
         return read_once(self._settings, partition.endpoint)
 
@@ -83,7 +83,7 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._drains = True
 
-    @plainly
+    @hide_traceback
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         number = _number(start) if start else 0
         # Spark asks when it has committed a microbatch; its `commit` comes only with the next one.
@@ -102,12 +102,12 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = number + 1
         return _offset(number + goes_on)
 
-    @plainly
+    @hide_traceback
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Returns what Spark shows as `latestOffset` in a query's progress: the reports of the receivers."""
         return {"kind": "live", "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
 
-    @plainly
+    @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         after, number = _number(start), _number(end)
         if after > number:
@@ -115,7 +115,7 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if number != self._planned:
             self._planned = number
             log.warning(
-                "microbatch %d was planned by a former run of the query, and is read anew: if that run had read"
+                "microbatch %d was planned by a former run of the query, and is read again: if that run had read"
                 " anything for it, that is lost",
                 number,
             )
@@ -127,11 +127,11 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             for index, endpoint in enumerate(self._settings.endpoints)
         ]
 
-    @plain_rows
+    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
         return receiver_client.read(self._settings, partition.request)
 
-    @plainly
+    @hide_traceback
     def commit(self, end: dict[str, Any]) -> None:
         self._committed = max(self._committed, _number(end))
         if self._coordinator is not None:

@@ -1,4 +1,4 @@
-"""What a driver asks the broker: which topics there are, where reads of them begin and end, and what is lost."""
+"""The driver's questions to the broker: which topics there are, where reads of them begin and end, and what is lost."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def lost(settings: Settings, what: str) -> None:
 
 
 class Catalog:
-    """The topics of a read, as the broker has them. It connects when it is first asked; a copy connects anew.
+    """The topics of a read, as the broker has them. It connects when it is first asked; a copy connects again.
 
     Args:
         settings: The options.
@@ -185,7 +185,7 @@ class Catalog:
     def ranges(
         self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo], *, asked: bool = False
     ) -> list[Range]:
-        """What lies between two offsets, and is there.
+        """Returns the ranges between two offsets that are there.
 
         Args:
             start: Where it begins, unless the end says so; a topic that is not in it, or has another number there,
@@ -244,7 +244,7 @@ class Catalog:
         return self.missing(name, info)
 
     def missing(self, name: str, info: TopicInfo | None) -> str:
-        """Why a topic of the checkpoint is not read any more.
+        """Returns why a topic of the checkpoint is not read any more.
 
         Args:
             name: Its name.
@@ -257,7 +257,7 @@ class Catalog:
     # ------------------------------------------------------------------ a stream
 
     def pinned(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Where a stream begins: where its subscription is, or, if there is none yet, where the options say.
+        """Returns the start of a stream: the position of its subscription, or, if there is none yet, the options'.
 
         In a topic that is new to the subscription it begins with what is kept, as where a topic comes later.
         """
@@ -272,7 +272,7 @@ class Catalog:
         return starts
 
     def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
-        """Where a stream begins that has no subscription yet."""
+        """Returns the start of a stream that has no subscription yet."""
         settings = self._settings
         if settings.subscription is None and settings.starting == LATEST and settings.since is None:
             log.warning(
@@ -319,7 +319,7 @@ class Catalog:
                     self._look_for_others(name, before)
                 self._move(name, place.next, new=False)
             except omq.OmqError as error:
-                # The checkpoint says where the stream is; this is for those who look.
+                # The checkpoint says where the stream is; this is for the broker's status page.
                 log.warning("subscription=%r of topic %r is not moved: %s", self._settings.subscription, name, error)
             self._left[name] = place
 

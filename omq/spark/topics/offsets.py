@@ -1,4 +1,4 @@
-"""How far a stream is, as a checkpoint holds it, and how ids are shared out; no I/O."""
+"""Offsets of a stream, as a checkpoint holds them, and shares of ids; no I/O."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ KIND: Final = "topics"
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """How far a topic is read.
+    """The offset of a topic.
 
     Attributes:
         topic_id: Its number, which no later topic of the name has.
@@ -32,7 +32,7 @@ class Place:
     begin: int | None = field(default=None, compare=False)
 
     def json(self) -> dict[str, int]:
-        """What Spark keeps of it."""
+        """Returns the part of a checkpoint."""
         begin = {} if self.begin is None else {"from": self.begin}
         return {**begin, "id": self.topic_id, "next": self.next}
 
@@ -45,7 +45,7 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """How far a stream is.
+    """The offset of a stream.
 
     Attributes:
         broker: The id of the broker's store.
@@ -56,7 +56,7 @@ class Offset:
     places: Mapping[str, Place]
 
     def json(self, **more: Any) -> dict[str, Any]:
-        """What Spark keeps. It compares offsets as text, so keys are sorted."""
+        """Returns the JSON for a checkpoint. Spark compares offsets as text, so keys are sorted."""
         topics = {name: one.json() for name, one in sorted(self.places.items())}
         return dict(sorted({"broker": self.broker, "kind": KIND, "topics": topics, "version": VERSION, **more}.items()))
 
@@ -117,16 +117,16 @@ def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
 
 
 def shared(wanted: Sequence[int], limit: int) -> list[int]:
-    """Shares so many out in proportion to what each wants; nobody gets more than that, and all is given out.
+    """Shares a number out in proportion to what each wants: at most that, and all is given out.
 
-    Whoever wants anything gets one, if there are so many: beside one who wants much the others would wait for ever.
+    Each that wants any gets one, if there are so many: next to one that wants much the others would wait for ever.
     """
     total = sum(wanted)
     if total <= limit:
         return list(wanted)
     least = int(sum(map(bool, wanted)) <= limit)
     given = [max(one * limit // total, least) if one else 0 for one in wanted]
-    # The rest goes to those who lost the largest parts by rounding; those who got most pay what was given too much.
+    # The rest goes to those that lost the largest parts by rounding; those that got most pay what was given too much.
     by_loss = sorted(range(len(wanted)), key=lambda number: (given[number] * total - wanted[number] * limit, number))
     while (left := limit - sum(given)) > 0:
         for number in [one for one in by_loss if given[one] < wanted[one]][:left]:

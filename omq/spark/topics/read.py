@@ -10,10 +10,10 @@ import pyarrow as pa
 
 from omq.broker import Client, Columns, Damaged, Overrun, TopicError, TopicInfo
 from omq.broker.columns import Maps, Texts
-from omq.spark.memory import Memory
-from omq.spark.topics.ahead import ahead
+from omq.spark.buffer_pool import BufferPool
 from omq.spark.topics.catalog import lost, named
 from omq.spark.topics.offsets import Range
+from omq.spark.topics.prefetch import prefetched
 from omq.spark.topics.settings import Settings
 
 log = logging.getLogger("omq.spark")
@@ -29,8 +29,8 @@ _TYPES: Final = {
 #: What is asked of the client for a column.
 _PARTS: Final = {"key": "keys", "value": "bodies", "headers": "headers"}
 
-#: Memory of this worker process; one task at a time runs in it.
-_memory: Final = Memory()
+#: BufferPool of this worker process; one task at a time runs in it.
+_memory: Final = BufferPool()
 
 
 def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
@@ -40,7 +40,7 @@ def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
         DataLoss: Some of them are not there any more.
         BrokerTimeout: The broker is away for longer than `timeout`.
     """
-    yield from ahead(_read(settings, part))
+    yield from prefetched(_read(settings, part))
 
 
 def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, None]:
@@ -76,7 +76,7 @@ def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, No
 
 
 def _tell_gap(part: Range, start: int, stop: int, count: int) -> None:
-    """Logs ids that nothing is under. Whether they were ever given nobody knows."""
+    """Logs ids that nothing is under. It is not known whether they were ever given."""
     if stop - start > count:
         log.warning(
             "topic %r: nothing is under %d of the ids %d to %d: a broker that was killed gives no id again that it may"
@@ -104,7 +104,7 @@ def _found(client: Client, settings: Settings, part: Range) -> TopicInfo | None:
 
 
 def _is_foreign(client: Client, settings: Settings, part: Range, start: int) -> bool:
-    """Whether another broker answers than the one that was planned with: then ids from *start* on are lost."""
+    """Returns whether another broker answers than the one that was planned with: then ids from *start* on are lost."""
     if client.broker == part.broker:
         return False
     lost(settings, _gone(part, start, part.stop, f"are lost: another broker is at {settings.endpoint} now"))

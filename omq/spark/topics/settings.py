@@ -229,7 +229,7 @@ class Settings(BaseSettings):
         return f"topic={self.topics[0]!r}" if len(self.topics) == 1 else f"topics={','.join(self.topics)!r}"
 
     def chooses(self, topic: str) -> bool:
-        """Whether a topic of this name is among those that are read."""
+        """Returns whether a topic of this name is among those that are read."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def security(self) -> Any:

@@ -132,7 +132,7 @@ def by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Records]]
 
 @dataclass
 class Sent(WriterCommitMessage):
-    """What a task has done.
+    """The work that a task has done.
 
     Attributes:
         scope: The query and the microbatch, or the job, that it belongs to.
@@ -359,7 +359,7 @@ def _check_repeated(scope: str, rows: Counter[str], there: Counter[str]) -> None
 
 
 def _said(rows: Counter[str]) -> str:
-    """How many rows went to which topics."""
+    """Returns the counts of rows by topic, for messages."""
     shown = [
         f"{count} rows for {repr(name) if name else 'a topic that was deleted'}" for name, count in sorted(rows.items())
     ]

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 import omq
 from omq.broker import TopicInfo
-from omq.spark.plain import plain_rows, plainly
+from omq.spark.errors import hide_traceback, hide_traceback_of_rows
 from omq.spark.provider import Provider
 from omq.spark.topics.catalog import Catalog, lost, named, offset
 from omq.spark.topics.offsets import Offset, Place, Range, shared, split
@@ -34,7 +34,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    @plainly
+    @hide_traceback
     def partitions(self) -> Any:
         settings = self._settings
         catalog = Catalog(settings)
@@ -54,7 +54,7 @@ class TopicReader(DataSourceReader):
         # Spark makes a partition without a range of no partitions.
         return found or [Range("", 0, 0, 0)]
 
-    @plain_rows
+    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
         if len(partition):
             yield from read(self._settings, partition)
@@ -75,7 +75,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ offsets
 
-    @plainly
+    @hide_traceback
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         broker, infos = self._catalog.known()
         self._first = offset(broker, infos, self._catalog.pinned(infos))
@@ -90,12 +90,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(settings.max_bytes)
         return ReadAllAvailable() if settings.min_rows is None else ReadMinRows(settings.min_rows)
 
-    @plainly
+    @hide_traceback
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         _, infos = self._catalog.topics()
         self._until = {name: Place(info.id, info.last + 1) for name, info in infos.items()}
 
-    @plainly
+    @hide_traceback
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
@@ -120,11 +120,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._last.json()
 
     def _is_first(self, begin: Offset) -> bool:
-        """Whether this is where the query begins, and not the end of a microbatch that had nothing in it."""
+        """Returns whether this is where the query begins, and not the end of a microbatch that had nothing in it."""
         return begin == self._first and all(place.begin is None for place in begin.places.values())
 
     def _begin(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, Place]:
-        """Where each topic goes on; raises where one cannot."""
+        """Returns the place at which each topic goes on; raises where one cannot."""
         settings = self._settings
         found: dict[str, Place] = {}
         is_first = self._is_first(begin)
@@ -199,7 +199,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _behind_gaps(
         self, begins: Mapping[str, int], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: int
     ) -> dict[str, int]:
-        """Where messages begin in topics of which a broker that was killed may have left out a million ids."""
+        """Returns the first ids with messages, of topics in which a killed broker may have left out a million ids."""
         found: dict[str, int] = {}
         with named(self._settings):
             for name, begin in begins.items():
@@ -234,18 +234,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ microbatches
 
-    @plainly
+    @hide_traceback
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         broker, infos = self._catalog.topics()
         begin = Offset.read(start)
         found = self._catalog.ranges(begin, Offset.read(end), broker, infos, asked=self._is_first(begin))
         return split(found, self._settings.min_partitions)
 
-    @plain_rows
+    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
         return read(self._settings, partition)
 
-    @plainly
+    @hide_traceback
     def commit(self, end: dict[str, Any]) -> None:
         self._catalog.keep(Offset.read(end))
 

@@ -544,6 +544,7 @@ def test_a_receiver_reports_at_once_that_a_microbatch_would_have_something(push:
     timer.start()
     assert stream.coordinator.wait_ready(1, 20)
     assert stream.read(2) == [b"0"]
+    assert not stream.report()["ready"]
     assert not stream.coordinator.wait_ready(1, 0.5)
     timer.join()
 

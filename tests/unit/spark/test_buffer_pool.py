@@ -9,7 +9,7 @@ import pytest
 
 pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-from omq.spark.memory import Memory, SharedBlock, SharedMemory, available, mapped  # noqa: E402
+from omq.spark.buffer_pool import BufferPool, SharedBlock, SharedBufferPool, available, mapped  # noqa: E402
 
 VIEWS = {
     "an Arrow buffer": lambda block: pa.py_buffer(block),
@@ -21,7 +21,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
-    memory = Memory()
+    memory = BufferPool()
     block = memory.take(8192)
     names = [block] * 3
     assert memory.take(8192) is block, "those who know its name have none of its memory"
@@ -40,7 +40,7 @@ def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
 
 
 def test_a_large_block_serves_small_wants_and_is_not_kept_beside_smaller_ones() -> None:
-    memory = Memory()
+    memory = BufferPool()
     small = memory.take(4096)
     assert memory.take(100) is small
     large = memory.take(1 << 20)
@@ -48,7 +48,7 @@ def test_a_large_block_serves_small_wants_and_is_not_kept_beside_smaller_ones() 
 
 
 def test_another_process_sees_what_is_written_and_cannot_write() -> None:
-    memory = SharedMemory()
+    memory = SharedBufferPool()
     block = memory.take(8192)
     assert isinstance(block, SharedBlock)
     block[:5] = b"hello"
@@ -61,7 +61,7 @@ def test_another_process_sees_what_is_written_and_cannot_write() -> None:
 
 
 def test_a_shared_block_is_free_while_nobody_has_its_memory_and_gives_its_descriptor_back() -> None:
-    memory = SharedMemory(most=2)
+    memory = SharedBufferPool(most=2)
     blocks = [memory.take(4096), None]
     view = pa.py_buffer(blocks[0])
     blocks[1] = memory.take(4096)
@@ -79,7 +79,7 @@ def test_without_a_descriptor_a_block_is_private(monkeypatch: pytest.MonkeyPatch
         raise OSError(errno.EMFILE, "Too many open files")
 
     monkeypatch.setattr(os, "memfd_create", none)
-    memory = SharedMemory()
+    memory = SharedBufferPool()
     block = memory.take(8192)
     assert not isinstance(block, SharedBlock)
     block[:5] = b"hello"

@@ -7,7 +7,7 @@ import pytest
 
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-from omq.spark.topics.ahead import ahead
+from omq.spark.topics.prefetch import prefetched
 from tests.waits import until
 
 
@@ -16,7 +16,7 @@ def threads() -> list[threading.Thread]:
 
 
 def test_everything_comes_in_order() -> None:
-    assert list(ahead(number for number in range(1000))) == list(range(1000))
+    assert list(prefetched(number for number in range(1000))) == list(range(1000))
     assert threads() == []
 
 
@@ -28,7 +28,7 @@ def test_one_more_is_gathered_than_is_taken() -> None:
             gathered.append(number)
             yield number
 
-    found = iter(ahead(items()))
+    found = iter(prefetched(items()))
     assert next(found) == 0
     until(lambda: len(gathered) == 3)  # one waits, and one does not fit
     assert next(found) == 1
@@ -41,7 +41,7 @@ def test_an_error_comes_behind_what_came_before_it() -> None:
         yield 1
         raise KeyError("two")
 
-    found = iter(ahead(items()))
+    found = iter(prefetched(items()))
     assert next(found) == 1
     with pytest.raises(KeyError, match="two"):
         next(found)
@@ -57,7 +57,7 @@ def test_who_stops_taking_ends_the_generator() -> None:
         finally:
             ended.set()
 
-    found = ahead(items())
+    found = prefetched(items())
     assert next(found) == 0
     found.close()
     assert ended.is_set()
@@ -71,6 +71,6 @@ def test_nothing_begins_before_the_first_step() -> None:
         begun.append(True)
         yield 1
 
-    found = ahead(items())
+    found = prefetched(items())
     assert begun == []
     assert list(found) == [1]

@@ -1,4 +1,4 @@
-"""Errors of a user's, told in one line: Spark would put tracebacks of its own modules above it."""
+"""Errors of omq in one line: Spark would put tracebacks of its own modules above it."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _R = TypeVar("_R")
 _PLAIN: Final = "SPARK_HIDE_TRACEBACK"
 
 
-def plainly(call: Callable[_P, _R]) -> Callable[_P, _R]:
-    """Has an `OmqError` that a call raises reported by itself. The process, which is Spark's, ends with it."""
+def hide_traceback(call: Callable[_P, _R]) -> Callable[_P, _R]:
+    """Has an `OmqError` of a call reported without a traceback; the process, which is Spark's, ends with it."""
 
     @functools.wraps(call)
     def plain(*args: _P.args, **kwargs: _P.kwargs) -> _R:
@@ -30,8 +30,8 @@ def plainly(call: Callable[_P, _R]) -> Callable[_P, _R]:
     return plain
 
 
-def plain_rows(call: Callable[_P, Iterator[_R]]) -> Callable[_P, Iterator[_R]]:
-    """The same of a call that gives an iterator, and raises while it is used."""
+def hide_traceback_of_rows(call: Callable[_P, Iterator[_R]]) -> Callable[_P, Iterator[_R]]:
+    """Does the same for a call that returns an iterator, and raises while it is used."""
 
     @functools.wraps(call)
     def plain(*args: _P.args, **kwargs: _P.kwargs) -> Iterator[_R]:

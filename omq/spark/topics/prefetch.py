@@ -1,4 +1,4 @@
-"""Reads ahead: what comes next is gathered in a thread while Spark takes what is there."""
+"""Prefetches: a thread gathers the next item while Spark takes the one before."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from omq.unpatched import queue, threading
 
 _T = TypeVar("_T")
 
-DEPTH: Final = 1  # that wait, beside the one that is taken and the one that is gathered
+DEPTH: Final = 1  # items that wait, next to the one that is taken and the one that is gathered
 
 
 class _End:
-    """What follows the last item: why nothing else does."""
+    """The end of the items, and its error."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
-class _Ahead(Generic[_T]):
+class _Prefetcher(Generic[_T]):
     """A thread that goes through an iterator."""
 
     def __init__(self, items: Generator[_T, None, None]) -> None:
         self._items = items
         self._queue: queue.Queue[_T | _End] = queue.Queue(DEPTH)
-        self._left = threading.Event()  # nobody takes anything any more
+        self._left = threading.Event()  # nothing is taken any more
         # A daemon: a process that ends does not wait for a broker.
         self._thread = threading.Thread(target=self._gather, name="omq-read-ahead", daemon=True)
         self._thread.start()
@@ -37,7 +37,7 @@ class _Ahead(Generic[_T]):
                 if not self._put(item):
                     self._items.close()
                     return
-        except BaseException as caught:  # whatever it is belongs to who takes the items
+        except BaseException as caught:  # the caller that takes the items gets it
             error = caught
         self._put(_End(error))
 
@@ -61,12 +61,12 @@ class _Ahead(Generic[_T]):
             self._thread.join()
 
 
-def ahead(items: Generator[_T, None, None]) -> Generator[_T, None, None]:
-    """Gives what a generator gives, and raises what it raises, from a thread in which it is one step ahead.
+def prefetched(items: Generator[_T, None, None]) -> Generator[_T, None, None]:
+    """Yields what a generator yields, and raises what it raises, from a thread in which it is one step ahead.
 
-    Who stops taking ends the generator and waits for that.
+    A caller that stops taking ends the generator and waits for that.
 
     Args:
         items: The generator. The thread begins with the first step.
     """
-    yield from _Ahead(items)
+    yield from _Prefetcher(items)

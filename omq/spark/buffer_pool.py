@@ -1,4 +1,4 @@
-"""Memory for record batches, reused, and shared with tasks: fresh pages cost as much as the copy into them."""
+"""A pool of memory for record batches, shared with tasks: fresh pages cost as much as the copy into them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 
-class Memory:
+class BufferPool:
     """Blocks of memory, each reused once no batch refers to it.
 
     Args:
@@ -22,7 +22,7 @@ class Memory:
         self._blocks: list[mmap.mmap] = []
 
     def take(self, size: int) -> mmap.mmap:
-        """A free block of so many bytes, or more; it stays free until a buffer refers to it, as a batch does."""
+        """Returns a free block of so many bytes, or more; it stays free until a buffer refers to it, as batches do."""
         for block in self._blocks:
             if len(block) >= size and self._is_free(block):
                 return block
@@ -59,7 +59,7 @@ class SharedBlock(mmap.mmap):
     descriptor: int
 
 
-class SharedMemory(Memory):
+class SharedBufferPool(BufferPool):
     """Blocks that other processes of this host can map, as long as there are descriptors for them."""
 
     def _make(self, size: int) -> mmap.mmap:
@@ -91,7 +91,7 @@ def mapped(descriptor: int, size: int) -> mmap.mmap:
 
 
 def available(root: Path = Path("/")) -> int:
-    """Bytes that the processes of this machine, or of our container (control group), may take beside what they have.
+    """Returns the bytes that processes of this machine, or of our container (control group), may take in addition.
 
     Args:
         root: Where `proc` and `sys` are.
