@@ -186,9 +186,13 @@ class Dialer(DialerBase):
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "refused" if isinstance(error, OSError) and error.errno in REFUSED else "failed"
         self.go_on(DialerState.CONNECTED)
-        session = self.session = self.engine.adopt(
-            sock.detach(), self._transport, self.endpoint, remote, self.options, self
-        )
+        try:
+            session = self.session = self.engine.adopt(
+                sock.detach(), self._transport, self.endpoint, remote, self.options, self
+            )
+        except Exception as error:  # what its transport needs besides is missing, such as descriptors
+            self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
+            return "failed"
         return await self._outlast(session)
 
     async def _outlast(self, session: Session) -> str:

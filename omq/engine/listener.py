@@ -137,7 +137,13 @@ class Listener(StateMachine[ListenerState]):
                 os.close(fd)
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=refusal)
                 continue
-            self.engine.adopt(fd, transport, self.endpoint, remote, self.options, None, limiter)
+            try:
+                self.engine.adopt(fd, transport, self.endpoint, remote, self.options, None, limiter)
+            except Exception as error:  # what its transport needs besides is missing, such as descriptors
+                self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
+                if isinstance(error, OSError) and error.errno in _SCARCE:
+                    self._pause()
+                    return
 
     def close_after_fork(self) -> None:
         """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""

@@ -14,6 +14,7 @@ import ssl
 import struct
 import termios
 import time
+from contextlib import ExitStack
 from typing import Final
 
 from omq.errors import HandshakeError
@@ -28,6 +29,10 @@ _POLL_INTERVAL_S: Final = 0.02  # between two looks at whether the peer's kernel
 
 _IN, _OUT = 1, 4  # EPOLLIN and EPOLLOUT, which a patched `select` may lack
 _HUNG_UP = 0x18  # EPOLLHUP and EPOLLERR, which need not be asked for
+
+
+#: What a reason of OpenSSL's may come from.
+_HINTS: Final = {"NO_SHARED_CIPHER": " (has the server's context a certificate?)"}
 
 
 def why_unfit(context: ssl.SSLContext | None, *, as_server: bool) -> str:
@@ -59,6 +64,7 @@ class TlsRelay:
             self._tls = (context or ssl.create_default_context()).wrap_bio(
                 self._incoming, self._outgoing, server_side=server_name is None, server_hostname=server_name
             )
+            _relays.start()
             self._local, end = socket.socketpair()
         except BaseException:
             self._net.detach()  # the caller's again
@@ -72,6 +78,7 @@ class TlsRelay:
         self.is_over = False
         self.has_more_work = False  # it has more to do, though no descriptor says so
         self._to_net = self._to_local = b""
+        self._unencrypted = b""  # from the engine: a renegotiation wants something of the peer's first
         self._open = False  # the handshake is done
         self._net_ended = self._local_ended = False  # nothing more comes from there
         self._net_shut = self._local_shut = False  # nothing more goes there
@@ -111,13 +118,19 @@ class TlsRelay:
             net |= _IN
         if self._to_net:
             net |= _OUT
-        if self._open and not self._local_ended and not self._write_failed and len(self._to_net) < _MAX_PENDING_BYTES:
+        if self._reads_local and not self._unencrypted:
             local |= _IN
         if self._to_local:
             local |= _OUT
         # Until the engine has closed its end, that is waited for as well; afterwards epoll would report it for ever.
         local_events = None if self._engine_closed and not local else local
         return {self._net.fileno(): net or None, self._local.fileno(): local_events}
+
+    @property
+    def _reads_local(self) -> bool:
+        if not self._open or self._local_ended or self._write_failed:
+            return False
+        return len(self._to_net) < _MAX_PENDING_BYTES
 
     def engine_closed(self) -> None:
         """Notes that the engine has closed its end: what it has written leaves, and nothing is for it any more."""
@@ -133,7 +146,7 @@ class TlsRelay:
             self.has_more_work = all(self._step() for _ in range(_MAX_STEPS_PER_TURN))
             self._pass_ends_on()
         except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
-            self._fail(error)
+            self.fail(error)
 
     def _step(self) -> bool:
         """Moves what can be moved now; returns whether there was anything."""
@@ -143,7 +156,7 @@ class TlsRelay:
         if not self._open and not self._do_handshake():
             return self._flush() or moved
         moved |= self._decrypt()
-        if not self._local_ended and not self._write_failed and len(self._to_net) < _MAX_PENDING_BYTES:
+        if self._reads_local:
             moved |= self._read_local()
         return self._flush() or moved
 
@@ -198,16 +211,20 @@ class TlsRelay:
         return self._net_ended and not self._incoming.pending and not self._tls.pending()
 
     def _read_local(self) -> bool:
+        if not self._unencrypted:
+            try:
+                data = _receive(self._local)
+            except OSError:
+                data = b""  # the engine has closed its end, something unread in it; all that it has written came before
+            if data is None:
+                return False
+            self._local_ended = not data
+            self._unencrypted = data
         try:
-            data = _receive(self._local)
-        except OSError:
-            data = b""  # the engine has closed its end and left something unread there; all it has written came before
-        if data is None:
-            return False
-        if data:
-            self._tls.write(data)  # whole: a MemoryBIO has room for everything
-        else:
-            self._local_ended = True
+            while self._unencrypted:
+                self._unencrypted = self._unencrypted[self._tls.write(self._unencrypted) :]
+        except ssl.SSLWantReadError:
+            return False  # RFC 5246, 7.4.1.1: the server has asked for another handshake
         return True
 
     def _flush(self) -> bool:
@@ -271,9 +288,10 @@ class TlsRelay:
             if done or not self._open or time.monotonic() - self._moved > _CLOSE_TIMEOUT_S:
                 self.close()
 
-    def _fail(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
         if self.error is None and not self._engine_closed:
-            self.error = error if self._open else HandshakeError(f"the TLS handshake has failed: {error}")
+            hint = _HINTS.get(getattr(error, "reason", None) or "", "")
+            self.error = error if self._open else HandshakeError(f"the TLS handshake has failed: {error}{hint}")
         try:
             self._flush()  # an alert of TLS may wait
         except (OSError, ValueError):
@@ -303,18 +321,27 @@ class _Relays:
         self._bell: tuple[socket.socket, socket.socket] | None = None
         self._poll: select.epoll | None = None
 
-    def add(self, relay: TlsRelay) -> None:
-        """Serves one more."""
+    def start(self) -> None:
+        """Starts the thread, where it does not run yet."""
         with self._lock:
-            self._fresh.append(relay)
             if self._bell is None:
-                self._bell = socket.socketpair()
-                for end in self._bell:
-                    end.setblocking(False)
-                self._poll = select.epoll()
-                self._poll.register(self._bell[0].fileno(), _IN)
-                work = self._bell[0], self._poll
-                threading.Thread(target=self._run, args=work, name="omq tls", daemon=True).start()
+                with ExitStack() as opened:
+                    bell = socket.socketpair()
+                    for end in bell:
+                        opened.callback(end.close)
+                        end.setblocking(False)
+                    poll = select.epoll()
+                    opened.callback(poll.close)
+                    poll.register(bell[0].fileno(), _IN)
+                    threading.Thread(target=self._run, args=(bell[0], poll), name="omq tls", daemon=True).start()
+                    opened.pop_all()
+                self._bell, self._poll = bell, poll
+
+    def add(self, relay: TlsRelay) -> None:
+        """Serves one more; `start` was called."""
+        with self._lock:
+            assert self._bell is not None
+            self._fresh.append(relay)
             _send(self._bell[1], b"!")
 
     def forget(self) -> None:
@@ -356,21 +383,33 @@ class _Relays:
                     polled.discard(relay)
                     self._all.discard(relay)
                     continue
-                for fd, interest in relay.interest().items():
-                    known = owners.pop(fd, None)
-                    if interest is None:
-                        if known is not None:
-                            poll.unregister(fd)
-                        continue
-                    if known is None:
-                        poll.register(fd, interest)
-                    elif known[1] != interest:
-                        poll.modify(fd, interest)
-                    owners[fd] = relay, interest
+                try:
+                    self._watch(relay, poll, owners)
+                except OSError as error:  # the set takes no more descriptors (epoll_ctl(2), ENOSPC)
+                    relay.fail(error)
+                    for fd in before:
+                        owners.pop(fd, None)
+                    polled.discard(relay)
+                    self._all.discard(relay)
+                    continue
                 if relay.needs_polling:
                     polled.add(relay)
                 else:
                     polled.discard(relay)
+
+    def _watch(self, relay: TlsRelay, poll: select.epoll, owners: dict[int, tuple[TlsRelay, int]]) -> None:
+        """Has the epoll set wait for what a connection is interested in."""
+        for fd, interest in relay.interest().items():
+            known = owners.pop(fd, None)
+            if interest is None:
+                if known is not None:
+                    poll.unregister(fd)
+                continue
+            if known is None:
+                poll.register(fd, interest)
+            elif known[1] != interest:
+                poll.modify(fd, interest)
+            owners[fd] = relay, interest
 
 
 def _receive(sock: socket.socket) -> bytes | None:

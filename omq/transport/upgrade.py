@@ -6,9 +6,11 @@ import base64
 import binascii
 import importlib
 import importlib.util
+import re
 from collections.abc import Sequence
 from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import urlsplit
 
 if TYPE_CHECKING:
     from wsproto import events
@@ -20,6 +22,10 @@ MAX_HEAD_BYTES: Final = 8192  # a request or a response, with its headers
 _SINGLE_HEADERS: Final = (b"host", b"upgrade", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept")
 _STATUS: Final = {400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 431: "Request Header Fields Too Large"}
 _KEY_BYTES: Final = 16
+_INTERIM: Final = re.compile(rb"HTTP/1\.1 1(?!01)[0-9]{2}[ \r]")  # the beginning of a response but 101
+#: A header Upgrade that lists WebSockets among other protocols (RFC 9110, 7.8); wsproto knows the one word.
+_UPGRADES: Final = re.compile(rb"(\r\nupgrade:[ \t]*)(?:[^\r\n]*,)?[ \t]*websocket[ \t]*(?:,[^\r\n]*)?(?=\r\n)", re.I)
+_HOST: Final = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")  # RFC 9112, 3.2
 _ANSWER: Final = b"HTTP/1."  # the beginning of a response
 #: What else a peer may speak, by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
 _OTHER_PROTOCOLS: Final = {
@@ -29,7 +35,6 @@ _OTHER_PROTOCOLS: Final = {
 }
 
 
-@cache
 def is_available() -> bool:
     """Returns whether wsproto, an optional dependency, is installed."""
     return importlib.util.find_spec("wsproto") is not None
@@ -38,9 +43,13 @@ def is_available() -> bool:
 @cache
 def _library() -> Any:
     """Imports wsproto, which programs without WebSockets do not load."""
-    importlib.import_module("wsproto.events")
-    importlib.import_module("wsproto.utilities")
-    return importlib.import_module("wsproto")
+    try:
+        importlib.import_module("wsproto.events")
+        importlib.import_module("wsproto.utilities")
+        return importlib.import_module("wsproto")
+    except ImportError:
+        importlib.invalidate_caches()  # without a descriptor the import system takes a folder for empty, for good
+        raise
 
 
 class WebSocketUpgrade:
@@ -80,6 +89,11 @@ class WebSocketUpgrade:
     def receive(self, data: bytes) -> bytes:
         begin = max(0, len(self._head) - 3)
         self._head += data
+        while self.as_client and _INTERIM.match(self._head) and (end := self._head.find(b"\r\n\r\n")) >= 0:
+            # RFC 9110, 15.2: any number of interim responses may come before the final one.
+            self._head, begin = self._head[end + 4 :], 0
+        if not self._head:
+            return b""
         start = self._head[: len(_ANSWER)]
         if not (_ANSWER.startswith(start) if self.as_client else start[:1].isupper()):
             # Nothing that ends as a head does may ever come.
@@ -96,7 +110,7 @@ class WebSocketUpgrade:
         for name in _SINGLE_HEADERS:
             if names.count(name) > 1:
                 self._refuse(400, f"the header {name.decode()} comes twice")
-        return self._finish(head) if self.as_client else self._accept(head)
+        return self._finish(head) if self.as_client else self._accept(_UPGRADES.sub(rb"\1websocket", head, count=1))
 
     def failure(self) -> bytes:
         return self._refusal
@@ -120,10 +134,16 @@ class WebSocketUpgrade:
         request = self._read(head)
         if not isinstance(request, events.Request):
             self._refuse(400, "this is no upgrade to a WebSocket")
+        if b" HTTP/1.0\r\n" in head:
+            self._refuse(400, "a request of HTTP/1.0: it has to be 1.1 or higher (RFC 6455, 4.2.1)")
+        if not _HOST.fullmatch(request.host):
+            self._refuse(400, f"the header Host is not a host and a port: {shown(request.host)}")
         key = next((value for name, value in request.extra_headers if name == b"sec-websocket-key"), b"")
         if not _is_key(key):
             self._refuse(400, f"Sec-WebSocket-Key is not {_KEY_BYTES} octets in base64: {shown(key)}")
-        if self._path not in ("/", request.target.partition("?")[0]):
+        # RFC 9112, 3.2.2: a server accepts the absolute form of a target, too.
+        target = urlsplit(request.target).path or "/" if "://" in request.target else request.target
+        if self._path not in ("/", target.partition("?")[0]):
             self._refuse(404, f"nothing is bound at the path {shown(request.target)}")
         chosen = next((name for name in self._protocols if name in request.subprotocols), None)
         if chosen is None:
@@ -137,8 +157,9 @@ class WebSocketUpgrade:
             self._side.receive_data(head)
             return next(iter(self._side.events()), None)
         except self._wsproto.utilities.RemoteProtocolError as error:
-            status = getattr(error.event_hint, "status_code", 400)
-            self._refuse(426 if status == 426 else 400, shown(str(error) or "a bad request"))
+            if getattr(error.event_hint, "status_code", 400) == 426:
+                self._refuse(426, "the header Sec-WebSocket-Version is not 13")
+            self._refuse(400, shown(str(error) or "a bad request"))
         except ValueError as error:  # a host or a target that no codec takes
             self._refuse(400, f"a header or the target cannot be decoded: {shown(str(error))}")
 

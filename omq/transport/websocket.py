@@ -53,8 +53,9 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
     def parse(self, rest: str, *, bind: bool) -> WebSocketEndpoint:
         authority, slash, path = rest.partition("/")
         path = slash + path or "/"
-        if not path.isascii() or not path.isprintable() or not _UNWRITABLE.isdisjoint(path):
-            raise ValueError(f"the path {shown(path)} has characters that a request cannot have")
+        wrong = [one for one in path if one in _UNWRITABLE or not (one.isascii() and one.isprintable())]
+        if wrong:
+            raise ValueError(f"the path {shown(path)} has {shown(wrong[0])}, which a path cannot have")
         if not upgrade.is_available():
             raise ValueError(f"{self.scheme}:// needs wsproto; install omq-zmtp[ws]")
         return self.endpoint_class(_TCP.parse(authority, bind=bind), path)

@@ -14,6 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.system.conformance.websocket_peer import make_certificate
 
 ROOT = Path(__file__).parents[3]
 
@@ -85,6 +86,66 @@ def test_every_call_says_that_there_is_no_descriptor():
     )
     assert done.returncode == 0, done.stderr
     assert set(done.stdout.split()) == {str(errno.EMFILE)}
+
+
+WEBSOCKETS = """
+    import os, resource, ssl, sys, time
+    import omq
+
+    scheme, certificate, first = sys.argv[1:]
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    server.load_cert_chain(certificate)
+    binds = {"tls": server} if scheme == "wss" else {}
+    connects = {"tls": ssl.create_default_context(cafile=certificate)} if scheme == "wss" else {}
+
+    def join(count):
+        pushes = [omq.PUSH(linger=0) for _ in range(count)]
+        for push in pushes:
+            push.connect(pull.endpoints[0], **connects)
+        return pushes
+
+    def limit(more):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/proc/self/fd")) - 1 + more, hard))
+
+    hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    pull = omq.PULL()
+    monitor = pull.monitor()
+    pull.bind(f"{scheme}://127.0.0.1:*", **binds)
+    if first == "warm":
+        (push,) = join(1)
+        push.wait_connected(timeout=20)
+    made = [omq.PUSH(linger=0) for _ in range(12)]
+    limit(int(first) if first != "warm" else 10)
+    for push in made:
+        push.connect(pull.endpoints[0], **connects)
+    time.sleep(0.5)
+    missing = sum(not push.peers for push in made)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    for push in made:
+        push.wait_connected(timeout=30)
+        push.send(b"x")
+    assert all(pull.recv(timeout=20) == b"x" for _ in made)
+    print(missing)
+    sys.stdout.flush()
+    os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("first", ["warm", "1", "2", "3", "4", "5", "6"])
+@pytest.mark.parametrize("scheme", ["ws", "wss"])
+def test_websockets_come_again_once_there_are_descriptors(scheme, first, tmp_path):
+    """A connection needs more than its descriptor, and the first one of a process a thread, or a library, besides."""
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(WEBSOCKETS), scheme, make_certificate(tmp_path), first],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=90,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert int(done.stdout) > 0  # so few descriptors were not enough
+    assert "Traceback" not in done.stderr
 
 
 def open_descriptors() -> int:

@@ -185,6 +185,10 @@ REQUESTS = {
     "a wrong version": (request({**HEADERS, "Sec-WebSocket-Version": "8"}), 426),
     "another path": (request(HEADERS, line="GET /x HTTP/1.1"), 404),
     "a path above": (request(HEADERS, line="GET / HTTP/1.1"), 404),
+    "HTTP/1.0": (request(HEADERS, line="GET /at HTTP/1.0"), 400),
+    "a host with a space": (request({**HEADERS, "Host": "a b"}), 400),
+    "an absolute target of another path": (request(HEADERS, line="GET http://localhost/x HTTP/1.1"), 404),
+    "an upgrade to another protocol": (request({**HEADERS, "Upgrade": "h2c, websockets"}), 400),
     "a post": (request(HEADERS, line="POST / HTTP/1.1"), 400),
     "no http": (b"\xff\0\0\0\0\0\0\0\1\x7f\r\n\r\n", 400),
     "a huge header": (request(HEADERS, "X: " + "x" * 9000 + "\r\n"), 431),
@@ -200,6 +204,21 @@ def test_bad_requests_are_answered_and_end(twin: Any, server: Any, case: str) ->
         sock.sendall(octets)
         assert read_all(sock).startswith(b"HTTP/1.1 %d " % status)
     ended(twin, monitor, {EventKind.HANDSHAKE_FAILED})
+
+
+ACCEPTED = {
+    "an absolute target": request(HEADERS, line="GET http://localhost/at?q=1 HTTP/1.1"),  # RFC 9112, 3.2.2
+    "an upgrade among others": request({**HEADERS, "Upgrade": "h2c, WebSocket, irc"}),  # RFC 9110, 7.8
+    "a host of IPv6": request({**HEADERS, "Host": "[::1]:80"}),
+}
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_unusual_requests_are_accepted(server: Any, case: str) -> None:
+    _, _, address = server
+    with socket.create_connection(address, timeout=BOUND) as sock:
+        sock.sendall(ACCEPTED[case])
+        assert sock.recv(13, socket.MSG_WAITALL) == b"HTTP/1.1 101 "
 
 
 def open_by_hand(address: tuple[str, int]) -> socket.socket:

@@ -1,4 +1,4 @@
-"""The errors of a WebSocket's upgrade can be logged: what the peer has sent is quoted in them."""
+"""What a WebSocket's server may answer; errors can be logged, as they quote what the peer has sent."""
 
 import pytest
 from wsproto.utilities import generate_accept_token
@@ -18,3 +18,21 @@ def test_a_sub_protocol_that_was_not_offered_is_quoted(protocol):
             b"Sec-WebSocket-Accept: %s\r\nSec-WebSocket-Protocol: %s\r\n\r\n" % (generate_accept_token(key), protocol)
         )
     assert str(caught.value).isprintable()
+
+
+INTERIM = [b"HTTP/1.1 100 Continue\r\n\r\n", b"HTTP/1.1 103 Early Hints\r\nLink: </a>; rel=preload\r\n\r\n"]
+
+
+@pytest.mark.parametrize("portion", [1, 7, 10_000])
+def test_interim_responses_may_come_before_the_final_one(portion):
+    """RFC 9110, 15.2."""
+    client = WebSocketUpgrade("127.0.0.1:5555", "/", as_client=True)
+    request = client.start(("ZWS2.0/NULL",))
+    key = next(line.split(b": ")[1] for line in request.split(b"\r\n") if line.lower().startswith(b"sec-websocket-key"))
+    answer = b"".join(INTERIM) + (
+        b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
+        b"Sec-WebSocket-Accept: %s\r\nSec-WebSocket-Protocol: ZWS2.0/NULL\r\n\r\n" % generate_accept_token(key)
+    )
+    for begin in range(0, len(answer), portion):
+        assert client.receive(answer[begin : begin + portion]) == b""
+    assert client.protocol == "ZWS2.0/NULL"
