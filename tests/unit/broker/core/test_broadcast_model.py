@@ -58,6 +58,58 @@ async def play(steps):
             assert taker.errors == []
 
 
+RETAINED_STEP = st.one_of(
+    st.tuples(st.just("append"), st.integers(1, 7)),
+    st.tuples(st.just("ack"), st.integers(0, 40)),
+    st.tuples(st.just("again"), st.just(0)),
+)
+
+
+async def play_retained(steps, max_messages, persistence):
+    """Publishers wait for one reader, which acknowledges any position that it has, and comes and goes."""
+    async with core() as broker:
+        bounds = {"retain_for": "n", "max_messages": max_messages, "overflow": "block"}
+        topic = await broker.create("t", persistence=persistence, settings=bounds)
+        taker = Taker()
+        reader = broker.subscribe(topic, "current", taker, name="n")
+        publishing = []
+        acked = seen = published = 0
+        for what, number in [*steps, ("append", 1), ("again", 0)]:
+            if what == "append":
+                bodies = [b"%d" % one for one in range(published, published + number)]
+                publishing.append(asyncio.ensure_future(append(broker, topic, bodies)))
+                published += number
+            elif what == "ack":
+                position = min(number, reader.position)
+                reader.move(position)
+                acked = max(acked, position)
+            else:
+                reader.end()
+                taker = Taker()
+                reader = broker.subscribe(topic, "current", taker, name="n")
+                seen = acked
+            await quiet(broker)
+            state = topic.state()
+            assert state.first == acked + 1
+            assert state.last - acked <= max(max_messages, 7)  # one that is larger than the topic had it for itself
+            assert taker.ids == list(range(seen + 1, topic.last + 1))
+            assert taker.errors == []
+        while not all(one.done() for one in publishing):
+            reader.move(reader.position)
+            await quiet(broker)
+        await quiet(broker)
+        firsts = [await one for one in publishing]
+        assert firsts == sorted(set(firsts))
+        assert taker.got == [(id, b"%d" % (id - 1)) for id in range(seen + 1, published + 1)]
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(RETAINED_STEP, min_size=5, max_size=40), st.integers(1, 9), st.sampled_from(["transient", "weak"]))
+def test_what_one_reader_is_to_have_is_kept_until_it_has_it(steps, max_messages, persistence):
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(play_retained(steps, max_messages, persistence))
+
+
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEP, min_size=5, max_size=40))
 def test_everybody_gets_everything_behind_its_place_as_far_as_it_has_credit(steps):
