@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from omq.errors import MessageTooLarge, OmqError, Timeout
+from omq.store import errors as store_errors
 
 __all__ = [
     "AlreadySettled",
@@ -25,6 +26,7 @@ __all__ = [
     "TopicError",
     "VersionFault",
     "WrongState",
+    "broker_error",
     "error_for",
 ]
 
@@ -151,3 +153,24 @@ def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerErro
     """The exception for an `ERROR` with this code, text and ids."""
     kind = _BY_CODE.get(code)
     return kind(text, first, last) if kind is not None else BrokerFailed(f"{code}: {text}")
+
+
+#: The error that the broker answers with, by the store's; the first that fits.
+_BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
+    (store_errors.StoreFull, StoreFull),
+    (store_errors.TopicFull, StoreFull),
+    (store_errors.UnknownTopic, TopicError),
+    (store_errors.StageError, WrongState),
+    (store_errors.Gone, Overrun),
+    (store_errors.DamagedError, Damaged),
+)
+
+
+def broker_error(error: BaseException) -> BrokerError:
+    """Returns the error that the broker answers with where the store has failed with *error*."""
+    if isinstance(error, BrokerError):
+        return error
+    for kind, answer in _BY_STORE_ERROR:
+        if isinstance(error, kind):
+            return answer(str(error), getattr(error, "first", 0), getattr(error, "last", 0))
+    return BrokerFailed(str(error) or type(error).__name__)

@@ -15,8 +15,8 @@ from omq.executor import in_thread
 from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, Statement, statements_of
 from omq.pzq.queue import Queue
 from omq.pzq.wire import stem_of
+from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
-from omq.store.journal import Journal
 
 log = logging.getLogger("omq.pzq")
 
@@ -42,7 +42,7 @@ class Account:
         done: Where all statements are.
     """
 
-    def __init__(self, database: Path, journal: Journal, name: str, queues: list[Queue], done: Done) -> None:
+    def __init__(self, database: Path, journal: AsyncStore, name: str, queues: list[Queue], done: Done) -> None:
         self._path = database / FILE
         self._journal = journal
         self._name = name

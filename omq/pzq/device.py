@@ -21,9 +21,9 @@ from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
 from omq.serving.address import parse_http_address
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
+from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError
 from omq.store.interface import Appended, Log, MakeTopic, Notify, Persistence, TopicState
-from omq.store.journal import Journal
 from omq.types import Security, SocketType
 
 __all__ = ["AsyncDevice", "Device"]
@@ -138,7 +138,7 @@ class AsyncDevice:
         self._security = security
         self._peer_security = peer_security
         self._member: Member | None = None
-        self._journal = Journal(self._grown, log, "device")
+        self._journal = AsyncStore(self._grown, log, "device")
         self._queues: list[Queue] = []  # of messages
         self._dead: list[Queue] = []  # of dead letters
         self._by_id: dict[int, tuple[Queue, Outlet | None]] = {}

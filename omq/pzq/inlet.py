@@ -18,9 +18,9 @@ from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
 from omq.pzq.watch import Watch
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
+from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
-from omq.store.journal import Journal
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -84,7 +84,7 @@ class Inlet:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: AsyncStore,
         topic: int,
         *,
         quick: bool,

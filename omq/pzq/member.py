@@ -40,9 +40,9 @@ from omq.pzq.talk import Talk
 from omq.pzq.tombs import TOPIC as TOMBS
 from omq.pzq.tombs import Later, Tombs
 from omq.pzq.wire import NOT_REPLICATED, REPLICAS
+from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
-from omq.store.journal import Journal
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -74,7 +74,9 @@ class Member:
         queues: Of the messages of other nodes.
     """
 
-    def __init__(self, settings: Settings, database: Path, journal: Journal, kind: Persistence, later: Later) -> None:
+    def __init__(
+        self, settings: Settings, database: Path, journal: AsyncStore, kind: Persistence, later: Later
+    ) -> None:
         self.queues: list[Replicas] = []
         self._settings = settings
         self._database = database

@@ -13,9 +13,9 @@ from omq.pzq.keys import Keys
 from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, ranges_of
+from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
-from omq.store.journal import Journal
 
 if TYPE_CHECKING:
     from omq.pzq.outlet import Consumer
@@ -81,7 +81,7 @@ class Queue:
 
     def __init__(
         self,
-        journal: Journal,
+        journal: AsyncStore,
         state: TopicState,
         later: Callable[[float, Callable[[], None]], None],
         max_deliveries: int | None = None,

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from omq.pzq.queue import AGAIN, Queue
 from omq.pzq.wire import pack
+from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull
 from omq.store.interface import Append, Settle, TopicState
-from omq.store.journal import Journal
 
 log = logging.getLogger("omq.pzq")
 
@@ -28,7 +28,7 @@ class Tombs:
         later: Makes a call after some seconds, unless the device has ended by then.
     """
 
-    def __init__(self, journal: Journal, topic: int, later: Later) -> None:
+    def __init__(self, journal: AsyncStore, topic: int, later: Later) -> None:
         self._journal = journal
         self._topic = topic
         self._later = later

@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from typing import Final, Literal
 
-from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import PositionStats, SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
-from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
+from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import DropPosition, SetPosition, TopicState, Trim, Write
 
@@ -82,7 +82,7 @@ class BroadcastTopic(Topic):
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
 
-    def __init__(self, state: TopicState, journal: Journal, turns: Turns, names: dict[str, int]) -> None:
+    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns, names: dict[str, int]) -> None:
         super().__init__(state, journal, turns)
         self._subscriptions: dict[Subscription, None] = {}
         #: Those that may have something to read and room for it, first come first served.

@@ -14,17 +14,17 @@ from typing import Any, Final
 from omq._version import __version__
 from omq.broker.core.admission import HeldBytes, Publication
 from omq.broker.core.broadcast import BroadcastTopic, Subscription
-from omq.broker.core.journal import Journal
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import Done, Topic, check_settings
-from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError, broker_error
 from omq.broker.protocol import MAX_NAME, check_name
 from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
 from omq.serving.extras import missing_extra
+from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
 from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore
@@ -73,7 +73,7 @@ class Broker:
         self.handshakes_failed = 0
         self.connections: dict[str, int] = {}
         self.endpoints: dict[str, list[str]] = {}
-        self.journal = Journal(self._grown)
+        self.journal = AsyncStore(self._grown, log, "broker", broker_error)
         self.listing = asyncio.Lock()
         self.held = HeldBytes()
         self._directory = None if directory is None else Path(directory)

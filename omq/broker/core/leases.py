@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from omq.broker.core.delivery import Delivery
+from omq.broker.core.delivery_state import DeliveryState
 from omq.ranges import Range
 
 #: Signs that are kept before those are thrown out which tell nothing of what is still held.
@@ -46,7 +46,7 @@ class Leases:
         heappush(self._heap, (deadline, self._order, first, last))
         return deadline, self._order
 
-    def go_on(self, piece: Range[Delivery], deadline: float) -> None:
+    def go_on(self, piece: Range[DeliveryState], deadline: float) -> None:
         """Messages of an earlier delivery have this deadline now."""
         heappush(self._heap, (deadline, piece.value.order, piece.first, piece.last))
 
@@ -63,7 +63,7 @@ class Leases:
             del self._signs[:before], self._times[:before]
             self._most = max(_SIGNS, 2 * len(self._signs))
 
-    def of(self, piece: Range[Delivery]) -> float:
+    def of(self, piece: Range[DeliveryState]) -> float:
         """The deadline of a piece of what is held."""
         at = bisect_left(self._signs, (piece.value.order, piece.first))
         return max(piece.value.deadline, self._times[at - 1] + self.timeout) if at else piece.value.deadline
@@ -80,7 +80,7 @@ class Leases:
         """Takes out what `next` says: order, first and last."""
         return heappop(self._heap)[1:]
 
-    def renew(self, pieces: Iterable[Range[Delivery]]) -> None:
+    def renew(self, pieces: Iterable[Range[DeliveryState]]) -> None:
         """Begins anew with what is held, where much of what is in here is not any more."""
         self._heap = [(piece.value.deadline, piece.value.order, piece.first, piece.last) for piece in pieces]
         heapify(self._heap)

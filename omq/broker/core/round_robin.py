@@ -8,18 +8,18 @@ from collections.abc import Iterable
 from heapq import heappop, heappush
 from typing import Final, Literal, Protocol
 
-from omq.broker.core.delivery import Delivery
-from omq.broker.core.journal import Journal, broker_error
+from omq.broker.core.delivery_state import DeliveryState
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
 from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
-from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError
+from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError, broker_error
 from omq.broker.protocol import u32
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
 from omq.ranges import Range, RangeMap, RangeSet
+from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
 
@@ -53,7 +53,7 @@ class RoundRobinTopic(Topic):
 
     delivery: Literal["broadcast", "round-robin"] = "round-robin"
 
-    def __init__(self, state: TopicState, journal: Journal, turns: Turns, dead_letters: DeadLetters) -> None:
+    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns, dead_letters: DeadLetters) -> None:
         super().__init__(state, journal, turns)
         self._dead_letters = dead_letters
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
@@ -61,9 +61,9 @@ class RoundRobinTopic(Topic):
         #: Those that have credit and room, the next one first.
         self._hungry: dict[Share, None] = {}
         #: What was delivered, came back, and is to be delivered again.
-        self._redo: RangeMap[Delivery] = RangeMap()
+        self._redo: RangeMap[DeliveryState] = RangeMap()
         #: What has failed, and waits for its `retry_delay`: until its deadline.
-        self._delayed: RangeMap[Delivery] = RangeMap()
+        self._delayed: RangeMap[DeliveryState] = RangeMap()
         self._due: list[tuple[float, int, int]] = []  # a heap of when, first and last id of what is in there, or was
         self._looks_at = 0.0  # when the loop looks at it next; 0: it does not
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
@@ -72,7 +72,7 @@ class RoundRobinTopic(Topic):
         self._max_tries: int | None = self.settings.get("max_deliveries")
         self._done: list[tuple[int, int]] = []  # settled, and not submitted
         self._again: dict[int, int] = {}  # attempts in vain, not submitted
-        self._buried: list[Range[Delivery]] = []  # for the dead-letter topic, once that is there
+        self._buried: list[Range[DeliveryState]] = []  # for the dead-letter topic, once that is there
         self._burying: asyncio.Task[None] | None = None
         settled = journal.store.settled(state.id)
         #: The highest id that was ever delivered.
@@ -181,7 +181,7 @@ class RoundRobinTopic(Topic):
                     found.add(piece.first, piece.last)
         return found
 
-    def returned(self, piece: Range[Delivery]) -> None:
+    def returned(self, piece: Range[DeliveryState]) -> None:
         """Messages come back from a consumer that is gone: others get them at once."""
         if self.deleted:
             return
@@ -189,13 +189,13 @@ class RoundRobinTopic(Topic):
         if not self._is_spent(piece):
             self._deliver_again(piece)
 
-    def _keep_attempts(self, piece: Range[Delivery]) -> None:
+    def _keep_attempts(self, piece: Range[DeliveryState]) -> None:
         """Has the store know how often messages were attempted."""
         self.touch()
         self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.value.tries))
         self._changed()
 
-    def failed(self, piece: Range[Delivery], delay: float | None = None) -> None:
+    def failed(self, piece: Range[DeliveryState], delay: float | None = None) -> None:
         """Messages were delivered in vain: others pass them while they wait.
 
         Args:
@@ -213,11 +213,11 @@ class RoundRobinTopic(Topic):
             self._deliver_again(piece)
             return
         due = asyncio.get_running_loop().time() + delay
-        self._delayed.put(piece.first, piece.last, Delivery(piece.value.tries, due))
+        self._delayed.put(piece.first, piece.last, DeliveryState(piece.value.tries, due))
         heappush(self._due, (due, piece.first, piece.last))
         self._look_at(due)
 
-    def _is_spent(self, piece: Range[Delivery]) -> bool:
+    def _is_spent(self, piece: Range[DeliveryState]) -> bool:
         """Returns whether messages were delivered as often as they may be: then they go to the dead letters."""
         if self._max_tries is None or piece.value.tries < self._max_tries:
             return False
@@ -225,8 +225,8 @@ class RoundRobinTopic(Topic):
         self._bury()
         return True
 
-    def _deliver_again(self, piece: Range[Delivery]) -> None:
-        self._redo.put(piece.first, piece.last, Delivery(piece.value.tries))
+    def _deliver_again(self, piece: Range[DeliveryState]) -> None:
+        self._redo.put(piece.first, piece.last, DeliveryState(piece.value.tries))
         if self._hungry:
             self._turns.ready(self)
 
@@ -250,12 +250,12 @@ class RoundRobinTopic(Topic):
         if self._due:
             self._look_at(self._due[0][0])
 
-    def unseen(self, piece: Range[Delivery]) -> None:
+    def unseen(self, piece: Range[DeliveryState]) -> None:
         """Messages were delivered, and come back without having been looked at."""
         self.touch()
         if self.deleted:
             return
-        self._redo.put(piece.first, piece.last, Delivery(piece.value.tries - 1))
+        self._redo.put(piece.first, piece.last, DeliveryState(piece.value.tries - 1))
         if self._hungry:
             self._turns.ready(self)
 
@@ -307,7 +307,7 @@ class RoundRobinTopic(Topic):
             self._bury()
             self._log_dropped(f"it is full: {self.dropped - before} unfinished messages go to the dead letters")
 
-    def _take_oldest(self, most: int) -> Range[Delivery] | None:
+    def _take_oldest(self, most: int) -> Range[DeliveryState] | None:
         """Takes the oldest messages out of what waits, at most `most`; `None` where nothing waits."""
         waiting = [ranges for ranges in (self._redo, self._delayed) if ranges]
         if waiting:
@@ -321,7 +321,7 @@ class RoundRobinTopic(Topic):
         if first > last:
             return None
         self.handed = last
-        return Range(first, last, Delivery(0))
+        return Range(first, last, DeliveryState(0))
 
     def refresh(self) -> None:
         """Forgets what `max_age` has dropped."""
@@ -518,7 +518,7 @@ class RoundRobinTopic(Topic):
                 self.settled(write.id, write.id)
             elif not self.deleted:
                 # The disk may be full, or the dead-letter topic was deleted at this moment.
-                self._buried.append(Range(write.id, write.id, Delivery(tries[write.id])))
+                self._buried.append(Range(write.id, write.id, DeliveryState(tries[write.id])))
                 all_went = False
             left -= 1
             if not left and not answered.done():
@@ -547,7 +547,7 @@ class RoundRobinTopic(Topic):
         ]
 
 
-def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Range[Delivery]]:
+def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Range[DeliveryState]]:
     """A range that was delivered before the broker began, cut where ids were attempted.
 
     The others count as not attempted: whether a consumer had begun with them is not known if the broker was killed.
@@ -555,8 +555,8 @@ def _cut(first: int, last: int, deliveries: dict[int, int]) -> Iterable[Range[De
     again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
     for id in again:
         if first < id:
-            yield Range(first, id - 1, Delivery(0))
-        yield Range(id, id, Delivery(deliveries[id]))
+            yield Range(first, id - 1, DeliveryState(0))
+        yield Range(id, id, DeliveryState(deliveries[id]))
         first = id + 1
     if first <= last:
-        yield Range(first, last, Delivery(0))
+        yield Range(first, last, DeliveryState(0))

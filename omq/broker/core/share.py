@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
-from omq.broker.core.delivery import Delivery
+from omq.broker.core.delivery_state import DeliveryState
 from omq.broker.core.leases import Leases
 from omq.broker.core.sink import Sink
 from omq.ranges import Range, RangeMap, RangeSet
@@ -35,13 +35,13 @@ class SharedTopic(Protocol):
     def waiting_of(self, ids: RangeSet) -> RangeSet:
         """Returns those of some messages that wait to be delivered again."""
 
-    def returned(self, piece: Range[Delivery]) -> None:
+    def returned(self, piece: Range[DeliveryState]) -> None:
         """Messages come back from a consumer that is gone."""
 
-    def failed(self, piece: Range[Delivery], delay: float | None = None) -> None:
+    def failed(self, piece: Range[DeliveryState], delay: float | None = None) -> None:
         """Messages were delivered in vain."""
 
-    def unseen(self, piece: Range[Delivery]) -> None:
+    def unseen(self, piece: Range[DeliveryState]) -> None:
         """Messages were delivered, and come back without having been looked at."""
 
 
@@ -84,7 +84,7 @@ class Share:
         self.topic = topic
         self.sink = sink
         self.credit = credit
-        self.flight: RangeMap[Delivery] = RangeMap()
+        self.flight: RangeMap[DeliveryState] = RangeMap()
         self.active = True
         self.last = 0
         self._overdue = RangeSet()  # what it had until its deadline, and may acknowledge yet
@@ -145,22 +145,22 @@ class Share:
             self._leases.go_on(piece, deadline)
         self._returned(pieces, keeps=True)
 
-    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[Delivery]]:
+    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[DeliveryState]]:
         """Takes what it holds of these out of what is in flight: it has reached them."""
-        pieces: list[Range[Delivery]] = []
+        pieces: list[Range[DeliveryState]] = []
         for first, last in ranges:
             for piece in self.flight.take(first, last):
                 self._reach(piece)
                 pieces.append(piece)
         return pieces
 
-    def _reach(self, piece: Range[Delivery]) -> None:
+    def _reach(self, piece: Range[DeliveryState]) -> None:
         """It has finished a message, or works at it: so it had begun with all that were delivered before."""
         if (piece.value.order, piece.last) > self._reached:
             self._reached = piece.value.order, piece.last
         self._hung_until = 0.0
 
-    def _attempted(self, pieces: Iterable[Range[Delivery]]) -> Iterator[tuple[Range[Delivery], bool]]:
+    def _attempted(self, pieces: Iterable[Range[DeliveryState]]) -> Iterator[tuple[Range[DeliveryState], bool]]:
         """Yields messages that come back, each with whether the consumer had begun with it: it works in their order.
 
         That is all up to the last one that it has finished or shown to work at, and the one after it; one more each
@@ -197,7 +197,7 @@ class Share:
                 self.topic.unseen(piece)
         self._returned(())
 
-    def _returned(self, pieces: Sequence[Range[Delivery]], *, keeps: bool = False) -> None:
+    def _returned(self, pieces: Sequence[Range[DeliveryState]], *, keeps: bool = False) -> None:
         """Takes note that the consumer lives, and gives it the credit of what it holds no more.
 
         Args:
@@ -241,7 +241,7 @@ class Share:
     def hold(self, first: int, last: int, tries: int) -> None:
         """Records a delivery to it: it is the delivery numbered `tries` of these messages."""
         deadline, order = self._leases.begin(first, last, self._loop.time())
-        self.flight.put(first, last, Delivery(tries, deadline, order))
+        self.flight.put(first, last, DeliveryState(tries, deadline, order))
         self.credit -= last - first + 1
         self.last = max(self.last, last)
         if self._timer is None:
@@ -250,7 +250,7 @@ class Share:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
-        lost: list[Range[Delivery]] = []
+        lost: list[Range[DeliveryState]] = []
         while (following := self._leases.next) is not None and following[0] <= now:
             order, first, last = self._leases.pop()
             for piece in self.flight.take(first, last):
@@ -287,7 +287,7 @@ class Share:
         messages, self._withheld = self._withheld, 0
         self.more(messages)
 
-    def _lose(self, pieces: list[Range[Delivery]]) -> None:
+    def _lose(self, pieces: list[Range[DeliveryState]]) -> None:
         """The time of these is up."""
         if pieces:
             self._back_off()
@@ -302,5 +302,5 @@ class Share:
                 self.topic.unseen(part)
 
 
-def _delivery(piece: Range[Delivery]) -> tuple[int, int]:
+def _delivery(piece: Range[DeliveryState]) -> tuple[int, int]:
     return piece.value.order, piece.first

@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, Literal, Protocol
 
 from omq.broker.core.admission import Admission, HeldBytes, Publication
-from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
-from omq.broker.errors import AlreadySettled, BrokerError, TopicError
+from omq.broker.errors import AlreadySettled, BrokerError, TopicError, broker_error
 from omq.broker.protocol import pack_json
 from omq.broker.settings import SETTINGS, check_setting, overflow_of
+from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
 
@@ -90,7 +90,7 @@ class Topic:
 
     delivery: Literal["broadcast", "round-robin"]
 
-    def __init__(self, state: TopicState, journal: Journal, turns: Turns) -> None:
+    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns) -> None:
         self.id = state.id
         self.name = state.name
         self.persistence = state.persistence
@@ -118,7 +118,7 @@ class Topic:
 
     # ------------------------------------------------------------------ publishing
 
-    def _admission(self, journal: Journal) -> Admission | None:
+    def _admission(self, journal: AsyncStore) -> Admission | None:
         """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest":

@@ -7,10 +7,10 @@ from typing import Final, NamedTuple
 
 from omq._core.blocks import read_header, slice
 from omq.broker import protocol as p
-from omq.broker.core.journal import Journal, broker_error
 from omq.broker.core.topic import Topic
-from omq.broker.errors import BrokerError, Busy, Damaged
+from omq.broker.errors import BrokerError, Busy, Damaged, broker_error
 from omq.broker.zmtp.outgoing import Holder
+from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Log
 from omq.store.joining import reaching
@@ -90,7 +90,7 @@ class Reads:
         journal: Where messages are stored.
     """
 
-    def __init__(self, session: Holder, journal: Journal) -> None:
+    def __init__(self, session: Holder, journal: AsyncStore) -> None:
         self._session = session
         self._journal = journal
         self._waiting: deque[Read] = deque()

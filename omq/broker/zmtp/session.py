@@ -15,7 +15,6 @@ from omq._core import blocks
 from omq.broker import protocol as p
 from omq.broker.core.broadcast import BroadcastTopic
 from omq.broker.core.broker import Broker
-from omq.broker.core.journal import broker_error
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic
@@ -29,6 +28,7 @@ from omq.broker.errors import (
     TopicError,
     VersionFault,
     WrongState,
+    broker_error,
 )
 from omq.broker.zmtp import administration
 from omq.broker.zmtp.arguments import json_object, named, optional, producer, stage_names, whole

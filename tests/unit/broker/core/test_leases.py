@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.broker.core.delivery import Delivery
+from omq.broker.core.delivery_state import DeliveryState
 from omq.broker.core.leases import Leases
 from omq.ranges import Range
 
 
-def piece(leases: Leases, first: int, last: int, now: float) -> Range[Delivery]:
+def piece(leases: Leases, first: int, last: int, now: float) -> Range[DeliveryState]:
     deadline, order = leases.begin(first, last, now)
-    return Range(first, last, Delivery(1, deadline, order))
+    return Range(first, last, DeliveryState(1, deadline, order))
 
 
 def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 from omq.executor import in_thread
 from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
 from omq.store.interface import Appended, Log, Notify, Settle, Write
+from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
 
 #: Seconds without a refusal after which what is stored shows that there is room again.
@@ -21,7 +22,7 @@ _FULL = 10.0
 _Write = TypeVar("_Write", bound=Write)
 
 
-class Journal:
+class AsyncStore:
     """Hands writes to the store and their results to whoever asked; lives in one event loop.
 
     Writes of one turn of the loop are submitted together at its end. What the store's thread has done comes back by one
@@ -31,6 +32,7 @@ class Journal:
         grown: Told which topics can be read further than before, by id, with their last ids.
         log: Where it says when the disk is full, has room again, or fails.
         server: What the store serves, in words: it is to be started again once the store has failed.
+        error: Makes the error that `do` raises of the store's.
 
     Attributes:
         store: The store, once it is open.
@@ -39,7 +41,13 @@ class Journal:
 
     store: Log
 
-    def __init__(self, grown: Callable[[dict[int, int]], None], log: logging.Logger, server: str) -> None:
+    def __init__(
+        self,
+        grown: Callable[[dict[int, int]], None],
+        log: logging.Logger,
+        server: str,
+        error: Callable[[BaseException], BaseException] = lambda error: error,
+    ) -> None:
         self.waiting = 0
         self._full = False
         self._refused = 0.0  # when something was, for want of space
@@ -47,6 +55,7 @@ class Journal:
         self._grown = grown
         self._log = log
         self._server = server
+        self._error = error
         self._out: list[Write] = []
         self._outstanding = 0
         self._news: deque[list[Write] | dict[int, int]] = deque()
@@ -85,6 +94,10 @@ class Journal:
             await idle
 
     # ------------------------------------------------------------------ out
+
+    def in_memory(self, persistence: str) -> bool:
+        """Returns whether topics of this persistence are kept in memory."""
+        return persistence == "transient" or isinstance(self.store, MemoryStore)
 
     def submit(self, write: Write, done: Callable[[Any], None]) -> None:
         """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
@@ -182,7 +195,7 @@ class Journal:
         """Submits a write and waits for it.
 
         Raises:
-            StoreError: It was not done.
+            StoreError: It was not done; or what `error` makes of that.
         """
         future: asyncio.Future[_Write] = self._loop.create_future()
 
@@ -193,7 +206,7 @@ class Journal:
         self.submit(write, done)
         await future
         if write.error is not None:
-            raise write.error
+            raise self._error(write.error)
         return write
 
     # ------------------------------------------------------------------ back

@@ -1,4 +1,4 @@
-"""What the journal says of a disk that is full."""
+"""Reports of a full disk."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from omq._core.blocks import encode
+from omq.store.async_store import AsyncStore
 from omq.store.errors import StagesFull, StoreClosed, StoreFull, UnknownTopic
 from omq.store.interface import Append, MakeTopic, Settle
-from omq.store.journal import Journal
 from omq.store.lmdb.store import Store
 
 
@@ -29,8 +29,8 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("omq.store.journal.time.monotonic", lambda: now[0])
-    journal: Any = Journal.__new__(Journal)
+    monkeypatch.setattr("omq.store.async_store.time.monotonic", lambda: now[0])
+    journal: Any = AsyncStore.__new__(AsyncStore)
     journal._full = journal._failed = False
     journal._log, journal._server = logging.getLogger("omq.broker"), "broker"
     store = journal.store = Room()
@@ -61,7 +61,7 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
 
 
 async def test_a_loop_that_lingers_is_told_before_its_turn_is_over(tmp_path: Path) -> None:
-    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
     await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
     journal.linger(10)  # nothing is under way
     topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
@@ -77,7 +77,7 @@ async def test_a_loop_that_lingers_is_told_before_its_turn_is_over(tmp_path: Pat
 
 async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Path) -> None:
     grown: list[tuple[int, int]] = []
-    journal = Journal(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
+    journal = AsyncStore(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
     await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
     for kind in ("weak", "strong"):
         topic = (await journal.do(MakeTopic(kind, "round_robin", kind))).topic_id
@@ -103,7 +103,7 @@ async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Pa
 
 
 async def test_a_loop_that_is_told_at_once_is_told_in_no_other_way(tmp_path: Path) -> None:
-    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
     await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
     topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     done: list[Append] = []
@@ -121,7 +121,7 @@ async def test_a_loop_that_is_told_at_once_is_told_in_no_other_way(tmp_path: Pat
     assert [write.first for write in done] == list(range(1, 12))
 
 
-def note(journal: Journal) -> None:
+def note(journal: AsyncStore) -> None:
     """Has what was added noted; the store may do something of its own before."""
     while not journal._write_here(note=True):
         time.sleep(0)
@@ -129,7 +129,7 @@ def note(journal: Journal) -> None:
 
 async def test_what_is_noted_is_handed_on_at_once_and_grows_with_the_catching_up(tmp_path: Path) -> None:
     grown: list[dict[int, int]] = []
-    journal = Journal(grown.append, logging.getLogger("omq.test"), "test")
+    journal = AsyncStore(grown.append, logging.getLogger("omq.test"), "test")
     await journal.open(
         lambda notify, appended: Store(tmp_path, notify=notify, appended=appended, flush_interval=1000.0)
     )
@@ -157,7 +157,7 @@ async def test_a_settlement_that_stands_alone_is_written_in_the_loop(tmp_path: P
 
         return Store(tmp_path, notify=note, appended=appended)
 
-    journal = Journal(lambda grown: None, logging.getLogger("omq.test"), "test")
+    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
     await journal.open(opened)
     topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     await journal.do(Append(topic, encode([b"body"] * 9), 9))

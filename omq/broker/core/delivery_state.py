@@ -1,11 +1,11 @@
-"""The history of messages that were delivered to a consumer."""
+"""The state of messages that were delivered to a consumer."""
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
 
-class Delivery(NamedTuple):
+class DeliveryState(NamedTuple):
     """The value of a range of messages that are in flight, or wait to be delivered again.
 
     Attributes:
