@@ -5,6 +5,8 @@ The page is docs/reference/broker-protocol.md.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import json
 import math
 import struct
@@ -189,6 +191,71 @@ def read_value(part: bytes, what: str = "the argument") -> Any:
         return json.loads(part)
     except (ValueError, RecursionError) as error:
         raise SyntaxFault(f"{what} is not JSON: {error}") from None
+
+
+def optional(message: list[bytes], at: int) -> bytes:
+    """Returns a part that may have been left out."""
+    return message[at] if len(message) > at else b""
+
+
+def _bounded(part: bytes, what: str, limit: int = MAX_ARGUMENT) -> bytes:
+    """Returns a part that is not too large: the broker's loop waits while it is read."""
+    if len(part) > limit:
+        raise TooLarge(f"{what} has {limit} bytes at most, not {len(part)}")
+    return part
+
+
+def json_object(message: list[bytes], at: int, what: str = "the argument") -> dict[str, Any]:
+    """Reads a JSON object that may have been left out; raises as `read_json`, and `TooLarge`."""
+    return read_json(_bounded(optional(message, at), what), what)
+
+
+def whole(said: dict[str, Any], key: str, default: int) -> int:
+    """Returns a whole number of a JSON object."""
+    value = said.get(key, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise SyntaxFault(f"{key} is a whole number, not {str(value)[:40]!r}")
+    return value
+
+
+def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
+    """Reads producer and sequence, which come together or not at all."""
+    name, sequence = optional(message, at), optional(message, at + 1)
+    if not name and not sequence:
+        return b"", 0
+    if not 1 <= len(name) <= MAX_PRODUCER:
+        raise SyntaxFault(f"a producer has 1 to {MAX_PRODUCER} bytes, not {len(name)}")
+    value = number(sequence, "the sequence")
+    if not value:
+        raise SyntaxFault("sequences begin with 1")
+    return name, value
+
+
+def named(part: bytes, what: str) -> bytes:
+    """Reads the name of a stage or a commit."""
+    if not 1 <= len(part) <= MAX_NAME:
+        raise SyntaxFault(f"{what} has a name of 1 to {MAX_NAME} bytes, not {len(part)}")
+    return part
+
+
+def stage_names(part: bytes) -> list[bytes]:
+    """Reads the names of the stages of a COMMIT."""
+    what = "the list of stages"
+    names = read_value(_bounded(part, what, MAX_STAGES_SIZE), what)
+    if not isinstance(names, list) or not names:
+        raise SyntaxFault("the stages are a list of their names in base64")
+    if len(names) > MAX_STAGES:
+        raise TooLarge(f"a commit has {MAX_STAGES} stages at most, not {len(names)}")
+    return [_stage_name(name) for name in names]
+
+
+def _stage_name(name: Any) -> bytes:
+    if not isinstance(name, str):
+        raise SyntaxFault(f"a stage's name in base64 is a string, not {type(name).__name__}")
+    try:
+        return named(base64.b64decode(name, validate=True), "a stage")
+    except (binascii.Error, ValueError) as error:
+        raise SyntaxFault(f"{name[:80]!r} is not base64: {error}") from None
 
 
 def topic_name(part: bytes) -> str:

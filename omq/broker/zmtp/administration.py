@@ -12,7 +12,6 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.topic import Topic
 from omq.broker.errors import PermissionDenied, SyntaxFault, TopicError
 from omq.broker.settings import dead_letter_of
-from omq.broker.zmtp.arguments import json_object, optional
 
 #: Topics that are told of in one turn of the loop.
 _LISTED: Final = 128
@@ -48,7 +47,7 @@ class Asker(Protocol):
 
 def create(session: Asker, tag: bytes, message: list[bytes]) -> None:
     """Makes a topic, or finds it as it is asked for."""
-    said = json_object(message, 2)
+    said = p.json_object(message, 2)
     name, settings = said.get("name"), said.get("settings", {})
     delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
     if not isinstance(name, str):
@@ -93,7 +92,7 @@ def delete(session: Asker, tag: bytes, message: list[bytes]) -> None:
 def topics(session: Asker, tag: bytes, message: list[bytes]) -> None:
     """Tells the topics that the client may do anything with."""
     granted = session.broker.permissions.granted
-    if optional(message, 2):
+    if p.optional(message, 2):
         name = p.topic_name(message[2])
         if not granted(session.user, name):
             raise PermissionDenied(f"{session.user or 'a client without a name'} may do nothing with {name!r}")

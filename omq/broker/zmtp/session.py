@@ -31,7 +31,6 @@ from omq.broker.errors import (
     broker_error,
 )
 from omq.broker.zmtp import administration
-from omq.broker.zmtp.arguments import json_object, named, optional, producer, stage_names, whole
 from omq.broker.zmtp.order import Order
 from omq.broker.zmtp.outgoing import Reading, Working
 from omq.broker.zmtp.reads import Read, Reads, reach
@@ -251,7 +250,7 @@ class Session:
     # ------------------------------------------------------------------ the session
 
     def _hello(self, tag: bytes, message: list[bytes]) -> None:
-        said = json_object(message, 2)
+        said = p.json_object(message, 2)
         if said.get("version") != p.VERSION:
             raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
         client = said.get("client")
@@ -333,7 +332,7 @@ class Session:
         topic = self.topic(message[2], "publish")
         records = message[3]
         if len(message) > 4:
-            name, sequence = producer(message, 4)
+            name, sequence = p.producer(message, 4)
             settled = p.number(message[6], "settled") if len(message) > 6 and message[6] else 0
             self._store(tag, topic, records, self._check(records), name and self._prefix + name, sequence, settled)
         else:
@@ -341,11 +340,11 @@ class Session:
 
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
-        body, key = message[3], optional(message, 4)
+        body, key = message[3], p.optional(message, 4)
         if len(body) > p.MAX_BODY:
             raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
         headers: dict[str, bytes] = {}
-        for name, value in json_object(message, 5, "headers").items():
+        for name, value in p.json_object(message, 5, "headers").items():
             if not isinstance(value, str):
                 raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
             headers[name] = value.encode("utf-8", "surrogatepass")
@@ -355,7 +354,7 @@ class Session:
             raise SyntaxFault(str(error)) from None
         if len(record) > p.MAX_APPEND:
             raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND}")
-        who, sequence = producer(message, 6)
+        who, sequence = p.producer(message, 6)
         self._store(tag, topic, record, 1, who and self._prefix + who, sequence)
 
     def _store(
@@ -392,7 +391,7 @@ class Session:
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
         records = message[3]
-        stage = self._prefix + named(message[4], "a stage")
+        stage = self._prefix + p.named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
         self._take(len(records))
@@ -409,8 +408,8 @@ class Session:
         self.broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
-        commit = self._prefix + named(message[2], "a commit")
-        stages = [self._prefix + name for name in stage_names(message[3])]
+        commit = self._prefix + p.named(message[2], "a commit")
+        stages = [self._prefix + name for name in p.stage_names(message[3])]
         self.broker.check_waiting(0)
 
         def committed(write: CommitStages) -> None:
@@ -459,7 +458,7 @@ class Session:
         return "" if topic is None else topic.name
 
     def _abort(self, tag: bytes, message: list[bytes]) -> None:
-        stage = self._prefix + named(message[2], "a stage")
+        stage = self._prefix + p.named(message[2], "a stage")
 
         def aborted(write: Write) -> None:
             if write.error is not None:
@@ -467,15 +466,15 @@ class Session:
             else:
                 self.put((p.ABORTED, tag))
 
-        self.broker.journal.submit(AbortStage(stage, prefix=bool(optional(message, 3))), aborted)
+        self.broker.journal.submit(AbortStage(stage, prefix=bool(p.optional(message, 3))), aborted)
 
     # ------------------------------------------------------------------ subscribing and consuming
 
     def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "SUBSCRIBE")
         topic = self.topic(message[2], "subscribe")
-        said = json_object(message, 3)
-        credit = whole(said, "credit", _DEFAULT_CREDIT)
+        said = p.json_object(message, 3)
+        credit = p.whole(said, "credit", _DEFAULT_CREDIT)
         name = said.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault("name is a string or null")
@@ -513,8 +512,8 @@ class Session:
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
         self._begin(tag, "CONSUME")
         topic = self.topic(message[2], "consume")
-        said = json_object(message, 3)
-        credit = min(whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
+        said = p.json_object(message, 3)
+        credit = min(p.whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
