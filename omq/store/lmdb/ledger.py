@@ -39,7 +39,7 @@ from omq.store.internal import (
     Sweep,
 )
 from omq.store.joining import OpenBlock, Records, pieces, reaching
-from omq.store.lmdb import acknowledged
+from omq.store.lmdb import consumer_rows
 from omq.store.lmdb.catalog import RESERVED, Catalog
 from omq.store.lmdb.layout import (
     BLOCK,
@@ -176,7 +176,7 @@ class Ledger:
             key = topic_key(b"n", topic.id)
             self._transaction.put(key, sealed(key, THREE.pack(topic.first, topic.last, topic.bytes)))
             if topic in self._settling and topic.settled is not None:
-                acknowledged.store(self._transaction, topic.id, topic.settled)
+                consumer_rows.put_settled(self._transaction, topic.id, topic.settled)
         if self._deleted and left > 0:
             self._sweep(left)
         self.behind = left <= 0 or self._deleted > self._swept
@@ -400,7 +400,7 @@ class Ledger:
     def _settled(self, topic: Topic) -> Settled:
         """What is settled, to be changed."""
         if topic.settled is None:
-            topic.settled = acknowledged.load(self._transaction, topic.id)
+            topic.settled = consumer_rows.load_settled(self._transaction, topic.id)
         self._settling.add(topic)
         return topic.settled
 
@@ -503,7 +503,7 @@ class Ledger:
             if topic.settings.get("max_age") or self.behind or self.few is not None:
                 self.touched.add(topic)
                 if self.few is not None and topic.delivery == "round_robin" and topic.settled is None:
-                    topic.settled = acknowledged.load(self._transaction, topic.id)
+                    topic.settled = consumer_rows.load_settled(self._transaction, topic.id)
 
     def _retain(self, topic: Topic, left: int) -> int:
         """Drops what a topic does not keep, at most `left` blocks; how many are left."""

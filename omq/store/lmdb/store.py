@@ -34,7 +34,7 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
-from omq.store.lmdb import acknowledged, given, positions
+from omq.store.lmdb import consumer_rows, given
 from omq.store.lmdb.catalog import RESERVED, Catalog
 from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
@@ -202,7 +202,7 @@ class Store:
                     try:
                         ledger.load(transaction, topic)
                         if topic.delivery == "round_robin":
-                            acknowledged.load(transaction, topic.id)
+                            consumer_rows.load_settled(transaction, topic.id)
                         ledger.topics[topic.id] = topic
                     except (DamagedError, struct.error) as error:
                         damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
@@ -563,13 +563,13 @@ class Store:
             with where.lock:
                 return dict(where.topic(topic_id).positions)
         with where.environment.read() as reading:
-            return positions.load(reading, topic_id)
+            return consumer_rows.load_positions(reading, topic_id)
 
     def all_positions(self) -> dict[int, dict[str, int]]:
         found = self._memory.all_positions()
         for writer in self._writers.values():
             with writer.environment.read() as reading:
-                found |= positions.load_all(reading, writer.ledger.topics)
+                found |= consumer_rows.load_all_positions(reading, writer.ledger.topics)
         return found
 
     def settled(self, topic_id: int) -> Settled:
@@ -578,7 +578,7 @@ class Store:
             with where.lock:
                 return where.topic(topic_id).settled.copy()
         with where.environment.read() as reading:
-            return acknowledged.load(reading, topic_id)
+            return consumer_rows.load_settled(reading, topic_id)
 
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))
