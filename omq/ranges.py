@@ -6,7 +6,7 @@ A range is given by its first and its last id, both included.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableSequence
 from operator import attrgetter
 from typing import Final, Generic, TypeVar
 
@@ -201,6 +201,14 @@ def gaps(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[t
         first = max(first, end + 1)
     if first <= last:
         yield first, last
+
+
+def append_range(ranges: MutableSequence[tuple[int, int]], first: int, last: int) -> None:
+    """Adds a range at the end of a list, as one with the last range if it follows that."""
+    if ranges and ranges[-1][1] + 1 == first:
+        ranges[-1] = ranges[-1][0], last
+    else:
+        ranges.append((first, last))
 
 
 def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:

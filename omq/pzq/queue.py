@@ -12,7 +12,7 @@ from omq._core import blocks
 from omq.pzq.keys import Keys
 from omq.pzq.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
-from omq.ranges import RangeSet, ranges_of
+from omq.ranges import RangeSet, append_range, ranges_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
@@ -139,10 +139,7 @@ class Queue:
     def grown(self, last: int) -> None:
         """Messages up to *last* can be read."""
         if last > self._readable:
-            if self._unread and self._unread[-1][1] == self._readable:
-                self._unread[-1] = (self._unread[-1][0], last)
-            else:
-                self._unread.append((self._readable + 1, last))
+            append_range(self._unread, self._readable + 1, last)
             self._readable = last
 
     def head(self) -> Flight | None:
@@ -302,13 +299,8 @@ class Queue:
 
     def _gone(self, first: int, last: int) -> None:
         """These are settled."""
-        if last < first:
-            return
-        done = self._done
-        if done and done[-1][1] + 1 == first:
-            done[-1] = (done[-1][0], last)
-        else:
-            done.append((first, last))
+        if first <= last:
+            append_range(self._done, first, last)
 
     def _lose(self, first: int, last: int) -> None:
         """These cannot be read: in a cluster others may have them."""

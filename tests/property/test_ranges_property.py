@@ -6,7 +6,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.ranges import Range, RangeMap, RangeSet, gaps, ranges_of
+from omq.ranges import Range, RangeMap, RangeSet, append_range, gaps, ranges_of
 from tests.examples import examples
 
 Pair = tuple[int, int]
@@ -84,9 +84,12 @@ def test_a_map_is_what_a_dictionary_of_ids_would_be(steps: list[tuple[bool, Pair
 
 @given(st.lists(st.integers(0, 30)))
 def test_ids_become_ranges_whatever_their_order(ids: list[int]) -> None:
-    found = ranges_of(ids)
+    found, one_by_one = ranges_of(ids), list[Pair]()
     assert is_normal(found)
     assert ids_of(found) == sorted(set(ids))
+    for id in sorted(set(ids)):
+        append_range(one_by_one, id, id)
+    assert one_by_one == found
 
 
 @given(st.lists(RANGES), RANGES)

@@ -18,7 +18,7 @@ from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Busy, PermissionDenied, TopicError, broker_error
 from omq.broker.protocol import u32
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
-from omq.ranges import Range, RangeMap, RangeSet
+from omq.ranges import Range, RangeMap, RangeSet, append_range
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.interface import MoveToDeadLetter, Reader, Settle, TopicState, Write
@@ -144,11 +144,7 @@ class RoundRobinTopic(Topic):
         self.touch()
         if self.admission is not None:
             self.admission.go_on()
-        done = self._done
-        if done and done[-1][1] + 1 == first:
-            done[-1] = (done[-1][0], last)
-        else:
-            done.append((first, last))
+        append_range(self._done, first, last)
         self._changed()
 
     def settled_late(self, first: int, last: int) -> None:
