@@ -213,14 +213,15 @@ def append_range(ranges: MutableSequence[tuple[int, int]], first: int, last: int
 
 def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:
     """Returns the ranges of ids, ascending."""
+    ordered = sorted(ids)
+    if not ordered:
+        return []
     found: list[tuple[int, int]] = []
-    first, last = 1, 0
-    for id in sorted(ids):
-        if id > last + 1 or first > last:
-            if first <= last:
-                found.append((first, last))
+    first = last = ordered[0]
+    for id in ordered:
+        if id > last + 1:
+            found.append((first, last))
             first = id
         last = id
-    if first <= last:
-        found.append((first, last))
+    found.append((first, last))
     return found

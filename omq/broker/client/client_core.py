@@ -381,7 +381,8 @@ class ClientCore:
             first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
             if delay is not None:
                 first.append(protocol.pack_delay(delay))
-            self.out += [[*first, part] for part in packed_ranges(ranges_of(numbers))]
+            pairs = ranges_of(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]  # nearly always one
+            self.out += [[*first, part] for part in packed_ranges(pairs)]
             self._changed = True
             if done:
                 feed.unsure += numbers
