@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Generator, Iterable
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from types import TracebackType
 from typing import Any, NoReturn, Self
 
@@ -223,11 +223,7 @@ class Consumer:
         return delivery
 
     def _answer(self, frames: list[bytes]) -> None:
-        call = self._socket.send_multipart(frames, timeout=0)  # there is always room, unless an option says otherwise
-        # A second step is needed where the socket would have the loop take a turn first.
-        with suppress(StopIteration):
-            while True:
-                call.send(None)
+        self._socket.send_multipart_nowait(frames)  # there is always room, unless an option says otherwise
 
     def __aiter__(self) -> Self:
         return self

@@ -16,8 +16,9 @@ from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
-from omq.pzq.watch import Watch
+from omq.pzq.watch import log_connection
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
+from omq.serving.connection_events import ConnectionEvents
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
@@ -124,15 +125,15 @@ class Inlet:
             security=security,
             linger=1.0,
         )
-        self._watch = Watch("receive", self._socket)
+        self._events = ConnectionEvents(self._socket, self._happened, log)
         try:
             bound = self._socket.bind(endpoint)
         except BaseException:
-            self._watch.close()
+            self._events.close()
             self._socket.stop()
             raise
         self._serving = asyncio.create_task(self._serve(), name="omq pzq: receive")
-        self._meeting = asyncio.create_task(self._meet(), name="omq pzq: connections of receive")
+        self._events.start("omq pzq: connections of receive")
         return bound
 
     @property
@@ -157,17 +158,13 @@ class Inlet:
         if not hasattr(self, "_serving"):
             return
         await self.pause()
-        self._meeting.cancel()
-        await asyncio.gather(self._meeting, return_exceptions=True)
+        await self._events.stop()
         await self._socket.close()
-        self._watch.close()
-
-    async def _meet(self) -> None:
-        while (event := await self._watch.next()) is not None:
-            self._happened(event)
+        self._events.close()
 
     def _happened(self, event: Event) -> None:
-        """Notes which connections are of nodes."""
+        """Logs the event, and notes which connections are of nodes."""
+        log_connection("receive", event)
         if self._cluster is None or event.peer is None:
             return
         if event.kind is EventKind.DISCONNECTED:
@@ -196,8 +193,8 @@ class Inlet:
                 return
             few = len(batch) <= FEW
             soon = few and self._quick and time.monotonic() - answered < SOON
-            while self._cluster is not None and (event := self._watch.take()) is not None:
-                self._happened(event)
+            if self._cluster is not None:
+                self._events.handle()
             if not self._take_plain(batch):
                 batch.reverse()
                 while batch:

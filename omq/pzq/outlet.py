@@ -16,8 +16,9 @@ from omq.event import Event, EventKind
 from omq.message import PeerInfo
 from omq.pzq.errors import Malformed
 from omq.pzq.queue import Flight, Queue
-from omq.pzq.watch import Watch
+from omq.pzq.watch import log_connection
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
+from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents
 from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
@@ -30,8 +31,6 @@ PORTION: Final = 512
 MAX_ACK: Final = 1 << 20
 #: Seconds after which the loop gets a turn between two batches.
 TURN: Final = 0.002
-#: Batches that the parting of a consumer waits for, where acknowledgements never end.
-PARTING: Final = 64
 HEARTBEAT: Final = 10.0
 SILENCE: Final = 30.0
 #: A consumer that lets a message's time run out is tried again after that time, then after twice as long, so often.
@@ -133,7 +132,6 @@ class Outlet:
         self._late: deque[Consumer] = deque()  # who lets messages expire gets some if there is nobody else
         self._longer: list[tuple[float, bytes]] = []  # a heap of the keys of those, and of some that have ended
         self._expired: dict[bytes, Flight] = {}  # whose time is up, and that nobody else has got yet
-        self._leaving: dict[bytes, int] = {}  # batches since the connection was over
         self._woken = False
         self._ending = False  # nothing more is delivered
         self._paused = False
@@ -160,74 +158,63 @@ class Outlet:
             security=security,
             linger=1.0,
         )
-        self._watch = Watch(self._name, self._socket)
+        self._events = ConnectionEvents(self._socket, self._happened, log, self._idle)
         try:
             bound = self._socket.bind(endpoint)
         except BaseException:
-            self._watch.close()
+            self._events.close()
             self._socket.stop()
             raise
         self._loop = asyncio.get_running_loop()
-        self._tasks = [
-            self._loop.create_task(self._serve(), name=f"omq pzq: {self._name}"),
-            self._loop.create_task(self._meet(), name=f"omq pzq: connections of {self._name}"),
-        ]
+        self._serving = self._loop.create_task(self._serve(), name=f"omq pzq: {self._name}")
+        self._events.start(f"omq pzq: connections of {self._name}")
         self._reaper = self._loop.call_later(self._reaper_frequency, self._reap)
         return bound
 
     async def pause(self) -> None:
         """Takes and delivers nothing more; what was acknowledged is with the store."""
-        if not hasattr(self, "_tasks") or self._paused:
+        if not hasattr(self, "_serving") or self._paused:
             return
         self._ending = self._paused = True
         self._reaper.cancel()
         for endpoint in self._socket.endpoints:
             with suppress(OmqError):
                 self._socket.unbind(endpoint)
-        for _ in range(PARTING):  # what was acknowledged by now counts
-            if not self._acks_wait():
+        for _ in range(MAX_LAST_BATCHES):  # what was acknowledged by now counts
+            if not self._events.messages_wait():
                 break
             await asyncio.sleep(0)
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._events.stop()
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
         self._save()
 
     async def close(self) -> None:
         """Ends. Idempotent."""
-        if not hasattr(self, "_tasks"):
+        if not hasattr(self, "_serving"):
             return
         await self.pause()
         await self._socket.close()
-        self._watch.close()
+        self._events.close()
 
     # ------------------------------------------------------------------ who is there
 
-    async def _meet(self) -> None:
-        """Learns of connections while no messages come."""
-        while (event := await self._watch.next()) is not None:
-            self._happened(event)
-            self._look_at_events()
-            self._part()
-            self.wake()
-
-    def _look_at_events(self) -> None:
-        while (event := self._watch.take()) is not None:
-            self._happened(event)
-
     def _happened(self, event: Event) -> None:
+        log_connection(self._name, event)
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
             self._come(peer, event.remote_address)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             if peer.identity in self.consumers:
-                self._leaving[peer.identity] = 0  # what it said before is heard first
+                self._events.leave(peer.identity)  # what it said before is heard first
         elif event.kind is EventKind.MISSED:
-            there = {peer.identity: peer for peer in self._socket.peers}
-            self._leaving.update({identity: 0 for identity in self.consumers if identity not in there})
-            for identity, one in there.items():
-                if identity not in self.consumers:
-                    self._come(one, one.endpoint)
+            for one in self._events.recount(self.consumers):
+                self._come(one, one.endpoint)
+
+    def _idle(self) -> None:
+        """Parts and delivers after events while no messages came."""
+        self._part()
+        self.wake()
 
     def _come(self, peer: PeerInfo, address: str) -> None:
         consumer = self.consumers[peer.identity] = Consumer(peer, address, self._turn)
@@ -235,29 +222,14 @@ class Outlet:
 
     def _part(self) -> None:
         """Takes back what consumers had whose connections are over, once their last acknowledgements are heard."""
-        if not self._leaving:
-            return
-        patience = PARTING if self._acks_wait() else 0
-        gone: set[Consumer] = set()
-        for identity, batches in tuple(self._leaving.items()):
-            if batches < patience:
-                self._leaving[identity] = batches + 1
-                continue
-            del self._leaving[identity]
-            consumer = self.consumers.pop(identity)
+        gone = {self.consumers.pop(identity) for identity in self._events.take_gone()}
+        for consumer in gone:
             consumer.line.remove(consumer)
-            gone.add(consumer)
         if any(consumer.held for consumer in gone):
             for flight in [flight for flight in self.held.values() if flight.holder in gone]:
                 self._take_back(flight)
                 self.counts["returned"] += 1
                 flight.queue.returned(flight)
-
-    def _acks_wait(self) -> bool:
-        try:
-            return bool(self._socket.poll_nowait())
-        except ClosedError:
-            return False
 
     # ------------------------------------------------------------------ in
 
@@ -272,7 +244,7 @@ class Outlet:
                 batch: list[Any] = await socket.recv_many(PORTION)
             except ClosedError:
                 return
-            self._look_at_events()
+            self._events.handle()
             held, turn, done = self.held, self._turn, 0
             now = time.monotonic()
             for message in batch:

@@ -15,6 +15,19 @@ log = logging.getLogger("omq.pzq")
 EVENTS: Final = 1 << 20  # that may wait
 
 
+def log_connection(name: str, event: Event) -> None:
+    """Logs why a peer was not let in, or why its connection has ended, where the peer did not just end it.
+
+    Args:
+        name: The purpose of the socket.
+        event: The event.
+    """
+    if event.kind is EventKind.HANDSHAKE_FAILED:
+        log.info("%s: %s is not let in: %s", name, event.remote_address, event.reason)
+    elif event.kind is EventKind.DISCONNECTED and event.error is not None and event.peer is not None:
+        log.info("%s: the connection of %s is over: %s", name, event.remote_address, event.reason)
+
+
 class Watch:
     """Says in the log why connections end that a peer's bytes have ended, and who was not let in.
 
@@ -30,7 +43,7 @@ class Watch:
     async def next(self) -> Event | None:
         """Waits for an event; `None`: the socket is closed."""
         try:
-            return self._noted(await self._monitor.recv())
+            return self._logged(await self._monitor.recv())
         except ClosedError:
             return None
 
@@ -38,16 +51,13 @@ class Watch:
         """An event that is there already."""
         with suppress(ClosedError):
             event = self._monitor.take()
-            return None if event is None else self._noted(event)
+            return None if event is None else self._logged(event)
         return None
 
     def close(self) -> None:
         """Ends it."""
         self._monitor.close()
 
-    def _noted(self, event: Event) -> Event:
-        if event.kind is EventKind.HANDSHAKE_FAILED:
-            log.info("%s: %s is not let in: %s", self._name, event.remote_address, event.reason)
-        elif event.kind is EventKind.DISCONNECTED and event.error is not None and event.peer is not None:
-            log.info("%s: the connection of %s is over: %s", self._name, event.remote_address, event.reason)
+    def _logged(self, event: Event) -> Event:
+        log_connection(self._name, event)
         return event

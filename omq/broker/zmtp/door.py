@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections import deque
 from collections.abc import Coroutine, Iterable
 from contextlib import suppress
 from typing import Any, Final
@@ -19,6 +18,7 @@ from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_A
 from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
+from omq.serving.connection_events import ConnectionEvents
 from omq.types import Security
 
 log = logging.getLogger("omq.broker")
@@ -35,11 +35,8 @@ _LOOK: Final = 4 << 20
 _CHOKED: Final = 192 << 20
 #: Seconds between two looks at peers that have no room.
 _AGAIN: Final = 0.005
-#: Batches that the parting of a session waits for, where messages never end.
-_PARTING: Final = 64
 #: Seconds after which the loop gets a turn between two batches.
 _TURN: Final = 0.002
-_EVENTS: Final = 1 << 20
 #: Seconds between two log lines about handshakes that have failed.
 _FAILURES_INTERVAL_S: Final = 10.0
 
@@ -79,9 +76,6 @@ class ZmtpDoor:
         self._broker = broker
         self._wanted = tuple(endpoints)
         self._security = security
-        self._leaving: dict[bytes, int] = {}  # batches since the connection was over
-        self._events: deque[Event] = deque()  # that nobody has looked at
-        self._amid = False  # there is more of a batch, while others have their turn
         self._heirs: dict[bytes, list[tuple[str, float]]] = {}  # where peers are that wait until their identity is free
         self._full: dict[Session, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
@@ -110,16 +104,16 @@ class ZmtpDoor:
             security=self._security,
             linger=1.0,
         )
-        self._monitor = self._socket.monitor(_EVENTS)
+        self._events = ConnectionEvents(self._socket, self._happened, log, self._part)
         try:
             bound = [self._socket.bind(endpoint) for endpoint in self._wanted]
         except BaseException:
-            self._monitor.close()
+            self._events.close()
             self._socket.stop()
             raise
         self._broker.connections.setdefault("zmtp", 0)
         self._serving = asyncio.create_task(self._serve(), name="omq broker: messages")
-        self._meeting = asyncio.create_task(self._meet(), name="omq broker: connections")
+        self._events.start("omq broker: connections")
         return bound
 
     async def pause(self) -> None:
@@ -140,13 +134,14 @@ class ZmtpDoor:
         if not hasattr(self, "_serving"):
             return
         await self.pause()
-        for task in (self._meeting, *self._tasks):
+        await self._events.stop()
+        for task in self._tasks:
             task.cancel()
-        await asyncio.gather(self._meeting, *self._tasks, return_exceptions=True)
+        await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._watching is not None:
             self._watching.cancel()
         await self._socket.close()
-        self._monitor.close()
+        self._events.close()
         for session in tuple(self.sessions.values()):
             session.lost()
         self.sessions.clear()
@@ -168,13 +163,13 @@ class ZmtpDoor:
                 batch: list[Any] = await socket.recv_many(BATCH)
             except ClosedError:
                 return
-            self._look_at_events()
+            self._events.handle()
             for message in batch:
                 if time.monotonic() - turned > _TURN:  # some messages are much work
                     self._broker.journal.flush()
-                    self._amid = True
+                    self._events.held = True
                     await asyncio.sleep(0)
-                    self._amid = False
+                    self._events.held = False
                     turned = time.monotonic()
                 session = sessions.get(message[0])
                 if session is not None and len(message) > 1:
@@ -186,32 +181,8 @@ class ZmtpDoor:
                         session.lost()
                 # Else its connection is over: nobody would get the answer.
             self._broker.journal.flush()
-            if self._events:
-                self._look_at_events()
-            if self._leaving:
-                self._part()
-
-    async def _meet(self) -> None:
-        """Learns of connections while no messages come."""
-        with suppress(ClosedError):
-            while True:
-                self._events.append(await self._monitor.recv())
-                if self._amid:
-                    continue  # what a peer has sent before it left is done first
-                try:
-                    self._look_at_events()
-                    if self._leaving:
-                        self._part()
-                except Exception:
-                    log.exception("the door has failed to note what happened")
-
-    def _look_at_events(self) -> None:
-        """Learns of connections before their messages are looked at."""
-        while self._events:
-            self._happened(self._events.popleft())
-        with suppress(ClosedError):
-            while (event := self._monitor.take()) is not None:
-                self._happened(event)
+            self._events.handle()
+            self._part()
 
     def _happened(self, event: Event) -> None:
         peer = event.peer
@@ -231,7 +202,7 @@ class ZmtpDoor:
         elif event.kind is EventKind.ACCEPT_FAILED:
             self._log_refusal(event)
         elif event.kind is EventKind.MISSED:
-            self._count_anew()
+            self._recount()
 
     def _log_refusal(self, event: Event) -> None:
         if self._refusals.passes():
@@ -251,7 +222,7 @@ class ZmtpDoor:
                 log.warning(
                     "%s of %s has the identity of %s of %s: it is not served", address, user, before.peer, before.user
                 )
-            elif identity in self._leaving:
+            elif self._events.is_leaving(identity):
                 self._replace(before, address, since)
             else:
                 self._heirs.setdefault(identity, []).append((address, since))
@@ -274,25 +245,23 @@ class ZmtpDoor:
         elif heirs:
             self._replace(session, *heirs.pop(0))
         else:
-            self._leaving[identity] = 0  # what it sent before is done first
+            self._events.leave(identity)  # what it sent before is done first
         if not heirs:
             self._heirs.pop(identity, None)
 
     def _replace(self, before: Session, address: str, since: float) -> None:
         """The next peer of an identity is read from now on."""
-        self._leaving.pop(before.identity, None)
+        self._events.stay(before.identity)
         self._full.pop(before, None)
         before.lost()
         self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address, since)
 
     def _part(self) -> None:
         """Ends the sessions whose connections are over, once their last messages are done."""
-        patience = 0 if not self._messages_wait() else _PARTING
-        for identity, batches in tuple(self._leaving.items()):
-            if batches < patience:
-                self._leaving[identity] = batches + 1
-                continue
-            del self._leaving[identity]
+        gone = self._events.take_gone()
+        if not gone:
+            return
+        for identity in gone:
             session = self.sessions.pop(identity, None)
             if session is not None:
                 self._full.pop(session, None)
@@ -302,22 +271,9 @@ class ZmtpDoor:
                     log.exception("a session has failed to end")
         self._broker.connections["zmtp"] = len(self.sessions)
 
-    def _messages_wait(self) -> bool:
-        """Whether a message can be taken from the socket."""
-        try:
-            return bool(self._socket.poll_nowait())
-        except ClosedError:
-            return False
-
-    def _count_anew(self) -> None:
-        """Events were lost: looks who is there."""
-        peers = {peer.identity: peer for peer in self._socket.peers}
-        for identity in self.sessions:
-            if identity not in peers:
-                self._leaving[identity] = 0
-        for identity, peer in peers.items():
-            if identity not in self.sessions:
-                self._come(identity, peer.user_id, peer.endpoint, peer.since)
+    def _recount(self) -> None:
+        for peer in self._events.recount(self.sessions):
+            self._come(peer.identity, peer.user_id, peer.endpoint, peer.since)
 
     # ------------------------------------------------------------------ out
 
