@@ -195,7 +195,7 @@ class Connection:
                     if taken is not None:
                         yield taken
                 self.cut = read.cut
-            if drains and not self.interrupted.is_set():
+            if drains:
                 yield from self._rest(shape, read)
         finally:
             self.bounded = read.bounded
@@ -207,7 +207,7 @@ class Connection:
     def _rest(self, shape: Shape, read: _Read) -> Iterator[Taken]:
         """Yields what is on its way when a drain ends, as far as there is room."""
         goes_on = True
-        while goes_on and not read.bounded:
+        while goes_on and not read.bounded and not self.interrupted.is_set():
             leaving = self._leaving = self._leaving or _Leaving(self.socket, self.endpoint)
             read.patience = leaving.wait()
             taken = self._next(shape, read)

@@ -135,15 +135,14 @@ class Channel:
             self.sock.sendall(ours)
             theirs = self._exactly(NONCE_BYTES)
             both = ours + theirs if serves else theirs + ours
+            own, peers = (b"server", b"client") if serves else (b"client", b"server")
+            # The client's proof comes first: an unknown peer is sent nothing.
+            if not serves:
+                self.sock.sendall(_proof(secret, own, both))
+            if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, peers, both)):
+                raise Unreachable("the peer does not know the secret")
             if serves:
-                # The client's proof comes first: an unknown peer is sent nothing.
-                if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, b"client", both)):
-                    raise Unreachable("the peer does not know the secret")
-                self.sock.sendall(_proof(secret, b"server", both))
-            else:
-                self.sock.sendall(_proof(secret, b"client", both))
-                if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, b"server", both)):
-                    raise Unreachable("the peer does not know the secret")
+                self.sock.sendall(_proof(secret, own, both))
         except (OSError, EOFError) as error:
             raise Unreachable(f"no answer: {error}") from error
         self.sock.settimeout(None)

@@ -16,6 +16,7 @@ import pytest
 
 import omq
 from tests.system.spark.conftest import ROOT, TOP, Feeder
+from tests.system.spark.test_replay import receivers
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -163,6 +164,7 @@ def test_a_driver_that_is_stopped_leaves_no_process(program: str, how: int, tmp_
         feeding(push)
         # The sink stands still once the PULL, which nobody reads, is full.
         code, url = (STREAM, push.endpoints[0]) if program == "STREAM" else (SINK, pull.endpoints[0])
+        before = set(receivers())
         process = started(code, "local[2]", url, str(tmp_path))
         assert process.stdout is not None
         for line in process.stdout:
@@ -170,7 +172,7 @@ def test_a_driver_that_is_stopped_leaves_no_process(program: str, how: int, tmp_
                 break
         if program == "SINK":
             pull.wait_connected(timeout=60)
-        below = children(process.pid)
+        below = [*children(process.pid), *(set(receivers()) - before)]
         assert below
         process.send_signal(how)
         process.wait(60)
