@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from heapq import heappop, heappush
 from itertools import islice
 from typing import Final, Generic, NamedTuple, TypeVar, overload
 
@@ -12,13 +11,9 @@ from omq.ranges import RangeMap
 
 V = TypeVar("V")
 
-#: A key as nodes of omq make them (see `omq.pzq.wire.key_format`): what messages that were stored together have in
-#: common, and a number.
-_COUNTED: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12})", re.ASCII)
+#: A key (see `omq.pzq.wire.key_format`): what messages that were stored together have in common, and a number.
+_KEY: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-)([0-9a-f]{12})")
 _LAST: Final = 0xFFFFFFFFFFFF
-_ALONE: Final = -1  # in place of a number: the head is the key
-#: The head of such a key: when the message was stored, the topic of which store it is in, and high bits of its number.
-_HEAD: Final = re.compile(r"([0-9]{1,20})\|([0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3})-([89ab][0-9a-f]{3})-", re.ASCII)
 
 
 class KeyRun(NamedTuple):
@@ -26,7 +21,7 @@ class KeyRun(NamedTuple):
 
     Attributes:
         head: What they begin with.
-        first: The number of the first one; -1 for a key that has none, and is its own head.
+        first: The number of the first one.
         end: The number behind the last one.
     """
 
@@ -37,8 +32,6 @@ class KeyRun(NamedTuple):
     def texts(self) -> list[str]:
         """The keys."""
         head, first, end = self
-        if first == _ALONE:
-            return [_text(head, number) for number in range(first, end)]
         return [f"{head}{number:012x}" for number in range(first, end)]
 
 
@@ -56,10 +49,10 @@ class Origin(NamedTuple):
     base: int
 
     @classmethod
-    def of(cls, head: str) -> Origin | None:
-        """What the head of keys says; `None`: nothing."""
-        found = _HEAD.fullmatch(head)
-        return None if found is None else cls(found[2], int(found[1]), (int(found[3], 16) & 0x3FFF) << 48)
+    def of(cls, head: str) -> Origin:
+        """Reads the head of keys."""
+        stored, _, uuid = head.partition("|")
+        return cls(uuid[:18], int(stored), (int(uuid[19:23], 16) & 0x3FFF) << 48)
 
 
 class Keys(Sequence[str]):
@@ -91,7 +84,7 @@ class Keys(Sequence[str]):
                     runs.append(KeyRun(head, first, end))
                 head, first = split(key)
                 end = first + 1
-            following = f"{head}{end:012x}" if first >= 0 and end <= _LAST else None
+            following = f"{head}{end:012x}" if end <= _LAST else None
         if first < end:
             runs.append(KeyRun(head, first, end))
         return cls(runs)
@@ -115,7 +108,7 @@ class Keys(Sequence[str]):
         at = index if index >= 0 else self._count + index
         for head, first, end in self.runs:
             if 0 <= at < end - first:
-                return _text(head, first + at)
+                return f"{head}{first + at:012x}"
             at -= end - first
         raise IndexError(index)
 
@@ -131,14 +124,15 @@ class Keys(Sequence[str]):
 
 
 def split(key: str) -> tuple[str, int]:
-    """A key's head and number; -1 where it has none."""
-    found = _COUNTED.fullmatch(key)
-    return (key, _ALONE) if found is None else (found[1], int(found[2], 16))
+    """Returns a key's head and number.
 
-
-def _text(head: str, number: int) -> str:
-    """The key of a head and a number."""
-    return head if number == _ALONE else f"{head}{number:012x}"
+    Raises:
+        ValueError: It is not the key of a message.
+    """
+    found = _KEY.fullmatch(key)
+    if found is None:
+        raise ValueError(f"{key[:80]!r} is not the key of a message")
+    return found[1], int(found[2], 16)
 
 
 class KeyMap(Generic[V]):
@@ -217,21 +211,6 @@ class KeyMap(Generic[V]):
                 del self._heads[head]
         return taken
 
-    def spans(self, head: str) -> int:
-        """How many runs of one head there are."""
-        ranges = self._heads.get(head)
-        return 0 if ranges is None else len(ranges)
-
-    def drop(self, head: str, most: int) -> int:
-        """Takes out runs of one head, those with the lowest numbers; how many."""
-        ranges = self._heads[head]
-        lowest = list(islice(ranges, most))
-        self._count -= sum(one.count for one in lowest)
-        ranges.take(lowest[0].first, lowest[-1].last)
-        if not ranges:
-            del self._heads[head]
-        return len(lowest)
-
 
 class Places(KeyMap[int]):
     """Where messages are, by key: those of one run lie behind each other."""
@@ -277,22 +256,22 @@ class Numbered:
     def get(self, number: int) -> str | None:
         """The key of a message, or nothing."""
         found = self._ranges.get(number)
-        return None if found is None else _text(found.value[0], found.value[1] + number)
+        return None if found is None else f"{found.value[0]}{found.value[1] + number:012x}"
 
     def take(self, number: int) -> str | None:
         """Takes a message out; its key, or nothing."""
         for one in self._ranges.take(number, number):
             head, above = one.value
-            return _text(head, above + number)
+            return f"{head}{above + number:012x}"
         return None
 
 
 class Recent:
-    """Keys that came lately, as runs. Where these are too many, those go whose messages were stored first.
+    """Keys that came lately, as runs. Where these are too many, those of the lowest ids go, which were stored first.
 
     So what has come twice is not kept at the cost of what has come once: who asks for all in their order, and is given
-    again what is forgotten, would else have each message forgotten right before he asks for it. Messages of different
-    stores are not compared, whose clocks may differ: that one gives way of which there are most.
+    again what is forgotten, would else have each message forgotten right before he asks for it. Ids of different stores
+    are not compared: that one gives way of which there are most.
 
     Args:
         most: How many runs.
@@ -300,73 +279,44 @@ class Recent:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._keys: KeyMap[None] = KeyMap()
-        self._shares: dict[str, _Share] = {}  # by stem; keys that do not say it have an empty one
-        self._share_of: dict[str, _Share] = {}  # by head
+        self._stores: dict[str, RangeMap[str]] = {}  # the heads of keys by the ids of their messages, by stem
+        self._runs = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for ranges in self._stores.values():
+            for one in ranges:
+                base = Origin.of(one.value).base
+                yield from KeyRun(one.value, one.first - base, one.last + 1 - base).texts()
 
     def __len__(self) -> int:
         """How many runs there are."""
-        return sum(share.runs for share in self._shares.values())
-
-    def __contains__(self, key: str) -> bool:
-        return key in self._keys
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._keys)
+        return self._runs
 
     def find(self, keys: Iterable[str]) -> list[KeyRun]:
         """Those of some keys that are among them."""
-        return [run for run, _ in self._keys.find(keys)]
+        found: list[KeyRun] = []
+        for head, first, end in Keys.of(keys).runs if self._stores else ():
+            stem, _, base = Origin.of(head)
+            if (ranges := self._stores.get(stem)) is not None:
+                found += [
+                    KeyRun(head, one.first - base, one.last + 1 - base)
+                    for one in ranges.within(base + first, base + end - 1)
+                    if one.value == head
+                ]
+        return found
 
     def add(self, keys: Iterable[str]) -> None:
         """Keys have come."""
-        for run in Keys.of(keys).runs:
-            share = self._share_of.get(run.head) or self._begin(run.head)
-            before = self._keys.spans(run.head)
-            self._keys.put_run(run, None)
-            share.runs += self._keys.spans(run.head) - before
-        while (over := len(self) - self._most) > 0:
-            self._forget(over + self._most // 64)
-
-    def _begin(self, head: str) -> _Share:
-        """A head that was not known."""
-        origin = Origin.of(head)
-        stem = "" if origin is None else origin.stem
-        if (share := self._shares.get(stem)) is None:
-            share = self._shares[stem] = _Share()
-        self._share_of[head] = share
-        heappush(share.heads, (_stored(head), head))
-        return share
-
-    def _forget(self, runs: int) -> None:
-        """Forgets so many runs, or all of one store."""
-        stem, share = max(self._shares.items(), key=lambda one: (one[1].runs, one[0]))
-        while runs > 0 and share.runs:
-            head = share.heads[0][1]
-            dropped = self._keys.drop(head, runs)
-            runs -= dropped
-            share.runs -= dropped
-            if not self._keys.spans(head):
-                heappop(share.heads)
-                del self._share_of[head]
-        if not share.runs:
-            del self._shares[stem]
-
-
-class _Share:
-    """What of the remembered keys is of one store.
-
-    Attributes:
-        runs: How many.
-        heads: When the messages of each head were stored, and the head; a heap.
-    """
-
-    def __init__(self) -> None:
-        self.runs = 0
-        self.heads: list[tuple[int, str]] = []
-
-
-def _stored(head: str) -> int:
-    """When messages were stored, in microseconds since 1970, as the head of their keys says; 0 where it does not."""
-    when = head.partition("|")[0]
-    return int(when) if when.isascii() and when.isdecimal() and len(when) <= 20 else 0
+        for head, first, end in Keys.of(keys).runs:
+            stem, _, base = Origin.of(head)
+            ranges = self._stores.setdefault(stem, RangeMap())
+            self._runs -= len(ranges)
+            ranges.put(base + first, base + end - 1, head)
+            self._runs += len(ranges)
+        while (over := self._runs - self._most) > 0:
+            stem, ranges = max(self._stores.items(), key=lambda one: len(one[1]))
+            lowest = list(islice(ranges, over + self._most // 64))
+            ranges.take(lowest[0].first, lowest[-1].last)
+            self._runs -= len(lowest)
+            if not ranges:
+                del self._stores[stem]

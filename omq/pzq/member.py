@@ -185,7 +185,7 @@ class Member:
                 numbered.note(id, keys)
                 places.append((keys, _place(queue, id)))
                 if places is mine:
-                    self._newest = max([self._newest, *(it.stored for run in keys.runs if (it := Origin.of(run.head)))])
+                    self._newest = max([self._newest, *(Origin.of(run.head).stored for run in keys.runs)])
                 elif owner == self._settings.name:
                     self._ids.came_back(keys)
             queue.tell(self._teller(queue, owner), self._loser(queue, owner))

@@ -50,5 +50,5 @@ class OwnIds:
         """The first and last ids of those messages that are of this store."""
         for head, first, end in runs:
             origin = Origin.of(head)
-            if origin is not None and (queue := self._queues.get(origin.stem)) is not None:
+            if (queue := self._queues.get(origin.stem)) is not None:
                 yield queue, origin.base + first, origin.base + end - 1

@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 
 from omq._core import blocks
 from omq.pzq.errors import Malformed
-from omq.pzq.keys import KeyRun, Keys
-from omq.pzq.wire import MAX_KEY, key_of, shown, unpack
+from omq.pzq.keys import KeyRun, Keys, split
+from omq.pzq.wire import key_of, shown, unpack
 
 
 class Run(NamedTuple):
@@ -37,7 +37,8 @@ class Run(NamedTuple):
         return Run(Keys.of([key for _, key in picked]), records, self.named)
 
 
-_HEAD: Final = re.compile(rb"([0-9]{1,20}\|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3})([0-9a-f]{12}) ([0-9]{1,9})")
+#: What stands before records that have no keys: the first one's key, and how many there are.
+_HEAD: Final = re.compile(rb"([^ ]{1,80}) ([0-9]{1,9})")
 
 
 def run_of(how: bytes, when: int, first: int, count: int) -> Keys:
@@ -73,18 +74,17 @@ def read_run(head: bytes, records: bytes) -> Run:
             keys = [unpack(message.body, message.key)[0].decode("ascii") for message in messages]
             if any(message.key is None or len(message.key) < 8 for message in messages):
                 raise Malformed("a record has no key before its body")
-            if not all(1 <= len(key) <= MAX_KEY for key in keys):
-                raise Malformed("a key does not fit")
             if len(set(keys)) < len(keys):
                 raise Malformed("a key is there twice")
             return Run(Keys.of(keys), records, True)
         found = _HEAD.fullmatch(head)
         if found is None:
             raise Malformed(f"{shown(head)} is no first key with how many there are")
-        begin, count = int(found[2], 16), int(found[3])
+        first, begin = split(found[1].decode())
+        count = int(found[2])
         if not count >= 1 or begin + count > 1 << 48:
             raise Malformed(f"{shown(head)} says a number that cannot be")
-        named = blocks.named(records, found[1], begin, count)
-        return Run(Keys([KeyRun(found[1].decode(), begin, begin + count)]), named, True)
+        named = blocks.named(records, first.encode(), begin, count)
+        return Run(Keys([KeyRun(first, begin, begin + count)]), named, True)
     except (ValueError, struct.error) as wrong:
         raise Malformed(f"the replicas are damaged: {wrong}") from None

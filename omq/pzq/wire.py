@@ -12,8 +12,6 @@ from omq.pzq.errors import Malformed, NotReplicated, Refused
 
 #: Bytes of the body of one message, all its parts together.
 MAX_BODY: Final = 64 << 20
-#: Bytes of a message's key.
-MAX_KEY: Final = 255
 #: Parts that one message may have: headers, delimiter and body.
 MAX_PARTS: Final = 65_536
 STORED: Final = b"1"

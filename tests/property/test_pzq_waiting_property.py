@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from omq.pzq.cluster.waiting import Waiting
 
-KEYS = [f"k{number}" for number in range(12)]
+KEYS = [f"17|0123abcd-4567-8007-8000-{number:012x}" for number in range(12)]
 PEERS = "bc"
 REPLICAS = 2
 

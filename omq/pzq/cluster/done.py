@@ -80,7 +80,7 @@ class Done:
             return
         for head, first, end in runs:
             origin = Origin.of(head)
-            if origin is None or (it := stated.get(origin.stem)) is None or origin.stored > it.at:
+            if (it := stated.get(origin.stem)) is None or origin.stored > it.at:
                 continue
             at = origin.base
             for begin, last in islice(it.ranges, bisect_left(it.ranges, first + at, key=_last), None):

@@ -30,8 +30,6 @@ from omq.pzq.keys import KeyRun, Keys, Places
 WINDOW: Final = 256
 #: Replicas that are dropped at a tick, about.
 SWEPT: Final = 16_384
-#: Characters of a key.
-MAX_KEY: Final = 255
 #: Timeouts after which replicas are asked about again.
 ROUND: Final = 2.0
 
@@ -361,7 +359,7 @@ class Node:
         """
         try:
             sender, to, origin = str(body["from"]), body["to"], str(body["origin"])
-            lists = {name: [_key(key) for key in body.get(name, ())] for name in ("keys", "have", "want", "gone")}
+            lists = {name: list(Keys.of(body.get(name, ()))) for name in ("keys", "have", "want", "gone")}
         except (KeyError, TypeError) as wrong:
             raise ValueError(f"{kind} says too little: {wrong}") from None
         if to != self.name:
@@ -562,9 +560,3 @@ class Node:
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
         sender = {"from": self.name, "incarnation": self.possession.incarnation}
         self.actions.append(Tell(kind, {**sender, "to": to, "origin": origin, **lists}))
-
-
-def _key(text: Any) -> str:
-    if not isinstance(text, str) or not text.isascii() or len(text) > MAX_KEY:
-        raise ValueError(f"{str(text)[:40]!r} is no key")
-    return text

@@ -24,7 +24,7 @@ from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
 from tests.system.pzq.raw import figures, raw
 
 pytestmark = pytest.mark.timeout(60)
-KEY = b"1700000000000000|0b9c2d4e-8a4f-4c5e-9b1a-123456789abc"
+KEY = b"1700000000000000|0b9c2d4e-8a4f-8c5e-9b1a-123456789abc"
 
 
 @contextmanager

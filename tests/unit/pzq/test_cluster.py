@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,12 +20,20 @@ TIMEOUT = 10.0
 STORES = {name: f"{name}0" * 16 for name in "abc"}
 
 
+def keys_of_store(name: str) -> Callable[[int], str]:
+    """Keys of messages that were stored in one store."""
+    return lambda number: f"17|{name:0<8}-0000-8000-8000-{number:012x}"
+
+
+A, B, C, OLD = map(keys_of_store, ("a", "b", "c", "0"))
+
+
 def node(*peers: str, replicas: int = 1) -> Node:
     """Node `a`, which has its disk."""
     possession = Possession(
         "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=len(peers) > 1
     )
-    return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key.startswith("a0/"))
+    return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key[:-12] == A(0)[:-12])
 
 
 def state(number: int, **more: Any) -> dict[str, Any]:
@@ -48,54 +57,54 @@ def test_a_message_is_answered_once_so_many_have_it() -> None:
     one = node("b", "c", replicas=2)
     hear(one, "b", "c")
     done(one)
-    one.produced(["a0/1"], 1, 1.0)
-    assert done(one, Replica, Answer) == [Replica("b", "a", ["a0/1"]), Replica("c", "a", ["a0/1"])]
-    one.replicated("b", ["a0/1"], 1.0)
-    one.replicated("b", ["a0/1"], 1.0)
+    one.produced([A(1)], 1, 1.0)
+    assert done(one, Replica, Answer) == [Replica("b", "a", [A(1)]), Replica("c", "a", [A(1)])]
+    one.replicated("b", [A(1)], 1.0)
+    one.replicated("b", [A(1)], 1.0)
     assert not done(one, Answer)
-    one.replicated("c", ["a0/1"], 1.05)
-    assert done(one, Answer) == [Answer(["a0/1"], True)]
+    one.replicated("c", [A(1)], 1.05)
+    assert done(one, Answer) == [Answer([A(1)], True)]
     one.expire(2.0)
     assert not done(one, Answer)
 
 
 def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     one = node("b", "c")
-    one.produced(["a0/1"], 1, 1.0)
-    one.produced_again("a0/1", 1.09)  # does not make it wait anew
+    one.produced([A(1)], 1, 1.0)
+    one.produced_again(A(1), 1.09)  # does not make it wait anew
     assert done(one, Answer, Replica) == []
     one.expire(1.2)
-    assert done(one, Answer) == [Answer(["a0/1"], False)]
+    assert done(one, Answer) == [Answer([A(1)], False)]
     hear(one, "c", now=2.0)
     one.tick(2.0)
     (asked,) = done(one, Tell)
-    assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", ["a0/1"])
-    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": ["a0/1"]}, 2.0)
-    assert done(one, Replica) == [Replica("c", "a", ["a0/1"])]
-    one.replicated("c", ["a0/1"], 2.0)
-    one.produced_again("a0/1", 2.0)
-    assert done(one, Answer) == [Answer(["a0/1"], True)]
+    assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", [A(1)])
+    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": [A(1)]}, 2.0)
+    assert done(one, Replica) == [Replica("c", "a", [A(1)])]
+    one.replicated("c", [A(1)], 2.0)
+    one.produced_again(A(1), 2.0)
+    assert done(one, Answer) == [Answer([A(1)], True)]
 
 
 def test_one_of_five_in_sight_is_no_majority() -> None:
     one = node("b", "c", "d", "e")
     hear(one, "b")
     done(one)
-    one.produced(["a0/1"], 1, 1.0)
-    one.replicated("b", ["a0/1"], 1.0)
+    one.produced([A(1)], 1, 1.0)
+    one.replicated("b", [A(1)], 1.0)
     assert not done(one, Answer)
     hear(one, "c", now=1.01)
-    one.produced_again("a0/1", 1.02)
-    assert done(one, Answer) == [Answer(["a0/1"], True)]
+    one.produced_again(A(1), 1.02)
+    assert done(one, Answer) == [Answer([A(1)], True)]
 
 
 def test_a_consumed_message_needs_no_replica() -> None:
     one = node("b", "c")
     hear(one, "b")
     done(one)
-    one.produced(["a0/1"], 1, 1.0)
-    one.consumed("a", ["a0/1"])
-    assert done(one, Answer, Remove) == [Answer(["a0/1"], True), Remove(["a0/1"])]
+    one.produced([A(1)], 1, 1.0)
+    one.consumed("a", [A(1)])
+    assert done(one, Answer, Remove) == [Answer([A(1)], True), Remove([A(1)])]
     one.tick(3.0)
     assert not done(one, Tell, Replica)
 
@@ -103,40 +112,40 @@ def test_a_consumed_message_needs_no_replica() -> None:
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("b", ["b0/1"], 1, 1.0)
+    one.stored("b", [B(1)], 1, 1.0)
     done(one)
-    one.consumed("b", ["b0/1"])
-    assert done(one, Entomb, Remove) == [Entomb("b", "b0/1"), Remove(["b0/1"])]
-    assert not one.wanted("b", ["b0/1"])
+    one.consumed("b", [B(1)])
+    assert done(one, Entomb, Remove) == [Entomb("b", B(1)), Remove([B(1)])]
+    assert not one.wanted("b", [B(1)])
     one.tick(2.0)
     told = done(one, Tell)
     assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
     for peer in "bc":
         assert not done(one, Forget)
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
-    assert done(one, Forget) == [Forget("b0/1")]
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "b", "gone": [B(1)]}, 2.0)
+    assert done(one, Forget) == [Forget(B(1))]
 
 
 def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     one = node("b", "c")
-    one.stored("b", ["b0/1"], 1, 1.0)
+    one.stored("b", [B(1)], 1, 1.0)
     hear(one, "b")
     one.tick(2.0)
     (asked,) = done(one, Tell)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/1"]}, 2.0)
-    assert done(one, Settle) == [Settle("b", {"b0/1": 1})]
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": [B(1)]}, 2.0)
+    assert done(one, Settle) == [Settle("b", {B(1): 1})]
     assert one.replicas() == 0
 
 
 def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> None:
     one = node("b", "c")
-    one.load([(["a0/1"], 1)], {}, [])
+    one.load([([A(1)], 1)], {}, [])
     hear(one, "b")
     done(one)
-    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": ["a0/1", "a0/2", "old/3"]}, 1.0)
+    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": [A(1), A(2), OLD(3)]}, 1.0)
     (told,) = done(one, Tell)
-    assert (told.body["have"], told.body["gone"], told.body["want"]) == (["a0/1"], ["a0/2"], ["old/3"])
+    assert (told.body["have"], told.body["gone"], told.body["want"]) == ([A(1)], [A(2)], [OLD(3)])
 
 
 def test_a_lease_ends_before_others_may_take_over() -> None:
@@ -155,21 +164,21 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
 def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
-    one.stored("b", ["b0/1"], 1, 1.0)
+    one.stored("b", [B(1)], 1, 1.0)
     one.possession.records["b"] = (1, "a")
-    one.tombs["b0/0"] = "b"
-    one._unaware["b"]["b0/0"] = None
+    one.tombs[B(0)] = "b"
+    one._unaware["b"][B(0)] = None
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
     assert one.possession.record("b") == (1, "a")
     assert not one.possession.delivers("b", 21.0)
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": ["b0/0"]}, 21.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": [B(0)]}, 21.0)
     assert one.possession.record("b") == (2, "b")
 
 
 def possessing(*peers: str, now: float = 30.0) -> Node:
     """Node `a`, which has the queue of `c`, dead by now, and replicas of it; *peers* support it."""
     one = node("b", "c", "d", "e")
-    one.load([], {"c": [(["c0/1", "c0/2"], 1)]}, [])
+    one.load([], {"c": [([C(1), C(2)], 1)]}, [])
     one.possession.records["c"] = (1, "a")
     said = 0
     for number in (2, 3):
@@ -186,31 +195,31 @@ def possessing(*peers: str, now: float = 30.0) -> Node:
 def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_delivered() -> None:
     one = possessing("b", "d")
     asked = {tell.body["to"]: tell.body["keys"] for tell in done(one, Tell)}
-    assert asked == {"b": ["c0/1", "c0/2"], "d": ["c0/1", "c0/2"]}
+    assert asked == {"b": [C(1), C(2)], "d": [C(1), C(2)]}
     assert not one.delivers("c", 30.0)
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": ["c0/1"], "want": ["c0/2"]}, 31.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": [C(1)], "want": [C(2)]}, 31.0)
     assert not done(one, Replica)  # they are kept where the owner sent them
-    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "have": ["c0/1"]}, 31.0)
+    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "have": [C(1)]}, 31.0)
     assert not one.delivers("c", 31.0)
-    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "gone": ["c0/2"]}, 31.0)
-    assert done(one, Settle) == [Settle("c", {"c0/2": 2})]
+    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "gone": [C(2)]}, 31.0)
+    assert done(one, Settle) == [Settle("c", {C(2): 2})]
     assert one.delivers("c", 31.0)
 
 
 def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
     one = possessing("b", "d")
     for peer in "b", "d":
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
     assert one.delivers("c", 31.0)
-    one.stored("c", ["c0/3"], 3, 31.0)
+    one.stored("c", [C(3)], 3, 31.0)
     assert not one.delivers("c", 31.0)
-    one.consumed("c", ["c0/3"])
+    one.consumed("c", [C(3)])
     assert one.delivers("c", 31.0)
 
 
 def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
     one = possessing("b", "d")
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
     done(one)
     for now in 36.0, 41.0:
         assert not one.delivers("c", now)
@@ -224,11 +233,11 @@ def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
 def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
     one = possessing("b", "d")
     for peer in "b", "d":
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": ["c0/1", "c0/2"]}, 31.0)
+        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
     done(one)
     hear(one, "b", now=32.0, number=1, incarnations=[1, 2])
     one.tick(32.0)
-    assert [tell.body["keys"] for tell in done(one, Tell)] == [["c0/1", "c0/2"]]
+    assert [tell.body["keys"] for tell in done(one, Tell)] == [[C(1), C(2)]]
     assert not one._doubts.settled("c", 32.0)
 
 
@@ -319,21 +328,21 @@ def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
     """Its disk may be as it was, and have lost what it had not synced."""
     one = node("b", "c")
     hear(one, "b", "c")
-    one.produced(["a0/1"], 1, 1.0)
-    one.replicated("b", ["a0/1"], 1.0)
+    one.produced([A(1)], 1, 1.0)
+    one.replicated("b", [A(1)], 1.0)
     done(one)
     hear(one, "b", incarnations=[1, 2])
     one.tick(2.0)
     (asked,) = [tell for tell in done(one, Tell) if tell.body["to"] == "b"]
-    assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
+    assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
 
 
 def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     one = node("b", "c")
-    one.stored("b", ["b0/1", "b0/2"], 1, 1.0)
-    one.lost("b", ["b0/2"])
+    one.stored("b", [B(1), B(2)], 1, 1.0)
+    one.lost("b", [B(2)])
     (told,) = done(one, Tell)
-    assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", ["b0/2"])
+    assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
         Possession("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
         replicas=1,
@@ -341,16 +350,16 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
         is_mine=lambda key: True,
     )
     hear(owner, "a")
-    owner.produced(["b0/1", "b0/2"], 1, 1.0)
+    owner.produced([B(1), B(2)], 1, 1.0)
     done(owner)
     owner.hear("TOLD", told.body, 1.0)
-    assert done(owner, Replica) == [Replica("a", "b", ["b0/2"])]
+    assert done(owner, Replica) == [Replica("a", "b", [B(2)])]
 
 
 def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
     one, count = possessing("b", "d"), SWEPT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
-    every = ["c0/1", "c0/2", *stored_keys("c", 1, count)]
+    every = [C(1), C(2), *stored_keys("c", 1, count)]
     for peer in "bd":
         one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": every}, 30.0)
     assert one.delivers("c", 30.0)
@@ -361,7 +370,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
     one._sweep()
     assert one.delivers("c", 30.0)
     left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEPT + 4, 1), *stored_keys("c", SWEPT + 6, 4)]
-    assert list(one.held["c"]) == ["c0/1", "c0/2", *left]
+    assert list(one.held["c"]) == [C(1), C(2), *left]
     assert [key for action in done(one, Settle) for key in action.places] == [
         key for key in every[2:] if key not in left
     ]
@@ -402,32 +411,32 @@ def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
 def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
     one = node("b", "c")
     hear(one, "b")
-    assert one.wanted("b", ["b0/1", "b0/2"]) == ["b0/1", "b0/2"]
-    one.hear_remove(["b0/2"])
-    one.stored("b", ["b0/1", "b0/2"], 5, 1.0)
-    assert done(one, Settle) == [Settle("b", {"b0/2": 6})]
+    assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
+    one.hear_remove([B(2)])
+    one.stored("b", [B(1), B(2)], 5, 1.0)
+    assert done(one, Settle) == [Settle("b", {B(2): 6})]
     assert one.holds() == {"b": 1}
 
 
 def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     one = node("b", "c")
     hear(one, "b", "c")
-    one.stored("a", ["old/1"], 1, 1.0)
+    one.stored("a", [OLD(1)], 1, 1.0)
     one.tick(2.0)
     asked = done(one, Tell)
     assert {(tell.kind, tell.body["to"], *tell.body["keys"]) for tell in asked} == {
-        ("ASK", "b", "old/1"),
-        ("ASK", "c", "old/1"),
+        ("ASK", "b", OLD(1)),
+        ("ASK", "c", OLD(1)),
     }
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "a", "have": ["old/1"]}, 2.0)
-    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": ["old/1"]}, 2.0)
-    assert done(one, Replica) == [Replica("c", "a", ["old/1"])]
-    one.replicated("c", ["old/1"], 2.0)
+    one.hear("TOLD", {"from": "b", "to": "a", "origin": "a", "have": [OLD(1)]}, 2.0)
+    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": [OLD(1)]}, 2.0)
+    assert done(one, Replica) == [Replica("c", "a", [OLD(1)])]
+    one.replicated("c", [OLD(1)], 2.0)
     hear(one, "b", now=3.0, number=2, store="another")  # its disk is lost
     one.tick(3.0)
     (asked,) = done(one, Tell)
-    assert (asked.body["to"], asked.body["keys"]) == ("b", ["old/1"])
-    one.consumed("a", ["old/1"])
+    assert (asked.body["to"], asked.body["keys"]) == ("b", [OLD(1)])
+    one.consumed("a", [OLD(1)])
     one.tick(9.0)
     assert {tell.kind for tell in done(one, Tell)} == {"GONE"}
 
@@ -436,28 +445,28 @@ def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
     one = node("b", "c")
     hear(one, "b")
     done(one)
-    one.produced(["a0/1", "a0/2"], 1, 1.0)
+    one.produced([A(1), A(2)], 1, 1.0)
     (replica,) = done(one, Replica)
     one.unsent("b", replica.keys)
     one.tick(1.1)
     (asked,) = done(one, Tell)
-    assert (asked.body["to"], asked.body["keys"]) == ("b", ["a0/1", "a0/2"])
+    assert (asked.body["to"], asked.body["keys"]) == ("b", [A(1), A(2)])
 
 
 def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     one = node("b", "c")
     hear(one, "b")
-    one.produced(["a0/1"], 1, 1.0)
+    one.produced([A(1)], 1, 1.0)
     assert one.hear_keep_alive("b", state(1, incarnations=[1, 2], store="another"), 1.0)
     done(one)
-    one.hear("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": ["a0/1"]}, 1.0)
+    one.hear("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": [A(1)]}, 1.0)
     assert not done(one, Answer)
     one.tick(2.0)
     (asked,) = done(one, Tell)
-    assert (asked.kind, asked.body["keys"]) == ("ASK", ["a0/1"])
-    one.hear("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": ["a0/1"]}, 2.0)
-    one.produced_again("a0/1", 2.0)
-    assert done(one, Answer) == [Answer(["a0/1"], True)]
+    assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
+    one.hear("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": [A(1)]}, 2.0)
+    one.produced_again(A(1), 2.0)
+    assert done(one, Answer) == [Answer([A(1)], True)]
 
 
 def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
@@ -523,7 +532,7 @@ def test_a_directory_that_was_started_too_often_meanwhile_is_believed() -> None:
 
 def test_what_cannot_be_kept_is_taken_back() -> None:
     one = node("b", "c")
-    one.stored("c", ["c0/1"], 1, 1.0)
+    one.stored("c", [C(1)], 1, 1.0)
     hear(one, "b", now=12.0)
     one.tick(12.0)
     kept = done(one, Keep)
@@ -537,10 +546,10 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
 @pytest.mark.parametrize(
     "body",
     [
-        {"origin": "nobody", "keys": ["k"]},
+        {"origin": "nobody", "keys": [A(1)]},
         {"origin": "b", "keys": ["\ud800"]},
         {"origin": "b", "keys": [7]},
-        {"origin": "b", "keys": ["k" * 256]},
+        {"origin": "b", "keys": [A(1) + "0"]},
         {"origin": ["b"], "keys": []},
     ],
 )
@@ -552,11 +561,11 @@ def test_what_names_no_message_is_refused(body: dict[str, Any]) -> None:
 def test_acknowledgements_cost_the_same_however_many_messages_wait() -> None:
     waiting = Waiting()
     for number in range(1000):
-        waiting.add([f"{number}"], 1.0)
-        waiting.has("b", [f"{number}"])
+        waiting.add([A(2 * number)], 1.0)
+        waiting.has("b", [A(2 * number)])
         assert not list(waiting.enough(2))
         assert not waiting._ready
     for number in range(1000):
-        waiting.has("c", [f"{number}"])  # and no majority is in sight
+        waiting.has("c", [A(2 * number)])  # and no majority is in sight
     assert len(list(waiting.expired(2.0))) == 1000
     assert not waiting._ready
