@@ -20,7 +20,7 @@ from typing import Any, NoReturn, Self
 
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout
-from omq.pzq.client import (
+from omq.pzq.client.client import (
     AGAIN,
     HELD,
     TIMEOUT,
@@ -32,7 +32,7 @@ from omq.pzq.client import (
     consumer_options,
     deadline_of,
 )
-from omq.pzq.device import AsyncDevice as Device
+from omq.pzq.device.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
 from omq.socket_base import patience
 from omq.types import UNSET, Unset

@@ -13,8 +13,8 @@ import click
 from omq.cli.errors import errors_of_command
 from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
-from omq.pzq.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
-from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
+from omq.pzq.cluster.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
+from omq.pzq.device.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
 from omq.security import CurveClient, curve_public
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr

@@ -13,10 +13,10 @@ Clients that were written for pzq (https://github.com/mkoppanen/pzq) work with i
 `await`.
 """
 
-from omq.pzq.consumer import Consumer, Delivery
-from omq.pzq.device import Device
+from omq.pzq.client.consumer import Consumer, Delivery
+from omq.pzq.client.producer import Producer
+from omq.pzq.device.device import Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
-from omq.pzq.producer import Producer
 
 __all__ = [
     "Consumer",

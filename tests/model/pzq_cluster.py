@@ -16,9 +16,9 @@ from typing import Any
 
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
 from omq.pzq.cluster.done import Statement, statements_of
+from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.possession import Possession
-from omq.pzq.keys import Keys
 
 NAMES = ("a", "b", "c")
 TIMEOUT = 4.0

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from omq.pzq.keys import KeyMap, Keys, Numbered, Origin, Places, Recent, split
+from omq.pzq.cluster.keys import KeyMap, Keys, Numbered, Origin, Places, Recent, split
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when, number in ((17, 0x8000), (170, 0xBFFF))]
 RUNS = st.builds(

@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq._core import blocks
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.run import Run, read_run, run_of
 from omq.pzq.errors import Malformed
-from omq.pzq.keys import Keys
-from omq.pzq.run import Run, read_run, run_of
 from omq.pzq.wire import key_format, key_of, pack, unpack
 
 HOW = key_format("0123456789abcdef0123456789abcdef", 7)

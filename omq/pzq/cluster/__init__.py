@@ -1,4 +1,4 @@
-"""Decides which node of a cluster delivers a queue, and what the nodes tell each other. No socket, no clock, no disk.
+"""The nodes of a cluster: which of them delivers a queue, and what they tell each other and keep of each other's.
 
 The states, the messages and their order are in `docs/explanation/pzq.md`, under "The cluster".
 """

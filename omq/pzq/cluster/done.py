@@ -13,8 +13,8 @@ from itertools import islice
 from operator import itemgetter
 from typing import Any, Final, NamedTuple
 
+from omq.pzq.cluster.keys import KeyRun, Keys, Origin, Recent
 from omq.pzq.cluster.possession import number_of
-from omq.pzq.keys import KeyRun, Keys, Origin, Recent
 
 #: Runs of keys that are remembered, whoever's they are.
 REMEMBERED: Final = 65_536

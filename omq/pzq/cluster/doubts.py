@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from omq.pzq.cluster.keys import KeyMap
 from omq.pzq.cluster.possession import Possession, Record
-from omq.pzq.keys import KeyMap
 
 
 class _Doubt:

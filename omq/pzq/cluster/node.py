@@ -22,9 +22,9 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.done import Done, Stated, statements_of
 from omq.pzq.cluster.doubts import Doubts
+from omq.pzq.cluster.keys import KeyRun, Keys, Places
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
-from omq.pzq.keys import KeyRun, Keys, Places
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256

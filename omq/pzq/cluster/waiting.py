@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from heapq import heappop, heappush
 from itertools import count
 
-from omq.pzq.keys import KeyMap, KeyRun, Keys
+from omq.pzq.cluster.keys import KeyMap, KeyRun, Keys
 
 
 class _Batch:

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from omq.pzq.inlet import CAUTION, SLOW
+from omq.pzq.device.inlet import CAUTION, SLOW
 from omq.store.lmdb.store import Store
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw

@@ -64,7 +64,7 @@ def test_what_is_refused_raises(make: Make) -> None:
             producer.send([b"x" * (64 << 20), b"y"])
         with pytest.raises(Refused, match="a body of 89128960 bytes is too large"):  # the device would hang up
             producer.send(bytes(85 << 20), timeout=1)
-        with pytest.raises(Refused, match="belongs to none") as caught:
+        with pytest.raises(Refused, match="accepted from the nodes of a cluster only") as caught:
             producer.send(b"x", headers=[b"REPLICA:me"])
         assert caught.value.indexes == (0,)
         with pytest.raises(Refused) as caught:

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.pzq.account import FILE, Account, _without
+from omq.pzq.cluster.account import FILE, Account, _without
 from omq.pzq.cluster.done import MAX_RANGES, Done, Statement, statements_of
-from omq.pzq.queue import Queue
+from omq.pzq.device.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.ranges import RangeSet
 from omq.store.errors import DamagedError
@@ -126,8 +126,8 @@ def test_a_file_that_cannot_be_used_is_passed_over_and_said(
 async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omq.pzq.account.STATED", 0.0)
-    monkeypatch.setattr("omq.pzq.account.KEPT", 0.0)
+    monkeypatch.setattr("omq.pzq.cluster.account.STATED", 0.0)
+    monkeypatch.setattr("omq.pzq.cluster.account.KEPT", 0.0)
     opened = Opened(tmp_path / "missing", settled(20))
     for watermark in range(1, 6):
         opened.settled = settled(watermark) if watermark < 4 else DamagedError("a row")

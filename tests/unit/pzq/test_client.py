@@ -10,7 +10,7 @@ import pytest
 
 from omq.errors import UsageError
 from omq.pzq import Refused
-from omq.pzq.client import REMEMBERED, Remembered, Unanswered, parts_of
+from omq.pzq.client.client import REMEMBERED, Remembered, Unanswered, parts_of
 from omq.pzq.wire import read_produced
 
 

@@ -9,11 +9,11 @@ import pytest
 
 from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
 from omq.pzq.cluster.done import Statement, statements_of
+from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import SWEPT, Node
 from omq.pzq.cluster.possession import OlderCopy, Possession
+from omq.pzq.cluster.run import run_of
 from omq.pzq.cluster.waiting import Waiting
-from omq.pzq.keys import Keys
-from omq.pzq.run import run_of
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.pzq.cluster_file import SPARE, ClusterFile, Kept
+from omq.pzq.cluster.cluster_file import SPARE, ClusterFile, Kept
 from omq.store.errors import DamagedError
 
 KEPT = Kept(

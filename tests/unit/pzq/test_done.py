@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from omq.pzq.cluster.done import MAX_RANGES, MAX_STATED, REMEMBERED, Done, Statement, statements_of
-from omq.pzq.keys import Keys
-from omq.pzq.run import run_of
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.run import run_of
 from omq.pzq.wire import key_format, stem_of
 
 STORE = "0123456789abcdef0123456789abcdef"

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from omq.pzq.member import clock
+from omq.pzq.cluster.member import clock
 
 
 @pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="this system has no such clock")

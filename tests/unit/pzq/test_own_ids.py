@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from omq.pzq.keys import Keys
-from omq.pzq.own_ids import OwnIds
-from omq.pzq.run import run_of
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.own_ids import OwnIds
+from omq.pzq.cluster.run import run_of
 from omq.pzq.wire import key_format, stem_of
 from omq.ranges import RangeSet
 

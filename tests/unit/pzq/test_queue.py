@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.queue import Flight, Queue
+from omq.pzq.device.queue import Flight, Queue
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled

@@ -7,8 +7,8 @@ import tracemalloc
 import pytest
 
 from omq._core.blocks import encode
+from omq.pzq.cluster.run import read_run
 from omq.pzq.errors import Malformed
-from omq.pzq.run import read_run
 from omq.pzq.wire import pack
 
 HEAD = b"1700000000000000|0b9c2d4e-8a4f-8c5e-9b1a-123456789abc"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from omq.errors import UsageError
-from omq.pzq import settings
+from omq.pzq.cluster import settings
 
 USUAL: dict[str, Any] = {
     "receive": "tcp://127.0.0.1:1",

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.tombs import Tombs
+from omq.pzq.cluster.tombs import Tombs
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append, Settle
 

@@ -7,8 +7,8 @@ import struct
 from typing import Final, NamedTuple
 
 from omq._core import blocks
+from omq.pzq.cluster.keys import KeyRun, Keys, split
 from omq.pzq.errors import Malformed
-from omq.pzq.keys import KeyRun, Keys, split
 from omq.pzq.wire import key_of, shown, unpack
 
 

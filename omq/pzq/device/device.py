@@ -11,13 +11,13 @@ from typing import Any, Final, Self
 
 from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
-from omq.pzq.figures import Figures
-from omq.pzq.inlet import Inlet
-from omq.pzq.member import Member
-from omq.pzq.monitor import Monitor
-from omq.pzq.outlet import Outlet
-from omq.pzq.queue import Queue
-from omq.pzq.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
+from omq.pzq.cluster.member import Member
+from omq.pzq.cluster.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
+from omq.pzq.device.figures import Figures
+from omq.pzq.device.inlet import Inlet
+from omq.pzq.device.monitor import Monitor
+from omq.pzq.device.outlet import Outlet
+from omq.pzq.device.queue import Queue
 from omq.serving.address import parse_http_address
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
@@ -236,7 +236,7 @@ class AsyncDevice:
             self.endpoints["monitor"] = monitor.start(self._monitor_at, self._security)
         if self._http_at is not None:
             try:
-                from omq.pzq.http import http_listener
+                from omq.pzq.device.http import http_listener
             except ModuleNotFoundError as missing:
                 raise missing_extra("the device", missing, "broker") from None
             listener = http_listener(self.figures)

@@ -9,8 +9,8 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final
 
 from omq._core import blocks
-from omq.pzq.keys import Keys
-from omq.pzq.run import Run, run_of
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.run import Run, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, append_range, ranges_of
 from omq.store.async_store import AsyncStore
@@ -18,7 +18,7 @@ from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
 from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
 
 if TYPE_CHECKING:
-    from omq.pzq.outlet import Consumer
+    from omq.pzq.device.outlet import Consumer
 
 log = logging.getLogger("omq.pzq")
 

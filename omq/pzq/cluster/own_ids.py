@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from omq.pzq.keys import KeyRun, Keys, Origin
-from omq.pzq.queue import Queue
+from omq.pzq.cluster.keys import KeyRun, Keys, Origin
+from omq.pzq.device.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.store.interface import Log
 

@@ -14,10 +14,10 @@ from typing import Any, Final
 import omq.asyncio as omq
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
-from omq.pzq.keys import Keys
-from omq.pzq.run import Run
-from omq.pzq.settings import Settings
-from omq.pzq.watch import Watch
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.run import Run
+from omq.pzq.cluster.settings import Settings
+from omq.pzq.device.watch import Watch
 from omq.pzq.wire import REPLICAS, STORED, shown
 from omq.types import Security
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import omq
 from omq.errors import ReceiveTimeout
-from omq.pzq.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
+from omq.pzq.client.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
 from omq.socket_base import patience
 from omq.types import UNSET, Unset
 from omq.unpatched import threading

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from omq.executor import in_thread
 from omq.pzq.cluster.done import MAX_RANGES, Done, Ranges, Stated, Statement, statements_of
-from omq.pzq.queue import Queue
+from omq.pzq.device.queue import Queue
 from omq.pzq.wire import stem_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError

@@ -14,9 +14,9 @@ import omq.asyncio as omq
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
+from omq.pzq.device.queue import Flight, Queue
+from omq.pzq.device.watch import log_connection
 from omq.pzq.errors import Malformed
-from omq.pzq.queue import Flight, Queue
-from omq.pzq.watch import log_connection
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
 from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents
 from omq.types import Security

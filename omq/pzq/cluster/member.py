@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
-from omq.pzq.account import Account
+from omq.pzq.cluster.account import Account
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
@@ -26,19 +26,19 @@ from omq.pzq.cluster.actions import (
     State,
     Tell,
 )
+from omq.pzq.cluster.cluster_file import ClusterFile, Kept
+from omq.pzq.cluster.keys import KeyMap, Keys, Numbered, Origin
 from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.own_ids import OwnIds
 from omq.pzq.cluster.possession import MAX_INCARNATIONS, Known, OlderCopy, Possession, Statement
-from omq.pzq.cluster_file import ClusterFile, Kept
+from omq.pzq.cluster.run import Run, read_replicas, run_of
+from omq.pzq.cluster.settings import Settings
+from omq.pzq.cluster.talk import Talk
+from omq.pzq.cluster.tombs import TOPIC as TOMBS
+from omq.pzq.cluster.tombs import Later, Tombs
+from omq.pzq.device.inlet import Asked, Inlet
+from omq.pzq.device.queue import Queue, Replicas
 from omq.pzq.errors import Malformed
-from omq.pzq.inlet import Asked, Inlet
-from omq.pzq.keys import KeyMap, Keys, Numbered, Origin
-from omq.pzq.own_ids import OwnIds
-from omq.pzq.queue import Queue, Replicas
-from omq.pzq.run import Run, read_replicas, run_of
-from omq.pzq.settings import Settings
-from omq.pzq.talk import Talk
-from omq.pzq.tombs import TOPIC as TOMBS
-from omq.pzq.tombs import Later, Tombs
 from omq.pzq.wire import NOT_REPLICATED, REPLICAS
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.pzq.figures import Figures
+from omq.pzq.device.figures import Figures
 from omq.serving.http import HttpListener, health
 
 log = logging.getLogger("omq.pzq")

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError
-from omq.pzq.client import HELD, DeliveryBase, Remembered, consumer_options, deadline_of
+from omq.pzq.client.client import HELD, DeliveryBase, Remembered, consumer_options, deadline_of
 from omq.types import UNSET, Unset
 
 __all__ = ["Consumer", "Delivery"]

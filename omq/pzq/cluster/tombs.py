@@ -6,7 +6,7 @@ import logging
 from collections import deque
 from collections.abc import Callable
 
-from omq.pzq.queue import AGAIN, Queue
+from omq.pzq.device.queue import AGAIN, Queue
 from omq.pzq.wire import pack
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull

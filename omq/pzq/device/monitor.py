@@ -10,7 +10,7 @@ from typing import Final
 
 import omq.asyncio as omq
 from omq.errors import ClosedError
-from omq.pzq.figures import Figures, as_text
+from omq.pzq.device.figures import Figures, as_text
 from omq.pzq.wire import shown
 from omq.types import Security
 

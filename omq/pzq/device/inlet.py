@@ -15,8 +15,8 @@ import omq.asyncio as omq
 from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
+from omq.pzq.device.watch import log_connection
 from omq.pzq.errors import Malformed
-from omq.pzq.watch import log_connection
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
 from omq.serving.connection_events import ConnectionEvents
 from omq.store.async_store import AsyncStore
