@@ -18,7 +18,7 @@ from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Rem
 from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import Node
-from omq.pzq.cluster.possession import Possession
+from omq.pzq.cluster.possession import OlderCopy, Possession
 
 NAMES = ("a", "b", "c")
 TIMEOUT = 4.0
@@ -102,6 +102,11 @@ class Machine:
             done.state(self.name, stem, Statement(done.next(self.name, stem, 1), ranges))
         self.stated = self.node.done.told()
         self.node.tick(now)
+
+    def put_back(self, copy: Machine) -> None:
+        """Its disk is as it was when it was copied; its clock goes on."""
+        now, self.node = self.incarnation, None
+        self.__dict__.update(pickle.loads(pickle.dumps({**copy.__dict__, "node": None, "incarnation": now}, -1)))
 
     @property
     def runs(self) -> bool:
@@ -331,8 +336,13 @@ class Cluster:
         assert node is not None
         match action:
             case KeepAlive(state):
-                if node.hear_keep_alive(sender, state, self.now):
-                    machine.known = dict(node.possession.known)
+                try:
+                    if node.hear_keep_alive(sender, state, self.now):
+                        machine.known = dict(node.possession.known)
+                except OlderCopy as error:
+                    if error.node == machine.name:
+                        machine.node = None  # it has no part in the cluster any more
+                        return
             case State(stated):
                 node.hear_stated(stated)
             case Tell(kind, body):

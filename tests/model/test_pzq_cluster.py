@@ -183,6 +183,38 @@ def test_nodes_that_lose_their_disks_one_after_another(order: tuple[str, ...]) -
     cluster.check_healing()
 
 
+@pytest.mark.parametrize("which", "ab")
+@pytest.mark.parametrize("alone", [0, 2], ids=["at once", "started alone before"])
+def test_an_older_copy_of_a_directory_has_no_part_in_the_cluster(which: str, alone: int) -> None:
+    cluster = Cluster(messages=2)
+    cluster.happen(("produce",))
+    machine = cluster.machines[which]
+    cluster.happen(("crash", which))
+    copy = cluster.copy().machines[which]
+    cluster.happen(("return", which))
+    for _ in range(8):
+        cluster.round()
+    cluster.happen(("consume", "a", "a", key_in("a0", 2)))
+    cluster.happen(("produce",))
+    for _ in range(8):
+        cluster.round()
+    cluster.happen(("crash", which))
+    machine.put_back(copy)
+    cluster.happen(("part", which))
+    for _ in range(alone):
+        cluster.happen(("return", which))
+        cluster.round()
+        cluster.happen(("crash", which))
+    cluster.happen(("heal",))
+    cluster.happen(("return", which))
+    for _ in range(8):
+        cluster.round()
+        assert not cluster.deliverable(machine)
+    assert machine.node is None
+    cluster.happen(("wipe", which))  # it joins as a new node
+    cluster.check_healing()
+
+
 def taken_over() -> Cluster:
     """The first node has died with a message, and the second one delivers it."""
     cluster = Cluster()
