@@ -196,7 +196,7 @@ protobuf: venv  ## make the modules of omq/goby/protobuf and docs/examples anew 
 clean:  ## remove everything that was built, .venv too
 	rm -rf $(VENV) build dist .cache .mypy_cache .ruff_cache .pytest_cache .hypothesis .benchmarks *.egg-info
 	find omq tests bench docs -name __pycache__ -type d -prune -exec rm -rf {} +
-	find omq/_core -name '*.c' -o -name '*.so' -o -name '*.html' | xargs rm -f
+	find omq/_core -name '*.c' -o -name '*.so' -o -name '*.html' -o -name '*.pyi' | xargs rm -f
 
 # A failing lint does not hide what the tests say; either fails the target. What measures time, or counts what the whole
 # machine has, runs alone, after all the rest. ARGS may choose anything: that runs in one process.
@@ -312,6 +312,6 @@ $(VENV)/.test: pyproject.toml setup.py $(NEW)
 	$(call install,test)
 	@touch $(VENV)/.demo $(VENV)/.broker $(VENV)/.goby $(VENV)/.spark $@
 
-$(VENV)/.core: $(CORE) $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker demo-pzq,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-goby,$(MAKECMDGOALS)),$(VENV)/.goby,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test))))
+$(VENV)/.core: $(CORE) omq/_core/stubs.py $(NEW) | $(if $(filter demo,$(MAKECMDGOALS)),$(VENV)/.demo,$(if $(filter demo-broker demo-pzq,$(MAKECMDGOALS)),$(VENV)/.broker,$(if $(filter demo-goby,$(MAKECMDGOALS)),$(VENV)/.goby,$(if $(filter demo-spark,$(MAKECMDGOALS)),$(VENV)/.spark,$(VENV)/.test))))
 	@$(PY) setup.py --quiet build_ext --inplace
 	@touch $@

@@ -1,4 +1,4 @@
-"""Builds the Cython core. Everything else about the distribution stands in pyproject.toml.
+"""Builds the Cython core, and its stubs. Everything else about the distribution stands in pyproject.toml.
 
 Switches, all read from the environment (set to 1):
 
@@ -13,6 +13,7 @@ OMQ_QUICK      compiled without optimization, for a build that is only tried
 
 import os
 import re
+import runpy
 import sys
 from pathlib import Path
 
@@ -92,8 +93,10 @@ else:
             "freethreading_compatible": False,
             "linetrace": coverage,
             "embedsignature": False,
+            "annotation_typing": False,  # annotations are for the stubs
         },
     )
+    runpy.run_path("omq/_core/stubs.py")["write_stubs"](Path("omq/_core"))
 if coverage:
     for source in Path("omq/_core").rglob("*.c"):
         source.write_text(without_traces(source.read_text()))

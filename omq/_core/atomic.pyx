@@ -26,19 +26,34 @@ cdef enum:
 
 @cython.final
 cdef class Latch:
+    """A one-way event: it happens once and stays, like a latch that has closed.
+
+    Attributes:
+        is_set: Whether it has happened.
+    """
+
     def __cinit__(self):
         sem_init(&self._wake, 0, 0)
 
     def __dealloc__(self):
         sem_destroy(&self._wake)
 
-    def set(self):
+    def set(self) -> None:
+        """Marks it as happened. Idempotent."""
         cdef int _
         self.is_set = True
         for _ in range(self._waiters):
             sem_post(&self._wake)
 
-    def wait(self, timeout=None):
+    def wait(self, timeout: float | None = None) -> bool:
+        """Waits until it has happened; signal handlers run meanwhile, may raise, and may wait here themselves.
+
+        Args:
+            timeout: Seconds; `None` for ever.
+
+        Returns:
+            Whether it has happened.
+        """
         cdef long long now, until
         cdef long long nap = FIRST_NAP_NS
         cdef long long deadline = 0x7fffffffffffffff
@@ -75,9 +90,19 @@ cdef class Latch:
                 restore()
 
 
+# stub: _T = TypeVar("_T")
+# stub: class Slot(Generic[_T]):
 @cython.final
 cdef class Slot:
-    def put(self, value, instead):
+    """A place for one value, which is exchanged in one step (compare and swap).
+
+    Attributes:
+        value: The value that is there.
+    """
+    # stub: value: _T | None
+
+    def put(self, value: _T | None, instead: _T | None) -> _T | None:
+        """Puts a value there, if *instead* is there now; returns the value that is there then."""
         if self.value is instead:
             self.value = value
         return self.value

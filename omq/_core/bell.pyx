@@ -27,6 +27,12 @@ NOTHING = object()  # the argument of a function that takes none
 
 @cython.final
 cdef class Bell:
+    """Calls functions in an event loop at the request of any thread, like a bell that is rung there.
+
+    The request runs no Python code.
+    """
+    # stub: thread: int
+
     def __cinit__(self, *_):
         self.fd = NO_FD
         self._orders = deque()
@@ -35,7 +41,12 @@ cdef class Bell:
         if self.fd >= 0:
             close(self.fd)
 
-    def open(self):
+    def open(self) -> None:
+        """Opens the descriptor that the loop is to watch. Idempotent.
+
+        Raises:
+            OSError: The system has none left.
+        """
         self._over = False
         if self.fd < 0:
             self.fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
@@ -43,14 +54,16 @@ cdef class Bell:
                 raise TransportError(errno, os.strerror(errno))
             self._ring()  # a call may have been requested before
 
-    def close(self):
+    def close(self) -> None:
+        """Closes it; later requests are ignored. Idempotent."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
         self._over = True
         self._orders.clear()
 
-    def call(self, function, argument=NOTHING):
+    def call(self, function: Callable[..., object], argument: Any = NOTHING) -> None:
+        """Requests a call of a function, with one argument or none; from any thread, at any moment."""
         self.tell(function, argument)
 
     cdef int post(self, object function) except -1:
@@ -79,7 +92,8 @@ cdef class Bell:
             write(self.fd, &one, sizeof(one))
         return 0
 
-    def answer(self):
+    def answer(self) -> None:
+        """Makes the requested calls, in their order; for the loop, when the descriptor is readable."""
         cdef unsigned long long times
         cdef Py_ssize_t left
         if self.fd >= 0:

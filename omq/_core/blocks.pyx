@@ -4,6 +4,11 @@ The layout stands in docs/reference/broker-protocol.md. A record is one message 
 consecutive ids. Broker and store look at records only here, many at a time and without the GIL.
 """
 
+# stub: HEADER_SIZE: Final[int]
+# stub: MAX_BODY: Final[int]
+# stub: FASTEST: Final[str]
+# stub: _Message = TypeVar("_Message", bound=Message)
+
 cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -225,8 +230,27 @@ cdef int find(const uint8_t *at, size_t size, size_t index, size_t *offset) noex
 @cython.no_gc  # holds only what cannot lead back to it
 @cython.freelist(4096)
 cdef class Message:
-    def __init__(self, uint64_t id, str topic not None, bytes body not None, bytes key=None, headers=None,
-                 double timestamp=0.0):
+    """One message of a topic.
+
+    Attributes:
+        id: Its number in the topic; 1 is the first.
+        topic: The topic's name.
+        body: Its content.
+        key: Its key; `None` for none.
+        headers: What the publisher said about it, by name; a new dict each time.
+        timestamp: When the broker took it, in seconds since 1970.
+    """
+    # stub: key: bytes | None
+
+    def __init__(
+        self,
+        uint64_t id,
+        str topic not None,
+        bytes body not None,
+        bytes key: bytes | None = None,
+        headers: Mapping[str, bytes] | None = None,
+        double timestamp=0.0,
+    ) -> None:
         self.id = id
         self.topic = topic
         self.body = body
@@ -235,11 +259,11 @@ cdef class Message:
         self._timestamp = <uint64_t>(timestamp * 1e6 + 0.5)
 
     @property
-    def timestamp(self):
+    def timestamp(self) -> float:
         return self._timestamp / 1e6
 
     @property
-    def headers(self):
+    def headers(self) -> dict[str, bytes]:
         return {} if self._headers is None else decode_headers(self._headers)
 
     def __eq__(self, other):
@@ -297,7 +321,8 @@ cdef dict decode_headers(bytes data):
     return headers
 
 
-def crc32c(data, uint32_t start=0):
+def crc32c(data: Buffer, uint32_t start=0) -> int:
+    """The CRC-32C of `data`; `start` is that of what came before."""
     cdef Py_buffer view
     cdef uint32_t crc
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -312,7 +337,8 @@ def crc32c(data, uint32_t start=0):
     return crc
 
 
-def crc32c_by_table(data, uint32_t start=0):
+def crc32c_by_table(data: Buffer, uint32_t start=0) -> int:
+    """The same without the processor's help, for machines that have none and for tests."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -330,7 +356,8 @@ cdef uint8_t *put_record(uint8_t *at, const uint8_t *body, size_t size) noexcept
     return at + PREFIX + size
 
 
-def encode(bodies):
+def encode(bodies: Iterable[Buffer]) -> bytes:
+    """The records of bodies without key and headers, one after the other."""
     cdef list some = bodies if type(bodies) is list else list(bodies)
     cdef Py_ssize_t i
     cdef size_t size = 0
@@ -351,7 +378,8 @@ def encode(bodies):
     return records
 
 
-def encode_record(body, bytes key=None, headers=None):
+def encode_record(body: Buffer, bytes key: bytes | None = None, headers: Mapping[str, Buffer] | None = None) -> bytes:
+    """One record. `ValueError` for more than 65,535 headers, a name above 65,535 bytes, or 4 GiB in all."""
     cdef Py_buffer view
     cdef bytes some = encode_headers(headers) if headers else b""
     cdef size_t size, key_size = 0 if key is None else PyBytes_GET_SIZE(key)
@@ -379,7 +407,15 @@ def encode_record(body, bytes key=None, headers=None):
         PyBuffer_Release(&view)
 
 
-def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size):
+def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size) -> bytes:
+    """The header of a block.
+
+    Args:
+        first: Id of its first record.
+        count: Number of its records.
+        timestamp_us: Microseconds since 1970.
+        size: Bytes of its records.
+    """
     cdef uint8_t at[HEADER_BYTES]
     at[0] = VERSION
     at[1] = 0
@@ -405,7 +441,8 @@ cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
     return 0
 
 
-def read_header(data):
+def read_header(data: Buffer) -> tuple[int, int, int, int]:
+    """`first, count, timestamp_us, size` of the header at the beginning of `data`; `ValueError` where it is none."""
     cdef Py_buffer view
     cdef const uint8_t *at
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -423,7 +460,17 @@ cdef int complain(int fault, size_t index) except -1:
     raise kind(f"record {index}: {FAULTS[fault]}")
 
 
-def check(records, size_t limit=MAX_BODY):
+def check(records: Buffer, size_t limit=MAX_BODY) -> int:
+    """The number of records, once every field and checksum is found right.
+
+    Args:
+        records: Records, one after the other; nothing else.
+        limit: The largest body allowed, in bytes.
+
+    Raises:
+        BodyTooLarge: A body is above the limit.
+        ValueError: A record is not one; the text names it by its index.
+    """
     cdef Py_buffer view
     cdef size_t count
     cdef int fault
@@ -441,7 +488,20 @@ def check(records, size_t limit=MAX_BODY):
     return count
 
 
-def named(bytes records not None, bytes head not None, uint64_t first, size_t count):
+def named(bytes records not None, bytes head not None, uint64_t first, size_t count) -> bytes:
+    """Records with one part more: a name each, which stands before the others.
+
+    A record of one part has no key; the key of one of several says where each part ends (32 bits each, little-endian).
+
+    Args:
+        records: The records.
+        head: What all names begin with.
+        first: The number of the first one, as 12 hexadecimal digits its name's end; those behind it count up.
+        count: How many records there are.
+
+    Raises:
+        ValueError: A record is damaged, is none of these, or there are not so many.
+    """
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef size_t left = PyBytes_GET_SIZE(records)
     cdef const uint8_t *at = begin
@@ -500,7 +560,8 @@ def named(bytes records not None, bytes head not None, uint64_t first, size_t co
     return made[: out - <uint8_t *>PyBytes_AS_STRING(made)]
 
 
-def damaged(records, size_t count):
+def damaged(records: Buffer, size_t count) -> list[tuple[int, int]]:
+    """The index ranges `[start, stop)` of damaged records, out of `count`; empty where all are well."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef Record record
@@ -538,7 +599,8 @@ def damaged(records, size_t count):
     return found
 
 
-def slice(records, size_t start, size_t stop):
+def slice(records: Buffer, size_t start, size_t stop) -> memoryview:
+    """Records `[start, stop)`, by index, of well-formed records; a view, not a copy."""
     cdef Py_buffer view
     cdef size_t begin = 0
     cdef size_t end
@@ -558,7 +620,11 @@ def slice(records, size_t start, size_t stop):
     return memoryview(records)[begin:end]
 
 
-def cuts(records, size_t target):
+def cuts(records: Buffer, size_t target) -> list[tuple[int, int]]:
+    """Where to cut well-formed records into pieces of at most `target` bytes; larger only where one record is.
+
+    Each cut is `(bytes, records)`, counted from the beginning; the last one is the end.
+    """
     cdef Py_buffer view
     cdef size_t offset = 0
     cdef size_t begin = 0
@@ -582,7 +648,18 @@ def cuts(records, size_t target):
     return ends
 
 
-def decode(header, records, str topic not None, kind=Message):
+def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Message] = Message) -> list[_Message]:
+    """The messages of a block, checksums verified.
+
+    Args:
+        header: Its header.
+        records: Its records.
+        topic: The name that the messages carry.
+        kind: `Message`, or a subclass; what a subclass adds is not set, and its `__init__` not called.
+
+    Raises:
+        ValueError: Something is not as it was written.
+    """
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef Record record

@@ -4,6 +4,9 @@ A column of texts or bytes is its ends (one more than there are rows: where each
 row that says whether there is a value. Headers are such a column of maps: ends, and behind them names and values.
 """
 
+# stub: _Strings = tuple[bytes, bytes, bytes | None, int]
+# stub: _Maps = tuple[bytes, _Strings, _Strings, bytes | None, int]
+
 cimport cython
 from cpython.buffer cimport (
     PyBUF_SIMPLE,
@@ -100,6 +103,15 @@ cdef bytes taken(Growing *one):
 
 @cython.final
 cdef class Gatherer:
+    """Gathers the records of blocks into columns, checksums verified. One thread at a time.
+
+    Args:
+        limit: Bytes of bodies, keys and headers that are gathered, about; one record is taken whatever its size.
+        bodies: Whether bodies are wanted.
+        keys: Whether keys are.
+        headers: Whether headers are.
+    """
+
     cdef bint _with_bodies
     cdef bint _with_keys
     cdef bint _with_headers
@@ -144,7 +156,7 @@ cdef class Gatherer:
         memset(&self._value_ends, 0, sizeof(Growing))
         memset(&self._values, 0, sizeof(Growing))
 
-    def __init__(self, size_t limit, *, bint bodies=True, bint keys=True, bint headers=True):
+    def __init__(self, size_t limit, *, bint bodies=True, bint keys=True, bint headers=True) -> None:
         self._limit = min(limit, <size_t>LONGEST)
         self._with_bodies = bodies
         self._with_keys = keys
@@ -169,10 +181,12 @@ cdef class Gatherer:
         free(self._values.data)
 
     @property
-    def count(self):
+    def count(self) -> int:
+        """Rows that are gathered."""
         return self._count
 
-    def begin(self, memory):
+    def begin(self, memory: Buffer) -> None:
+        """Says where the bodies of the next rows go: a writable buffer, which is held until `take`."""
         if self._busy or self._count:
             raise RuntimeError("rows wait to be taken")
         if self._has_memory:
@@ -181,7 +195,8 @@ cdef class Gatherer:
         PyObject_GetBuffer(memory, &self._memory, PyBUF_WRITABLE)
         self._has_memory = True
 
-    def load(self, header, records):
+    def load(self, header: Buffer, records: Buffer) -> None:
+        """A block whose records are to be gathered; `ValueError` where its header is none, or of other records."""
         cdef uint64_t first, timestamp
         cdef uint32_t count, size
         if self._busy or self._has_records:
@@ -196,7 +211,16 @@ cdef class Gatherer:
         self._first, self._rows, self._timestamp = first, count, timestamp
         self._offset = self._index = 0
 
-    def fill(self):
+    def fill(self) -> int | None:
+        """Gathers records of the block.
+
+        Returns:
+            `None` once the block is used up. Else the bytes of the next body, which does not fit any more: `take` the
+            rows that are there, or, where there are none, `begin` with more memory, and call this again.
+
+        Raises:
+            ValueError: A record is not as it was written. The rest of the block is gone.
+        """
         cdef size_t wanted = 0
         cdef int fault = WELL
         cdef int found
@@ -309,7 +333,13 @@ cdef class Gatherer:
             at += 4 + size
         return 0
 
-    def take(self):
+    def take(self) -> tuple[int, bytes, bytes, bytes, int, _Strings | None, _Maps | None]:
+        """What was gathered.
+
+        Returns:
+            How many rows; their ids and timestamps (microseconds since 1970), 64 bits each; the ends of their bodies,
+            32 bits each; bytes of the memory that the bodies take; keys; headers.
+        """
         if self._busy or not self._count:
             raise RuntimeError("there are no rows")
         count, body = self._count, self._body
@@ -355,6 +385,21 @@ cdef tuple packed(Growing *flags):
 
 @cython.final
 cdef class Strings:
+    """A column to read from: texts or bytes, or how many headers each row has.
+
+    Args:
+        ends: Where rows begin, and the last one ends; in the processor's own order of bytes.
+        data: The bytes; `None` where there are none.
+        rows: How many.
+        valid: A bit a row: whether it has a value; `None` where all have.
+        start: The first row's place in *ends* and *valid*.
+        wide: Whether ends have 64 bits; else 32.
+        counts: Whether ends count rows of other columns, as those of headers do.
+
+    Raises:
+        ValueError: Ends or bits are too few, or lead beyond the data.
+    """
+
     cdef Py_buffer _ends  # of 4 or 8 bytes each
     cdef Py_buffer _data
     cdef Py_buffer _valid  # ours where _has_valid
@@ -366,8 +411,17 @@ cdef class Strings:
     cdef size_t _start  # of the first row, in ends and bits
     cdef size_t _rows
 
-    def __init__(self, ends, data, size_t rows, *, valid=None, size_t start=0, bint wide=False,
-                 bint counts=False):
+    def __init__(
+        self,
+        ends: Buffer,
+        data: Buffer | None,
+        size_t rows,
+        *,
+        valid: Buffer | None = None,
+        size_t start=0,
+        bint wide=False,
+        bint counts=False,
+    ) -> None:
         cdef size_t i
         cdef size_t width = 8 if wide else 4
         if self._has_ends:
@@ -399,7 +453,7 @@ cdef class Strings:
         if self._has_valid:
             PyBuffer_Release(&self._valid)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self._rows
 
     cdef inline uint64_t _end(self, size_t row) noexcept nogil:
@@ -522,8 +576,34 @@ cdef uint8_t *write(uint8_t *at, size_t row, Sized about, Strings bodies, String
     return at + size
 
 
-def encode_columns(Strings bodies not None, size_t start, size_t target, *, Strings keys=None, headers=None,
-                   size_t limit=MAX_BODY, size_t most=65536):
+def encode_columns(
+    Strings bodies not None,
+    size_t start,
+    size_t target,
+    *,
+    Strings keys: Strings | None = None,
+    headers: tuple[Strings, Strings, Strings] | None = None,
+    size_t limit=MAX_BODY,
+    size_t most=65536,
+) -> tuple[bytes, int]:
+    """Records of the rows from *start* on, one after the other.
+
+    Args:
+        bodies: Their bodies.
+        start: The first row.
+        target: Bytes of records, about; one row is taken whatever its size.
+        keys: Their keys; `None` where there are none.
+        headers: A column that counts how many each row has, their names and their values; `None` where there are none.
+        limit: The largest body allowed, in bytes.
+        most: Records at most.
+
+    Returns:
+        The records, and the row behind the last of them.
+
+    Raises:
+        BodyTooLarge: The body of the first row is above the limit. Of a later one the next call says so.
+        ValueError: The first row cannot be a record: its body or a header is null, a name is too long or not UTF-8.
+    """
     cdef Strings maps = None
     cdef Strings names = None
     cdef Strings values = None

@@ -4,6 +4,8 @@ Python's allocators belong to the process, and so do the counters behind them: C
 every caller of an allocator of these two domains holds.
 """
 
+# stub: DEBUG: bool
+
 cimport cython
 
 from omq.errors import StateError
@@ -74,7 +76,18 @@ DEBUG = bool(OMQ_DEBUG)
 
 @cython.final
 cdef class Allocations:
-    def start(self):
+    """Counts the interpreter's allocations while it is entered, in the whole process; one at a time.
+
+    Attributes:
+        calls: Calls of malloc, calloc and realloc of Python's allocators for objects and for memory.
+    """
+
+    def start(self) -> None:
+        """Begins to count, from zero.
+
+        Raises:
+            StateError: The build has no `OMQ_DEBUG`, or another object counts already.
+        """
         if not OMQ_DEBUG:
             raise StateError("allocations are counted in a build with OMQ_DEBUG=1")
         if not omq_hook():
@@ -82,7 +95,12 @@ cdef class Allocations:
         self._counting = True
         self.calls = 0
 
-    def stop(self):
+    def stop(self) -> int:
+        """Ceases to count, and returns `calls`.
+
+        Raises:
+            StateError: The count was not started.
+        """
         if not self._counting:
             raise StateError("allocations are not being counted")
         self._counting = False
@@ -93,9 +111,9 @@ cdef class Allocations:
         if self._counting:
             omq_unhook()
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.start()
         return self
 
-    def __exit__(self, *_):
+    def __exit__(self, *_: object) -> None:
         self.stop()

@@ -33,11 +33,11 @@ cdef class SocketLock:
     def __dealloc__(self):
         sem_destroy(&self._free)
 
-    def __enter__(self):
+    def __enter__(self) -> Self:
         self.acquire()
         return self
 
-    def __exit__(self, *exception):
+    def __exit__(self, *exception: Any) -> None:
         self.release()
 
     cdef int _wait(self, unsigned long me) except -1:
@@ -53,7 +53,7 @@ cdef class SocketLock:
         return 0
 
     @property
-    def mine(self):
+    def mine(self) -> bool:
         """Whether this thread holds the lock."""
         return self._owner == PyThread_get_thread_ident()
 

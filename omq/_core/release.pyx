@@ -10,10 +10,18 @@ cimport cython
 @cython.final
 @cython.no_gc
 cdef class OnRelease:
-    def __init__(self, function not None):
+    """Calls a function when the last reference to this object is dropped; to be held by nobody but one owner.
+
+    Args:
+        function: Is called without arguments, in whatever thread; what it raises is printed. It must not lead to the
+            owner, who would never be released.
+    """
+
+    def __init__(self, function not None: Callable[[], object]) -> None:
         self._function = function
 
-    def cancel(self):
+    def cancel(self) -> None:
+        """Has nothing called any more."""
         self._function = None
 
     def __dealloc__(self):

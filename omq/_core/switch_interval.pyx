@@ -46,6 +46,7 @@ cpdef int restore() except -1:
 
 
 cpdef int reset() except -1:
+    """Restores the interval in a forked child, where the threads that shortened it are not."""
     global waiting
     if waiting:
         waiting = 1

@@ -1,42 +1,13 @@
-"""What `help` shows of compiled code: the text and the signature that the stubs have for editors."""
+"""What `help` shows of a socket's calls, which are compiled: a text and a signature."""
 
 from __future__ import annotations
 
-import ast
-import importlib
 import inspect
-from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import omq
 import omq.asyncio
-
-CALLS = Path(omq.__file__).parent / "_core" / "calls"
-STUBS = sorted(CALLS.glob("*.pyi"))
-
-
-def documented(stub: Path) -> Iterator[tuple[str, str, str]]:
-    """The methods of a stub that have a text: class, name, text. Attributes of C structs can have none at run time."""
-    for kind in ast.parse(stub.read_text()).body:
-        if isinstance(kind, ast.ClassDef):
-            for function in kind.body:
-                text = ast.get_docstring(function) if isinstance(function, ast.FunctionDef) else None
-                if (
-                    isinstance(function, ast.FunctionDef)
-                    and function.name[0] != "_"
-                    and text
-                    and not function.decorator_list
-                ):
-                    yield kind.name, function.name, text
-
-
-@pytest.mark.parametrize("stub", STUBS, ids=[stub.stem for stub in STUBS])
-def test_help_says_what_an_editor_shows(stub):
-    module = importlib.import_module(f"omq._core.calls.{stub.stem}")
-    for kind, name, text in documented(stub):
-        assert inspect.getdoc(getattr(getattr(module, kind), name)) == text, f"{kind}.{name}"
 
 
 @pytest.mark.parametrize("kind", [omq.Socket, omq.asyncio.Socket], ids=["blocking", "asyncio"])

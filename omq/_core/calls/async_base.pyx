@@ -13,12 +13,25 @@ cdef class AsyncSocketBase:
     """An asyncio socket without its calls.
 
     The derived class attaches the queues (`_assemble`) and the loop (`_attach`), and marks the end (`_mark_closed`).
+
+    Attributes:
+        closed: Whether the socket is closed, or closing.
     """
+    # stub: recv_queue: RecvQueue | None
+    # stub: send_queue: SendQueue | None
 
     def __cinit__(self, *_, **__):
         self._reads = self._writes = self._quota = TURN_MESSAGES
 
-    def _assemble(self, recv_queue, send_queue, running, current_task, eager_tasks, poller):
+    def _assemble(
+        self,
+        recv_queue: RecvQueue | None,
+        send_queue: SendQueue | None,
+        running: Any,
+        current_task: Any,
+        eager_tasks: Any,
+        poller: Poller,
+    ) -> None:
         self.recv_queue = recv_queue
         if self.recv_queue is not None:
             self.recv_queue.ticks = True
@@ -28,7 +41,7 @@ cdef class AsyncSocketBase:
         self._eager_tasks = eager_tasks
         self._poller = poller
 
-    def _set_loop(self, loop):
+    def _set_loop(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread = PyThread_get_thread_ident()
         self._is_running = loop.is_running
@@ -102,7 +115,7 @@ cdef class AsyncSocketBase:
         """Goes on after many dropped messages, behind which more wait."""
         self._tell()
 
-    def fileno(self):
+    def fileno(self) -> int:
         """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
         The descriptor stays the same, belongs to the socket, and becomes readable when the socket closes, or at
@@ -122,7 +135,7 @@ cdef class AsyncSocketBase:
             self._tell()
         return self._kept.fd
 
-    def release_fileno(self):
+    def release_fileno(self) -> None:
         """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
@@ -147,7 +160,7 @@ cdef class AsyncSocketBase:
     def _name(self):
         return type(self).__name__
 
-    def _attach(self, loop):
+    def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
         raise AssertionError("the class above attaches the loop")
 
     cdef bint _at_home(self) except -1:
@@ -168,7 +181,7 @@ cdef class AsyncSocketBase:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket {why}")
 
-    def _abandon(self):
+    def _abandon(self) -> None:
         """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
         self.closed = self._stale = True
         self._poller.close()

@@ -26,7 +26,7 @@ cdef class AsyncProxy(ProxyCore):
         self._cores = list(dict.fromkeys([one for one in (frontend, backend, capture, control) if one is not None]))
         self._pollers = [(<AsyncCore?>one)._poller for one in self._sources]
 
-    def begin(self):
+    def begin(self) -> None:
         """Begins to serve the sockets.
 
         Raises:
@@ -42,7 +42,7 @@ cdef class AsyncProxy(ProxyCore):
             core.readable.follower = core.writable.follower = self._rouse
         self._begin_turns(True)
 
-    def end(self):
+    def end(self) -> None:
         """Ceases to serve the sockets; what has gathered leaves."""
         cdef AsyncCore core
         if self._begun:
@@ -53,7 +53,7 @@ cdef class AsyncProxy(ProxyCore):
                 core.readable.follower = core.writable.follower = None
             self._flush()
 
-    def turn(self):
+    def turn(self) -> bool:
         """Works for one turn of the loop.
 
         Returns:
@@ -73,7 +73,7 @@ cdef class AsyncProxy(ProxyCore):
         self._flush()
         return more
 
-    def rest(self, loop):
+    def rest(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done when something has happened to a socket; for where `turn` had nothing more to do."""
         self._future = loop.create_future()
         return self._future

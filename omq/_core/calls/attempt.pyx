@@ -31,7 +31,21 @@ cdef object count_of(str name, object value, int least):
     return number
 
 
-def checked_count(str name, value, int least=1):
+def checked_count(str name, value: int, int least=1) -> int:
+    """Checks a number of things.
+
+    Args:
+        name: What the argument is called.
+        value: How many.
+        least: The smallest number that fits.
+
+    Returns:
+        The number as an `int`.
+
+    Raises:
+        ValueError: It is below `least`, or more than memory could hold.
+        TypeError: It is not a whole number.
+    """
     return count_of(name, value, least)
 
 
@@ -42,7 +56,15 @@ cdef int events_of(object events) except -1:
     return events
 
 
-def checked_events(events):
+def checked_events(events: int) -> int:
+    """Checks what a call is to wait for.
+
+    Args:
+        events: `POLL_IN`, `POLL_OUT` or both.
+
+    Raises:
+        ValueError: It is something else.
+    """
     return events_of(events)
 
 

@@ -27,7 +27,8 @@ from collections import deque
 from collections.abc import Coroutine
 
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError
-from omq.types import POLL_IN, UNSET
+from omq.types import POLL_IN, UNSET, Unset
+# stub: from omq.message import Message
 
 cdef extern from "Python.h":
     ctypedef int (*sendfunc)(PyObject *, PyObject *, PyObject **) except -1
@@ -54,7 +55,7 @@ cdef class AsyncWaitQueue(WaitQueue):
     def __cinit__(self):
         self.waiters = deque()
 
-    def watch(self, loop):
+    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future that is done at the next notification, by which closing waits for the queues to drain."""
         # The socket may have closed in another loop than the one that it lived in.
         if self._watcher is None or self._watcher.done() or self._watcher.get_loop() is not loop:
@@ -132,7 +133,7 @@ cdef class AsyncWaitQueue(WaitQueue):
                 self.notify()
         return 0
 
-    def wake_all(self):
+    def wake_all(self) -> None:
         """Wakes every call: the socket's state has changed for all of them."""
         if self.follower is not None:
             self.follower()
@@ -156,17 +157,17 @@ cdef class AsyncCore(AsyncSocketBase):
         if self.readable is not None:
             self.readable._core = NULL
 
-    def _set_timeouts(self, send, recv):
+    def _set_timeouts(self, send: float | None, recv: float | None) -> None:
         self._send_timeout = send
         self._recv_timeout = recv
 
-    def _mark_closed(self):
+    def _mark_closed(self) -> None:
         self.closed = True
         self.readable.wake_all()
         self.writable.wake_all()
         self._show_end()
 
-    def send(self, data, *, timeout=UNSET):
+    def send(self, data: Buffer, *, timeout: float | Unset | None = UNSET) -> Call[None]:
         """Sends a message of one part.
 
         Args:
@@ -183,7 +184,7 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_SEND, data, self._send_timeout if timeout is UNSET else seconds(timeout))
 
-    def send_multipart(self, parts, *, timeout=UNSET):
+    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | Unset | None = UNSET) -> Call[None]:
         """Sends a whole message, atomically.
 
         Args:
@@ -196,7 +197,9 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_SEND_PARTS, parts, self._send_timeout if timeout is UNSET else seconds(timeout))
 
-    def send_many(self, messages, *, timeout=UNSET):
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET
+    ) -> Call[int]:
         """Sends many messages.
 
         Args:
@@ -211,7 +214,7 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
-    def send_nowait(self, data):
+    def send_nowait(self, data: Buffer) -> None:
         """Sends a message of one part, or raises; it is not awaited (`asyncio.Queue.put_nowait`).
 
         The loop has no turn meanwhile: give it one now and then (`await asyncio.sleep(0)`) where many calls follow.
@@ -225,11 +228,11 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return finish(new_call(self, OP_SEND, data, 0.0))
 
-    def send_multipart_nowait(self, parts):
+    def send_multipart_nowait(self, parts: Iterable[Buffer]) -> None:
         """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
         return finish(new_call(self, OP_SEND_PARTS, parts, 0.0))
 
-    def send_many_nowait(self, messages):
+    def send_many_nowait(self, messages: Iterable[Buffer | Sequence[Buffer]]) -> int:
         """Sends as many messages as there is room for; see `send_nowait` and `send_many`.
 
         Returns:
@@ -241,11 +244,11 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return finish(new_call(self, OP_SEND_MANY, messages, 0.0))
 
-    def poll_nowait(self, events=POLL_IN):
+    def poll_nowait(self, events: int = POLL_IN) -> int:
         """Returns which of the events are ready, 0 for none; it is not awaited. See `poll`."""
         return finish(new_call(self, OP_POLL, events_of(events), 0.0))
 
-    def recv(self, *, timeout=UNSET):
+    def recv(self, *, timeout: float | Unset | None = UNSET) -> Call[bytes]:
         """Takes the next message, which has one part.
 
         Args:
@@ -259,11 +262,11 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_RECV, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
-    def recv_multipart(self, *, timeout=UNSET):
+    def recv_multipart(self, *, timeout: float | Unset | None = UNSET) -> Call[list[bytes]]:
         """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
         return new_call(self, OP_RECV_PARTS, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
-    def recv_many(self, limit=1024, *, timeout=UNSET):
+    def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = UNSET) -> Call[list[bytes | list[bytes]]]:
         """Waits for a message and takes what else is there.
 
         After some 5 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
@@ -278,7 +281,7 @@ cdef class AsyncCore(AsyncSocketBase):
         limit = count_of("limit", limit, 1)
         return new_call(self, OP_RECV_MANY, limit, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
-    def recv_into(self, buffer, *, timeout=UNSET):
+    def recv_into(self, buffer: Buffer, *, timeout: float | Unset | None = UNSET) -> Call[int]:
         """Takes the next message, of one part, into a buffer.
 
         Args:
@@ -294,11 +297,11 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_RECV_INTO, buffer, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
-    def recv_message(self, *, timeout=UNSET):
+    def recv_message(self, *, timeout: float | Unset | None = UNSET) -> Call[Message]:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
         return new_call(self, OP_RECV_MESSAGE, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
-    def poll(self, timeout=None, events=POLL_IN):
+    def poll(self, timeout: float | None = None, events: int = POLL_IN) -> Call[int]:
         """Waits until a message can be received or sent.
 
         Args:
@@ -310,10 +313,10 @@ cdef class AsyncCore(AsyncSocketBase):
         """
         return new_call(self, OP_POLL, events_of(events), seconds(timeout))
 
-    def __aiter__(self):
+    def __aiter__(self) -> Self:
         return self
 
-    def __anext__(self):
+    def __anext__(self) -> Call[bytes]:
         return new_call(self, OP_NEXT, None, self._recv_timeout)
 
 
@@ -343,6 +346,8 @@ cdef Call send_to(AsyncCore core, object route, object parts, object timeout):
     return call
 
 
+# stub: _T = TypeVar("_T", covariant=True)
+# stub: class Call(Coroutine[Any, Any, _T], Generic[_T]):
 @cython.final
 @cython.freelist(64)
 cdef class Call:
@@ -355,7 +360,7 @@ cdef class Call:
         if self._state == STATE_NEW and self._core is not None:
             PyErr_WarnEx(RuntimeWarning, b"a socket call was never awaited: it has done nothing", 1)
 
-    def __await__(self):
+    def __await__(self) -> Generator[Any, Any, _T]:
         return self
 
     def __iter__(self):
@@ -369,10 +374,10 @@ cdef class Call:
             raise_stop()
         raise StopIteration(result)
 
-    def send(self, value):
+    def send(self, value: Any) -> Any:
         return self.__next__()
 
-    def throw(self, kind, value=None, traceback=None):
+    def throw(self, kind: Any, value: Any = None, traceback: Any = None) -> Any:
         self._refuse_reentry()
         self._leave()
         self._end()
@@ -382,7 +387,7 @@ cdef class Call:
             value = kind(*value) if isinstance(value, tuple) else kind(value)
         raise value if traceback is None else value.with_traceback(traceback)
 
-    def close(self):
+    def close(self) -> None:
         self._refuse_reentry()
         if self._state != STATE_DONE:
             self._leave()

@@ -13,7 +13,12 @@ cdef extern from "Python.h":
     int put "PyObject_GenericSetAttr"(object, object, object) except -1
 
 
-def snapshot(session):
+def snapshot(session: Any) -> PeerInfo:
+    """A peer that has finished its handshake, as users see it.
+
+    Args:
+        session: The engine's object for the connection.
+    """
     return _portray(session, session.peer)
 
 

@@ -5,6 +5,8 @@ interrupted a reader. Instead each method is one step under the GIL, except wher
 ones.
 """
 
+# stub: from omq.event import Event
+
 cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from posix.time cimport CLOCK_MONOTONIC, timespec
@@ -27,6 +29,12 @@ cdef enum:
 
 
 cdef class EventQueue:
+    """The newest events are kept: a slow reader loses the oldest, and learns how many.
+
+    Attributes:
+        closed: Whether no further events come; events that wait can still be received.
+    """
+
     def __cinit__(self, *_, **__):
         sem_init(&self._wake, 0, 0)
         self._events = deque()
@@ -34,14 +42,16 @@ cdef class EventQueue:
     def __dealloc__(self):
         sem_destroy(&self._wake)
 
-    def _assemble(self, Py_ssize_t limit, last, make_missed, ForkGuard fork_guard not None):
+    def _assemble(
+        self, Py_ssize_t limit, last: object, make_missed: Callable[[int, float], Event], ForkGuard fork_guard not None
+    ) -> None:
         """Sets how many events are kept, the last one's kind and the maker of `missed` events, before the first use."""
         self._limit = limit
         self._last = last
         self._make_missed = make_missed
         self._fork_guard = fork_guard
 
-    def put(self, event not None):
+    def put(self, event not None: Event) -> None:
         """Takes an event in, from any thread; never waits."""
         if self.closed:
             return
@@ -54,7 +64,7 @@ cdef class EventQueue:
         elif self._waiting:
             sem_post(&self._wake)
 
-    def take(self):
+    def take(self) -> Event | None:
         """The next event, if one is there.
 
         Raises:
@@ -80,7 +90,7 @@ cdef class EventQueue:
             raise ClosedError("the monitor is closed, or its socket is")
         return None
 
-    def _forget(self):
+    def _forget(self) -> None:
         """Ends it, and what waits is gone."""
         self._missed = 0
         self._events.clear()
@@ -130,7 +140,9 @@ cdef object receive(EventQueue feed, object timeout):
 
 
 cdef class SyncEventQueue(EventQueue):
-    def recv(self, *, timeout=None):
+    """An event queue whose readers are threads; iterate over it, or call `recv`."""
+
+    def recv(self, *, timeout: float | None = None) -> Event:
         """Waits for the next event.
 
         Args:
@@ -144,10 +156,10 @@ cdef class SyncEventQueue(EventQueue):
         """
         return receive(self, timeout)
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self):
+    def __next__(self) -> Event:
         try:
             return receive(self, None)
         except ClosedError:

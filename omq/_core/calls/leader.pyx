@@ -136,12 +136,16 @@ cdef int let_others_in(long long begun) except -1:
 
 
 cdef class ForkGuard:
-    """Whether the process is still the one that made the sockets."""
+    """Whether the process is still the one that made the sockets.
+
+    Attributes:
+        stale: Whether the process has forked: nothing inherited is to be used.
+    """
 
     def __cinit__(self):
         self._main = threading.main_thread().ident
 
-    def expire(self, inherited):
+    def expire(self, inherited: object) -> None:
         """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
         self.stale = True
         reset()
@@ -194,21 +198,21 @@ cdef class SyncWaitQueue(WaitQueue):
         self._watchers = []
 
     @property
-    def waiting(self):
+    def waiting(self) -> int:
         """Calls that wait here."""
         return self.count
 
-    def watch(self, loop):
+    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
         watcher = loop.create_future()
         self._watchers.append(watcher)
         return watcher
 
-    def show(self, ReadableEvent readable_event not None):
+    def show(self, ReadableEvent readable_event not None) -> None:
         """Has every notification make *readable_event* readable, until `hide`."""
         self._shown.append(readable_event)
 
-    def hide(self, ReadableEvent readable_event not None):
+    def hide(self, ReadableEvent readable_event not None) -> None:
         """Notifications leave *readable_event* alone again."""
         if readable_event in self._shown:
             self._shown.remove(readable_event)
@@ -286,7 +290,17 @@ cdef class LeaderCore:
     """Where the threads that call on one socket wait.
 
     The derived class attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
+
+    Attributes:
+        closed: Whether the socket is closed, or closing.
+        lock: Held while queues and peers are touched; never while anybody sleeps.
+        watched: Whether the I/O thread watches the epoll set.
+        looks: How often callers have looked at the epoll set: the number grows while they serve it.
+        sleeps_long: Whether the last sleep in the epoll set was a long one.
     """
+    # stub: recv_queue: RecvQueue | None
+    # stub: send_queue: SendQueue | None
+    # stub: looks: int
 
     def __cinit__(self, *_, **__):
         cdef epoll_event event
@@ -312,12 +326,21 @@ cdef class LeaderCore:
         if self._event >= 0:
             close(self._event)
 
-    def _assemble(self, recv_queue, send_queue, ForkGuard fork_guard not None):
+    def _assemble(
+        self, recv_queue: RecvQueue | None, send_queue: SendQueue | None, ForkGuard fork_guard not None
+    ) -> None:
         self.recv_queue = recv_queue
         self.send_queue = send_queue
         self._fork_guard = fork_guard
 
-    def _set_thread(self, Bell bell not None, unwatch, attend, rouse, calm):
+    def _set_thread(
+        self,
+        Bell bell not None,
+        unwatch: Callable[[], None],
+        attend: Callable[[], None],
+        rouse: Callable[[], None],
+        calm: Callable[[], None],
+    ) -> None:
         self._bell = bell
         self.poller.set_bell(bell)
         self._unwatch = unwatch
@@ -325,11 +348,11 @@ cdef class LeaderCore:
         self._rouse = rouse
         self._calm = calm
 
-    def _set_spin(self, long long nanoseconds, bint adaptive):
+    def _set_spin(self, long long nanoseconds, bint adaptive) -> None:
         self._spin = nanoseconds
         self._adaptive = adaptive
 
-    def _set_long_sleep(self, long long nanoseconds):
+    def _set_long_sleep(self, long long nanoseconds) -> None:
         """From how many nanoseconds on a sleep in the epoll set is a long one; for tests."""
         self._long_sleep = nanoseconds
         self.sleeps_long = nanoseconds == 0
@@ -339,17 +362,17 @@ cdef class LeaderCore:
 
     # ------------------------------------------------------------------ the I/O thread's side
 
-    def set_watched(self, bint watched):
+    def set_watched(self, bint watched) -> None:
         """The I/O thread has begun, or ceased, to watch the epoll set."""
         self.watched = watched
         self._dismissed = False
 
-    def set_drowsy(self, bint drowsy):
+    def set_drowsy(self, bint drowsy) -> None:
         """Whether the next call that ends a wait is to tell the I/O thread."""
         self.drowsy = drowsy
         self._roused = False
 
-    def cease_watching(self):
+    def cease_watching(self) -> bool:
         """The I/O thread ceases to watch the epoll set, unless a descriptor has to show messages; True if it ceases."""
         self.lock.acquire()
         try:
@@ -360,21 +383,21 @@ cdef class LeaderCore:
         finally:
             self.lock.release()
 
-    def heed_call(self):
+    def heed_call(self) -> None:
         """The I/O thread begins to do what `_attend` asked for, and may be asked again."""
         self._called = False
 
     @property
-    def published(self):
+    def published(self) -> bool:
         """Whether a descriptor that the user has must show what arrives."""
         return self._readable_event is not None
 
     @property
-    def attended(self):
+    def attended(self) -> bool:
         """Whether a caller sleeps in the epoll set, and so handles its events."""
         return self._leader is not None
 
-    def dispatch(self):
+    def dispatch(self) -> None:
         """Handles events while no caller sleeps in the epoll set; mostly on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
@@ -389,7 +412,7 @@ cdef class LeaderCore:
             self.lock.release()
         let_others_in(begun)
 
-    def flush_turn(self):
+    def flush_turn(self) -> None:
         """Gives what waits in the queue to peers that have become free; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
@@ -399,7 +422,7 @@ cdef class LeaderCore:
             self.lock.release()
         let_others_in(begun)
 
-    def _mark_closed(self):
+    def _mark_closed(self) -> None:
         """Wakes every call: each raises ClosedError."""
         self.lock.acquire()
         try:
@@ -412,7 +435,7 @@ cdef class LeaderCore:
         finally:
             self.lock.release()
 
-    def _close_descriptors(self):
+    def _close_descriptors(self) -> None:
         """Closes the epoll set once no thread can be in a system call on it."""
         self.lock.acquire()
         try:
@@ -422,7 +445,7 @@ cdef class LeaderCore:
         finally:
             self.lock.release()
 
-    def _abandon(self):
+    def _abandon(self) -> None:
         """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
         self.poller.close()
         if self._event >= 0:

@@ -29,7 +29,7 @@ cdef enum:
 cdef class ProxyCore:
     """What a proxy does with its sockets, without waiting."""
 
-    def __init__(self, frontend, backend, capture, control):
+    def __init__(self, frontend: Any, backend: Any, capture: Any, control: Any) -> None:
         cdef SendQueue spy = None if capture is None else capture.send_queue
         if frontend.recv_queue is not None and backend.send_queue is not None:
             self._forth = Passage(frontend.recv_queue, backend.send_queue, spy)
@@ -48,16 +48,16 @@ cdef class ProxyCore:
         ]))
 
     @property
-    def draining(self):
+    def draining(self) -> bool:
         """Whether TERMINATE has come: `turn` looks at the clock, too."""
         return self._state == PROXY_DRAINS
 
     @property
-    def ended(self):
+    def ended(self) -> bool:
         """Whether a command has ended it."""
         return self._state == PROXY_ENDS
 
-    def statistics(self):
+    def statistics(self) -> list[bytes]:
         """Messages and bytes received and sent by the frontend, then by the backend: eight unsigned 64-bit numbers."""
         cdef Passage forth = self._forth
         cdef Passage back = self._back

@@ -14,6 +14,15 @@ from omq.errors import TransportError
 
 @cython.final
 cdef class ReadableEvent:
+    """A descriptor for any `select`: readable exactly while a condition holds, for example that a message waits.
+
+    Raises:
+        OSError: The process may open no more descriptors.
+
+    Attributes:
+        fd: The descriptor; it is closed with this object.
+    """
+
     def __cinit__(self, *_):
         self.fd = NO_FD
 
@@ -31,11 +40,11 @@ cdef class ReadableEvent:
             close(self.fd)
             self.fd = NO_FD
 
-    def fileno(self):
+    def fileno(self) -> int:
         """The descriptor."""
         return self.fd
 
-    def reset(self):
+    def reset(self) -> None:
         """Makes the descriptor unreadable."""
         self.show(False)
 

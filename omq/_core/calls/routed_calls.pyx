@@ -3,6 +3,8 @@
 They are not the calls of the other types, where one more keyword argument would cost time with each message.
 """
 
+# stub: from omq.types import Unset
+
 from omq._core.calls.call cimport AsyncCore, finish, send_to
 from omq._core.calls.sync cimport SyncCore
 
@@ -34,7 +36,14 @@ cdef class RoutedSyncCore(SyncCore):
     def __cinit__(self, *_, **__):
         self._route = TRAITS[self.socket_type].route
 
-    def send(self, data, *, routing_id=None, group=None, timeout=UNSET):
+    def send(
+        self,
+        data: Buffer,
+        *,
+        routing_id: int | None = None,
+        group: str | bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> None:
         """Sends a message of one part.
 
         Args:
@@ -53,7 +62,14 @@ cdef class RoutedSyncCore(SyncCore):
         """
         self._put(data, False, chosen(self._route, self._name(), routing_id, group), timeout)
 
-    def send_multipart(self, parts, *, routing_id=None, group=None, timeout=UNSET):
+    def send_multipart(
+        self,
+        parts: Iterable[Buffer],
+        *,
+        routing_id: int | None = None,
+        group: str | bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> None:
         """Sends a whole message, atomically.
 
         Args:
@@ -69,7 +85,9 @@ cdef class RoutedSyncCore(SyncCore):
         """
         self._put(parts, True, chosen(self._route, self._name(), routing_id, group), timeout)
 
-    def send_many(self, messages, *, timeout=UNSET):
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET
+    ) -> NoReturn:
         """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:
@@ -84,7 +102,14 @@ cdef class RoutedAsyncCore(AsyncCore):
     def __cinit__(self, *_, **__):
         self._route = TRAITS[self.socket_type].route
 
-    def send(self, data, *, routing_id=None, group=None, timeout=UNSET):
+    def send(
+        self,
+        data: Buffer,
+        *,
+        routing_id: int | None = None,
+        group: str | bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> Call[None]:
         """Sends a message of one part.
 
         Args:
@@ -103,7 +128,14 @@ cdef class RoutedAsyncCore(AsyncCore):
         """
         return send_to(self, chosen(self._route, self._name(), routing_id, group), (data,), timeout)
 
-    def send_multipart(self, parts, *, routing_id=None, group=None, timeout=UNSET):
+    def send_multipart(
+        self,
+        parts: Iterable[Buffer],
+        *,
+        routing_id: int | None = None,
+        group: str | bytes | None = None,
+        timeout: float | Unset | None = UNSET,
+    ) -> Call[None]:
         """Sends a whole message, atomically.
 
         Args:
@@ -119,7 +151,9 @@ cdef class RoutedAsyncCore(AsyncCore):
         """
         return send_to(self, chosen(self._route, self._name(), routing_id, group), parts, timeout)
 
-    def send_nowait(self, data, *, routing_id=None, group=None):
+    def send_nowait(
+        self, data: Buffer, *, routing_id: int | None = None, group: str | bytes | None = None
+    ) -> None:
         """Sends a message of one part, or raises; it is not awaited.
 
         Args:
@@ -133,11 +167,13 @@ cdef class RoutedAsyncCore(AsyncCore):
         """
         return finish(send_to(self, chosen(self._route, self._name(), routing_id, group), (data,), 0.0))
 
-    def send_multipart_nowait(self, parts, *, routing_id=None, group=None):
+    def send_multipart_nowait(
+        self, parts: Iterable[Buffer], *, routing_id: int | None = None, group: str | bytes | None = None
+    ) -> None:
         """Sends a whole message, or raises; see `send_nowait` and `send_multipart`."""
         return finish(send_to(self, chosen(self._route, self._name(), routing_id, group), parts, 0.0))
 
-    def send_many_nowait(self, messages):
+    def send_many_nowait(self, messages: Iterable[Buffer | Sequence[Buffer]]) -> NoReturn:
         """Always raises; see `send_many`.
 
         Raises:
@@ -145,7 +181,9 @@ cdef class RoutedAsyncCore(AsyncCore):
         """
         self.send_many(messages)
 
-    def send_many(self, messages, *, timeout=UNSET):
+    def send_many(
+        self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET
+    ) -> NoReturn:
         """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
 
         Raises:

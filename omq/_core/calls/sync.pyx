@@ -3,6 +3,8 @@
 A call takes the socket's lock, tries, and returns; if it must wait, `LeaderCore` says how.
 """
 
+# stub: from omq.message import Message
+
 from cpython.buffer cimport PyBuffer_Release
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.exc cimport PyErr_CheckSignals
@@ -38,7 +40,7 @@ from omq._core.queues.peer cimport RecvQueue
 import os
 
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, StateError, TransportError
-from omq.types import POLL_IN, UNSET
+from omq.types import POLL_IN, UNSET, Unset
 
 cdef extern from "<poll.h>" nogil:
     ctypedef unsigned long nfds_t
@@ -72,7 +74,7 @@ cdef inline long long deadline_of(object timeout) except -1:
 cdef class SyncCore(LeaderCore):
     """The message calls of a blocking socket."""
 
-    def _set_timeouts(self, send, recv):
+    def _set_timeouts(self, send: float | None, recv: float | None) -> None:
         self._send_timeout = send
         self._recv_timeout = recv
 
@@ -141,7 +143,7 @@ cdef class SyncCore(LeaderCore):
             finally:
                 self._leave()
 
-    def recv(self, *, timeout=UNSET):
+    def recv(self, *, timeout: float | Unset | None = UNSET) -> bytes:
         """Takes the next message, which has one part.
 
         Args:
@@ -176,11 +178,11 @@ cdef class SyncCore(LeaderCore):
                 self.lock.release()
         return self._take(TAKE_ONE, None, timeout)
 
-    def recv_multipart(self, *, timeout=UNSET):
+    def recv_multipart(self, *, timeout: float | Unset | None = UNSET) -> list[bytes]:
         """Takes the next message whole; raises as `recv`, but for `MultipartError`."""
         return self._take(TAKE_PARTS, None, timeout)
 
-    def recv_many(self, limit=1024, *, timeout=UNSET):
+    def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = UNSET) -> list[bytes | list[bytes]]:
         """Waits for a message and takes what else is there.
 
         After some 20 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
@@ -195,7 +197,7 @@ cdef class SyncCore(LeaderCore):
         limit = count_of("limit", limit, 1)
         return self._take(TAKE_MANY, limit, timeout)
 
-    def recv_into(self, buffer, *, timeout=UNSET):
+    def recv_into(self, buffer: Buffer, *, timeout: float | Unset | None = UNSET) -> int:
         """Takes the next message, of one part, into a buffer.
 
         Args:
@@ -216,7 +218,7 @@ cdef class SyncCore(LeaderCore):
         finally:
             PyBuffer_Release(&view)
 
-    def recv_columns(self, data, ends, start=0, *, timeout=UNSET):
+    def recv_columns(self, data: Buffer, ends: Buffer, start: int = 0, *, timeout: float | Unset | None = UNSET) -> int:
         """Waits for a message and takes what else is there into columns, as Arrow keeps binary values.
 
         Bodies are copied behind one another; no Python object is made for a message.
@@ -238,14 +240,14 @@ cdef class SyncCore(LeaderCore):
         """
         return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
 
-    def recv_message(self, *, timeout=UNSET):
+    def recv_message(self, *, timeout: float | Unset | None = UNSET) -> Message:
         """Takes the next message as a `Message`: its parts and what is known about its sender."""
         return self._take(TAKE_MESSAGE, None, timeout)
 
-    def __iter__(self):
+    def __iter__(self) -> Self:
         return self
 
-    def __next__(self):
+    def __next__(self) -> bytes:
         try:
             return self.recv()
         except ClosedError:
@@ -292,7 +294,7 @@ cdef class SyncCore(LeaderCore):
             close_parts(&parts)
         return 0
 
-    def send(self, data, *, timeout=UNSET):
+    def send(self, data: Buffer, *, timeout: float | Unset | None = UNSET) -> None:
         """Sends a message of one part.
 
         Args:
@@ -326,7 +328,7 @@ cdef class SyncCore(LeaderCore):
                 return
         self._put(data, False, None, timeout)
 
-    def send_multipart(self, parts, *, timeout=UNSET):
+    def send_multipart(self, parts: Iterable[Buffer], *, timeout: float | Unset | None = UNSET) -> None:
         """Sends a whole message, atomically.
 
         Args:
@@ -339,7 +341,7 @@ cdef class SyncCore(LeaderCore):
         """
         self._put(parts, True, None, timeout)
 
-    def send_many(self, messages, *, timeout=UNSET):
+    def send_many(self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET) -> int:
         """Sends many messages.
 
         Args:
@@ -421,7 +423,7 @@ cdef class SyncCore(LeaderCore):
                 self._kept.show(True)
         return self._release_kept()
 
-    def fileno(self):
+    def fileno(self) -> int:
         """A descriptor that is readable exactly while a message waits; level-triggered.
 
         The descriptor belongs to the socket: select on it, and do nothing else with it. From the first call of `fileno`
@@ -440,7 +442,7 @@ cdef class SyncCore(LeaderCore):
         finally:
             self._leave()
 
-    def release_fileno(self):
+    def release_fileno(self) -> None:
         """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
 
         Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
@@ -491,7 +493,7 @@ cdef class SyncCore(LeaderCore):
 
     # ------------------------------------------------------------------ readiness
 
-    def poll(self, timeout=None, events=POLL_IN):
+    def poll(self, timeout: float | None = None, events: int = POLL_IN) -> int:
         """Waits until a message can be received or sent.
 
         Args:
@@ -576,7 +578,20 @@ cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, l
     return max(ready, 0)  # a signal whose handler raises nothing: look again
 
 
-def wait_for_any(list cores not None, int events, object timeout, ReadableEvent room):
+def wait_for_any(
+    list cores not None: list[SyncCore], int events, timeout: float | None, ReadableEvent room: ReadableEvent | None
+) -> list[SyncCore]:
+    """Waits until a message can be received from one of several sockets, or sent.
+
+    Args:
+        cores: The sockets, each once.
+        events: `POLL_IN`, `POLL_OUT` or both; checked.
+        timeout: Seconds; `None` for ever; checked.
+        room: Becomes readable when one of them may have got room; `None` if that does not matter.
+
+    Returns:
+        Those that are ready, in their order; none if the time was up.
+    """
     cdef long long deadline = deadline_of(timeout)
     cdef long long nap = FIRST_NAP_NS
     cdef bint naps = False

@@ -58,7 +58,7 @@ cdef class SyncProxy(ProxyCore):
             self._spin = max(self._spin, core._spin)
             self._adaptive |= core._adaptive
 
-    def run(self):
+    def run(self) -> None:
         """Forwards until a command ends it.
 
         Raises:

@@ -48,17 +48,17 @@ cdef class Waiter:
     otherwise the loop runs it.
     """
 
-    def add_done_callback(self, callback, *, context=None):
+    def add_done_callback(self, callback: Any, *, context: Any = None) -> None:
         self._callback = callback
         self._context = copy_context() if context is None else context
         if self.done:
             self._loop.call_soon(callback, self, context=self._context)
 
-    def result(self):
+    def result(self) -> None:
         if self._cancelled is not None:
             raise CancelledError(*self._cancelled)
 
-    def cancel(self, msg=None):
+    def cancel(self, msg: Any = None) -> bool:
         if self.done:
             return False
         self.done = True

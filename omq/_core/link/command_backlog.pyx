@@ -102,7 +102,7 @@ cdef class CommandBacklog:
         bytes_in: Bytes that have arrived so far.
     """
 
-    def __init__(self, long long bytes_in):
+    def __init__(self, long long bytes_in) -> None:
         self.frames = []
         self.pong = b""
         self.bytes_in = bytes_in

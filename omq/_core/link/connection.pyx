@@ -87,21 +87,39 @@ cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
     Args:
-        session: The engine's owner; gets `on_command`, `on_message`, `on_lost`, `on_restrained`, `on_drained`,
-            `on_settling` and `on_dismissed`.
+        session: The engine's owner; gets `on_command(body)`, `on_message(parts)` and `on_lost(reason)`; also, with
+            `None`, `on_restrained`, after which it must call `look_again` in a moment, `on_drained`, see `retire`, and
+            `on_dismissed`, after which it must retire the connection.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
         pool: Where blocks come from.
-        recv_queue: Where its messages are taken; None gives them to the send queue, else to `session.on_message`.
-        recv_hwm: Messages; 0 for no bound.
-        flusher: Writes batches that callers left behind; None: the send queue does, when the loop's turn ends.
-        codec: How frames look on the wire; None: plain frames.
-        background: The thread that reads and writes while nobody else does; None: there is none.
+        recv_queue: Where its messages are taken; `None` gives them to the send queue, else to
+            `session.on_message`.
+        recv_hwm: Messages that may wait before reading stops; 0 for no bound.
+        max_size: Bytes that one message may have, all parts together; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for 1048576.
+        flusher: Writes batches that callers left behind; `None`: the send queue does, when the loop's turn ends.
+        codec: How frames look on the wire; `None`: plain frames (RFC 23, Framing).
+        background: The thread that reads and writes while nobody else does; `None`: there is none.
+        ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
-    def __init__(self, session, int fd, Poller poller not None, Pool pool not None, RecvQueue recv_queue, recv_hwm,
-                 max_size=None, max_parts=None, Flusher flusher=None, Codec codec=None, *,
-                 Background background=None, ceiling=MESSAGE_CEILING):
+    def __init__(
+        self,
+        session: Any,
+        int fd,
+        Poller poller not None,
+        Pool pool not None,
+        RecvQueue recv_queue: RecvQueue | None,
+        recv_hwm: int,
+        max_size: int | None = None,
+        max_parts: int | None = None,
+        Flusher flusher: Flusher | None = None,
+        Codec codec: Codec | None = None,
+        *,
+        Background background: Background | None = None,
+        ceiling: int = MESSAGE_CEILING,
+    ) -> None:
         cdef SendBuffer send_buffer
         cdef FrameReader frame_reader
         self.fd = fd  # whatever fails from here on, the descriptor is closed
@@ -118,8 +136,12 @@ cdef class Connection(Receiver):
             self._part_with_threads()
             close(self.fd)
 
-    def start(self, bytes received not None):
-        """Joins the epoll set; *received* are the bytes that came behind the handshake."""
+    def start(self, bytes received not None) -> None:
+        """Joins the epoll set.
+
+        Args:
+            received: The bytes that came behind the handshake.
+        """
         cdef ReadAhead read_ahead
         self._join()
         if not received:
@@ -139,7 +161,7 @@ cdef class Connection(Receiver):
                 read_ahead.reset(self._frame_reader)
                 read_ahead.leave()
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
         self.lost = True
         if self.recv_queue is not None and self.recv_queue._growing is self:
@@ -178,13 +200,13 @@ cdef class Connection(Receiver):
             self._discard()
         return 0
 
-    def close_after_fork(self):
-        """Closes the descriptor in a forked child, and nothing else: the epoll set is the parent's."""
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
-    def half_close(self):
+    def half_close(self) -> bool:
         """Ends our side of the stream and throws away what the peer still sends.
 
         Closing a descriptor with unread bytes resets the connection, and a reset destroys bytes that the peer's kernel
@@ -236,7 +258,7 @@ cdef class Connection(Receiver):
                 and getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
                 and info.tcpi_last_data_recv < SILENCE_MS)
 
-    def cease(self):
+    def cease(self) -> None:
         """Ends our side of the stream, so that the peer sends nothing more; what it has sent until then comes still."""
         if self.fd >= 0 and not (self.lost or self._broken):
             self._backlog = None
@@ -248,7 +270,7 @@ cdef class Connection(Receiver):
             if self._stopped:
                 self.refill()
 
-    def retire(self):
+    def retire(self) -> None:
         """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
         self.send_queue = None
         self.feed_from(None)
@@ -267,11 +289,13 @@ cdef class Connection(Receiver):
         self._send_buffer.hwm_granularity = hwm_granularity
 
     @property
-    def unsent_bytes(self):
+    def unsent_bytes(self) -> int:
+        """Bytes that the kernel does not have."""
         return self._send_buffer.bytes
 
     @property
-    def untaken_bytes(self):
+    def untaken_bytes(self) -> int:
+        """Bytes that the peer's kernel does not have; over ipc, the peer itself."""
         cdef int waiting = 0
         # The batch first: what the flusher writes meanwhile is counted twice, and not missed.
         cdef Py_ssize_t unsent = self._send_buffer.bytes
@@ -280,7 +304,7 @@ cdef class Connection(Receiver):
         return unsent + waiting
 
     @property
-    def parts_cleanly(self):
+    def parts_cleanly(self) -> bool:
         """Returns whether the peer has everything that was accepted for it, and closing destroys nothing there."""
         if self.fd < 0 or self._broken:
             return True
@@ -609,7 +633,7 @@ cdef class Connection(Receiver):
                 return 0
         return self._write(frames)
 
-    def probe(self, bytes frames not None):
+    def probe(self, bytes frames not None) -> bool:
         """Sends a PING if there is need: an unread byte of the peer is a sign of life, and needs none.
 
         Returns:
@@ -627,7 +651,7 @@ cdef class Connection(Receiver):
         return True
 
     @property
-    def unheard(self):
+    def unheard(self) -> bool:
         """Whether the peer has sent something that we have not read, or that nobody would read now."""
         return self._stopped or self.fd < 0 or self._unread() > 0
 
@@ -647,7 +671,7 @@ cdef class Connection(Receiver):
         return unread
 
     @property
-    def held_up(self):
+    def held_up(self) -> bool:
         """Whether the peer's kernel answers ours and has no room for our bytes: the peer's process does not read.
 
         A PING stands behind those bytes and cannot be answered. The process may be slow or dead; its system is alive.
@@ -665,7 +689,7 @@ cdef class Connection(Receiver):
             and info.tcpi_retransmits <= 1 and info.tcpi_probes <= 1
         )
 
-    def look_again(self):
+    def look_again(self) -> bool:
         """Lets the waiting commands go, a moment after `on_restrained`, if the peer's kernel has nothing left.
 
         Returns:

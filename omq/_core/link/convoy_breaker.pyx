@@ -110,7 +110,8 @@ cdef long long not_before               # when a thread may be asked again
 cdef long times_given                   # how often a thread has released it
 
 
-def handovers():
+def handovers() -> int:
+    """How often threads of this process have released the GIL at a convoy breaker's request."""
     return times_given
 
 
@@ -185,6 +186,8 @@ cdef bint is_watched(int fd, int epoll_fd) noexcept:
 @cython.final
 @cython.no_gc_clear  # the thread may be looking at it
 cdef class ConvoyBreaker:
+    """Lets the I/O thread in where the main thread keeps it out."""
+
     def __cinit__(self):
         self._set = self._end = self._state = NO_FD
         self._pid = getpid()
@@ -192,7 +195,14 @@ cdef class ConvoyBreaker:
     def __dealloc__(self):
         self.stop()
 
-    def start(self, int thread, int watched, candidates):
+    def start(self, int thread, int watched, candidates: Iterable[int]) -> None:
+        """Begins to watch the I/O thread. Does nothing where the system gives no thread, no descriptor or no /proc.
+
+        Args:
+            thread: The I/O thread's number with the system (`threading.get_native_id`).
+            watched: A descriptor that its event loop watches.
+            candidates: Descriptors, one of which is the loop's epoll set. It stays open until `stop`.
+        """
         cdef epoll_event event
         if self._running:
             return
@@ -215,7 +225,8 @@ cdef class ConvoyBreaker:
         if not self._running:
             self._close()
 
-    def stop(self):
+    def stop(self) -> None:
+        """Ends the thread. Idempotent."""
         cdef unsigned long long one = 1
         if self._running and self._pid == getpid():
             self._running = False

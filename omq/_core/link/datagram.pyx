@@ -3,6 +3,9 @@
 There is no handshake, no connection and no way back. What the kernel has no room for is lost, on both sides.
 """
 
+# stub: MAX_DATAGRAM_BYTES: int
+# stub: MAX_MESSAGE_BYTES: int
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.errno cimport ECONNREFUSED, EINTR, errno
@@ -44,7 +47,12 @@ cdef inline Py_ssize_t group_size(const char *data, Py_ssize_t size) noexcept no
     return has if has < size else -1
 
 
-def parse_datagram(bytes data not None):
+def parse_datagram(bytes data not None) -> tuple[bytes, bytes] | None:
+    """Gives the group and the body of a datagram, or `None` if it is malformed.
+
+    Args:
+        data: What one datagram carries.
+    """
     cdef const char *begin = PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
     cdef Py_ssize_t has = group_size(begin, size)
@@ -58,10 +66,20 @@ def parse_datagram(bytes data not None):
 
 @cython.final
 cdef class DatagramSender(UnaskedPeer):
+    """Sends each message as a datagram: at once, or, where they are dense in a loop's turn, many in one system call.
+
+    What the kernel does not take is dropped, and counted.
+
+    Args:
+        session: The engine's owner.
+        fd: A connected datagram descriptor; owned from here on.
+        gathers: The turn of a loop ends what gathers; otherwise each datagram leaves at once.
+    """
+
     def __cinit__(self, *_, **__):
         self.fd = NO_FD
 
-    def __init__(self, session, int fd, bint gathers=False):
+    def __init__(self, session: Any, int fd, bint gathers=False) -> None:
         cdef int i
         self.session = session
         self._gathers = gathers
@@ -84,10 +102,11 @@ cdef class DatagramSender(UnaskedPeer):
         free(self._headers)
         free(self._vectors)
 
-    def start(self):
+    def start(self) -> None:
         """Does nothing: nothing is read."""
 
-    def close(self):
+    def close(self) -> None:
+        """Closes the descriptor; what waits is dropped."""
         self.lost = True
         self.writable = False
         self.send_queue = None
@@ -95,7 +114,8 @@ cdef class DatagramSender(UnaskedPeer):
         self._used = 0
         self.close_after_fork()
 
-    def close_after_fork(self):
+    def close_after_fork(self) -> None:
+        """Closes the descriptor in a forked child, and nothing else."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
@@ -212,11 +232,32 @@ cdef class DatagramSender(UnaskedPeer):
 
 @cython.final
 cdef class DatagramReceiver(ObjectPeer):
+    """Receives the datagrams of all senders, and keeps the messages of the groups that were joined.
+
+    Args:
+        session: The engine's owner; its `end` is called if an event cannot be handled.
+        fd: A bound datagram descriptor; owned from here on.
+        poller: The epoll set of its socket.
+        recv_queue: Where its messages are taken.
+        recv_hwm: Messages; above it nothing is read, and the kernel drops what it has no room for. 0 for no bound.
+        max_size: Bytes that a group and a body may have together; a larger datagram is dropped. `None` for no bound.
+
+    Attributes:
+        dropped: Datagrams that were dropped here because they were malformed or too large, or memory was short.
+    """
+
     def __cinit__(self, *_, **__):
         self.fd = NO_FD
 
-    def __init__(self, session, int fd, Poller poller not None, GroupRecvQueue recv_queue not None, Py_ssize_t recv_hwm,
-                 max_size=None):
+    def __init__(
+        self,
+        session: Any,
+        int fd,
+        Poller poller not None,
+        GroupRecvQueue recv_queue not None,
+        Py_ssize_t recv_hwm,
+        max_size: int | None = None,
+    ) -> None:
         cdef int i
         self.session = session
         self._poller = poller
@@ -246,16 +287,18 @@ cdef class DatagramReceiver(ObjectPeer):
         free(self._headers)
         free(self._vectors)
 
-    def start(self):
-        """Joins the epoll set."""
+    def start(self) -> None:
+        """Joins the epoll set: from here on datagrams are read."""
         self._join()
 
-    def close(self):
+    def close(self) -> None:
+        """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
         self.lost = True
         self._leave()
         self.close_after_fork()
 
-    def close_after_fork(self):
+    def close_after_fork(self) -> None:
+        """Closes the descriptor in a forked child, and nothing else."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD

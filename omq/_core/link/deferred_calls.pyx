@@ -33,6 +33,12 @@ cdef enum:
 
 @cython.final
 cdef class DeferredCalls:
+    """Calls functions on the I/O thread 10 ms later.
+
+    Attributes:
+        fd: Readable when the time has come: then call `ring`. -1 before `open` and after `close`.
+    """
+
     def __cinit__(self, *_):
         self.fd = NO_FD
         self._calls = []
@@ -40,20 +46,27 @@ cdef class DeferredCalls:
     def __dealloc__(self):
         self.close()
 
-    def open(self):
+    def open(self) -> None:
+        """Takes a descriptor, if it has none; before that `set` only stores.
+
+        Raises:
+            OSError: There is none.
+        """
         if self.fd >= 0:
             return
         self.fd = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK)
         if self.fd < 0:
             raise TransportError(errno, os.strerror(errno))
 
-    def close(self):
+    def close(self) -> None:
+        """Closes the descriptor; no function is called any more. Idempotent."""
         self._calls = []
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
-    def set(self, function not None):
+    def set(self, function not None: Callable[[], None]) -> None:
+        """Arranges one call of *function*; from any thread that holds the GIL."""
         cdef itimerspec when
         self._calls.append(function)
         if len(self._calls) == 1 and self.fd >= 0:
@@ -61,7 +74,8 @@ cdef class DeferredCalls:
             when.it_value.tv_nsec = DELAY_NS
             timerfd_settime(self.fd, 0, &when, NULL)
 
-    def cancel(self, function not None):
+    def cancel(self, function not None: Callable[[], None]) -> None:
+        """Takes a `set` of *function* back, if it has not been called yet."""
         cdef itimerspec when
         if function in self._calls:
             self._calls.remove(function)
@@ -69,7 +83,8 @@ cdef class DeferredCalls:
                 memset(&when, 0, sizeof(when))
                 timerfd_settime(self.fd, 0, &when, NULL)
 
-    def ring(self):
+    def ring(self) -> None:
+        """Makes the calls; on the I/O thread."""
         cdef unsigned long long times
         read(self.fd, &times, sizeof(times))
         calls, self._calls = self._calls, []

@@ -95,7 +95,7 @@ cdef class Flusher:
             pthread_mutex_destroy(&self._mutex)
         free(self._left.entries)
 
-    def stop(self):
+    def stop(self) -> None:
         """Ends the thread for good; what is left behind stays where it is."""
         if self._pid != getpid():
             return

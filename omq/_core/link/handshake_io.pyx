@@ -67,7 +67,15 @@ cdef object _failure(int code):
     return OSError(code, os.strerror(code))
 
 
-def accept(int listening):
+def accept(int listening) -> tuple[int, tuple[str, int] | None] | None:
+    """Accepts a connection; `None` where none waits.
+
+    Returns:
+        Its descriptor, which does not block, and the peer's address and port; `None` for one that has none.
+
+    Raises:
+        OSError: The connection is gone, or the system refuses.
+    """
     cdef sockaddr_storage peer
     cdef sockaddr *address = <sockaddr *>&peer
     cdef socklen_t size = sizeof(peer)
@@ -87,7 +95,12 @@ def accept(int listening):
     return fd, None
 
 
-def receive(int fd):
+def receive(int fd) -> bytes | None:
+    """Reads 4 KiB at most; `None` where there is nothing to read, and empty at the end.
+
+    Raises:
+        OSError: The connection is broken.
+    """
     cdef char into[READ]
     cdef Py_ssize_t size
     while True:
@@ -100,7 +113,12 @@ def receive(int fd):
             raise _failure(errno)
 
 
-def transmit(int fd, bytes data not None):
+def transmit(int fd, bytes data not None) -> int:
+    """Writes as many bytes as the kernel takes; returns their number.
+
+    Raises:
+        OSError: The connection is broken.
+    """
     cdef Py_ssize_t size
     while True:
         size = send(fd, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data), MSG_DONTWAIT | MSG_NOSIGNAL)
@@ -112,7 +130,17 @@ def transmit(int fd, bytes data not None):
             raise _failure(errno)
 
 
-def dial(int family, bytes name not None, tuple settings not None):
+def dial(int family, bytes name not None, tuple settings not None: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
+    """Begins to connect a new stream socket, which does not block.
+
+    Args:
+        family: Of the socket.
+        name: The address to connect to, a `sockaddr`.
+        settings: What is set first: level, option, value.
+
+    Returns:
+        The descriptor and 0, if it is connected, or `EINPROGRESS`; else -1 and the error's number.
+    """
     cdef int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)
     cdef int code, level, option, value
     if fd < 0:
@@ -134,6 +162,7 @@ def dial(int family, bytes name not None, tuple settings not None):
 
 
 cpdef int progress(int fd):
+    """Returns what has come of connecting a socket: 0, `EINPROGRESS`, or the error's number."""
     cdef pollfd look
     cdef int code = 0
     cdef socklen_t size = sizeof(code)
@@ -148,6 +177,19 @@ cpdef int progress(int fd):
 
 
 cdef class HeadStart:
+    """A connection that has just begun: it is made, and our side of the handshake said, without waiting.
+
+    Args:
+        family: As for `dial`.
+        name: As for `dial`.
+        settings: As for `dial`.
+        greeting: What is said if the connection is there at once.
+
+    Attributes:
+        fd: The descriptor; owned. -1 if the attempt has failed, or once it is taken or closed.
+        said: What the kernel has taken of the greeting; empty, too, where the connection leads to itself.
+    """
+
     cdef readonly int fd             # owned; -1 if nobody is reached, or once it is given away
     cdef readonly bytes said
 
@@ -155,7 +197,13 @@ cdef class HeadStart:
         self.fd = NO_FD
         self.said = b""
 
-    def __init__(self, int family, bytes name not None, tuple settings not None, bytes greeting not None):
+    def __init__(
+        self,
+        int family,
+        bytes name not None,
+        tuple settings not None: tuple[tuple[int, int, int], ...],
+        bytes greeting not None,
+    ) -> None:
         cdef Py_ssize_t size
         cdef int code
         if self.fd >= 0:
@@ -169,12 +217,15 @@ cdef class HeadStart:
     def __dealloc__(self):
         self.close()
 
-    def take(self):
+    def take(self) -> int:
+        """Gives the descriptor away."""
         cdef int fd = self.fd
         self.fd = NO_FD
         return fd
 
+    # stub: def close(self) -> None: ...
     cpdef close(self):
+        """Closes the descriptor, if it still has one."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
@@ -189,6 +240,17 @@ cdef bint leads_to_itself(int fd) noexcept:
 
 
 cdef class HandshakePoller:
+    """One epoll set for the handshakes of all connections that a socket accepts.
+
+    A connection is watched for its handshake only, and joins another epoll set afterwards. An event loop makes an
+    object for each descriptor, and needs seven system calls to watch it and to cease; a set of our own needs two.
+
+    Args:
+        watch: Watches a descriptor, and calls the given function when it is readable.
+        unwatch: Ends that.
+        report: Called with an exception that a reader has raised.
+    """
+
     cdef readonly int fd             # the epoll set; owned; -1 before open() and once closed
     cdef dict _readers               # by descriptor: the function to call when it can be read
     cdef object _watch, _unwatch     # begin, and cease, to call `serve` when `fd` is readable
@@ -198,10 +260,21 @@ cdef class HandshakePoller:
         self.fd = NO_FD
         self._readers = {}
 
-    def __init__(self, watch not None, unwatch not None, report not None):
+    def __init__(
+        self,
+        watch not None: Callable[[int, Callable[[], None]], object],
+        unwatch not None: Callable[[int], object],
+        report not None: Callable[[Exception], object],
+    ) -> None:
         self.call(watch, unwatch, report)
 
-    def call(self, watch not None, unwatch not None, report not None):
+    def call(
+        self,
+        watch not None: Callable[[int, Callable[[], None]], object],
+        unwatch not None: Callable[[int], object],
+        report not None: Callable[[Exception], object],
+    ) -> None:
+        """Replaces the functions."""
         self._watch = watch
         self._unwatch = unwatch
         self._report = report
@@ -210,7 +283,12 @@ cdef class HandshakePoller:
         if self.fd >= 0:
             close(self.fd)
 
-    def open(self):
+    def open(self) -> None:
+        """Makes the epoll set, unless it is there.
+
+        Raises:
+            OSError: The system gives no descriptor.
+        """
         if self.fd >= 0:
             return
         self.fd = epoll_create1(EPOLL_CLOEXEC)
@@ -223,7 +301,12 @@ cdef class HandshakePoller:
             self.fd = NO_FD
             raise
 
-    def add(self, int fd, reader not None):
+    def add(self, int fd, reader not None: Callable[[], None]) -> None:
+        """Calls *reader* whenever a descriptor can be read; after `open`.
+
+        Raises:
+            OSError: The system watches no more of them.
+        """
         cdef epoll_event event
         event.events = EPOLLIN
         event.data.u64 = <unsigned long long>fd
@@ -231,12 +314,14 @@ cdef class HandshakePoller:
             raise _failure(errno)
         self._readers[fd] = reader
 
-    def remove(self, int fd):
+    def remove(self, int fd) -> None:
+        """Ceases to watch a descriptor; ignores one that is not watched."""
         cdef epoll_event event
         if self._readers.pop(fd, None) is not None and self.fd >= 0:
             epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, &event)
 
-    def serve(self):
+    def serve(self) -> None:
+        """Calls the readers of descriptors that can be read, 64 at most."""
         cdef epoll_event events[AT_ONCE]
         cdef int i
         cdef int n = epoll_wait(self.fd, events, AT_ONCE, 0) if self.fd >= 0 else 0
@@ -248,12 +333,14 @@ cdef class HandshakePoller:
                 except Exception as error:
                     self._report(error)
 
-    def close_after_fork(self):
+    def close_after_fork(self) -> None:
+        """In a forked child: closes the set, which the parent has too."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
-    def close(self):
+    def close(self) -> None:
+        """Watches nothing any more. Idempotent."""
         if self.fd >= 0:
             self._unwatch(self.fd)
             close(self.fd)

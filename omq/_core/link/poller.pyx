@@ -35,13 +35,16 @@ cdef class Poller:
     """An epoll set. The thread that watches it drives the connections in it.
 
     Args:
-        turn: Runs the calls that events wake; None leaves that to others.
+        turn: Runs the calls that events wake; `None` leaves that to others.
+
+    Attributes:
+        fd: The epoll descriptor, readable while an event waits; -1 once closed.
     """
 
     def __cinit__(self, *_):
         self.fd = NO_FD
 
-    def __init__(self, Turn turn=None):
+    def __init__(self, Turn turn: Turn | None = None) -> None:
         if self.fd >= 0:
             raise RuntimeError("the epoll set is open")
         self._turn = turn
@@ -55,7 +58,7 @@ cdef class Poller:
     def __dealloc__(self):
         self._close()
 
-    def close(self):
+    def close(self) -> None:
         self._close()
 
     cdef void _close(self) noexcept:
@@ -72,7 +75,7 @@ cdef class Poller:
             self._shared = self._watched is not None
         return self._watched
 
-    def set_bell(self, Bell bell not None):
+    def set_bell(self, Bell bell not None) -> None:
         """Sets the bell of the sessions' loop: sessions are told there what happens to their connections."""
         self._bell = bell
 
@@ -117,7 +120,7 @@ cdef class Poller:
             epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, &event)
         return 0
 
-    def dispatch(self):
+    def dispatch(self) -> None:
         """Handles events that are ready, without waiting, then runs the calls that those woke."""
         if self._turn is None:
             self.serve()
@@ -135,7 +138,7 @@ cdef class Poller:
         return self._work(False)
 
     @property
-    def relieved(self):
+    def relieved(self) -> bool:
         """Returns whether the background thread reads and writes here, as the owner is away."""
         return self._watched is not None and load(&self._watched._away) != 0
 

@@ -46,6 +46,9 @@ cdef class Receiver(Peer):
     """A descriptor in the epoll set of its socket, for reading.
 
     `Connection` adds the sending half. This class calls only what any `Peer` has (`control`, `flush`) and `_look_back`.
+
+    Attributes:
+        fd: The descriptor; -1 once closed.
     """
 
     def __cinit__(self, *_, **__):
@@ -136,7 +139,8 @@ cdef class Receiver(Peer):
             self.recv_queue._resume(self)
 
     @property
-    def slabs(self):
+    def slabs(self) -> int:
+        """Blocks of memory that hold received bytes; none while nothing waits. For tests."""
         return self._frame_reader.slabs()
 
     # ------------------------------------------------------------------ reading

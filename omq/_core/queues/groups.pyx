@@ -22,6 +22,8 @@ cdef class UnaskedPeer(Peer):
 
 
 cdef class RadioSendQueue(PublisherSendQueue):
+    """RADIO: each message goes to every peer that has joined its group; a full one misses it (RFC 48)."""
+
     def __cinit__(self, *_, **__):
         self._unasked = []
 
@@ -99,10 +101,22 @@ cdef class RadioSendQueue(PublisherSendQueue):
 
 
 cdef class OwnGroups(OwnSubscriptions):
-    def join(self, bytes group not None):
+    """The groups of a DISH, and the peers that are asked for their messages."""
+
+    def join(self, bytes group not None) -> None:
+        """Joins a group.
+
+        Raises:
+            UsageError: It is joined already.
+        """
         self._change_once(group, True)
 
-    def leave(self, bytes group not None):
+    def leave(self, bytes group not None) -> None:
+        """Leaves a group.
+
+        Raises:
+            UsageError: It is not joined.
+        """
         self._change_once(group, False)
 
     cdef int _change_once(self, bytes group, bint join) except -1:
@@ -121,7 +135,14 @@ cdef class OwnGroups(OwnSubscriptions):
 
 
 cdef class GroupRecvQueue(ShapedRecvQueue):
-    def __init__(self, wait_queue, matcher):
+    """DISH: the group of a message is kept apart from it; messages of groups that were not joined are dropped.
+
+    Args:
+        wait_queue: Where receiving calls wait.
+        matcher: The groups that were joined.
+    """
+
+    def __init__(self, wait_queue: WaitQueue, matcher: Matcher) -> None:
         self.matcher = matcher
 
     cdef list _shape(self, Peer peer, list parts):

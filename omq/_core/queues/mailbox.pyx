@@ -38,7 +38,19 @@ cdef class Box:
 
 @cython.final
 cdef class Mailbox(ObjectPeer):
-    def __init__(self, RecvQueue recv_queue not None, Py_ssize_t hwm, bint each):
+    """Messages that wait for the user of an XPUB: its peers' subscriptions and their other messages.
+
+    Args:
+        recv_queue: Where they are taken.
+        hwm: Messages of one peer that may wait; 0 for no bound.
+        each: A subscription concerns the one peer that it came from.
+
+    Attributes:
+        late: Changes that found no room, by peer and prefix, each with the box that it waits for.
+    """
+    # stub: late: dict[bytes, tuple[bytes, object]]
+
+    def __init__(self, RecvQueue recv_queue not None, Py_ssize_t hwm, bint each) -> None:
         self.recv_queue = recv_queue
         self.hwm = hwm
         self.late = {}
@@ -47,7 +59,8 @@ cdef class Mailbox(ObjectPeer):
         self._each = each
 
     @property
-    def unread(self):
+    def unread(self) -> int:
+        """Messages that wait to be taken."""
         return self.ready()
 
     # ------------------------------------------------------------------ messages in

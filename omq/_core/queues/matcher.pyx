@@ -37,6 +37,18 @@ cdef bytes path_of(const Node *node):
 
 @cython.final
 cdef class Matcher:
+    """Which slots subscribed to a prefix of a topic.
+
+    A slot is a small number, 0 or more, that stands for a peer; its owner hands it out and reuses it after
+    `remove_slot`. Equal subscriptions of one slot are counted, not stored again. Nothing here locks: the
+    owner serialises the calls. Methods that change a subscription return the effect:
+
+    - 0: only how often the slot holds the prefix;
+    - 1: the slot is the first that holds the prefix, or was the last one;
+    - 2: the prefix is new for, or gone from, this slot, and others hold it as well;
+    - -2: nothing, because the slot does not hold the prefix.
+    """
+
     def __dealloc__(self):
         cdef Node *top = NULL       # the nodes that are still to be freed, linked by `parent`
         cdef Node *node = &self._root
@@ -263,7 +275,13 @@ cdef class Matcher:
         child.parent = node.parent
         self._release(node)
 
+    # stub: def remove_slot(self, slot: int) -> list[bytes]: ...
     cpdef list remove_slot(self, int slot):
+        """Takes back all prefixes of a slot, at a cost that grows with their number.
+
+        Returns:
+            The prefixes that nobody holds any more, oldest first.
+        """
         cdef list orphans = []
         while True:
             prefix = self.c_oldest(slot)
@@ -353,37 +371,65 @@ cdef class Matcher:
 
     # The same for Python
 
-    def add(self, bytes prefix not None, int slot):
+    def add(self, bytes prefix not None, int slot) -> int:
+        """Subscribes a slot once more.
+
+        Returns:
+            0, 1 or 2 (see the class).
+
+        Raises:
+            ValueError: The slot is below 0, or 2**24 or more.
+        """
         return self.c_add(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
 
-    def remove(self, bytes prefix not None, int slot):
+    def remove(self, bytes prefix not None, int slot) -> int:
+        """Takes one subscription back: for the subscriber's own side, where each call counts.
+
+        Returns:
+            0, 1, 2 or -2 (see the class).
+        """
         return self.c_remove(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
 
-    def drop(self, bytes prefix not None, int slot):
+    def drop(self, bytes prefix not None, int slot) -> int:
+        """Takes all equal subscriptions of a slot back: for a publisher that is told to cancel.
+
+        libzmq's XSUB sends every subscription but only the last cancellation: a publisher that counted would
+        never see the peer go.
+
+        Returns:
+            1, 2 or -2 (see the class).
+        """
         return self.c_drop(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
 
-    def match(self, bytes topic not None):
+    def match(self, bytes topic not None) -> list[int]:
+        """Returns the slots that hold a prefix of the topic, each once, in no particular order."""
         cdef int i, count = self.c_match(PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic))
         return [self._hits[i] for i in range(count)]
 
-    def matches_any(self, bytes topic not None):
+    def matches_any(self, bytes topic not None) -> bool:
+        """Tells whether any slot holds a prefix of the topic."""
         return bool(self.c_matches_any(PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)))
 
-    def __len__(self):
+    def __len__(self) -> int:
+        """Distinct pairs of slot and prefix."""
         return self._pairs
 
     @property
-    def prefix_count(self):
+    def prefix_count(self) -> int:
+        """Distinct prefixes that are held."""
         return self._prefixes
 
-    def holds(self, bytes prefix not None, int slot):
+    def holds(self, bytes prefix not None, int slot) -> bool:
+        """Tells whether a slot holds exactly this prefix."""
         return bool(self.c_holds(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot))
 
-    def count(self, bytes prefix not None):
+    def count(self, bytes prefix not None) -> int:
+        """Returns how many slots hold exactly this prefix."""
         cdef const Node *node = self._exact(<const unsigned char *>PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix))
         return 0 if node == NULL else node.held
 
-    def prefixes(self):
+    def prefixes(self) -> list[tuple[bytes, int]]:
+        """Returns each prefix that is held and how many slots hold it, in no particular order."""
         cdef list found = []
         cdef Entry *entry
         cdef Py_ssize_t slot
@@ -396,7 +442,8 @@ cdef class Matcher:
                 entry = entry.next
         return found
 
-    def prefixes_of(self, int slot):
+    def prefixes_of(self, int slot) -> list[bytes]:
+        """Returns the prefixes of one slot, oldest first."""
         cdef list found = []
         cdef Entry *entry
         if 0 <= slot < self._room:
@@ -409,10 +456,12 @@ cdef class Matcher:
     # For tests
 
     @property
-    def nodes(self):
+    def nodes(self) -> int:
+        """The nodes that are allocated; 0 when nothing, or only the empty prefix, is held. For tests."""
         return self._nodes
 
-    def steps(self, bytes topic not None):
+    def steps(self, bytes topic not None) -> int:
+        """Returns the number of nodes that a match of the topic may visit below the root. For tests."""
         cdef const unsigned char *rest = <const unsigned char *>PyBytes_AS_STRING(topic)
         cdef Py_ssize_t size = PyBytes_GET_SIZE(topic)
         cdef const Node *node = &self._root
@@ -424,7 +473,8 @@ cdef class Matcher:
             node = step(node, rest, size)
         return count
 
-    def check(self):
+    def check(self) -> None:
+        """Asserts every invariant of the trie and its lists; visits all of it. For tests."""
         cdef list open_nodes = [<size_t>&self._root]
         cdef Node *node
         cdef Node *child

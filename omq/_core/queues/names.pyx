@@ -11,37 +11,50 @@ from omq.errors import BindError
 
 @cython.final
 cdef class Names:
+    """Safe from every thread, also in a signal handler that has interrupted one of these calls."""
+
     def __cinit__(self):
         self._bound = {}
         self._open = {}
         self._waiting = {}
 
-    def bind(self, str name not None, listener):
+    def bind(self, str name not None, listener: Any) -> None:
+        """Takes a name; diallers wait until it is open.
+
+        Raises:
+            BindError: The name is taken.
+        """
         if name in self._bound:
             raise BindError(f"{name}: the name is bound by another socket of this context")
         self._bound[name] = listener
 
-    def open(self, str name not None):
+    def open(self, str name not None) -> list[Any]:
+        """Marks a name's listener as ready to accept; returns the diallers that waited for it."""
         if name in self._bound:
             self._open[name] = self._bound[name]
         return self._waiting.pop(name, [])
 
     @property
-    def bound(self):
+    def bound(self) -> list[str]:
+        """The names that are taken."""
         return list(self._bound)
 
     @property
-    def waited_for(self):
+    def waited_for(self) -> list[str]:
+        """The names that diallers wait for."""
         return list(self._waiting)
 
-    def is_open(self, str name not None):
+    def is_open(self, str name not None) -> bool:
+        """Whether a listener accepts under this name now."""
         return name in self._open
 
-    def unbind(self, str name not None):
+    def unbind(self, str name not None) -> None:
+        """Gives a name back. Idempotent."""
         self._open.pop(name, None)
         self._bound.pop(name, None)
 
-    def find(self, str name not None, dialer):
+    def find(self, str name not None, dialer: Any) -> Any:
+        """The listener of a name that is open; `None` if there is none: the dialler waits for it then."""
         if name in self._open:
             return self._open[name]
         if name in self._waiting:
@@ -50,7 +63,8 @@ cdef class Names:
             self._waiting[name] = [dialer]
         return None
 
-    def forget(self, str name not None, dialer):
+    def forget(self, str name not None, dialer: Any) -> None:
+        """Forgets a dialler that waits no longer. Idempotent."""
         waiting = self._waiting.get(name)
         if waiting is not None and dialer in <list>waiting:
             (<list>waiting).remove(dialer)

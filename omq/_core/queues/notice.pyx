@@ -13,7 +13,15 @@ cdef extern from "Python.h":
 
 @cython.final
 cdef class Notice(ObjectPeer):
-    def __init__(self, session, Peer peer not None, messages):
+    """Messages of the socket itself to its user, about a peer: the user takes them as if the peer had sent them.
+
+    Args:
+        session: The session of the peer.
+        peer: The peer; its identity, and the place that it comes from, are those of the messages.
+        messages: Each is bytes, or a tuple of several of them.
+    """
+
+    def __init__(self, session: Any, Peer peer not None, messages: Iterable[bytes | tuple[bytes, ...]]) -> None:
         self.session = session
         self.identity = peer.identity
         self.routing_id = peer.routing_id
@@ -22,7 +30,8 @@ cdef class Notice(ObjectPeer):
         self.lost = True
         self._messages = deque(messages)
 
-    def stand(self, RecvQueue recv_queue not None, Peer after=None):
+    def stand(self, RecvQueue recv_queue not None, Peer after: Peer | None = None) -> None:
+        """Joins the line of a receive queue, after all messages of *after*; under the lock of the socket."""
         cdef Peer other = after
         self.recv_queue = recv_queue
         self.queued = True

@@ -9,6 +9,8 @@ from omq._core.wire.send_buffer cimport Part
 
 
 cdef class ObjectPeer(Peer):
+    """A peer whose messages are Python objects already: each is bytes, or a tuple of them."""
+
     cdef object _message(self):
         """The first message, which must exist."""
         raise AssertionError("whoever derives from this has it")

@@ -25,7 +25,19 @@ from omq.errors import StateError, UnroutableError
 
 @cython.final
 cdef class Passage:
-    def __cinit__(self, RecvQueue source not None, SendQueue target not None, SendQueue capture):
+    """One direction of a proxy: from the receive queue of one socket into the send queue of another.
+
+    A message stays in its receive queue until the send queue has accepted it.
+
+    Args:
+        source: Where messages come from.
+        target: Where they go.
+        capture: Gets a copy of each; `None`: nobody does.
+    """
+
+    def __cinit__(
+        self, RecvQueue source not None, SendQueue target not None, SendQueue capture: SendQueue | None
+    ) -> None:
         self.source = source
         self.target = target
         self.capture = capture

@@ -1,5 +1,7 @@
 """The base classes: a peer, the receive queue that takes from peers in turn, the send queue that gives to them."""
 
+# stub: _PeerT = TypeVar("_PeerT", bound=Peer)
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.list cimport PyList_GET_SIZE
@@ -21,21 +23,38 @@ log = logging.getLogger("omq")
 
 
 cdef class Peer:
-    """The other side of a connection or of an inproc pipe."""
+    """The other side of a connection or of an inproc pipe.
+
+    Attributes:
+        session: The engine's owner of this peer.
+        identity: The name that ROUTER knows it by.
+        routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
+        origin: Where it comes from: a successor from there takes its turn behind it; `None`: unknown.
+        slot: Its number among a send queue's peers; -1 while it has none.
+        asking: How it takes subscriptions: 0 as messages, 1 as SUBSCRIBE and CANCEL, 2 as JOIN and LEAVE.
+        messages_in: Messages received from it.
+        messages_out: Messages accepted for it.
+        bytes_in: Bytes received from it, framing included.
+        bytes_out: Bytes that left for it, framing included.
+        dropped: Messages not sent to it because it was full; of a bound udp endpoint, datagrams that were no message.
+        dismissed: Whether the user has closed it, and no other peer.
+        lost: Whether the connection is over; what has arrived can still be taken.
+    """
+    # stub: routing_id: int | None
 
     def __cinit__(self):
         self.slot = -1
         self.identity = b""
 
     @property
-    def is_writable(self):
+    def is_writable(self) -> bool:
         return self.writable
 
     @property
-    def has_messages(self):
+    def has_messages(self) -> bool:
         return self.ready() > 0
 
-    def send_parts(self, list parts not None):
+    def send_parts(self, list parts not None: list[bytes]) -> None:
         """Sends a message of the library's own, whatever the high-water mark says."""
         cdef Py_ssize_t count = PyList_GET_SIZE(parts)
         cdef Part *found = <Part *>malloc(count * sizeof(Part))
@@ -54,27 +73,27 @@ cdef class Peer:
             free(found)
 
     @property
-    def unsent(self):
+    def unsent(self) -> int:
         """Messages that the peer has accepted and that have not left."""
         return self.pending()
 
-    def flush_now(self):
-        """Hands what waits to the kernel."""
+    def flush_now(self) -> None:
+        """Hands the waiting bytes to the kernel."""
         self.flush()
 
-    def set_hwm_granularity(self, int hwm_granularity):
+    def set_hwm_granularity(self, int hwm_granularity) -> None:
         """Sets how exactly unsent messages are counted: in steps of at most so many."""
 
-    def set_recv_hwm(self, Py_ssize_t hwm):
+    def set_recv_hwm(self, Py_ssize_t hwm) -> None:
         """Sets how many messages may wait to be taken; 0 for no bound."""
 
-    def pause(self):
+    def pause(self) -> None:
         """Stops reading from this peer."""
 
-    def resume(self):
+    def resume(self) -> None:
         """Reads from this peer again."""
 
-    def hand_to(self, RecvQueue recv_queue not None):
+    def hand_to(self, RecvQueue recv_queue not None) -> None:
         """Moves the peer and its waiting messages to another receive queue; nobody may use the old one any more."""
         self.recv_queue = recv_queue
         self.queued = False
@@ -83,14 +102,14 @@ cdef class Peer:
             recv_queue.arrived(self)
         self.resume()
 
-    def leave_queue(self):
+    def leave_queue(self) -> None:
         """Leaves its receive queue: nobody takes what has arrived any more."""
         self.recv_queue = None
         self.queued = False
         self.next_ready = self.heir = None
 
     @property
-    def bytes_out(self):
+    def bytes_out(self) -> int:
         return self.sent_bytes()
 
     cdef int on_events(self, unsigned int events) except -1:
@@ -235,8 +254,8 @@ cdef class Peer:
         """Counts the messages that the background thread has given to this peer, and wakes calls that wait for room."""
         return 0
 
-    def take_back(self):
-        """As `reclaim`, where no queue takes them back."""
+    def take_back(self) -> list[bytes | tuple[bytes, ...]]:
+        """Takes back the messages that it has accepted and of which nothing has left; it gets nothing new."""
         return self.reclaim()
 
     cdef int end_turn(self) except -1:
@@ -291,7 +310,8 @@ cdef class EndedPeer(Peer):
         return self._sent
 
 
-def ended_peer(Peer peer not None):
+def ended_peer(Peer peer not None: _PeerT) -> _PeerT:
+    """Returns what stands in for a peer whose connection is over: its counters, and nothing that it refers to."""
     cdef EndedPeer ended = EndedPeer()
     ended.lost = True
     ended.identity = peer.identity
@@ -310,16 +330,19 @@ cdef class RecvQueue:
     A turn has 256 messages or 512 KiB at most, and no more than the owner works off in about a millisecond. After so
     many messages, of one peer or of several, the queue looks at the descriptors: peers with new messages join the line,
     and the turn is over. So a peer with a message waits for one turn of each other peer, even if the others go on.
+
+    Args:
+        wait_queue: Where receiving calls wait.
     """
 
-    def __cinit__(self, WaitQueue wait_queue not None, *_):
+    def __cinit__(self, WaitQueue wait_queue not None, *_) -> None:
         self.wait_queue = wait_queue
         self._paused = []
         self._quota = self._sight = TURN_MESSAGES
         self._sight_bytes = TURN_BYTES
 
-    def close(self):
-        """The socket is closed: nobody takes what has arrived any more."""
+    def close(self) -> None:
+        """Forgets all peers, and what has arrived: the socket is closed."""
         cdef list found = self._known()
         cdef Peer peer
         self._head = self._tail = None
@@ -674,34 +697,48 @@ cdef class RecvQueue:
 
 
 cdef class SendQueue:
-    """Gives messages to peers. The derived classes choose the peers."""
+    """Gives messages to peers. The derived classes choose the peers.
 
-    def __cinit__(self, WaitQueue wait_queue not None, *_, **__):
+    Args:
+        wait_queue: Where sending calls wait.
+
+    Attributes:
+        hwm: Messages that may wait; 0 for no bound.
+        single_part: A call may give it messages of one part only.
+        draining: Waiting batches leave with the loop's turns, which report it, and not by the flusher.
+        heeds: Whether it handles peers' commands itself, in their order with the peers' messages.
+    """
+
+    def __cinit__(self, WaitQueue wait_queue not None, *_, **__) -> None:
         self.wait_queue = wait_queue
         self._others = []
         self.most = BATCH_MESSAGES
 
-    def set_schedule(self, schedule):
+    def set_schedule(self, schedule: Any) -> None:
+        """Sets the function that arranges a call of `flush_turn` at the end of the turn; it takes no arguments."""
         self._schedule = schedule
 
-    def set_report(self, report):
+    def set_report(self, report: Any) -> None:
+        """Sets the function that arranges a call of `report` in the engine's thread; it takes no arguments."""
+
+    def report(self) -> None:
         """Does nothing: only publishers have something to report."""
 
-    def report(self):
-        """Does nothing: only publishers have something to report."""
-
-    def close(self):
+    def close(self) -> None:
         """The socket is closed: nothing is to be arranged any more."""
         self._schedule = None
 
-    def set_hwm(self, Py_ssize_t hwm):
+    def set_hwm(self, Py_ssize_t hwm) -> None:
+        """Changes `hwm`; calls that wait for room look again."""
         self.hwm = hwm
         self.wait_queue.notify()
 
-    def flush_turn(self):
+    def flush_turn(self) -> None:
+        """Writes the batches that have gathered."""
         self._flush_turn()
 
-    def add(self, Peer peer not None):
+    def add(self, Peer peer not None) -> None:
+        """Adds a peer."""
         cdef bint done = False
         peer.send_queue = self
         peer.attached = True
@@ -712,7 +749,8 @@ cdef class SendQueue:
             if not done:
                 peer.attached = False  # no memory: this is no peer of the socket
 
-    def remove(self, Peer peer not None):
+    def remove(self, Peer peer not None) -> None:
+        """Removes a peer; ignores one that is not here."""
         if peer.attached:
             peer.attached = False
             if peer.dirty:
@@ -726,15 +764,15 @@ cdef class SendQueue:
             peer.parked = 0
             self.detach(peer)
 
-    def reclaim(self, Peer peer not None):
-        """As `recall`."""
+    def reclaim(self, Peer peer not None) -> None:
+        """Takes back what *peer* has accepted and nothing of has left, where another peer may get it as well."""
         self.recall(peer)
 
-    def entrust(self, Peer peer not None):
+    def entrust(self, Peer peer not None) -> None:
         """Gives *peer*, which is about to leave, the messages that wait here for any peer: there is no other peer."""
 
     @property
-    def idle(self):
+    def idle(self) -> bool:
         """Whether no accepted message waits here."""
         return self.parked == 0
 

@@ -35,14 +35,22 @@ cdef class Pipe(ObjectPeer):
 
     Args:
         session: The engine's owner.
-        recv_queue: Where this end's messages are taken; None: its send queue gets them, once it has one.
-        capacity: Messages that wait here before the other end must wait (recv_hwm); 0 for no bound.
+        recv_queue: Where this end's messages are taken; `None`: its send queue gets them, once it has one.
+        capacity: Messages that wait here before the other end must wait (`recv_hwm`); 0 for no bound.
         bell: Calls functions in this end's loop.
-        lock: Guards this end where threads share it; None: only its own thread uses it.
+        lock: Guards this end where threads share it; `None`: only its own thread uses it.
         conflate: A message replaces one that nobody has taken yet.
     """
 
-    def __init__(self, session, RecvQueue recv_queue, Py_ssize_t capacity, Bell bell, SocketLock lock=None, bint conflate=False):
+    def __init__(
+        self,
+        session: Any,
+        RecvQueue recv_queue: RecvQueue | None,
+        Py_ssize_t capacity,
+        Bell bell,
+        SocketLock lock: SocketLock | None = None,
+        bint conflate=False,
+    ) -> None:
         self.session = session
         self.recv_queue = recv_queue
         self._ring = deque()
@@ -51,13 +59,13 @@ cdef class Pipe(ObjectPeer):
         self._lock = lock
         self._conflate = conflate
 
-    def join(self, Pipe partner not None):
+    def join(self, Pipe partner not None) -> None:
         """Connects the two ends."""
         self.partner = partner
         partner.partner = self
         self.writable = partner.writable = True
 
-    def close(self):
+    def close(self) -> None:
         """Leaves the partner. What has arrived on either side can still be taken."""
         cdef Pipe partner = self.partner
         self.lost = True
@@ -73,7 +81,7 @@ cdef class Pipe(ObjectPeer):
         self._make_room()
 
     @property
-    def unread(self):
+    def unread(self) -> int:
         """Messages that wait to be taken."""
         return Py_SIZE(self._ring)
 
@@ -103,7 +111,8 @@ cdef class Pipe(ObjectPeer):
                 partner._reach(False)
         return 0
 
-    def reopen(self):
+    def reopen(self) -> None:
+        """Notes that the partner has room again."""
         self._reopening = False
         self._reopen()
 
@@ -199,7 +208,8 @@ cdef class Pipe(ObjectPeer):
             return 0
         return max(Py_SIZE(partner._ring) - partner._capacity, 0)
 
-    def arrive(self):
+    def arrive(self) -> None:
+        """Reports the messages that have arrived."""
         if self._lock is not None:
             self._lock.acquire()
         try:

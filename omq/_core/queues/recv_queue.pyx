@@ -12,9 +12,15 @@ from omq.errors import MultipartError, StateError
 
 
 cdef class FilteredRecvQueue(RecvQueue):
-    """SUB: drops messages that no subscription covers here too, for they may have been on their way."""
+    """SUB: drops messages that no subscription covers here too, for they may have been on their way.
 
-    def __init__(self, wait_queue, matcher, invert):
+    Args:
+        wait_queue: Where receiving calls wait.
+        matcher: The subscriptions.
+        invert: Return messages that none covers (`ZMQ_INVERT_MATCHING`).
+    """
+
+    def __init__(self, wait_queue: WaitQueue, matcher: Matcher, invert: bool) -> None:
         self.matcher = matcher
         self._invert = invert
 
@@ -54,7 +60,7 @@ cdef class FilteredRecvQueue(RecvQueue):
 cdef class ConflatedRecvQueue(FilteredRecvQueue):
     """Keeps the newest message of each peer (ZMQ_CONFLATE); a SUB still checks it against its subscriptions."""
 
-    def __init__(self, wait_queue, matcher=None, invert=False):
+    def __init__(self, wait_queue: WaitQueue, matcher: Matcher | None = None, invert: bool = False) -> None:
         FilteredRecvQueue.__init__(self, wait_queue, matcher, invert)
         self.newest_only = True
 
@@ -255,7 +261,7 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
     cdef bint has_message(self) except -1:
         return self.awaiting and ShapedRecvQueue._next(self) is not None
 
-    def forget(self, Peer peer not None):
+    def forget(self, Peer peer not None) -> None:
         """Forgets *peer*, which is gone; messages that it sent before can still be taken."""
         if peer is self.asked:
             self.gone = True

@@ -19,9 +19,19 @@ cdef inline object name_of(Peer peer):
 
 
 cdef class RoutedSendQueue(SendQueue):
-    """Each peer has a name: on ROUTER its identity, in the first part (RFC 28), else a number: the call's route."""
+    """Each peer has a name: on ROUTER its identity, in the first part (RFC 28), else a number: the call's route.
 
-    def __init__(self, WaitQueue wait_queue, hwm, mandatory):
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        mandatory: An unknown peer is an error, and a full one makes `send` wait.
+
+    Attributes:
+        table: Peers by identity, or by number where they have one.
+    """
+    # stub: table: dict[bytes | int, Peer]
+
+    def __init__(self, WaitQueue wait_queue, hwm: int, mandatory: bool) -> None:
         self.hwm = hwm
         self.table = {}
         self._roomy = {}
@@ -29,7 +39,7 @@ cdef class RoutedSendQueue(SendQueue):
         # A message that waits for a full peer must not hold up one for another peer.
         wait_queue.apart = True
 
-    def set_mandatory(self, bint mandatory):
+    def set_mandatory(self, bint mandatory) -> None:
         self.mandatory_ = mandatory
         self.wait_queue.notify()
 
@@ -114,9 +124,14 @@ cdef class RoutedSendQueue(SendQueue):
 
 @cython.final
 cdef class StreamSendQueue(RoutedSendQueue):
-    """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM)."""
+    """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM).
 
-    def __init__(self, WaitQueue wait_queue, hwm):
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+    """
+
+    def __init__(self, WaitQueue wait_queue, hwm: int) -> None:
         RoutedSendQueue.__init__(self, wait_queue, hwm, True)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
@@ -136,7 +151,7 @@ cdef class StreamSendQueue(RoutedSendQueue):
 cdef class ReplySendQueue(SendQueue):
     """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""
 
-    def __init__(self, wait_queue, hwm, recv_queue):
+    def __init__(self, wait_queue: WaitQueue, hwm: int, recv_queue: ReplyRecvQueue) -> None:
         self.hwm = hwm
         self._recv_queue = recv_queue
         self._peers = set()

@@ -67,9 +67,19 @@ cdef int send_held(Peer peer, object message) except -1:
 
 
 cdef class RoundRobin(SendQueue):
-    """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR)."""
+    """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).
 
-    def __init__(self, wait_queue, hwm, conflate=False, immediate=False):
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait; 0 for no bound.
+        conflate: Keep only the newest message that waits.
+        immediate: Accept nothing while there is no peer.
+
+    Attributes:
+        queue: Accepted messages that no peer has got yet.
+    """
+
+    def __init__(self, wait_queue: WaitQueue, hwm: int, conflate: bool = False, immediate: bool = False) -> None:
         self.hwm = hwm
         self.queue = WaitingMessages()
         self._open = []
@@ -110,11 +120,13 @@ cdef class RoundRobin(SendQueue):
             queue.end()
         return taken
 
-    def surrender(self, list messages not None):
+    def surrender(self, list messages not None: list[bytes | tuple[bytes, ...]]) -> None:
+        """Moves the waiting messages to the end of *messages*: all or, where it raises, none."""
         messages.extend(self.queue.take_all())  # no bytecode: no signal handler comes between
         self.wait_queue.notify()
 
-    def deliver(self, Peer peer not None, list messages not None):
+    def deliver(self, Peer peer not None, list messages not None: list[bytes | tuple[bytes, ...]]) -> None:
+        """Gives *messages* to a peer outside routing; messages that it cannot take stay in the list."""
         cdef Py_ssize_t done = 0, run
         try:
             while done < len(messages) and not peer.lost:
@@ -310,7 +322,15 @@ cdef class RoundRobin(SendQueue):
 cdef class RequestSendQueue(RoundRobin):
     """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
 
-    def __init__(self, wait_queue, hwm, recv_queue, relaxed, correlate, immediate=False):
+    def __init__(
+        self,
+        wait_queue: WaitQueue,
+        hwm: int,
+        recv_queue: RequestRecvQueue,
+        relaxed: bool,
+        correlate: bool,
+        immediate: bool = False,
+    ) -> None:
         RoundRobin.__init__(self, wait_queue, hwm, False, immediate)
         self.quick = False
         self._feeds = False  # a request that is given up must not leave
@@ -400,7 +420,17 @@ cdef class RequestSendQueue(RoundRobin):
 
 
 cdef class Distributor(SendQueue):
-    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29)."""
+    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29).
+
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        matcher: The subscriptions; `None` sends every message to every peer.
+        nodrop: Wait for a full peer instead of dropping.
+        invert: Send to those that do not match.
+        conflate: Keep the newest message for a peer that cannot be written, and drop none.
+    """
+    # stub: matcher: Matcher | None
 
     def __cinit__(self, *_, **__):
         self._scratch = <char *>malloc(SCRATCH)
@@ -411,7 +441,15 @@ cdef class Distributor(SendQueue):
         free(self._scratch)
         free(self._targets)
 
-    def __init__(self, wait_queue, hwm, matcher, nodrop=False, invert=False, conflate=False):
+    def __init__(
+        self,
+        wait_queue: WaitQueue,
+        hwm: int,
+        matcher: Matcher | None,
+        nodrop: bool = False,
+        invert: bool = False,
+        conflate: bool = False,
+    ) -> None:
         self.hwm = hwm
         self.matcher = matcher
         self.peers = []

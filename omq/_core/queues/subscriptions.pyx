@@ -35,13 +35,53 @@ cdef inline bint is_asking(object part):
 
 
 cdef class PublisherSendQueue(Distributor):
-    """PUB and XPUB: keeps the subscriptions of each peer, and tells the XPUB's user of them."""
+    """PUB and XPUB: keeps the subscriptions of each peer, and tells the XPUB's user of them.
+
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        nodrop: Wait for a full peer instead of dropping.
+        invert: Send to those that do not match.
+        conflate: Keep only the newest message for a peer that cannot be written.
+        limit: Prefixes that one peer may have; `None` for no bound.
+        recv_queue: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
+        mailbox_hwm: Messages of each peer that may wait there; 0 for no bound.
+        verbose: The user hears also of subscriptions that are not new.
+        verboser: Likewise of their ends.
+        manual: The user puts subscriptions in force.
+        last_value: With *manual*: the message after a subscription is for its peer alone.
+        only_first: Of a message only the first part may be a subscription.
+
+    Attributes:
+        watched: A call waits for subscriptions: the next change is reported.
+        monitored: Every change is reported.
+        wanted: The peers' subscriptions, where the user puts them in force.
+        mailbox: The messages for the XPUB's user.
+    """
+    # stub: matcher: Matcher
+    # stub: wanted: Matcher | None
+    # stub: mailbox: Mailbox | None
 
     def __dealloc__(self):
         free(self._holdings)
 
-    def __init__(self, wait_queue, hwm, *, nodrop=False, invert=False, conflate=False, limit=None, RecvQueue recv_queue=None,
-                 mailbox_hwm=0, verbose=False, verboser=False, manual=False, last_value=False, only_first=False):
+    def __init__(
+        self,
+        wait_queue: WaitQueue,
+        hwm: int,
+        *,
+        nodrop: bool = False,
+        invert: bool = False,
+        conflate: bool = False,
+        limit: int | None = None,
+        RecvQueue recv_queue: RecvQueue | None = None,
+        mailbox_hwm: int = 0,
+        verbose: bool = False,
+        verboser: bool = False,
+        manual: bool = False,
+        last_value: bool = False,
+        only_first: bool = False,
+    ) -> None:
         Distributor.__init__(self, wait_queue, hwm, Matcher(), nodrop, invert, conflate)
         self.heeds = True
         self.wanted = Matcher() if manual else None
@@ -54,7 +94,8 @@ cdef class PublisherSendQueue(Distributor):
         self._only_first = only_first
         self._last_value = last_value
 
-    def listen(self, on_change, on_subscribed):
+    def listen(self, on_change: Callable[[], None], on_subscribed: Callable[[Any, bytes, bool], None]) -> None:
+        """Sets the functions that `report` calls; the second gets session, prefix, and whether it begins or ends."""
         self._on_change = on_change
         self._on_subscribed = on_subscribed
 
@@ -68,10 +109,12 @@ cdef class PublisherSendQueue(Distributor):
             (<Peer>self._leaving.popleft()).box = None
             self._leaving.popleft()
 
-    def set_lock(self, SocketLock lock):
+    def set_lock(self, SocketLock lock: SocketLock | None) -> None:
+        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
         self._lock = lock
 
-    def set_mailbox_hwm(self, Py_ssize_t hwm):
+    def set_mailbox_hwm(self, Py_ssize_t hwm) -> None:
+        """Changes how many messages of each peer may wait for the user."""
         if self.mailbox is not None:
             self.mailbox.set_hwm(hwm)
 
@@ -102,7 +145,7 @@ cdef class PublisherSendQueue(Distributor):
         memset(self._holdings + peer.slot, 0, sizeof(Holding))
         return 0
 
-    def leave(self, Peer peer not None):
+    def leave(self, Peer peer not None) -> None:
         """Forgets the subscriptions of *peer*, which is gone: a turn's work now, the rest in the turns to come."""
         if peer.slot >= 0:
             self._leaving.append(peer)
@@ -267,12 +310,16 @@ cdef class PublisherSendQueue(Distributor):
 
     # ------------------------------------------------------------------ calls of the XPUB's user
 
-    def subscribe(self, bytes prefix not None):
-        """With xpub_manual: the peer that the last message came from gets messages with this prefix."""
+    def subscribe(self, bytes prefix not None) -> None:
+        """Puts a subscription in force for the peer that the last message came from.
+
+        Raises:
+            StateError: No message has come.
+        """
         self._put_in_force(prefix, True)
 
-    def unsubscribe(self, bytes prefix not None):
-        """With xpub_manual: that peer gets them no longer."""
+    def unsubscribe(self, bytes prefix not None) -> None:
+        """Takes a subscription back; raises like `subscribe`."""
         self._put_in_force(prefix, False)
 
     cdef int _put_in_force(self, bytes prefix, bint subscribe) except -1:
@@ -297,7 +344,7 @@ cdef class PublisherSendQueue(Distributor):
             self._finish()
         return 0
 
-    def subscriptions(self, bytes prefix=None):
+    def subscriptions(self, bytes prefix: bytes | None = None) -> int:
         """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
         if self._lock is not None:
             self._lock.acquire()
@@ -345,31 +392,40 @@ cdef class PublisherSendQueue(Distributor):
 
 
 cdef class OwnSubscriptions:
-    """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told."""
+    """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told.
 
-    def __init__(self, WaitQueue wait_queue=None, verbose=False):
+    Args:
+        wait_queue: Where calls wait for messages that are wanted; `None` if others can be taken, too.
+        verbose: Publishers get each request to end a subscription, not only the last one.
+
+    Attributes:
+        matcher: The subscriptions; the slot is always 0.
+    """
+
+    def __init__(self, WaitQueue wait_queue: WaitQueue | None = None, verbose: bool = False) -> None:
         self.matcher = Matcher()
         self._wait_queue = wait_queue
         self._peers = ()
         self._verbose = verbose
 
-    def set_lock(self, SocketLock lock):
+    def set_lock(self, SocketLock lock: SocketLock | None) -> None:
+        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
         self._lock = lock
 
-    def add(self, Peer peer not None):
+    def add(self, Peer peer not None) -> None:
         """Tells a new peer all subscriptions, and from now on their changes."""
         self._peers += (peer,)
         peer.ask_all(self.matcher.prefixes_of(0))
 
-    def remove(self, Peer peer not None):
+    def remove(self, Peer peer not None) -> None:
         """Tells a peer nothing more."""
         self._peers = tuple([other for other in self._peers if other is not peer])
 
-    def subscribe(self, bytes prefix not None):
+    def subscribe(self, bytes prefix not None) -> None:
         """Subscribes to a prefix; counts how often it was asked for."""
         self._call(prefix, True)
 
-    def unsubscribe(self, bytes prefix not None):
+    def unsubscribe(self, bytes prefix not None) -> None:
         """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
         self._call(prefix, False)
 
@@ -401,7 +457,7 @@ cdef class OwnSubscriptions:
                 peer.fail(error)
         return 0
 
-    def inherit(self, OwnSubscriptions before not None, without):
+    def inherit(self, OwnSubscriptions before not None, without: Iterable[bytes]) -> None:
         """Takes over another object's subscriptions, except one request each of *without*; no peer may be here yet."""
         cdef Matcher theirs = before.matcher
         for prefix in without:
@@ -413,9 +469,18 @@ cdef class OwnSubscriptions:
 
 
 cdef class SubscriberSendQueue(Distributor):
-    """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29)."""
+    """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29).
 
-    def __init__(self, wait_queue, hwm, OwnSubscriptions own_subscriptions not None, only_first=False):
+    Args:
+        wait_queue: Where sending calls wait.
+        hwm: Messages that may wait for one peer; 0 for no bound.
+        own_subscriptions: Where subscriptions are kept.
+        only_first: Of a message only the first part may be a subscription.
+    """
+
+    def __init__(
+        self, wait_queue: WaitQueue, hwm: int, OwnSubscriptions own_subscriptions not None, only_first: bool = False
+    ) -> None:
         Distributor.__init__(self, wait_queue, hwm, None)
         self._own_subscriptions = own_subscriptions
         self._only_first = only_first

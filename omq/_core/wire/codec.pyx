@@ -21,6 +21,14 @@ cdef class Codec:
     One thread at a time encodes, and one decodes; one thread may encode while another decodes. The flags that
     `encode` and `head` take, and that `decode`, `finish` and `glance` return, are the FLAG_* of plain frames. A number
     below 0 from `measure`, `decode` or `finish` is for `explain`, and ends the connection.
+
+    Attributes:
+        overhead: Octets around a payload that encoding may write to.
+        growth: Octets by which a slab's frames may grow when they are decoded, all together.
+        borrows: A large payload leaves as it is.
+        lead: Octets left free in front of those of each read, where decoding writes a frame's header.
+        portion: Octets of one read at most; 0 for as many as there is room for.
+        watchable: A thread that never takes the GIL may look at arrived frames, and answer.
     """
 
     def __cinit__(self, *_, **__):

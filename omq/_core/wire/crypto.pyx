@@ -168,7 +168,7 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
 cdef class Secret:
     """32 octets that nobody sees: a secret key, or one that two keys make together."""
 
-    def __cinit__(self, key=None):
+    def __cinit__(self, key: bytes | str | None = None) -> None:
         cdef const char *text
         cdef Py_ssize_t size
         self._sodium = sodium()
@@ -195,13 +195,13 @@ cdef class Secret:
     def __reduce__(self):
         raise TypeError("a secret is not pickled or copied")
 
-    def public(self):
+    def public(self) -> bytes:
         """The public key of this secret key, 32 octets."""
         cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY)
         self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._octets)
         return key
 
-    def shared(self, bytes public not None):
+    def shared(self, bytes public not None) -> Secret | None:
         """The key that this secret key and the other side's public key make; None for a key of low order."""
         cdef Secret both = Secret()
         if PyBytes_GET_SIZE(public) != KEY:
@@ -211,11 +211,11 @@ cdef class Secret:
             return None
         return both
 
-    def reveal(self):
+    def reveal(self) -> bytes:
         """The octets themselves, for the file that stores them."""
         return PyBytes_FromStringAndSize(<char *>self._octets, KEY)
 
-    def seal(self, bytes nonce not None, bytes data not None, Secret tail=None):
+    def seal(self, bytes nonce not None, bytes data not None, Secret tail: Secret | None = None) -> bytes:
         """Makes a box: *data*, with a secret behind it, encrypted and authenticated with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t whole = size if tail is None else size + KEY
@@ -229,7 +229,7 @@ cdef class Secret:
         self._sodium.seal(p, p + MAC, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets)
         return box
 
-    def open(self, bytes nonce not None, bytes box not None):
+    def open(self, bytes nonce not None, bytes box not None) -> bytes | None:
         """The content of a box; None if it does not open with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC
         cdef bytes data
@@ -243,7 +243,7 @@ cdef class Secret:
             return None
         return data
 
-    def open_pair(self, bytes nonce not None, bytes box not None):
+    def open_pair(self, bytes nonce not None, bytes box not None) -> tuple[bytes, Secret] | None:
         """Opens a box of 32 octets and a secret; None if it does not open."""
         cdef unsigned char both[2 * KEY]
         cdef Secret tail
@@ -272,7 +272,7 @@ cdef class CurveCipher(Codec):
         received: The last short nonce that the peer has used.
     """
 
-    def __init__(self, Secret key not None, bint as_server, uint64_t sent, uint64_t received):
+    def __init__(self, Secret key not None, bint as_server, uint64_t sent, uint64_t received) -> None:
         cdef const char *ours = b"CurveZMQMESSAGES" if as_server else b"CurveZMQMESSAGEC"
         cdef const char *theirs = b"CurveZMQMESSAGEC" if as_server else b"CurveZMQMESSAGES"
         self._sodium = key._sodium
@@ -505,14 +505,14 @@ cdef class CurveCipher(Codec):
 
     # ------------------------------------------------------------------ for Python
 
-    def seal(self, bytes payload not None, int flags=0):
+    def seal(self, bytes payload not None, int flags=0) -> bytes | None:
         """Seals a frame's body, for tests and for callers without hurry; None when no nonce is left."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(payload)
         cdef bytes body = PyBytes_FromStringAndSize(NULL, max(SEALED_EXTRA + size, <Py_ssize_t>SEALED_ROOM))
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
         return None if self.seal_frame(p, flags, PyBytes_AS_STRING(payload), size) < 0 else body[:SEALED_EXTRA + size]
 
-    def open(self, bytes body not None):
+    def open(self, bytes body not None) -> tuple[int, bytes] | int:
         """The flags and the payload of a sealed frame's body; a negative number if the body is wrong."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes data
@@ -525,7 +525,7 @@ cdef class CurveCipher(Codec):
         return flags if flags < 0 else (flags, data[1:])
 
 
-def random_octets(int count):
+def random_octets(int count) -> bytes:
     """Octets that nobody can guess."""
     cdef bytes octets = PyBytes_FromStringAndSize(NULL, count)
     sodium().random(<unsigned char *>PyBytes_AS_STRING(octets), count)

@@ -55,7 +55,22 @@ cdef inline Node *slab(char *block) noexcept nogil:
 @cython.final
 @cython.no_gc  # it refers to nothing that could refer to it
 cdef class FrameReader:
-    def __cinit__(self, Pool pool not None, max_size=None, max_parts=None, long long ceiling=MESSAGE_CEILING):
+    """The frames that a connection has received and nobody has taken yet.
+
+    Args:
+        pool: Where slabs come from.
+        max_size: Bytes that one message may have, all parts together; `None` for no limit.
+        max_parts: Parts that one message may have; `None` for 1048576.
+        ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
+    """
+
+    def __cinit__(
+        self,
+        Pool pool not None,
+        max_size: int | None = None,
+        max_parts: int | None = None,
+        long long ceiling=MESSAGE_CEILING,
+    ) -> None:
         self._pool = pool
         self._limit = self._portion = BLOCK_SIZE
         self.max_size = NO_LIMIT if max_size is None else max_size

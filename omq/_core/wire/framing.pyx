@@ -7,7 +7,17 @@ from libc.string cimport memcpy
 from omq.errors import RemoteProtocolError
 
 
-def encode_frame(bytes body not None, bint more=False, bint command=False):
+def encode_frame(bytes body not None, bint more=False, bint command=False) -> bytes:
+    """Encodes one frame with the shortest header that fits.
+
+    Args:
+        body: The frame's content.
+        more: Another frame of the same message follows.
+        command: The frame is a command, not a part of a message.
+
+    Returns:
+        Header and body, in the form of the wire (RFC 23, "Framing").
+    """
     cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
     cdef unsigned char header[9]
     cdef int length = write_header(header, (FLAG_MORE if more else 0) | (FLAG_COMMAND if command else 0), size)
@@ -18,21 +28,37 @@ def encode_frame(bytes body not None, bint more=False, bint command=False):
 
 
 cdef class FrameDecoder:
+    """Cuts a stream of bytes into frames; used until the handshake is done, and by tests.
+
+    Args:
+        max_size: Bytes of the largest body that is accepted; `None` for no limit.
+    """
+
     cdef bytes _buffer          # bytes received and not yet given out as frames
     cdef object _limit          # bytes a body may have, or None
 
-    def __init__(self, max_size=None):
+    def __init__(self, max_size: int | None = None) -> None:
         self._buffer = b""
         self._limit = max_size
 
     @property
-    def unread(self):
+    def unread(self) -> bytes:
+        """The bytes that were fed and belong to no returned frame."""
         return self._buffer
 
-    def feed(self, data):
+    def feed(self, data: bytes) -> None:
+        """Appends bytes from the peer."""
         self._buffer += data
 
-    def next_frame(self):
+    def next_frame(self) -> tuple[int, bytes] | None:
+        """Takes the next whole frame.
+
+        Returns:
+            The flags (bit 0: more, bit 2: command) and the body, or `None` if no whole frame is there.
+
+        Raises:
+            RemoteProtocolError: The bytes are no frame, or the frame is larger than `max_size`.
+        """
         cdef Header header
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self._buffer)
         cdef Py_ssize_t available = PyBytes_GET_SIZE(self._buffer)

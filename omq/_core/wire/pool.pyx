@@ -6,9 +6,13 @@ from libc.stdlib cimport free, malloc
 
 @cython.final
 cdef class Pool:
-    """Blocks of `BLOCK_SIZE` bytes. The last one returned leaves first, since it is most likely still in the cache."""
+    """Blocks of `BLOCK_SIZE` bytes. The last one returned leaves first, since it is most likely still in the cache.
 
-    def __cinit__(self, int limit=16):
+    Args:
+        limit: How many unused blocks are kept for the next borrower.
+    """
+
+    def __cinit__(self, int limit=16) -> None:
         self._limit = limit
         self._free = <void **>malloc(limit * sizeof(void *))
         if self._free == NULL:

@@ -16,9 +16,20 @@ cdef enum:
 
 @cython.auto_pickle(False)
 cdef class PyCodec(Codec):
+    """A codec in Python, for trying out a form of traffic and for tests.
+
+    Flags are those of a plain frame: 1 for more, 4 for a command, and 8 beside that for a message between codecs.
+    A number below 0 stands for an error, and so does an exception that a method raises.
+
+    Args:
+        overhead: Octets that a frame has beside its payload, at most.
+        growth: Octets by which a slab's frames may grow when they are decoded, all together.
+        borrows: A large payload leaves as it is, behind the octets of `encode_head`.
+    """
+
     cdef object _raised              # the exception that a method has raised where no caller could get it; None: none
 
-    def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False):
+    def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False) -> None:
         if not 0 <= overhead <= OVERHEAD_LIMIT:
             raise ValueError(overhead)
         self.overhead = overhead
@@ -120,26 +131,39 @@ cdef class PyCodec(Codec):
     cdef object explain(self, int found):
         return self._raised if found == RAISED else self.explain_error(found)
 
-    def encode_frame(self, int flags, bytes payload):
+    def encode_frame(self, int flags, bytes payload) -> bytes:
+        """The frame; empty if nothing is to be sent."""
         raise NotImplementedError
 
-    def encode_head(self, int flags, Py_ssize_t size):
+    def encode_head(self, int flags, Py_ssize_t size) -> bytes:
+        """The octets in front of a large payload of *size* octets."""
         raise NotImplementedError
 
-    def reopen_frame(self, bytes frame):
+    def reopen_frame(self, bytes frame) -> tuple[int, bytes] | None:
+        """The flags and the payload of a frame of `encode_frame` that has not left; `None`: it cannot be had again."""
         return None
 
-    def measure_frame(self, bytes arrived):
+    def measure_frame(self, bytes arrived) -> tuple[int, int, int, int | None, bool] | int | None:
+        """Measures the frame that begins here.
+
+        Returns:
+            Octets of its header, octets behind that, octets of payload among them at most, its flags if they are known,
+            and whether it is the payload as it is where it is large. `None`: its header is not whole.
+        """
         raise NotImplementedError
 
-    def decode_frame(self, bytes frame):
+    def decode_frame(self, bytes frame) -> tuple[int, bytes] | int:
+        """The flags and the payload of a whole frame."""
         raise NotImplementedError
 
-    def finish_body(self, bytes body):
+    def finish_body(self, bytes body) -> tuple[int, bytes] | int:
+        """The flags and the payload of a large frame, of which *body* stood behind the header."""
         raise NotImplementedError
 
-    def answer_own(self):
+    def answer_own(self) -> bytes | None:
+        """The answer to a frame with flag 8, as plain frames."""
         return None
 
-    def explain_error(self, int found):
+    def explain_error(self, int found) -> Exception | None:
+        """The exception for an error; `None`: the peer has said that it ends the connection."""
         raise NotImplementedError

@@ -1,5 +1,7 @@
 """The traffic of a connection whose peer knows no ZMTP: bytes out as they are, bytes in as the kernel has them."""
 
+# stub: CHUNK: int
+
 cimport cython
 from libc.string cimport memcpy
 

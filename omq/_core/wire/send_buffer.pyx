@@ -66,7 +66,13 @@ cdef enum:
 @cython.final
 @cython.no_gc  # it refers to nothing that could refer to it
 cdef class SendBuffer:
-    def __cinit__(self, Pool pool not None):
+    """Bytes that a connection has accepted and the kernel has not.
+
+    Args:
+        pool: Where the arena for copies comes from.
+    """
+
+    def __cinit__(self, Pool pool not None) -> None:
         self._pool = pool
         self.hwm_granularity = 64
         self.fd = self.poll_fd = -1

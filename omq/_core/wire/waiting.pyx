@@ -28,13 +28,13 @@ cdef class WaitingMessages:
             Py_DECREF(self._ring[(self._first + i) & (self._room - 1)])
         free(self._ring)
 
-    def __len__(self):
+    def __len__(self) -> int:
         return self.count()
 
-    def __iter__(self):
+    def __iter__(self) -> Iterator[bytes | tuple[bytes, ...]]:
         return iter(self._messages(False))
 
-    def take_all(self):
+    def take_all(self) -> list[bytes | tuple[bytes, ...]]:
         """Takes all messages, the oldest first: all or, where it raises, none."""
         return self._messages(True)
 

@@ -1,5 +1,10 @@
 """ZMTP's frames in those of a WebSocket: each is one binary message whose first octet has the flags (RFC 45)."""
 
+# stub: BINARY: int
+# stub: CLOSE: int
+# stub: PING: int
+# stub: PONG: int
+
 cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.stdint cimport uint64_t
@@ -125,7 +130,7 @@ cdef class WebSocketCodec(Codec):
         as_client: Whether this side has dialled: it masks what it sends (RFC 6455, 5.3).
     """
 
-    def __init__(self, *, bint as_client):
+    def __init__(self, *, bint as_client) -> None:
         self.overhead = HEADER
         self.growth = GROWTH
         self.borrows = not as_client
@@ -133,7 +138,8 @@ cdef class WebSocketCodec(Codec):
         self._as_client = as_client
         self._asked_size = -1
 
-    def encrypt_with(self, CurveCipher cipher):
+    def encrypt_with(self, CurveCipher cipher: CurveCipher | None) -> None:
+        """Seals the payload of all later messages and commands; `None` leaves them in the clear."""
         self._cipher = cipher
         if cipher is not None:
             self.overhead = HEADER + SEALED_EXTRA + SEALED_ROOM
@@ -403,7 +409,8 @@ cdef class WebSocketCodec(Codec):
 
     # ------------------------------------------------------------------ for Python
 
-    def wrap(self, bytes frames not None):
+    def wrap(self, bytes frames not None) -> bytes:
+        """Returns the WebSocket frames of plain ZMTP frames, which are whole."""
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(frames)
         cdef Py_ssize_t left = PyBytes_GET_SIZE(frames), length
         cdef bytes frame
@@ -422,7 +429,19 @@ cdef class WebSocketCodec(Codec):
             left -= header.length + <Py_ssize_t>header.size
         return b"".join(wrapped)
 
-    def unwrap(self, bytes data not None, Py_ssize_t limit):
+    def unwrap(self, bytes data not None, Py_ssize_t limit) -> tuple[int, int, bytes, int] | None:
+        """Takes one frame from the beginning of *data*, where nothing is encrypted yet.
+
+        Args:
+            data: What has arrived.
+            limit: Bytes of payload that are allowed.
+
+        Returns:
+            Opcode, ZMTP flags, payload, and the bytes that the frame has; `None` as long as it is not whole.
+
+        Raises:
+            RemoteProtocolError: It is no frame, or is too large.
+        """
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(data)
         cdef WireFrame frame
         cdef int state = self._parse(p, PyBytes_GET_SIZE(data), not self._as_client, &frame)

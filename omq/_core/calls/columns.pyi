@@ -1,1 +1,0 @@
-"""Messages as columns; see `columns.pyx`."""
