@@ -83,10 +83,10 @@ class Bus:
         return f"tcp://{bracketed(self.address)}:{self.port}"
 
     @property
-    def argument(self) -> tuple[str, str]:
+    def argument(self) -> tuple[str, str | int]:
         """The name and the value of the argument that led to the manager's endpoint, for an error."""
         if self.transport == "tcp":
-            return "address", self.address
+            return "port", self.port
         if self.socket_name is not None:
             return "socket_name", self.socket_name
         return "platform", self.platform

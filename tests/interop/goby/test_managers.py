@@ -126,7 +126,7 @@ def test_what_answers_and_is_no_manager_is_named(tmp_path: Path, reply: list[byt
         rep = raw.open(zmq.REP, bind=f"ipc://{tmp_path}/g.manager")
         answering = threading.Thread(target=lambda: (rep.recv(), rep.send_multipart(reply)), daemon=True)
         answering.start()
-        with pytest.raises(omq.ConnectError, match="is no manager"):
+        with pytest.raises(omq.ConnectError, match="is not a manager"):
             Portal("a", socket_name=tmp_path / "g", manager_timeout=5)
         answering.join(5)
 
