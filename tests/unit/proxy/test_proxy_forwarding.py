@@ -273,7 +273,10 @@ def test_peers_that_come_and_go_cost_nobody_else_a_message(make, proxied):
         with make(omq.PUSH, connect=proxy.front_end) as sender:
             for number in range(50):
                 sender.send(b"%d" % (50 * turn + number))
-    assert [receiver.recv(timeout=BOUND) for _ in range(1500)] == [b"%d" % number for number in range(1500)]
+    got = [int(receiver.recv(timeout=BOUND)) for _ in range(1500)]
+    assert sorted(got) == [*range(1500)]
+    # Each sender's come in their order; those of the next one may overtake what is still on its way.
+    assert sorted(got, key=lambda number: number // 50) == sorted(got)
 
 
 @pytest.mark.parametrize("several", [False, True], ids=["one receiver", "two receivers"])
