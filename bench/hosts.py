@@ -1,4 +1,4 @@
-"""What a stream reads on the host of the receiver, and what through that host on another one.
+"""Measures what a stream reads on the host of the receiver, and what through that host on another one.
 
     python -m bench.hosts                      # ends with 1 if the goal is missed, with 3 if nothing was relayed
     python -m bench.hosts --rounds 9 --size 128

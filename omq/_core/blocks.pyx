@@ -621,7 +621,7 @@ def slice(records: Buffer, size_t start, size_t stop) -> memoryview:
 
 
 def cuts(records: Buffer, size_t target) -> list[tuple[int, int]]:
-    """Where to cut well-formed records into pieces of at most `target` bytes; larger only where one record is.
+    """Returns where to cut well-formed records into pieces of at most `target` bytes; larger only where one record is.
 
     Each cut is `(bytes, records)`, counted from the beginning; the last one is the end.
     """

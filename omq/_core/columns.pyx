@@ -334,7 +334,7 @@ cdef class Gatherer:
         return 0
 
     def take(self) -> tuple[int, bytes, bytes, bytes, int, _Strings | None, _Maps | None]:
-        """What was gathered.
+        """Returns what was gathered.
 
         Returns:
             How many rows; their ids and timestamps (microseconds since 1970), 64 bits each; the ends of their bodies,

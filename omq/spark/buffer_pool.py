@@ -22,7 +22,7 @@ class BufferPool:
         self._blocks: list[mmap.mmap] = []
 
     def take(self, size: int) -> mmap.mmap:
-        """Returns a free block of so many bytes, or more; it stays free until a buffer refers to it, as batches do."""
+        """Returns a free block of at least that many bytes; free until a buffer refers to it, as batches do."""
         for block in self._blocks:
             if len(block) >= size and self._is_free(block):
                 return block

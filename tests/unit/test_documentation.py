@@ -1,4 +1,4 @@
-"""What `help` shows of a socket's calls, which are compiled: a text and a signature."""
+"""The text that `help` shows of a socket's calls, which are compiled: a text and a signature."""
 
 from __future__ import annotations
 

@@ -366,7 +366,7 @@ def lines_of(source: str) -> int:
 
 
 def name_trouble(name: str) -> Iterator[str]:
-    """What is wrong with a module's name."""
+    """Yields what is wrong with a module's name."""
     parts = name.split(".")
     for part in parts[1:]:
         word = part.strip("_")

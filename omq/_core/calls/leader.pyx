@@ -136,7 +136,7 @@ cdef int let_others_in(long long begun) except -1:
 
 
 cdef class ForkGuard:
-    """Whether the process is still the one that made the sockets.
+    """Knows whether the process is still the one that made the sockets.
 
     Attributes:
         stale: Whether the process has forked: nothing inherited is to be used.

@@ -111,7 +111,7 @@ cdef long times_given                   # how often a thread has released it
 
 
 def handovers() -> int:
-    """How often threads of this process have released the GIL at a convoy breaker's request."""
+    """The number of times that threads of this process have released the GIL at a convoy breaker's request."""
     return times_given
 
 

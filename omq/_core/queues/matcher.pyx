@@ -37,7 +37,7 @@ cdef bytes path_of(const Node *node):
 
 @cython.final
 cdef class Matcher:
-    """Which slots subscribed to a prefix of a topic.
+    """Finds the slots that subscribed to a prefix of a topic.
 
     A slot is a small number, 0 or more, that stands for a peer; its owner hands it out and reuses it after
     `remove_slot`. Equal subscriptions of one slot are counted, not stored again. Nothing here locks: the

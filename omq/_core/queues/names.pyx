@@ -45,7 +45,7 @@ cdef class Names:
         return list(self._waiting)
 
     def is_open(self, str name not None) -> bool:
-        """Whether a listener accepts under this name now."""
+        """Returns whether a listener accepts under this name now."""
         return name in self._open
 
     def unbind(self, str name not None) -> None:

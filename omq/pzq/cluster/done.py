@@ -29,7 +29,7 @@ Ranges = Sequence[tuple[int, int]]  # first and last number of each, ascending
 
 
 class Statement(NamedTuple):
-    """The ids of one topic that are done with, as its owner has stated them.
+    """The ids of one topic that are settled, as its owner has stated them.
 
     Attributes:
         at: When it was made, in microseconds since 1970. It says nothing of messages that were stored after that.
@@ -145,5 +145,5 @@ def statements_of(told: Any) -> Stated:
 def _statement(at: Any, told: Any) -> Statement:
     ranges = [(number_of(first), number_of(last)) for first, last in told]
     if len(ranges) > MAX_RANGES:
-        raise ValueError(f"{len(ranges)} ranges of what is done with")
+        raise ValueError(f"{len(ranges)} settled ranges")
     return Statement(number_of(at), ranges)

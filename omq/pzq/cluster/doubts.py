@@ -30,7 +30,7 @@ class _Doubt:
 class Doubts:
     """Replicas of whom a peer may know that they are done with.
 
-    A node that was away, or that a `REMOVES` missed, has replicas of what consumers are done with. The owner would
+    A node that was away, or that a `REMOVES` missed, has replicas of what consumers have settled. The owner would
     tell it so, but is silent where this node has its queue. So it asks all that live, each about all, and delivers once
     they have answered. One that says nothing for a timeout is not waited for; it is asked on.
 

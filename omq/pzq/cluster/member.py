@@ -166,7 +166,7 @@ class Member:
         self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
         stated = self._account.load()
         for stem, it in stated.get(self._settings.name, {}).items():
-            self._ids.discard(stem, it.ranges)  # it came back, and was done with
+            self._ids.discard(stem, it.ranges)  # it came back, and was settled
         self._index()
         self._node.hear_statements(stated)
         self._save()

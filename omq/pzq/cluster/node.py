@@ -342,7 +342,7 @@ class Node:
         self.hear_statements(statements)
 
     def hear_statements(self, statements: Stated) -> None:
-        """Owners have stated what is done with of their messages."""
+        """Owners have stated which of their messages are settled."""
         known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
         for owner in self.done.hear(known, self.name):
             self._begin_sweep(owner)

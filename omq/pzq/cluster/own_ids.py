@@ -36,7 +36,7 @@ class OwnIds:
             queue.lost.add(first, last)
 
     def found(self, key: str) -> None:
-        """A message that came back is done with: its id is lost no more."""
+        """A message that came back is settled: its id is lost no more."""
         for queue, first, last in self._ranges(Keys.of([key]).runs):
             queue.lost.discard(first, last)
 

@@ -71,7 +71,7 @@ class Coordinator:
             return [{**one.status, "connection": one.name} for one in self._receivers.values()], lost
 
     def wait_ready(self, count: int, seconds: float) -> bool:
-        """Waits until a microbatch has something to do; returns False if there is nothing in so many seconds.
+        """Waits until a microbatch has something to do; returns False if there is nothing within those seconds.
 
         Args:
             count: How many receivers there are to be; a missing one is started by a microbatch.

@@ -119,7 +119,7 @@ class Channel:
         return self._local
 
     def set_send_timeout(self, seconds: float) -> None:
-        """Closes the connection when the peer has not taken what was sent for so many seconds."""
+        """Closes the connection when the peer has not taken what was sent for that many seconds."""
         if not self._local:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 

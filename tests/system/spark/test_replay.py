@@ -1,4 +1,4 @@
-"""What a live source keeps until Spark has committed it, and what the end of a query costs."""
+"""The messages that a live source keeps until Spark has committed it, and what the end of a query costs."""
 
 import contextlib
 import itertools

@@ -1,4 +1,4 @@
-"""What a WebSocket's server may answer; errors can be logged, as they quote what the peer has sent."""
+"""Answers of a WebSocket's server; errors can be logged, as they quote what the peer has sent."""
 
 import pytest
 from wsproto.utilities import generate_accept_token

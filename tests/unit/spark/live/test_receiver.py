@@ -66,7 +66,7 @@ class Stream:
         return [row[columns[0]] for batch in batches for row in batch.to_pylist()]
 
     def report(self) -> dict[str, Any]:
-        """What the receiver reports."""
+        """The reports of the receiver."""
         ((report,), _) = self.coordinator.status()
         return report
 
