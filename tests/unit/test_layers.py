@@ -21,6 +21,7 @@ LAYERS = {
     "face": {"cli", "zmq", "spark"},
     "system": {"broker", "pzq", "goby"},
     "serving": {"serving"},
+    "workqueue": {"workqueue"},
     "store": {"store"},
     "executor": {"executor"},
     "public": {"", "socket", "asyncio", "socket_base", "context", "monitor", "proxy", "security", "keyfiles"},
@@ -49,7 +50,7 @@ LAYER_OF = {room: layer for layer, rooms in LAYERS.items() for room in rooms}
 #: Layers whose rooms may import one another; elsewhere neighbours on one floor are strangers.
 ONE_ROOM = {"public", "base"}
 #: Faces and systems stand on the public API, as any user's program does.
-PUBLIC_ONLY = {"face", "system", "serving", "store"}
+PUBLIC_ONLY = {"face", "system", "serving", "workqueue", "store"}
 BELOW_PUBLIC = {"engine", "middle", "zmtp", "core"}
 #: What systems use of the core: blocks of records, and these as columns, which are no sockets' business.
 MAY_USE = {"omq._core.blocks": {"store", "broker", "pzq"}, "omq._core.columns": {"broker"}}
@@ -67,12 +68,10 @@ CLOCK = {"time", "datetime"}
 FORBIDDEN = {"routing": IO, "zmtp": IO | CLOCK}
 #: Names without a loop behind them: what a cancellation is.
 HARMLESS = ("asyncio.exceptions.",)
-MAY_AWAIT = {"face", "system", "serving", "store", "executor", "engine"}
+MAY_AWAIT = {"face", "system", "serving", "workqueue", "store", "executor", "engine"}
 
 #: Where every scheme has its object; the room itself is all that others see of it.
 TRANSPORT = "transport"
-#: Rooms whose modules import one another in a circle; elsewhere none does, not even for types.
-CIRCLES = {"pzq"}
 #: Rooms whose modules import at their head only. A command imports an extra when it runs: `omq --help` needs none.
 AT_HEAD = {"engine", "transport"}
 
@@ -407,7 +406,7 @@ def violations(root: Path) -> list[str]:
             found += (f"{where}:{line}: {room} imports inside a function" for line in late_imports(source))
         if LAYER_OF[room] not in MAY_AWAIT and room != "asyncio":
             found += (f"{where}:{line}: {room or root.name} awaits" for line in awaiting_lines(path, source))
-    for room in sorted({name.split(".")[1] for name in known if "." in name} - CIRCLES):
+    for room in sorted({name.split(".")[1] for name in known if "." in name}):
         if names := circle(room, graph, root.name):
             found.append(f"{room} imports in a circle: {' -> '.join([*names, names[0]])}")
     return found

@@ -244,7 +244,7 @@ class AsyncDevice:
             self.endpoints["http"] = await listener.start(self._http_at)
 
     def _outlet(self, name: str, queues: list[Queue]) -> Outlet:
-        outlet = Outlet(name, queues, *self._limits)
+        outlet = Outlet(name, self._journal, queues, *self._limits)
         self._outlets.append(outlet)
         return outlet
 
@@ -252,7 +252,7 @@ class AsyncDevice:
         for id, last in topics.items():
             if id in self._by_id:
                 queue, outlet = self._by_id[id]
-                queue.grown(last)
+                queue.work.grown(last)
                 if outlet is not None:
                     outlet.grown()
 
@@ -281,6 +281,8 @@ class AsyncDevice:
         try:
             for one in serving:
                 await one.pause()
+            for queue in (*self._queues, *self._dead):
+                await queue.work.close()
             if self._member is not None:
                 await self._member.close()
             for door in self._doors:
@@ -338,7 +340,7 @@ class AsyncDevice:
             "acknowledged": sum(outlet.counts["acknowledged"] for outlet in outlets),
             "returned": sum(outlet.counts["returned"] for outlet in outlets),
             "dead_lettered": sum(queue.dead_lettered for queue in queues),
-            "damaged": sum(queue.damaged for queue in queues),
+            "damaged": sum(queue.damaged_count for queue in queues),
             "replicas": replicas,
             "recovered": recovered,
             "nodes": nodes,

@@ -11,13 +11,14 @@ from omq._core import blocks
 from omq.broker import errors
 from omq.broker.core.admission import Publication
 from omq.broker.core.broker import Broker
-from omq.broker.core.round_robin import BURIED, RoundRobinTopic
+from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.topic import BLOCK, TURN
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.settings import retry_delay_of
 from omq.store.errors import DamagedError, StoreFull
 from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
+from omq.workqueue.queue import _DEAD_LETTER_BATCH
 from tests.unit.broker.core.cores import Taker, append, core, quiet, until
 
 
@@ -299,9 +300,9 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
         await until(lambda: len(taker.got) == 2000)
         share.nack([(1, 2000)])
         await until(lambda: topic.dead_lettered == 2000)
-        assert max(turns) <= BURIED
+        assert max(turns) <= _DEAD_LETTER_BATCH
         assert broker.topic("j.dead").last == 2000
-        await until(lambda: topic._burying is None)
+        await until(lambda: topic.queue._moving is None)
         await flushed(topic)
         assert settled(broker, topic).watermark == 2000
 
@@ -461,7 +462,7 @@ async def test_what_is_to_be_buried_when_the_broker_ends_leaves_no_task(tmp_path
     await broker.start()
     topic = broker.topic("j")
     await until(lambda: "j.dead" in broker.topics and broker.topic("j.dead").last == 3)
-    await until(lambda: topic.backlog == 0 and topic._burying is None)
+    await until(lambda: topic.backlog == 0 and topic.queue._moving is None)
     await broker.close()
 
 

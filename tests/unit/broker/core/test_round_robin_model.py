@@ -130,14 +130,14 @@ class World:
     async def overdue(self, number):
         if number in self.shares:
             share = self.shares[number][0]
-            share._leases.timeout = -1e9
+            share._deadlines.timeout = -1e9
             for piece in share.flight:
                 piece.value = piece.value._replace(deadline=0.0)
-            share._leases.renew(share.flight)
+            share._deadlines.rebuild(share.flight)
             if share._timer is not None:
                 share._timer.cancel()
             share._expire()
-            share._leases.timeout = 1000
+            share._deadlines.timeout = 1000
             self.lose(number)
             self.late[number] |= self.held[number]
             self.held[number] = set()
