@@ -71,7 +71,7 @@ class AsyncServer:
             raise UsageError("topics is a list of topics")
         # A client's machine need not have what only a broker needs.
         from omq.broker.core.broker import Broker
-        from omq.broker.zmtp.door import ZmtpDoor
+        from omq.broker.zmtp.server import ZmtpServer
 
         self.broker = Broker(directory, permissions=[permission_of(one) for one in permissions])
         self.endpoints: dict[str, str] = {}
@@ -82,7 +82,7 @@ class AsyncServer:
         self._max_connections = max_connections
         wanted = (bind,) if isinstance(bind, str) else tuple(bind or ())
         self._zmtp = (
-            ZmtpDoor(
+            ZmtpServer(
                 self.broker,
                 wanted,
                 security,
@@ -115,16 +115,16 @@ class AsyncServer:
                 self.broker.endpoints["zmtp"] = bound
                 self.endpoints["zmtp"] = bound[0]
             if self._sexp is not None:
-                from omq.broker.sexp.door import Door
+                from omq.broker.sexp.server import SexpServer
 
-                await self._open("sexp", Door(self.broker, max_connections=self._max_connections), self._sexp)
+                await self._open("sexp", SexpServer(self.broker, max_connections=self._max_connections), self._sexp)
             if self._http is not None:
                 try:
-                    from omq.broker.http.door import HttpDoor
+                    from omq.broker.http.server import HttpServer
                 except ModuleNotFoundError as missing:
                     raise missing_extra("the broker", missing, "broker") from None
 
-                await self._open("http", HttpDoor(self.broker.summary, self.broker.topic_stats), self._http)
+                await self._open("http", HttpServer(self.broker.summary, self.broker.topic_stats), self._http)
         except BaseException:
             await self.close()
             raise

@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from omq._version import __version__
-from omq.broker.core.admission import HeldBytes, Publication
 from omq.broker.core.broadcast import BroadcastTopic, Subscription
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
-from omq.broker.core.topic import Done, Topic, check_settings
-from omq.broker.errors import BrokerError, BrokerFailed, Busy, Damaged, TopicError, broker_error
+from omq.broker.core.topic import HeldBytes, Publication, Topic, check_settings, check_waiting
+from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
 from omq.broker.protocol import MAX_NAME, check_name
 from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
 from omq.serving.extras import missing_extra
@@ -33,8 +32,6 @@ __all__ = ["Broker", "Share", "Sink", "Subscription"]
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes of all connections that may wait for the store.
-MAX_WAITING = 256 << 20
 #: Counted for each stage of a commit that waits for room, besides its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds of handing out before the loop looks after its connections.
@@ -58,6 +55,7 @@ class Broker:
         endpoints: Where the doors are, by name.
         listing: Held by whoever tells of all topics.
         held: The account of the publications that wait for room in all topics.
+        ended: It has ended, or is about to.
     """
 
     def __init__(
@@ -83,7 +81,7 @@ class Broker:
         self._targets: dict[str, str | None] = {}  # the dead-letter topics of those that are being made
         self._ready: dict[Topic, None] = {}
         self._called = False
-        self._ended = False
+        self.ended = False
         self._started = time.time()
         self._began = time.monotonic()
         self.loop: asyncio.AbstractEventLoop
@@ -120,9 +118,9 @@ class Broker:
 
     async def close(self) -> None:
         """Answers what was taken, ends what reads, and closes the store. Idempotent."""
-        if self._ended:
+        if self.ended:
             return
-        self._ended = True
+        self.ended = True
         if not hasattr(self.journal, "store"):
             return
         await self.journal.drained()
@@ -297,40 +295,6 @@ class Broker:
 
     # ------------------------------------------------------------------ publishing
 
-    def append(
-        self,
-        topic: Topic,
-        records: bytes | memoryview,
-        count: int,
-        *,
-        producer: bytes = b"",
-        sequence: int = 0,
-        settled: int = 0,
-        done: Done,
-        alive: Callable[[], bool] = lambda: True,
-    ) -> None:
-        """Stores records that were checked (`omq._core.blocks.check`).
-
-        Args:
-            topic: The topic.
-            records: Borrowed: nobody changes them.
-            count: How many they are.
-            producer: With `sequence`, what makes a repetition harmless.
-            sequence: See `producer`.
-            settled: The producer has the answers of all sequences below.
-            done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
-            alive: Returns whether anybody waits for that: what waits for room in a full topic is dropped otherwise.
-
-        Raises:
-            TopicError: The topic was deleted.
-            Busy: Too much waits for the store.
-            BrokerFailed: The store has failed, or the broker ends.
-        """
-        if topic.deleted:
-            raise TopicError(f"topic {topic.name!r} was deleted")
-        self.check_waiting(len(records))
-        topic.append(records, count, done, producer, sequence, settled, alive)
-
     def commit(
         self,
         commit: bytes,
@@ -346,31 +310,15 @@ class Broker:
             stages: Theirs.
             may: Asked in the store's thread whether the topic of this id may be published to.
             done: Gets it back in the loop, with its result or its error.
-            alive: Returns whether anybody waits for that.
+            alive: Returns whether a client waits for that.
+
+        Raises:
+            Busy: Too much waits for the store.
+            BrokerFailed: The broker ends.
         """
-
-        def submit() -> None:
-            self.journal.submit(CommitStages(commit, stages, may=may, has_room=self._has_room), committed)
-
-        def committed(write: CommitStages) -> None:
-            if isinstance(write.error, TopicFull) and (topic := self._by_id.get(write.error.topic_id)) is not None:
-                assert topic.admission is not None
-                full = write.error
-                one = Publication(full.count, full.size, submit, refuse, None, alive, reserves=False, memory=memory)
-                topic.admission.hold(one)
-                return
-            if write.error is None:
-                for id, (count, size) in write.grown.items():
-                    self.took(id, count, size)
-            done(write)
-
-        def refuse(error: BrokerError) -> None:
-            write = CommitStages(commit, stages)
-            write.error = error
-            done(write)
-
-        memory = sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in stages)
-        submit()
+        check_waiting(self, self.journal, 0)
+        write = CommitStages(commit, stages, may=may, has_room=self._has_room)
+        CommitPublication(self, write, done, alive).submit()
 
     def _has_room(self, topic_id: int, count: int, size: int) -> bool:
         """Returns whether a topic takes `count` more messages of `size` bytes; in any thread."""
@@ -382,18 +330,6 @@ class Broker:
         topic = self._by_id.get(id)
         if topic is not None:
             topic.took(count, size)
-
-    def check_waiting(self, size: int) -> None:
-        """Refuses what is to be stored while the store cannot take it.
-
-        Raises:
-            Busy: Too much waits for the store.
-            BrokerFailed: The broker ends.
-        """
-        if self._ended:
-            raise BrokerFailed("the broker ends")
-        if self.journal.waiting and self.journal.waiting + size > MAX_WAITING:
-            raise Busy(f"{self.journal.waiting} bytes of all clients wait for the disk")
 
     # ------------------------------------------------------------------ reading
 
@@ -456,7 +392,7 @@ class Broker:
         until = time.perf_counter() + _TURN
         for topic in tuple(self._ready):
             del self._ready[topic]
-            if topic.deleted or self._ended:
+            if topic.deleted or self.ended:
                 continue
             try:
                 more = topic.pump()
@@ -475,7 +411,7 @@ class Broker:
         """Makes a call later, unless the broker has ended by then."""
 
         def due() -> None:
-            if not self._ended:
+            if not self.ended:
                 call()
 
         self.loop.call_later(seconds, due)
@@ -527,6 +463,40 @@ class Broker:
             "findings": [*store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
         }
+
+
+class CommitPublication(Publication):
+    """A commit, which waits where the store finds a topic full; see `Broker.commit`."""
+
+    __slots__ = ("_broker", "_done", "_write")
+
+    def __init__(
+        self, broker: Broker, write: CommitStages, done: Callable[[CommitStages], None], alive: Callable[[], bool]
+    ) -> None:
+        super().__init__(0, 0, sum(len(stage) + _STAGE_OVERHEAD_BYTES for stage in write.stages), alive)
+        self._broker = broker
+        self._write = write
+        self._done = done
+
+    def submit(self) -> None:
+        before = self._write
+        write = CommitStages(before.commit, before.stages, may=before.may, has_room=before.has_room)
+        self._broker.journal.submit(write, self._committed)
+
+    def _committed(self, write: CommitStages) -> None:
+        full = write.error
+        if isinstance(full, TopicFull) and (topic := self._broker.topic_of(full.topic_id)) is not None:
+            assert topic.admission is not None
+            self.count, self.size = full.count, full.size
+            topic.admission.hold(self)
+            return
+        for id, (count, size) in write.grown.items() if full is None else ():
+            self._broker.took(id, count, size)
+        self._done(write)
+
+    def refuse(self, error: BrokerError) -> None:
+        self._write.error = error
+        self._done(self._write)
 
 
 def _free(directory: Path) -> int | None:

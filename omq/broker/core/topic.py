@@ -1,15 +1,28 @@
-"""A topic: what its two kinds, broadcast and round-robin, have in common."""
+"""A topic: what its two kinds, broadcast and round-robin, have in common.
+
+What is published to a bounded topic is admitted to it first: `overflow` decides about what has no room.
+"""
 
 from __future__ import annotations
 
 import logging
+from collections import deque
 from collections.abc import Callable, Mapping
-from typing import Any, Final, Literal, Protocol
+from typing import Any, ClassVar, Final, Literal, Protocol
 
-from omq.broker.core.admission import Admission, HeldBytes, Publication
 from omq.broker.core.permissions import Permissions
+from omq.broker.core.rate_limit import RateLimit
 from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
-from omq.broker.errors import AlreadySettled, BrokerError, TopicError, broker_error
+from omq.broker.errors import (
+    AlreadySettled,
+    BrokerError,
+    BrokerFailed,
+    Busy,
+    StoreFull,
+    TopicError,
+    WrongState,
+    broker_error,
+)
 from omq.broker.protocol import pack_json
 from omq.broker.settings import SETTINGS, check_setting, overflow_of
 from omq.store.async_store import AsyncStore
@@ -22,6 +35,16 @@ log = logging.getLogger("omq.broker")
 TURN: Final = 1 << 20
 #: As how many of them a block counts at least, and a read that finds none: so a turn is short with the smallest blocks.
 BLOCK: Final = 16 << 10
+#: Bytes of all connections that may wait for the store.
+MAX_WAITING: Final = 256 << 20
+#: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
+_MAX_HELD_BYTES: Final = 16 << 20
+#: The most bytes of all topics' publications that wait for room.
+MAX_ALL_HELD_BYTES: Final = 256 << 20
+#: Counted for each publication that waits, besides its messages: about what its objects take.
+HELD_OVERHEAD_BYTES: Final = 3 << 10
+#: Between two looks whether a topic has room again, where no event reports it.
+_POLL_INTERVAL_S: Final = 0.25
 
 #: Called with the first record's id, or 0 and why nothing was stored.
 Done = Callable[[int, BrokerError | None], None]
@@ -35,15 +58,30 @@ class Turns(Protocol):
 
     Attributes:
         held: The account of the publications that wait for room in all topics.
+        ended: The broker has ended, or is about to.
     """
 
     held: HeldBytes
+    ended: bool
 
     def ready(self, topic: Topic) -> None:
         """The topic has something to hand out."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Makes a call later, unless the broker has ended by then."""
+
+
+def check_waiting(turns: Turns, journal: AsyncStore, size: int) -> None:
+    """Refuses what is to be stored while the store cannot take it.
+
+    Raises:
+        Busy: Too much waits for the store.
+        BrokerFailed: The broker ends.
+    """
+    if turns.ended:
+        raise BrokerFailed("the broker ends")
+    if journal.waiting and journal.waiting + size > MAX_WAITING:
+        raise Busy(f"{journal.waiting} bytes of all clients wait for the disk")
 
 
 def check_settings(delivery: str, persistence: str, settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -128,7 +166,7 @@ class Topic:
             max_bytes = MAX_MEMORY_BYTES
         if max_messages is None and max_bytes is None:
             return None
-        return Admission(self, overflow, max_messages, max_bytes, self._turns, self._turns.held)
+        return Admission(self, overflow, max_messages, max_bytes, self._turns)
 
     def append(
         self,
@@ -140,56 +178,32 @@ class Topic:
         settled: int = 0,
         alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Stores checked records; see `Broker.append`."""
-        size = len(records)
-        admission = self.admission
+        """Stores records that were checked (`omq._core.blocks.check`), once the topic has room for them.
 
-        def append(answered: Callable[[Append], None], *, repeats_only: bool = False) -> None:
-            self._journal.waiting += size
-            write = Append(self.id, records, count, producer, sequence, settled, repeats_only=repeats_only)
-            self._journal.submit(write, answered)
-
-        def appended(write: Append) -> None:
-            self._journal.waiting -= size
-            self._appended(write, done)
-
-        if admission is None:
-            append(appended)
+        Args:
+            records: Borrowed: nothing changes them.
+            count: The number of them.
+            done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
+            producer: With `sequence`, makes a repetition harmless.
+            sequence: See `producer`.
+            settled: The producer has the answers of all sequences below.
+            alive: Returns whether a client waits for that: what waits for room in a full topic is dropped otherwise.
+        """
+        try:
+            if self.deleted:
+                raise TopicError(f"topic {self.name!r} was deleted")
+            check_waiting(self._turns, self._journal, len(records))
+        except BrokerError as error:
+            done(0, error)
             return
-        is_answered = False
+        one = RecordsPublication(self, records, count, done, producer, sequence, settled, alive)
+        if self.admission is None:
+            one.submit()
+        else:
+            self.admission.take(one)
 
-        def answer(write: Append) -> None:
-            nonlocal is_answered
-            self._journal.waiting -= size
-            if not is_answered:  # once, though it may be submitted while the store is asked about a repetition
-                is_answered = True
-                self._appended(write, done)
-
-        def submit() -> None:
-            append(admitted)
-
-        def admitted(write: Append) -> None:
-            answer(write)
-            admission.answered(publication)
-
-        def probe(told: Callable[[bool], None]) -> None:
-            def probed(write: Append) -> None:
-                if isinstance(write.error, TopicFull):
-                    self._journal.waiting -= size
-                    told(False)
-                else:
-                    told(True)
-                    answer(write)
-
-            append(probed, repeats_only=True)
-
-        may_repeat = bool(producer and sequence)
-        publication = Publication(
-            count, size, submit, lambda error: done(0, error), probe if may_repeat else None, alive
-        )
-        admission.take(publication)
-
-    def _appended(self, write: Append, done: Done) -> None:
+    def appended(self, write: Append, done: Done) -> None:
+        """Counts what the store has appended, and answers it."""
         if write.error is not None:
             done(0, broker_error(write.error))
             return
@@ -390,3 +404,309 @@ class Topic:
     dead_lettered = 0
     dropped = 0
     expired = 0
+
+
+class Publication:
+    """Messages that are to be published together, and may have to wait for room.
+
+    Args:
+        count: Their number.
+        size: Their bytes.
+        memory: Bytes that it keeps while it waits for room, besides its objects.
+        alive: Returns whether a client waits for the answer. Else it is refused, unless the store has it by then.
+    """
+
+    __slots__ = ("alive", "count", "held_bytes", "size")
+
+    #: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
+    reserves: ClassVar[bool] = False
+
+    def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
+        self.held_bytes = HELD_OVERHEAD_BYTES + memory
+        self.count = count
+        self.size = size
+        self.alive = alive
+
+    def submit(self) -> None:
+        """Hands them to the store."""
+        raise NotImplementedError
+
+    def refuse(self, error: BrokerError) -> None:
+        """Answers with an error."""
+        raise NotImplementedError
+
+
+class RecordsPublication(Publication):
+    """Records that are to be appended to a topic; see `Topic.append`."""
+
+    __slots__ = ("_done", "_is_answered", "_producer", "_records", "_sequence", "_settled", "_topic")
+
+    reserves = True
+
+    def __init__(
+        self,
+        topic: Topic,
+        records: bytes | memoryview,
+        count: int,
+        done: Done,
+        producer: bytes,
+        sequence: int,
+        settled: int,
+        alive: Callable[[], bool],
+    ) -> None:
+        super().__init__(count, len(records), len(records), alive)
+        self._topic = topic
+        self._records = records
+        self._done = done
+        self._producer = producer
+        self._sequence = sequence
+        self._settled = settled
+        self._is_answered = False  # once, though it may be submitted while the store is asked about a repetition
+
+    @property
+    def may_repeat(self) -> bool:
+        """The store knows whether they were published before."""
+        return bool(self._producer and self._sequence)
+
+    def submit(self) -> None:
+        self._append(self._stored)
+
+    def probe(self) -> None:
+        """Has the store answer them if they are a repetition."""
+        self._append(self._probed, repeats_only=True)
+
+    def _append(self, back: Callable[[Append], None], *, repeats_only: bool = False) -> None:
+        topic = self._topic
+        topic._journal.waiting += self.size
+        write = Append(
+            topic.id,
+            self._records,
+            self.count,
+            self._producer,
+            self._sequence,
+            self._settled,
+            repeats_only=repeats_only,
+        )
+        topic._journal.submit(write, back)
+
+    def _stored(self, write: Append) -> None:
+        topic = self._topic
+        topic._journal.waiting -= self.size
+        self._answer(write)
+        if topic.admission is not None:
+            topic.admission.answered(self)
+
+    def _probed(self, write: Append) -> None:
+        topic = self._topic
+        topic._journal.waiting -= self.size
+        repeats = not isinstance(write.error, TopicFull)
+        if not repeats:
+            write.error = None  # its traceback refers to the write, and the collector comes rarely
+        assert topic.admission is not None
+        topic.admission.probed(self, repeats)
+        if repeats:
+            self._answer(write)
+
+    def _answer(self, write: Append) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._topic.appended(write, self._done)
+
+    def refuse(self, error: BrokerError) -> None:
+        if not self._is_answered:
+            self._is_answered = True
+            self._done(0, error)
+
+
+class HeldBytes:
+    """The account of what waits for room in all full topics of a broker.
+
+    Attributes:
+        used: Bytes of publications that wait.
+    """
+
+    def __init__(self) -> None:
+        self.used = 0
+        self._lines = RateLimit()
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether a publication of `size` bytes may wait, and logs where it may not."""
+        if not self.used or self.used + size <= MAX_ALL_HELD_BYTES:
+            return True
+        if self._lines.passes():
+            log.warning("%d bytes wait for room in all full topics: publishers to one are answered busy", self.used)
+        return False
+
+
+class Admission:
+    """Admits publications to a topic as long as it has room. Lives in the broker's loop.
+
+    Args:
+        topic: The topic.
+        overflow: `reject` or `block`: what happens to the others.
+        max_messages: How many messages it may have; `None` for no bound.
+        max_bytes: How many bytes they may have, about; `None` for no bound.
+        turns: Makes calls later, and has the account of what waits in all topics.
+
+    Attributes:
+        rejected: Messages that were refused, since the broker has started.
+    """
+
+    def __init__(
+        self,
+        topic: Topic,
+        overflow: str,
+        max_messages: int | None,
+        max_bytes: int | None,
+        turns: Turns,
+    ) -> None:
+        self.rejected = 0
+        self._topic = topic
+        self._blocks = overflow == "block"
+        self._max_messages = max_messages
+        self._max_bytes = max_bytes
+        self._turns = turns
+        self._submitted = self._submitted_bytes = 0  # handed to the store, and not answered
+        self._held: deque[Publication] = deque()  # waiting for room, the first one first
+        self._held_bytes = 0
+        self._polls = False
+        self._lines = RateLimit()
+
+    @property
+    def blocked(self) -> int:
+        """Messages that wait for room."""
+        return sum(one.count for one in self._held)
+
+    def has_room(self, count: int, size: int) -> bool:
+        """Returns whether the topic takes `count` more messages of `size` bytes; in any thread."""
+        messages, used = self._topic.used()
+        messages += self._submitted
+        used += self._submitted_bytes
+        if not messages and self._blocks:
+            return True  # what is larger than the whole topic would wait for ever
+        if self._max_messages is not None and messages + count > self._max_messages:
+            return False
+        return self._max_bytes is None or used + size <= self._max_bytes
+
+    def take(self, one: RecordsPublication) -> None:
+        """Hands a publication to the store, keeps it until there is room, or refuses it."""
+        self._topic.refresh()
+        if not self._held and self.has_room(one.count, one.size):
+            self._submit(one)
+        elif not self._blocks and not one.may_repeat:
+            self._reject(one)
+        elif (not self._blocks or self._keep(one)) and one.may_repeat:
+            one.probe()  # the store answers a repetition, which needs no room
+
+    def hold(self, one: Publication) -> None:
+        """Keeps what the store had no room for until there is some, or refuses it."""
+        if self._blocks:
+            self._keep(one)
+        else:
+            self._reject(one)
+
+    def _keep(self, one: Publication) -> bool:
+        """Keeps a publication until there is room; returns whether it was not too much, else it is refused."""
+        size = one.held_bytes
+        if self._held and self._held_bytes + size > _MAX_HELD_BYTES:
+            waiting, where = self._held_bytes, "it"
+        elif not self._turns.held.has_room(size):
+            waiting, where = self._turns.held.used, "all full topics"
+        else:
+            self._held.append(one)
+            self._held_bytes += size
+            self._turns.held.used += size
+            self._topic.touch()
+            self._log("those who publish wait")
+            self._watch()
+            return True
+        one.refuse(
+            Busy(f"topic {self._topic.name!r} is full, and {waiting} bytes wait for room in {where}; publish it later")
+        )
+        return False
+
+    def answered(self, one: RecordsPublication) -> None:
+        """The store has answered a publication."""
+        self._submitted -= one.count
+        self._submitted_bytes -= one.size
+        self.go_on()
+
+    def go_on(self) -> None:
+        """There may be room: submits what waits for it."""
+        while self._held:
+            one = self._held[0]
+            if one.alive() and not self._topic.deleted and not self.has_room(one.count, one.size):
+                return
+            self._forget(one)
+            if one.alive():
+                self._submit(one)  # a topic that was deleted is told by the store
+            else:
+                self._give_up(one)
+
+    def end(self, error: BrokerError | None) -> None:
+        """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
+        held, self._held = self._held, deque()
+        self._topic.touch()
+        self._turns.held.used -= self._held_bytes
+        self._held_bytes = 0
+        for one in held:
+            if error is not None:
+                one.refuse(error)
+
+    def _submit(self, one: Publication) -> None:
+        if one.reserves:
+            self._submitted += one.count
+            self._submitted_bytes += one.size
+        one.submit()
+
+    def _give_up(self, one: Publication) -> None:
+        one.refuse(WrongState(f"given up by its publisher before topic {self._topic.name!r} had room"))
+
+    def _forget(self, one: Publication) -> None:
+        self._held.remove(one)
+        self._topic.touch()
+        self._held_bytes -= one.held_bytes
+        self._turns.held.used -= one.held_bytes
+
+    def probed(self, one: RecordsPublication, repeats: bool) -> None:
+        """The store has been asked whether a publication is a repetition, which it has answered then."""
+        if repeats:
+            if one in self._held:
+                self._forget(one)
+        elif not self._blocks:
+            self._reject(one)
+
+    def _reject(self, one: Publication) -> None:
+        self.rejected += one.count
+        self._topic.touch()
+        self._log("what is published is refused")
+        messages, used = self._topic.used()
+        bounds = [
+            f"{name}={bound}"
+            for name, bound in (("max_messages", self._max_messages), ("max_bytes", self._max_bytes))
+            if bound is not None
+        ]
+        one.refuse(
+            StoreFull(
+                f"topic {self._topic.name!r} is full: it has {messages} messages of about {used} bytes, no room for "
+                f"{one.count} more, and {', '.join(bounds)}; publish fewer at once or later, or set overflow"
+            )
+        )
+
+    def _log(self, what: str) -> None:
+        if self._lines.passes():
+            log.warning("topic %r is full: %s", self._topic.name, what)
+
+    def _watch(self) -> None:
+        if not self._polls and self._held:
+            self._polls = True
+            self._turns.later(_POLL_INTERVAL_S, self._look)
+
+    def _look(self) -> None:
+        self._polls = False
+        self._topic.refresh()
+        for one in [one for one in self._held if not one.alive()]:
+            self._forget(one)
+            self._give_up(one)
+        self.go_on()
+        self._watch()

@@ -216,10 +216,7 @@ class Connection:
             self._listen()
             self._finish()
 
-        try:
-            self.broker.append(topic, records, count, done=done, alive=lambda: self.wire.open)
-        except BrokerError as error:
-            done(0, error)
+        topic.append(records, count, done, alive=lambda: self.wire.open)
 
     async def _create(self, command: Create) -> None:
         try:

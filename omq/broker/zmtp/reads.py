@@ -1,16 +1,14 @@
-"""The READs of one connection of the ZMTP door, answered in their order while its peer reads the answers."""
+"""Answers to READ and REACH: blocks of a topic as they are stored, and how far so many bytes of them reach."""
 
 from __future__ import annotations
 
-from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from omq._core.blocks import read_header, slice
 from omq.broker import protocol as p
 from omq.broker.core.topic import Topic
-from omq.broker.errors import BrokerError, Busy, Damaged, broker_error
-from omq.broker.zmtp.outgoing import Holder
-from omq.store.async_store import AsyncStore
+from omq.broker.errors import Damaged, broker_error
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Log
 from omq.store.joining import reaching
@@ -20,8 +18,6 @@ MAX_RANGE: Final = 4 << 20
 _RANGE_BLOCKS: Final = 1024
 #: Bytes of blocks that one REACH looks at.
 MAX_REACH: Final = 32 << 20
-#: READs of one connection that may wait for their turn.
-_MAX_READS: Final = 4096
 
 
 class Read(NamedTuple):
@@ -82,70 +78,40 @@ def reach(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[i
         raise broker_error(error) from None
 
 
-class Reads:
-    """The READs of a connection.
+def answer_read(store: Log, read: Read, put: Callable[[tuple[bytes | memoryview, ...]], None]) -> None:
+    """Answers a READ.
 
     Args:
-        session: The connection.
-        journal: Where messages are stored.
+        store: The store that has the topic.
+        read: The READ.
+        put: Sends the answer. The views in it hold until it returns: it sends them, or copies them.
+
+    Raises:
+        BrokerError: It cannot be answered.
     """
-
-    def __init__(self, session: Holder, journal: AsyncStore) -> None:
-        self._session = session
-        self._journal = journal
-        self._waiting: deque[Read] = deque()
-
-    def add(self, read: Read) -> None:
-        """Answers a READ now, or once there is room for the answer.
-
-        Raises:
-            BrokerError: It cannot be answered, or too many wait.
-        """
-        if not self._waiting and self._session.has_room():
-            self._answer(read)
-            return
-        if len(self._waiting) >= _MAX_READS:
-            raise Busy(f"{len(self._waiting)} READs wait for their answers")
-        self._waiting.append(read)
-
-    def resume(self) -> None:
-        """The peer has read on."""
-        while self._waiting and self._session.has_room():
-            read = self._waiting.popleft()
+    limit = min(read.limit, MAX_RANGE)
+    try:
+        with store.read(read.topic.id) as reader:
+            first, last = reader.first, reader.last
+            start = max(read.start, first)
+            end = min(read.stop, last + 1) if read.stop else last + 1
+            parts: list[bytes | memoryview] = []
+            size, on = 0, start
             try:
-                self._answer(read)
-            except BrokerError as error:
-                self._session.fail(read.tag, error)
-
-    def clear(self) -> None:
-        """Nobody waits for answers any more."""
-        self._waiting.clear()
-
-    def _answer(self, read: Read) -> None:
-        limit = min(read.limit, MAX_RANGE)
-        try:
-            with self._journal.store.read(read.topic.id) as reader:
-                first, last = reader.first, reader.last
-                start = max(read.start, first)
-                end = min(read.stop, last + 1) if read.stop else last + 1
-                parts: list[bytes | memoryview] = []
-                size, on = 0, start
-                try:
-                    if start < end:
-                        for header, records in reader.blocks(start, end):
-                            if parts and (size + len(records) > limit or len(parts) >= 2 * _RANGE_BLOCKS):
-                                break
-                            parts += (header, records)
-                            size += len(records)
-                            on = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
-                        else:
-                            on = end
-                except DamagedError as error:
-                    if not parts:
-                        raise Damaged(f"topic {read.topic.name!r}: {error}", error.first, error.last) from None
-                    on = error.first
-                following = on if on < end else 0
-                # The views hold until the reader ends: they are sent, or copied, before.
-                self._session.put((p.RANGE, read.tag, p.u64(following), p.u64(first), *parts))
-        except StoreError as error:
-            raise broker_error(error) from None
+                if start < end:
+                    for header, records in reader.blocks(start, end):
+                        if parts and (size + len(records) > limit or len(parts) >= 2 * _RANGE_BLOCKS):
+                            break
+                        parts += (header, records)
+                        size += len(records)
+                        on = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                    else:
+                        on = end
+            except DamagedError as error:
+                if not parts:
+                    raise Damaged(f"topic {read.topic.name!r}: {error}", error.first, error.last) from None
+                on = error.first
+            following = on if on < end else 0
+            put((p.RANGE, read.tag, p.u64(following), p.u64(first), *parts))
+    except StoreError as error:
+        raise broker_error(error) from None

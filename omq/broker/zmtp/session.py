@@ -1,4 +1,4 @@
-"""One connection of the ZMTP door: what its client says, and what it holds."""
+"""One connection of the ZMTP server: the requests of its client, and what is delivered to it."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import base64
 import hashlib
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Coroutine
-from typing import Any, ClassVar, Final, Protocol, TypeAlias
+from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from omq._core import blocks
 from omq.broker import protocol as p
-from omq.broker.core.broadcast import BroadcastTopic
+from omq.broker.core.broadcast import BroadcastTopic, Subscription
 from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.share import Share
-from omq.broker.core.topic import Topic
+from omq.broker.core.topic import Topic, check_waiting
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -30,10 +30,8 @@ from omq.broker.errors import (
     WrongState,
     broker_error,
 )
-from omq.broker.zmtp import administration
-from omq.broker.zmtp.order import Order
-from omq.broker.zmtp.outgoing import Reading, Working
-from omq.broker.zmtp.reads import Read, Reads, reach
+from omq.broker.settings import dead_letter_of
+from omq.broker.zmtp.reads import Read, answer_read, reach
 from omq.store.errors import NotAllowed, StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
@@ -46,6 +44,13 @@ _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
 #: Topics that a connection has read until it looks which of them are gone.
 _FORGOTTEN: Final = 64
+#: Producers of a connection, and refused sequences of one of them, that are kept in mind; beyond, all are forgotten.
+_MAX_REFUSED_PRODUCERS: Final = 64
+_MAX_REFUSED_SEQUENCES: Final = 1024
+#: READs of one connection that may wait for their turn.
+_MAX_READS: Final = 4096
+#: Topics that are listed in one turn of the loop.
+_LISTED: Final = 128
 _DEFAULT_CREDIT: Final = 1 << 20
 _DEFAULT_JOBS: Final = 100
 _MIN_ACK_TIMEOUT: Final = 0.01
@@ -57,7 +62,7 @@ Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
 
 class Outlet(Protocol):
-    """What a session needs of its door."""
+    """The server of a session."""
 
     #: Sessions that have said HELLO, by user and client id.
     clients: dict[tuple[str | None, str], Session]
@@ -72,12 +77,144 @@ class Outlet(Protocol):
         """Runs something beside the connections."""
 
 
+class Order:
+    """The `APPEND`s of one connection that were refused as `busy`: those behind one are, too, until it comes again.
+
+    That is for who says what is settled. So no one is waited for that is given up: the producer settles it.
+    """
+
+    def __init__(self) -> None:
+        self._refused: dict[bytes, set[int]] = {}
+
+    def take(self, take: Callable[[int], None], size: int, producer: bytes, sequence: int, settled: int) -> None:
+        """Takes something in, where nothing before it waits to be repeated.
+
+        Args:
+            take: Takes so many bytes in, if there is room.
+            size: How many.
+            producer: Who it is of.
+            sequence: Its place.
+            settled: Nothing below is repeated.
+
+        Raises:
+            Busy: There is no room, or something before it was refused.
+        """
+        try:
+            if self._refused and self._is_behind(producer, sequence, settled):
+                raise Busy("what this producer sent before was refused: repeat that first")
+            take(size)
+        except Busy:
+            self.note(producer, sequence)
+            raise
+        if (refused := self._refused.get(producer)) is not None:
+            refused.discard(sequence)
+
+    def _is_behind(self, producer: bytes, sequence: int, settled: int) -> bool:
+        refused = {one for one in self._refused.pop(producer, ()) if one >= settled}
+        if refused:
+            self._refused[producer] = refused
+        return bool(refused) and min(refused) < sequence
+
+    def note(self, producer: bytes, sequence: int) -> None:
+        """Something was refused as `busy`: what is behind it waits for its repetition."""
+        refused = self._refused.setdefault(producer, set())
+        refused.add(sequence)
+        if len(refused) > _MAX_REFUSED_SEQUENCES or len(self._refused) > _MAX_REFUSED_PRODUCERS:
+            self._refused.clear()
+
+
+class Delivering:
+    """What is delivered under a tag: the sink of a subscription or a consumer.
+
+    Attributes:
+        started: The client has its answer: messages may follow.
+    """
+
+    door: Literal["zmtp", "sexp"] = "zmtp"
+
+    def __init__(self, session: Session, tag: bytes, topic: Topic) -> None:
+        self.session = session
+        self.tag = tag
+        self.topic = topic
+        self.user = session.user
+        self.peer = session.peer
+        self.started = False
+
+    def ended(self, error: BrokerError | None) -> None:
+        """See `Sink`."""
+        self.session.tags.pop(self.tag, None)
+        if error is not None:
+            self.session.fail(self.tag, error)
+
+
+class SubscriptionSink(Delivering):
+    """A subscription's sink; its credit counts bytes."""
+
+    subscription: Subscription
+
+    def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
+        super().__init__(session, tag, topic)
+        self._credit = min(credit, p.MAX_CREDIT)
+
+    def room(self) -> int:
+        """See `Sink`."""
+        if not self.started or self._credit <= 0 or not self.session.has_room():
+            return 0
+        return self._credit
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        """See `Sink`."""
+        self._credit -= len(records)
+        self.session.put((p.BLOCK, self.tag, header, records))
+
+    def credit(self, more: int) -> None:
+        """The client takes some more."""
+        # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
+        # and more ahead, by each block that exceeds what is left.
+        self._credit = min(self._credit + more, p.MAX_CREDIT)
+        self.subscription.more()
+
+    def resume(self) -> None:
+        """The peer has read on."""
+        self.subscription.more()
+
+    def end(self) -> None:
+        """Nothing more is to come."""
+        self.subscription.end()
+
+
+class ConsumerSink(Delivering):
+    """A consumer's sink; the core counts its credit, in messages."""
+
+    share: Share
+
+    def room(self) -> int:
+        """See `Sink`."""
+        return 1 if self.started and self.session.has_room() else 0
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        """See `Sink`."""
+        self.session.put((p.JOBS, self.tag, header, records, counts))
+
+    def credit(self, more: int) -> None:
+        """The client takes some more."""
+        self.share.more(min(more, p.MAX_JOBS - min(self.share.credit, p.MAX_JOBS)))
+
+    def resume(self) -> None:
+        """The peer has read on."""
+        self.share.more(0)
+
+    def end(self) -> None:
+        """Nothing more is to come."""
+        self.share.end()
+
+
 class Session:
     """One connection.
 
     Args:
         broker: The core.
-        outlet: Its door.
+        outlet: Its server.
         identity: What the ROUTER calls the peer.
         user: Its user id; `None` for none.
         peer: Where it is.
@@ -85,8 +222,8 @@ class Session:
 
     Attributes:
         tags: What is delivered to it.
-        sent: Bytes that its door has accepted for it.
-        left: How many of them had left when its door looked last.
+        sent: Bytes that its server has accepted for it.
+        left: The number of them that had left when its server looked last.
         alive: The connection is not over.
         broker: The core.
         listing: Held by its list of all topics.
@@ -99,7 +236,7 @@ class Session:
         self.user = user
         self.peer = peer
         self.since = since
-        self.tags: dict[bytes, Reading | Working] = {}
+        self.tags: dict[bytes, SubscriptionSink | ConsumerSink] = {}
         self.sent = self.left = self.looked = 0
         self.alive = True
         self.broker = broker
@@ -115,7 +252,7 @@ class Session:
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
         # these names is one of the store's own, which begin with a zero.
         self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
-        self._reads = Reads(self, broker.journal)
+        self._reads: deque[Read] = deque()  # that wait until the peer reads on
 
     # ------------------------------------------------------------------ in and out
 
@@ -160,6 +297,13 @@ class Session:
             parts += (p.u64(error.first), p.u64(error.last))
         self.put(parts)
 
+    def _answer(self, tag: bytes, error: BrokerError | None, *answer: bytes) -> None:
+        """Sends an answer, or the error in place of it."""
+        if error is not None:
+            self.fail(tag, error)
+        else:
+            self.put(answer)
+
     def has_room(self) -> bool:
         """Whether its peer reads what it is sent."""
         return self._outlet.pending(self) < MAX_PENDING
@@ -167,11 +311,16 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Messages that its consumers have and did not acknowledge."""
-        return sum(one.share.flight.count for one in self.tags.values() if isinstance(one, Working))
+        return sum(one.share.flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
 
     def resume(self) -> None:
         """Its peer has read on."""
-        self._reads.resume()
+        while self._reads and self.has_room():
+            read = self._reads.popleft()
+            try:
+                answer_read(self.broker.journal.store, read, self.put)
+            except BrokerError as error:
+                self.fail(read.tag, error)
         for one in tuple(self.tags.values()):
             one.resume()
 
@@ -199,9 +348,11 @@ class Session:
 
     def topic(self, part: bytes, action: str) -> Topic:
         """The topic that a part names, if the client may do *action* with it."""
-        name = p.topic_name(part)
+        # No topic's name has a surrogate, so what is not UTF-8 is not the name of one.
+        topic = self.broker.topics.get(part.decode("utf-8", "surrogateescape"))
+        name = p.topic_name(part) if topic is None else topic.name
         self.may(action, name)
-        return self.broker.topic(name)
+        return topic or self.broker.topic(name)
 
     def may(self, action: str, name: str) -> None:
         """Raises `PermissionDenied` if the client may not do *action* with what has this name."""
@@ -227,8 +378,8 @@ class Session:
             self._touched = {one: None for one in self._touched if not one.deleted}
         self._touched[topic] = None
 
-    def task(self, tag: bytes, work: Coroutine[Any, Any, None]) -> None:
-        """Has the request with this tag go on in the background; its errors are the answer."""
+    def _run(self, tag: bytes, work: Coroutine[Any, Any, None], answer: bytes = b"") -> None:
+        """Has the request with this tag go on in the background; its errors are the answer, or else *answer* is."""
         if self._tasks >= _MAX_TASKS:
             work.close()
             raise Busy(f"{self._tasks} requests of this connection are under way")
@@ -237,6 +388,8 @@ class Session:
         async def run() -> None:
             try:
                 await work
+                if answer:
+                    self.put((answer, tag))
             except BrokerError as error:
                 self.fail(tag, error)
             except Exception as error:
@@ -291,12 +444,8 @@ class Session:
             nonlocal left, failed
             left -= 1
             failed = failed or error
-            if left:
-                return
-            if failed is not None:
-                self.fail(tag, failed)
-            else:
-                self.put((answer, tag))
+            if not left:
+                self._answer(tag, failed, answer, tag)
 
         for topic in topics:
             topic.flush(done)
@@ -311,7 +460,6 @@ class Session:
         """Takes so many bytes in, if they are not too many."""
         if self._waiting and self._waiting + size > p.WINDOW:
             raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
-        self.broker.check_waiting(size)
         self._waiting += size
 
     def _check(self, records: bytes) -> int:
@@ -373,14 +521,12 @@ class Session:
             self._waiting -= size
             self._published(tag)
             if error is not None:
-                if settled and isinstance(error, Busy):  # a full topic keeps no more of what waits for room
+                if settled and isinstance(error, Busy):
                     self._order.note(producer, sequence)
                 self.fail(tag, error)
             elif self.alive:
                 self._outlet.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
-        if topic.deleted:
-            raise TopicError(f"topic {topic.name!r} was deleted")
         if settled:
             self._order.take(self._take, size, producer, sequence, settled)
         else:
@@ -394,29 +540,23 @@ class Session:
         stage = self._prefix + p.named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
+        check_waiting(self.broker, self.broker.journal, len(records))
         self._take(len(records))
         self.broker.journal.waiting += len(records)
 
         def staged(write: Write) -> None:
             self._waiting -= len(records)
             self.broker.journal.waiting -= len(records)
-            if write.error is not None:
-                self.fail(tag, self._unstaged(write.error))
-            else:
-                self.put((p.STAGED, tag))
+            self._answer(tag, self._unstaged(write), p.STAGED, tag)
 
         self.broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
         commit = self._prefix + p.named(message[2], "a commit")
         stages = [self._prefix + name for name in p.stage_names(message[3])]
-        self.broker.check_waiting(0)
 
         def committed(write: CommitStages) -> None:
             self._published(tag)
-            if write.error is not None:
-                self.fail(tag, self._unstaged(write.error))
-                return
             published = [
                 {
                     "stage": base64.b64encode(stage[len(self._prefix) :]).decode(),
@@ -426,7 +566,7 @@ class Session:
                 }
                 for stage, id, first, count in write.published
             ]
-            self.put((p.COMMITTED, tag, p.pack_json(published)))
+            self._answer(tag, self._unstaged(write), p.COMMITTED, tag, p.pack_json(published))
 
         def may(topic_id: int) -> bool:
             # It was asked when they were staged: that may be long ago.
@@ -447,8 +587,11 @@ class Session:
             del self._publishing[tag]
             self._given_up.discard(tag)
 
-    def _unstaged(self, error: BaseException) -> BrokerError:
-        """Why nothing was done with a stage, which the client knows by its own name."""
+    def _unstaged(self, write: Write) -> BrokerError | None:
+        """Returns the reason why nothing was done with a stage, which the client knows by its own name."""
+        error = write.error
+        if error is None:
+            return None
         if isinstance(error, NotAllowed):
             return self._denied("publish", self._name_of(error.topic_id))
         return WrongState(error.without(self._prefix)) if isinstance(error, StageError) else broker_error(error)
@@ -461,10 +604,7 @@ class Session:
         stage = self._prefix + p.named(message[2], "a stage")
 
         def aborted(write: Write) -> None:
-            if write.error is not None:
-                self.fail(tag, self._unstaged(write.error))
-            else:
-                self.put((p.ABORTED, tag))
+            self._answer(tag, self._unstaged(write), p.ABORTED, tag)
 
         self.broker.journal.submit(AbortStage(stage, prefix=bool(p.optional(message, 3))), aborted)
 
@@ -484,7 +624,7 @@ class Session:
         reset = said.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault("reset is true or false")
-        reading = Reading(self, tag, topic, credit)
+        reading = SubscriptionSink(self, tag, topic, credit)
 
         def kept(error: BrokerError | None) -> None:
             if self.tags.get(tag) is not reading:
@@ -521,7 +661,7 @@ class Session:
             raise SyntaxFault(
                 f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
             )
-        working = Working(self, tag, topic)
+        working = ConsumerSink(self, tag, topic)
         working.share = self.broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = working
         self._touch(topic)
@@ -537,7 +677,7 @@ class Session:
     def _position(self, tag: bytes, message: list[bytes]) -> None:
         position = p.number(message[2], "the position")
         held = self.tags.get(tag)
-        if isinstance(held, Reading):
+        if isinstance(held, SubscriptionSink):
             held.subscription.move(position)
         elif held is not None:
             raise WrongState("a consumer has no position: it acknowledges")
@@ -567,7 +707,7 @@ class Session:
         held = self.tags.get(tag)
         if held is None:
             return None
-        if not isinstance(held, Working):
+        if not isinstance(held, ConsumerSink):
             raise WrongState(otherwise)
         return held.share
 
@@ -580,18 +720,12 @@ class Session:
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
             raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
         for held in self.tags.values():
-            if isinstance(held, Working) and held.topic is topic:
+            if isinstance(held, ConsumerSink) and held.topic is topic:
                 held.share.ack(ranges)
         for first, last in ranges:
             topic.settled_again(first, last)
 
-        def kept(error: BrokerError | None) -> None:
-            if error is not None:
-                self.fail(tag, error)
-            else:
-                self.put((p.SETTLED, tag))
-
-        topic.flush(kept)
+        topic.flush(lambda error: self._answer(tag, error, p.SETTLED, tag))
 
     def _cancel(self, tag: bytes, _: list[bytes]) -> None:
         held = self.tags.pop(tag, None)
@@ -607,12 +741,97 @@ class Session:
         topic = self.topic(message[2], "subscribe")
         start = p.number(message[3], "start") or 1
         stop = p.number(message[4], "stop")
-        self._reads.add(Read(tag, topic, start, stop, p.short_number(message[5], "bytes")))
+        read = Read(tag, topic, start, stop, p.short_number(message[5], "bytes"))
+        if not self._reads and self.has_room():
+            answer_read(self.broker.journal.store, read, self.put)
+            return
+        if len(self._reads) >= _MAX_READS:
+            raise Busy(f"{len(self._reads)} READs wait for their answers")
+        self._reads.append(read)
 
     def _reach(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "subscribe")
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
         self.put((p.REACHED, tag, *map(p.u64, reach(self.broker.journal.store, topic, start or 1, stop, size))))
+
+    # ------------------------------------------------------------------ topics and names
+
+    def _create(self, tag: bytes, message: list[bytes]) -> None:
+        """Makes a topic, or finds it as it is asked for."""
+        said = p.json_object(message, 2)
+        name, settings = said.get("name"), said.get("settings", {})
+        delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
+        if not isinstance(name, str):
+            raise SyntaxFault("name is a string")
+        if not isinstance(settings, dict):
+            raise SyntaxFault("settings is an object")
+        p.check_name(name)
+        self.may("create", name)
+        if name not in self.broker.topics:
+            self._may_bury(name, str(delivery), settings)
+
+        async def made() -> None:
+            topic = await self.broker.create(
+                name, delivery=str(delivery), persistence=str(persistence), settings=settings
+            )
+            self.put((p.CREATED, tag, topic.info()))
+
+        self._run(tag, made())
+
+    def _may_bury(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
+        """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
+        target = dead_letter_of(name, delivery, settings)
+        if target is not None:
+            self.may("publish", target)
+            if target not in self.broker.topics:
+                self.may("create", target)
+
+    def _delete(self, tag: bytes, message: list[bytes]) -> None:
+        """Deletes a topic, with everything in it."""
+        name = p.topic_name(message[2])
+        self.may("delete", name)
+        self._run(tag, self.broker.delete(name), p.DELETED)
+
+    def _topics(self, tag: bytes, message: list[bytes]) -> None:
+        """Tells the topics that the client may do anything with."""
+        granted = self.broker.permissions.granted
+        if p.optional(message, 2):
+            name = p.topic_name(message[2])
+            if not granted(self.user, name):
+                raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
+            self.put((p.TOPICS, tag, b"[" + self.broker.topic(name).info() + b"]"))
+            return
+
+        async def tell() -> None:
+            told: list[bytes] = []
+            # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
+            async with self.listing, self.broker.listing:
+                for at, name in enumerate(sorted(self.broker.topics)):
+                    if not self.alive:
+                        return
+                    topic = self.broker.topics.get(name)
+                    if topic is not None and granted(self.user, name):
+                        told.append(topic.info())
+                    if at % _LISTED == _LISTED - 1:
+                        await asyncio.sleep(0)
+            self.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))
+
+        self._run(tag, tell())
+
+    def _names(self, tag: bytes, message: list[bytes]) -> None:
+        """Tells the named positions of a topic."""
+        topic = self.topic(message[2], "subscribe")
+        self.put((p.NAMES, tag, p.pack_json(topic.names())))
+
+    def _forget(self, tag: bytes, message: list[bytes]) -> None:
+        """Forgets a named position."""
+        topic = self.topic(message[2], "subscribe")
+        if len(message[3]) > p.MAX_NAME:
+            raise TopicError(f"a subscription's name has {p.MAX_NAME} bytes at most, not {len(message[3])}")
+        name = message[3].decode("utf-8", "replace")
+        if not isinstance(topic, BroadcastTopic):
+            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
+        self._run(tag, topic.forget(name), p.FORGOTTEN)
 
     #: What does a command, and how many parts it has behind its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
@@ -637,9 +856,9 @@ class Session:
         p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
         p.REACH: (_reach, 4, 4),
-        p.CREATE: (administration.create, 1, 1),
-        p.DELETE: (administration.delete, 1, 1),
-        p.TOPICS: (administration.topics, 0, 1),
-        p.NAMES: (administration.names, 1, 1),
-        p.FORGET: (administration.forget, 2, 2),
+        p.CREATE: (_create, 1, 1),
+        p.DELETE: (_delete, 1, 1),
+        p.TOPICS: (_topics, 0, 1),
+        p.NAMES: (_names, 1, 1),
+        p.FORGET: (_forget, 2, 2),
     }

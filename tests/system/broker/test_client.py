@@ -22,7 +22,7 @@ import omq
 import omq.asyncio.broker
 import omq.broker
 from omq.broker import Committed, Server
-from omq.broker.core import admission
+from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import (
     BrokerError,
     BrokerTimeout,
@@ -1038,7 +1038,7 @@ def test_publishers_of_a_full_topic_wait_within_their_timeout(twin, client, serv
 
 
 def test_publishers_try_again_where_too_much_waits_in_full_topics(twin, client, server, jobs_with, monkeypatch):
-    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * admission.HELD_OVERHEAD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES)
     jobs = jobs_with(max_messages=1, overflow="block")
     broker = server._server.broker
     before = broker.refused.get("busy", 0)

@@ -13,7 +13,7 @@ import pytest
 
 from omq.broker import Client, Server
 from omq.broker.core.stats import BrokerStats
-from omq.broker.http.door import HttpDoor
+from omq.broker.http.server import HttpServer
 from tests.system.broker.browser import Browser, browser, needs_browser
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 from tests.waits import until
@@ -31,7 +31,7 @@ class Stage:
         self.stats: BrokerStats = statistics()
         self.url = ""
         self._loop = asyncio.new_event_loop()
-        self._door = HttpDoor(lambda: self.stats)
+        self._server = HttpServer(lambda: self.stats)
         self._thread = threading.Thread(target=self._loop.run_forever)
 
     def _await(self, coroutine: Any) -> Any:
@@ -40,10 +40,10 @@ class Stage:
     def start(self, address: str = "127.0.0.1:0") -> None:
         if not self._thread.is_alive():
             self._thread.start()
-        self.url = self._await(self._door.start(address))
+        self.url = self._await(self._server.start(address))
 
     def stop(self) -> None:
-        self._await(self._door.close())
+        self._await(self._server.close())
 
     def end(self) -> None:
         self.stop()

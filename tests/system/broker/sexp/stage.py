@@ -1,4 +1,4 @@
-"""A broker's core with the door of S-expressions, in a thread; and clients that are bare sockets."""
+"""A broker's core with its server of S-expressions, in a thread; and clients that are bare sockets."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ import uvloop
 from omq._core import blocks
 from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission
-from omq.broker.sexp.door import Door
 from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.server import SexpServer
 
 T = TypeVar("T")
 
@@ -25,13 +25,13 @@ ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
 
 
 class Stage:
-    """A broker and its door.
+    """A broker and its server of S-expressions.
 
     Args:
-        limits: Of the door.
+        limits: Of the server.
         directory: Where the broker keeps its topics; everything is in memory by default.
         permissions: Who may do what.
-        max_connections: How many clients the door serves.
+        max_connections: The most clients that the server serves.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Stage:
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="broker")
         self.broker = Broker(directory, permissions=permissions)
-        self.door = Door(self.broker, limits=limits, max_connections=max_connections)
+        self.server = SexpServer(self.broker, limits=limits, max_connections=max_connections)
         self._numbers = itertools.count(1)
         self._faults: list[dict[str, Any]] = []
 
@@ -52,7 +52,7 @@ class Stage:
         self._loop.set_exception_handler(lambda _, context: self._faults.append(context))
         self._thread.start()
         self.call(self.broker.start())
-        self.endpoint = self.call(self.door.start("tcp://127.0.0.1:*"))
+        self.endpoint = self.call(self.server.start("tcp://127.0.0.1:*"))
         host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
         self.address = (host, int(port))
         return self
@@ -60,10 +60,10 @@ class Stage:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.call(self.door.close())
+        self.call(self.server.close())
         self.call(self.broker.close())
-        assert not self.door.connections
-        assert not self.door.clients
+        assert not self.server.connections
+        assert not self.server.clients
         self._loop.call_soon_threadsafe(self._loop.stop)
         self._thread.join()
         self._loop.close()
@@ -86,13 +86,12 @@ class Stage:
         self.call(self.broker.delete(name))
 
     def publish(self, topic: str, *bodies: bytes, records: bytes | None = None, count: int = 0) -> int:
-        """Publishes as another door would; gives the first id."""
+        """Publishes as another server would; gives the first id."""
 
         async def append() -> int:
             done = asyncio.get_running_loop().create_future()
             data = blocks.encode(bodies) if records is None else records
-            self.broker.append(
-                self.broker.topic(topic),
+            self.broker.topic(topic).append(
                 data,
                 count or len(bodies),
                 done=lambda first, error: done.set_exception(error) if error else done.set_result(first),

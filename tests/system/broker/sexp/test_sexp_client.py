@@ -13,8 +13,8 @@ import omq.broker
 from omq.broker.config import TopicSpec
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.sexp import Client
-from omq.broker.sexp.door import Door
 from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.server import SexpServer
 from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
 from tests.system.broker.sexp.stage import Stage
 from tests.waits import until
@@ -71,7 +71,7 @@ def test_what_is_refused(stage):
 def test_version_1_only_subscribes(stage):
     stage.create("t")
     with Client(stage.endpoint, version=1, client="one") as client:
-        until(lambda: set(stage.door.clients) == {b"one"})
+        until(lambda: set(stage.server.clients) == {b"one"})
         with pytest.raises(StateError):
             client.publish("t", b"")
         with client.subscribe("t") as subscription:
@@ -108,7 +108,7 @@ def test_a_busy_program_stays_connected():
     with Stage(Limits(ping=0.05)) as stage:
         stage.create("t")
         with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
-            (connection,) = stage.door.connections
+            (connection,) = stage.server.connections
             until(lambda: connection.wire.said > 200)  # some twenty pings
             stage.publish("t", b"a")
             assert subscription.recv(timeout=5).body == b"a"
@@ -121,7 +121,7 @@ def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch
     with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
         for _ in range(500):
             stage.publish("t", body)
-        (connection,) = stage.door.connections
+        (connection,) = stage.server.connections
         until(lambda: connection.wire.unsent)
         assert [subscription.recv(timeout=5).id for _ in range(500)] == list(range(1, 501))
 
@@ -132,9 +132,9 @@ def test_a_lost_connection_and_how_to_go_on(stage):
         subscription = client.subscribe("t")
         stage.publish("t", b"a", b"b", b"c")
         last = subscription.recv(timeout=5).id
-        (connection,) = stage.door.connections
+        (connection,) = stage.server.connections
         stage.on_loop(connection.wire.close)
-        until(lambda: not stage.door.connections)
+        until(lambda: not stage.server.connections)
         assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
         with pytest.raises(ClosedError):
             subscription.recv(timeout=5)
@@ -228,7 +228,7 @@ def test_closed_from_another_thread(stage):
         client.publish("t", b"")
 
 
-def test_the_topics_of_both_doors_are_the_same():
+def test_the_topics_of_both_servers_are_the_same():
     with (
         omq.broker.Server(memory=True, sexp="tcp://127.0.0.1:*", topics=[TopicSpec("t", persistence="weak")]) as server,
         omq.broker.Client(server.endpoints["zmtp"]) as other,
@@ -242,25 +242,25 @@ def test_the_topics_of_both_doors_are_the_same():
 
 
 @pytest.mark.parametrize("endpoint", ["tcp://localhost:*", "tcp://*:0", "tcp://[::1]:*"])
-def test_where_a_door_listens(stage, endpoint):
-    door = Door(stage.broker)
+def test_where_a_server_listens(stage, endpoint):
+    server = SexpServer(stage.broker)
     try:
-        found = stage.call(door.start(endpoint))
+        found = stage.call(server.start(endpoint))
     except BindError:
         pytest.skip("this machine has no such address")
     with Client(found.replace("0.0.0.0", "127.0.0.1")) as client:
         assert client.create("t", persistence="weak") == 1
-    stage.call(door.close())
+    stage.call(server.close())
 
 
 @pytest.mark.parametrize("endpoint", ["", "tcp://", "tcp://a", "udp://a:1", "tcp://a:x", "tcp://a:65536", "tcp://:1"])
-def test_where_no_door_listens(stage, endpoint):
+def test_where_no_server_listens(stage, endpoint):
     with pytest.raises(EndpointError):
-        stage.call(Door(stage.broker).start(endpoint))
+        stage.call(SexpServer(stage.broker).start(endpoint))
     with pytest.raises(EndpointError):
         Client(endpoint)
 
 
 def test_a_port_in_use(stage):
     with pytest.raises(BindError):
-        stage.call(Door(stage.broker).start(stage.endpoint))
+        stage.call(SexpServer(stage.broker).start(stage.endpoint))

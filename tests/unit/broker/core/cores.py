@@ -51,7 +51,7 @@ async def append(broker: Broker, topic: Topic, bodies: list[bytes], **producer: 
         else:
             answer.set_result(first)
 
-    broker.append(topic, blocks.encode(bodies), len(bodies), done=done, **producer)
+    topic.append(blocks.encode(bodies), len(bodies), done=done, **producer)
     return await answer
 
 

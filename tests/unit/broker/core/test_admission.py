@@ -6,8 +6,7 @@ import logging
 import pytest
 
 from omq._core import blocks
-from omq.broker.core import admission
-from omq.broker.core.admission import HELD_OVERHEAD_BYTES
+from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import BrokerError, Busy, TopicError
 from omq.store.errors import StoreFull
 from omq.store.interface import Stage
@@ -44,7 +43,7 @@ async def refused(jobs):
 
 
 async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 10 * HELD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 10 * HELD_BYTES)
     async with core() as broker:
         topics = await full_topics(broker, 8)
         jobs = [job for topic in topics for job in published(broker, topic, 3)]
@@ -69,7 +68,7 @@ async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog)
 
 
 async def test_small_publications_count_by_their_objects(monkeypatch):
-    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
+    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
     async with core() as broker:
         topics = await full_topics(broker, 3)
         jobs = [asyncio.ensure_future(append(broker, topic, [b"x"])) for topic in topics for _ in range(100)]
@@ -83,12 +82,12 @@ async def test_small_publications_count_by_their_objects(monkeypatch):
 
 
 async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
-    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * HELD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_BYTES)
     async with core() as broker:
         (topic, other) = await full_topics(broker, 2)
         lives = True
         for _ in range(2):
-            broker.append(topic, blocks.encode([BODY]), 1, done=lambda *_: None, alive=lambda: lives)
+            topic.append(blocks.encode([BODY]), 1, done=lambda *_: None, alive=lambda: lives)
         with pytest.raises(Busy, match="all full topics"):
             await append(broker, other, [BODY])
         lives = False
@@ -102,7 +101,7 @@ async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
 
 
 async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkeypatch):
-    monkeypatch.setattr(admission, "MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES + 1000)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES + 1000)
     async with core() as broker:
         (topic,) = await full_topics(broker, 1)
         answers = {}

@@ -7,9 +7,10 @@ import aiohttp
 import pytest
 
 from omq._core import blocks
-from omq.broker.core.broker import MAX_WAITING, Broker
+from omq.broker.core.broker import Broker
+from omq.broker.core.topic import MAX_WAITING
 from omq.broker.errors import BrokerFailed, Busy, TopicError
-from omq.broker.http.door import HttpDoor
+from omq.broker.http.server import HttpServer
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import DeleteTopic, MakeTopic
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
@@ -183,7 +184,7 @@ async def test_a_deleted_topic_takes_nothing_and_its_name_can_be_used_again_with
         await append(broker, before, [b"a"])
         await broker.delete("t")
         with pytest.raises(TopicError, match="deleted"):
-            broker.append(before, b"", 1, done=lambda first, error: None)
+            await append(broker, before, [b"b"])
         with pytest.raises(TopicError, match="no topic"):
             broker.topic("t")
         with pytest.raises(TopicError):
@@ -198,7 +199,7 @@ async def test_what_waits_for_the_store_is_bounded():
         topic = await broker.create("t", persistence="weak")
         broker.journal.waiting = MAX_WAITING
         with pytest.raises(Busy):
-            broker.append(topic, b"x", 1, done=lambda first, error: None)
+            await append(broker, topic, [b"x"])
         broker.journal.waiting = 0
 
 
@@ -208,10 +209,10 @@ async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
         topic = await broker.create("t", persistence="weak")
         records = blocks.encode([b"x"])
         for _ in range(3):
-            broker.append(topic, records, 1, done=lambda first, error: answers.append((first, error)))
+            topic.append(records, 1, done=lambda first, error: answers.append((first, error)))
     assert answers == [(1, None), (2, None), (3, None)]
     with pytest.raises(BrokerFailed, match="ends"):
-        broker.append(topic, records, 1, done=lambda first, error: None)
+        await append(broker, topic, [b"x"])
     await broker.close()
 
 
@@ -252,7 +253,7 @@ async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, 
 
 async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refused(tmp_path, monkeypatch):
     async with core() as broker:
-        http = HttpDoor(broker.stats)
+        http = HttpServer(broker.stats)
         url = await http.start("127.0.0.1:0")
         try:
             async with aiohttp.ClientSession() as session:

@@ -169,8 +169,8 @@ def test_reading_can_be_held_up(run):
     run(test)
 
 
-def test_a_door_without_descriptors_looks_again_later():
-    from omq.broker.sexp.door import Door
+def test_a_server_without_descriptors_looks_again_later():
+    from omq.broker.sexp.server import SexpServer
 
     class Listener:
         calls = 0
@@ -190,10 +190,10 @@ def test_a_door_without_descriptors_looks_again_later():
         def call_later(self, seconds, call, *arguments) -> None:
             self.later.append((seconds, arguments))
 
-    door = Door(None)  # type: ignore[arg-type]
-    door.loop = loop = Loop()  # type: ignore[assignment]
+    server = SexpServer(None)  # type: ignore[arg-type]
+    server.loop = loop = Loop()  # type: ignore[assignment]
     listener = Listener()
-    door._accept(listener)  # type: ignore[arg-type]
+    server._accept(listener)  # type: ignore[arg-type]
     assert listener.calls == 1
     assert loop.removed == [listener]
     assert loop.later[0][0] > 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omq.broker.errors import Busy
-from omq.broker.zmtp.order import Order
+from omq.broker.zmtp.session import Order
 
 
 def full(size: int) -> None:

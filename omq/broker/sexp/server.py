@@ -17,7 +17,7 @@ from omq.broker.sexp.wire import set_up
 from omq.errors import BindError
 from omq.unpatched import socket
 
-__all__ = ["Door"]
+__all__ = ["SexpServer"]
 
 log = logging.getLogger("omq.broker")
 
@@ -26,7 +26,7 @@ _ACCEPTED: Final = 64  # connections let in before others have their turn
 _EXHAUSTED: Final = 0.2  # seconds until the next try when the process has no descriptors left
 
 
-class Door:
+class SexpServer:
     """Lets clients in at a tcp port. All of it runs in the broker's loop.
 
     Args:

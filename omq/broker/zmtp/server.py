@@ -41,7 +41,7 @@ _TURN: Final = 0.002
 _FAILURES_INTERVAL_S: Final = 10.0
 
 
-class ZmtpDoor:
+class ZmtpServer:
     """Lets ZeroMQ clients in.
 
     Args:

@@ -14,7 +14,7 @@ import aiohttp
 import pytest
 
 from omq.broker.core.stats import BrokerStats, TopicStats
-from omq.broker.http.door import HttpDoor
+from omq.broker.http.server import HttpServer
 from omq.errors import UsageError
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 from tests.unit.conftest import on_both_loops
@@ -24,13 +24,13 @@ pytestmark = on_both_loops
 
 @asynccontextmanager
 async def served(stats: BrokerStats) -> AsyncIterator[tuple[str, aiohttp.ClientSession]]:
-    door = HttpDoor(lambda: stats)
-    url = await door.start("127.0.0.1:0")
+    server = HttpServer(lambda: stats)
+    url = await server.start("127.0.0.1:0")
     try:
         async with aiohttp.ClientSession() as session:
             yield url, session
     finally:
-        await door.close()
+        await server.close()
 
 
 async def test_the_page_is_whole_and_allows_itself_nothing_else() -> None:
@@ -118,7 +118,7 @@ async def test_head_and_strange_paths() -> None:
 
 async def test_an_address_that_is_none() -> None:
     with pytest.raises(UsageError, match="nowhere"):
-        await HttpDoor(statistics).start("nowhere")
+        await HttpServer(statistics).start("nowhere")
 
 
 @pytest.mark.alone
@@ -136,8 +136,8 @@ async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> 
                 pass
             yield topic(f"t{number}", number)
 
-    door = HttpDoor(statistics, topics)
-    url = await door.start("127.0.0.1:0")
+    server = HttpServer(statistics, topics)
+    url = await server.start("127.0.0.1:0")
     longest = 0.0
 
     async def tick() -> None:
@@ -153,7 +153,7 @@ async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> 
             answers = await asyncio.gather(*(_length(session, url + path) for _ in range(3)))
     finally:
         ticking.cancel()
-        await door.close()
+        await server.close()
     assert min(answers) > 50_000
     assert looks <= 3, "who asks at once shares a look"
     assert longest < 0.1
@@ -164,8 +164,8 @@ async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
         time.sleep(0.2)
         yield topic("t", 1)
 
-    door = HttpDoor(statistics, topics)
-    url = await door.start("127.0.0.1:0")
+    server = HttpServer(statistics, topics)
+    url = await server.start("127.0.0.1:0")
     told = []
     try:
         async with aiohttp.ClientSession() as session:
@@ -173,7 +173,7 @@ async def test_a_page_asks_less_often_where_an_answer_takes_long() -> None:
                 async with session.get(f"{url}/topics.json") as answer:
                     told.append((await answer.json())["refresh"])
     finally:
-        await door.close()
+        await server.close()
     assert told[0] == 0
     assert 4 <= told[1] < 30
 

@@ -23,7 +23,7 @@ from omq.broker.http.view import Each, JsonPage
 from omq.executor import in_yielding_thread, resting
 from omq.serving.http import HttpListener, health
 
-__all__ = ["HttpDoor"]
+__all__ = ["HttpServer"]
 
 LOG: Final = logging.getLogger("omq.broker")
 
@@ -37,7 +37,7 @@ SHARE: Final = 0.01  # of the loop's time that these looks may take
 MANY: Final = 50  # topics: more of them are encoded outside of the loop
 
 
-class HttpDoor:
+class HttpServer:
     """Serves what the broker tells about itself, on the broker's event loop.
 
     Args:
