@@ -115,10 +115,3 @@ def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.
     monkeypatch.setattr("omq.broker.http.metrics._row", lambda one: encoded.append(one["name"]) or (0,) * 14)
     page.encode(statistics(idle, topic("busy", 2, published=1001)))
     assert encoded == ["busy"]
-
-
-def test_formats_that_a_client_makes_up_are_not_kept_for_ever() -> None:
-    page, stats = MetricsPage(), statistics(topic("t", 1))
-    for number in range(50):
-        page.encode(stats, f"application/openmetrics-text; version=1.{number}.0")
-    assert len(page._lines) <= 4
