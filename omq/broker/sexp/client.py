@@ -17,7 +17,6 @@ from omq._core.blocks import Message
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.protocol import check_name
 from omq.broker.sexp import protocol
-from omq.broker.sexp.endpoint import parse_endpoint
 from omq.broker.sexp.protocol import ClientSide, Command, Delivery, Frame, Persistence, Replay
 from omq.broker.sexp.syntax import MAX_LENGTH, shown
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
@@ -155,7 +154,7 @@ class Client:
     ) -> None:
         if version not in protocol.VERSIONS:
             raise StateError(f"versions are {protocol.VERSIONS}, unlike {version}")
-        host, port = parse_endpoint(endpoint)
+        host, port = protocol.parse_endpoint(endpoint)
         if client is None:
             client = f"omq-{os.urandom(8).hex()}"
         self._side = ClientSide(client.encode() if isinstance(client, str) else client, version)
@@ -282,7 +281,12 @@ class Client:
         try:
             with suppress(OSError):  # the reader finds out why
                 self._write(b"".join(lines))
-            self._wait(request)
+            with self._changed:
+                while missing := request.missing:
+                    if self._lost is not None:
+                        raise type(self._lost)(*self._lost.args)
+                    if not self._changed.wait_for(partial(self._has_moved, request, missing), self._timeout):
+                        raise Timeout(f"no answer within {self._timeout} seconds")
         finally:
             self._request = None
             if request.missing:
@@ -290,15 +294,6 @@ class Client:
         if request.errors:
             raise request.errors[0]
         return request.numbers
-
-    def _wait(self, request: _Request) -> None:
-        """Waits while answers come; gives up when none has come for the timeout."""
-        with self._changed:
-            while missing := request.missing:
-                if self._lost is not None:
-                    raise type(self._lost)(*self._lost.args)
-                if not self._changed.wait_for(partial(self._has_moved, request, missing), self._timeout):
-                    raise Timeout(f"no answer within {self._timeout} seconds")
 
     def _has_moved(self, request: _Request, missing: int) -> bool:
         return self._lost is not None or request.missing < missing

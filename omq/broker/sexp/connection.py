@@ -1,4 +1,4 @@
-"""One client of the door: what it asks for, and what it gets."""
+"""One client of the S-expressions' server: its commands, and what is delivered to it."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import asyncio
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import Literal
+from dataclasses import dataclass
+from typing import Final, Literal
 
 from omq._core import blocks
 from omq.broker.core.broker import Broker
 from omq.broker.core.topic import Topic
-from omq.broker.errors import BrokerError, PermissionDenied, SyntaxFault, TopicError, VersionFault
+from omq.broker.errors import BrokerError, Damaged, Overrun, PermissionDenied, SyntaxFault, TopicError, VersionFault
 from omq.broker.protocol import topic_name
-from omq.broker.sexp.frame_cache import FrameCache
-from omq.broker.sexp.limits import Limits
 from omq.broker.sexp.protocol import (
     REFUSAL,
     Ack,
@@ -27,21 +26,72 @@ from omq.broker.sexp.protocol import (
     Pings,
     Publish,
     Published,
+    Replay,
     ServerSide,
     Subscribe,
     Subscribed,
     Unsubscribe,
     Unsubscribed,
+    write_block,
     write_frame,
 )
-from omq.broker.sexp.reading import Handing, Reading
 from omq.broker.sexp.syntax import shown
-from omq.broker.sexp.wire import Wire
+from omq.broker.sexp.transport import Transport
+from omq.ranges import ranges_of
 from omq.unpatched import socket
+
+#: Seconds that a message may wait for the kernel: it is given back when the connection ends, and not before.
+_FOREVER: Final = 1e8
+_CREDIT: Final = 256  # messages of a round-robin topic that wait for the kernel
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Times in seconds, sizes in bytes.
+
+    Attributes:
+        ping: Between two pings.
+        handshake: Until a connection has said `Connect`.
+        linger: For a peer to end its side after ours.
+        closing: For answers to go out when the broker ends.
+        unsent: Of messages of transient topics that wait for a slow subscriber.
+        window: Of messages of kept topics that wait; the rest waits in the store.
+        share: Of messages of round-robin topics that wait: what waits here is not given to others.
+        publishing: Of messages that wait for the store; beyond, the connection is not read.
+        answers: Of answers that wait for the client; beyond, the connection is not read.
+    """
+
+    ping: float = 25.0
+    handshake: float = 30.0
+    linger: float = 2.0
+    closing: float = 2.0
+    unsent: int = 64 << 20
+    window: int = 256 << 10
+    share: int = 64 << 10
+    publishing: int = 8 << 20
+    answers: int = 256 << 10
+
+
+class FrameCache:
+    """Encodes each block once for all connections that get it in one turn of the loop."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._found: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
+
+    def encode(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
+        """Returns the frames of a block, and the offset at which each of them ends."""
+        key = (topic_id, header)
+        found = self._found.get(key)
+        if found is None:
+            if not self._found:
+                self._loop.call_soon(self._found.clear)
+            found = self._found[key] = write_block(header, records, topic_id)
+        return found
 
 
 class Connection:
-    """A client, from its first byte to its last. It is its wire's owner.
+    """A client, from its first byte to its last. It owns its transport.
 
     Args:
         sock: Connected, and not blocking.
@@ -73,9 +123,9 @@ class Connection:
         self.frames = frames
         self._clients = clients
         self._gone = gone
-        self.wire = Wire(loop, sock, self)
-        self.readings: dict[str, Reading] = {}  # by topic
-        self.left: set[Handing] = set()  # of shares that were unsubscribed from: their last messages wait
+        self.transport = Transport(loop, sock, self)
+        self.sinks: dict[str, SubscriptionSink] = {}  # by topic
+        self.left: set[ConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
         self._side = ServerSide()
         self._pings = Pings()
         self._commands: deque[Command | BrokerError] = deque()  # that wait for the one before
@@ -87,7 +137,7 @@ class Connection:
         self._finished = False  # it is said, and the kernel has it
         self._taken = 0  # at the last look whether a connection that ends moves
         self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._too_late)
-        self.wire.read(True)
+        self.transport.read(True)
 
     # ------------------------------------------------------------------------------------------- what comes
 
@@ -101,7 +151,7 @@ class Connection:
             except VersionFault:
                 self._end(REFUSAL)
                 return
-            self.wire.write(answer)
+            self.transport.write(answer)
         if data:
             try:
                 self._commands.extend(self._side.commands(data))
@@ -111,8 +161,8 @@ class Connection:
 
     def ended(self) -> None:
         """The client sends nothing more: it gets the answers that it waits for."""
-        if self.readings or self._side.client is None:
-            self.wire.close()
+        if self.sinks or self._side.client is None:
+            self.transport.close()
         else:
             self._end(b"")
 
@@ -165,29 +215,21 @@ class Connection:
 
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
-        if name in self.readings:
+        if name in self.sinks:
             raise TopicError("it is subscribed to already")
         topic = self._permitted(name, "subscribe", "consume")
-        reading: Reading
-        if topic.delivery == "round-robin":
-            if command.replay != "current":
-                raise TopicError("a round-robin topic is read From_current")
-            reading = Handing(self, topic)
-        else:
-            reading = Reading(self, topic)
-        note = reading.begin(command.replay)
-        self.readings[name] = reading
+        kind = ConsumerSink if topic.delivery == "round-robin" else SubscriptionSink
+        sink = self.sinks[name] = kind(self, topic, command.replay)
         self.answer(Subscribed(topic.id, command.topic))
-        if note:
-            self.answer(Error(f"Subscribe {shown(command.topic)}: {note}"))
-        reading.release()
+        if sink.note:
+            self.answer(Error(f"Subscribe {shown(command.topic)}: {sink.note}"))
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
-        reading = self.readings.pop(topic_name(command.topic), None)
-        if reading is None:
+        sink = self.sinks.pop(topic_name(command.topic), None)
+        if sink is None:
             raise TopicError("it is not subscribed to")
-        reading.end()
-        self.answer(Unsubscribed(reading.topic.id, command.topic))
+        sink.end()
+        self.answer(Unsubscribed(sink.topic.id, command.topic))
 
     def _gather(self, command: Publish) -> None:
         """Messages for one topic that came together go to the store together."""
@@ -216,7 +258,7 @@ class Connection:
             self._listen()
             self._finish()
 
-        topic.append(records, count, done, alive=lambda: self.wire.open)
+        topic.append(records, count, done, alive=lambda: self.transport.open)
 
     async def _create(self, command: Create) -> None:
         try:
@@ -260,21 +302,21 @@ class Connection:
         self._say(write_frame(frame))
 
     def _say(self, data: bytes) -> None:
-        self.wire.write(data)
-        self._answers.add(len(data), self.wire.said)
+        self.transport.write(data)
+        self._answers.add(len(data), self.transport.said)
 
     def taken(self) -> None:
         """The kernel has taken more."""
-        self._answers.taken(self.wire.taken, self.wire.said)
-        for reading in (*self.readings.values(), *self.left):
-            reading.taken()
+        self._answers.taken(self.transport.taken, self.transport.said)
+        for sink in (*self.sinks.values(), *self.left):
+            sink.taken()
         self._listen()
         self._finish()
 
     def _listen(self) -> None:
         """Reads the client only while it can be served: what it sends waits with itself otherwise."""
         limits = self.limits
-        self.wire.read(
+        self.transport.read(
             not self.ending
             and self._making is None
             and self._publishing < limits.publishing
@@ -282,21 +324,21 @@ class Connection:
         )
 
     def _ping(self) -> None:
-        if not self.wire.reading:
+        if not self.transport.reading:
             self._pings.forgive()  # its answer may lie where we do not read
-        ping = self._pings.next(int(time.time()), self.wire.said, self.wire.taken)
+        ping = self._pings.next(int(time.time()), self.transport.said, self.transport.taken)
         if ping is None:
             self.fail("two pings were not answered")
             return
-        self.wire.write(ping)
-        self.wire.flush()
-        self._pings.sent(self.wire.taken)
+        self.transport.write(ping)
+        self.transport.flush()
+        self._pings.sent(self.transport.taken)
         self._wait(self.limits.ping, self._ping)
 
     def _wait(self, seconds: float, then: Callable[[], None]) -> None:
         """One thing at a time is waited for."""
         self._timer.cancel()
-        if self.wire.open:
+        if self.transport.open:
             self._timer = self.loop.call_later(seconds, then)
 
     # ------------------------------------------------------------------------------------------------ the end
@@ -316,17 +358,17 @@ class Connection:
     def fail(self, text: str) -> None:
         """Ends with an error that comes before the messages that wait for the client; they are not sent."""
         if not self.ending:
-            self.wire.drop()
-            for reading in (*self.readings.values(), *self.left):
-                reading.dropped()
+            self.transport.drop()
+            for sink in (*self.sinks.values(), *self.left):
+                sink.dropped()
             self._end(write_frame(Error(text)))
 
     def _end(self, last: bytes) -> None:
         self._last = last
         self._commands.clear()
-        for reading in self.readings.values():
-            reading.end()
-        self.readings.clear()
+        for sink in self.sinks.values():
+            sink.end()
+        self.sinks.clear()
         self._forget_client()
         self._wait(self.limits.ping, self._look)
         self._listen()
@@ -337,18 +379,18 @@ class Connection:
         if self._last is None or self._finished or self._publishing or self._making is not None:
             return
         if self._last:
-            self.wire.write(self._last)
+            self.transport.write(self._last)
             self._last = b""
-        if not self.wire.unsent:
+        if not self.transport.unsent:
             self._finished = True
             self._timer.cancel()
-            self.wire.finish(self.limits.linger)
+            self.transport.finish(self.limits.linger)
 
     def _look(self) -> None:
         """Closes a connection that should end and does not move."""
-        if self.wire.taken == self._taken and not self._publishing:
-            self.wire.close()
-        self._taken = self.wire.taken
+        if self.transport.taken == self._taken and not self._publishing:
+            self.transport.close()
+        self._taken = self.transport.taken
         self._wait(self.limits.ping, self._look)
 
     def _too_late(self) -> None:
@@ -361,9 +403,9 @@ class Connection:
 
     def lost(self) -> None:
         """The connection is over."""
-        for reading in (*self.readings.values(), *self.left):
-            reading.stop()
-        self.readings.clear()
+        for sink in (*self.sinks.values(), *self.left):
+            sink.stop()
+        self.sinks.clear()
         self.left.clear()
         self._last, self._finished = b"", True
         self._commands.clear()
@@ -397,3 +439,164 @@ class Backlog:
         """The kernel has taken so much of the stream."""
         if taken >= self._end:
             self._old, self._new, self._end = self._new, 0, said
+
+
+class SubscriptionSink:
+    """The sink of a subscription to a broadcast topic.
+
+    Messages of a kept topic wait in the store for a slow client; those of a transient one wait here, until they are
+    too many.
+
+    Args:
+        connection: The connection of the client.
+        topic: The topic.
+        replay: Where it begins.
+
+    Attributes:
+        note: A remark for the client; empty for none.
+
+    Raises:
+        BrokerError: That cannot be read.
+    """
+
+    door: Literal["zmtp", "sexp"] = "sexp"
+    user: str | None = None
+
+    def __init__(self, connection: Connection, topic: Topic, replay: Replay) -> None:
+        self.connection = connection
+        self.topic = topic
+        self.peer = connection.peer
+        self.note = ""
+        self._limits = connection.limits
+        self._full = False  # `more` is to be called once there is room
+        self._begin(replay)
+
+    def _begin(self, replay: Replay) -> None:
+        broker = self.connection.broker
+        try:
+            self._subscription = broker.subscribe(self.topic, replay, self)
+        except Overrun as error:
+            self._subscription = broker.subscribe(self.topic, "beginning", self)
+            self.note = _overrun(error)
+
+    def room(self) -> int:
+        """See `Sink`."""
+        unsent = self.connection.transport.unsent
+        if self.topic.persistence != "transient":
+            self._full = 2 * unsent > self._limits.window
+            return 0 if self._full else self._limits.window - unsent
+        if unsent >= self._limits.unsent:
+            self.connection.loop.call_soon(self._too_slow)
+        return max(self._limits.unsent - unsent, 0)
+
+    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+        """See `Sink`."""
+        data, ends = self.connection.frames.encode(header, records, self.topic.id)
+        self._send(data, ends, int.from_bytes(header[8:16], "big"))
+
+    def _send(self, data: bytes, ends: list[int], first: int) -> None:
+        self.connection.transport.write(data)
+
+    def ended(self, error: BrokerError | None) -> None:
+        """See `Sink`."""
+        if error is None or self.connection.sinks.get(self.topic.name) is not self:
+            return
+        name = self.topic.name.encode()
+        if isinstance(error, Overrun | Damaged) and error.first:
+            # What is behind the gap can be read.
+            try:
+                self._begin("beginning" if isinstance(error, Overrun) else error.last)
+            except BrokerError as fault:
+                error = fault
+            else:
+                note = _overrun(error) if isinstance(error, Overrun) else str(error)
+                self.connection.answer(Error(f"{shown(name)}: {note}"))
+                return
+        del self.connection.sinks[self.topic.name]
+        self.connection.answer(Unsubscribed(self.topic.id, name))
+        self.connection.answer(Error(f"{shown(name)}: {error}"))
+
+    def taken(self) -> None:
+        """The kernel has taken something."""
+        if self._full and 2 * self.connection.transport.unsent <= self._limits.window:
+            self._full = False
+            self._subscription.more()
+
+    def end(self) -> None:
+        """Nothing more is to come; what was sent goes out."""
+        self.stop()
+
+    def dropped(self) -> None:
+        """What was sent, and waited for the kernel, will not go out."""
+
+    def stop(self) -> None:
+        """Nothing more is to come, and nothing that was sent goes out any more."""
+        self._subscription.end()
+
+    def _too_slow(self) -> None:
+        limit = self._limits.unsent
+        self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes were not yet taken")
+
+
+class ConsumerSink(SubscriptionSink):
+    """The sink of a consumer of a round-robin topic: what the kernel has taken is finished, the rest goes to others."""
+
+    def _begin(self, replay: Replay) -> None:
+        if replay != "current":
+            raise TopicError("a round-robin topic is read From_current")
+        self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
+        self._leaving = False
+        self._share = self.connection.broker.consume(self.topic, self, ack_timeout=_FOREVER, credit=_CREDIT)
+
+    def room(self) -> int:
+        """See `Sink`."""
+        unsent = self.connection.transport.unsent
+        self._full = self._leaving or 2 * unsent > self._limits.share
+        return 0 if self._full else self._limits.share - unsent
+
+    def _send(self, data: bytes, ends: list[int], first: int) -> None:
+        base = self.connection.transport.said
+        self._waiting.extend((base + end, first + at) for at, end in enumerate(ends))
+        self.connection.transport.write(data)
+
+    def taken(self) -> None:
+        """See `SubscriptionSink`."""
+        taken, done = self.connection.transport.taken, []
+        while self._waiting and self._waiting[0][0] <= taken:
+            done.append(self._waiting.popleft()[1])
+        if done:
+            self._share.ack(ranges_of(done))
+        if self._leaving:
+            if not self._waiting:
+                self.stop()
+                self.connection.left.discard(self)
+        elif self._full and 2 * self.connection.transport.unsent <= self._limits.share:
+            self._full = False
+            self._share.more(0)
+
+    def end(self) -> None:
+        """See `SubscriptionSink`: to end the share at once would give to others what the kernel is about to take."""
+        self._leaving = True
+        self.connection.left.add(self)
+        self.taken()
+
+    def dropped(self) -> None:
+        """See `SubscriptionSink`."""
+        said, back = self.connection.transport.said, []
+        while self._waiting and self._waiting[-1][0] > said:
+            back.append(self._waiting.pop()[1])
+        if back:
+            self._share.nack(ranges_of(back))
+
+    def stop(self) -> None:
+        """See `SubscriptionSink`."""
+        taken = self.connection.transport.taken
+        done = [number for end, number in self._waiting if end <= taken]
+        if done:
+            self._share.ack(ranges_of(done))
+        self._waiting.clear()
+        self._share.end()
+
+
+def _overrun(error: Overrun) -> str:
+    return f"messages below {error.first} are no longer kept: it begins with {error.first}"

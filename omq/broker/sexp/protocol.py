@@ -10,35 +10,17 @@ from __future__ import annotations
 import re
 import struct
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Final, Literal, TypeAlias
 
 from omq._core.blocks import read_header
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.protocol import MAX_BODY
-from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, shown
-
-__all__ = [
-    "Ack",
-    "ClientSide",
-    "Command",
-    "Connect",
-    "Create",
-    "Created",
-    "Error",
-    "Frame",
-    "Message",
-    "Ping",
-    "Publish",
-    "Published",
-    "ServerSide",
-    "Subscribe",
-    "Subscribed",
-    "Unsubscribe",
-    "Unsubscribed",
-]
+from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, parse, shown
+from omq.errors import EndpointError
 
 VERSIONS: Final = (1, 2)
 NEWEST: Final = 2
@@ -140,27 +122,12 @@ def read_command(expression: Expression, version: int) -> Command:
         SyntaxFault: It is none, or none of this version.
     """
     tag, arguments = _variant(expression, "a command")
-    match tag, arguments:
-        case b"Connect", [said, client]:
-            return Connect(_integer(said, "a version"), _atom(client, "a client's id"))
-        case b"Subscribe", [topic, replay]:
-            return Subscribe(_atom(topic, "a topic"), _replay(replay))
-        case b"Unsubscribe", [topic]:
-            return Unsubscribe(_atom(topic, "a topic"))
-        case b"Ack", [time]:
-            return Ack(_time(time))
-        case b"Publish", [topic, body] if version >= 2:
-            return Publish(_atom(topic, "a topic"), _atom(body, "a body"))
-        case b"Create", [topic, delivery, persistence] if version >= 2:
-            return Create(_atom(topic, "a topic"), _delivery(delivery), _persistence(persistence))
-    wanted = _ARGUMENTS.get(tag)
-    if wanted is None or (tag in _SECOND and version < 2):
+    since, kind, readers = _COMMANDS.get(tag, _NO_COMMAND)
+    if version < since:
         raise SyntaxFault(f"{shown(tag)} is no command of version {version}")
-    raise SyntaxFault(f"{shown(tag)} has {wanted} arguments, not {len(arguments)}")
-
-
-_ARGUMENTS: Final = {b"Connect": 2, b"Subscribe": 2, b"Unsubscribe": 1, b"Ack": 1, b"Publish": 2, b"Create": 3}
-_SECOND: Final = (b"Publish", b"Create")
+    if len(arguments) != len(readers):
+        raise SyntaxFault(f"{shown(tag)} has {len(readers)} arguments, not {len(arguments)}")
+    return kind(*(read(argument) for read, argument in zip(readers, arguments, strict=True)))
 
 
 def _variant(expression: Expression, what: str) -> tuple[bytes, list[Expression]]:
@@ -252,6 +219,18 @@ def _time(expression: Expression) -> float:
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+_TOPIC: Final = partial(_atom, what="a topic")
+#: The version from which a command is known, and how each of its arguments is read.
+_COMMANDS: Final[dict[bytes, tuple[int, Callable[..., Command], tuple[Callable[[Expression], object], ...]]]] = {
+    b"Connect": (1, Connect, (partial(_integer, what="a version"), partial(_atom, what="a client's id"))),
+    b"Subscribe": (1, Subscribe, (_TOPIC, _replay)),
+    b"Unsubscribe": (1, Unsubscribe, (_TOPIC,)),
+    b"Ack": (1, Ack, (_time,)),
+    b"Publish": (2, Publish, (_TOPIC, partial(_atom, what="a body"))),
+    b"Create": (2, Create, (_TOPIC, _delivery, _persistence)),
+}
+_NO_COMMAND: Final = (NEWEST + 1, Connect, ())
 
 
 def write_command(command: Command) -> bytes:
@@ -425,17 +404,14 @@ def read_frame(kind: int, payload: bytes) -> Frame:
 
 def _record(payload: bytes) -> tuple[int, bytes]:
     """The id and the name of a topic; the fields stand in any order, and no other is there."""
-    reader = Reader(max_length=2 * len(payload) + 16)
-    found = [*reader.feed(payload), *reader.feed(b"\n")]
+    pairs = parse(payload, max_length=2 * len(payload) + 16)
     fields: dict[bytes, bytes] = {}
-    match found:
-        case [list(pairs)] if reader.idle:
-            for pair in pairs:
-                match pair:
-                    case [bytes(name), bytes(value)] if name not in fields:
-                        fields[name] = value
-                    case _:
-                        raise SyntaxFault("a topic's record is ((id <number>)(topic <name>))")
+    for pair in pairs if isinstance(pairs, list) else ():
+        match pair:
+            case [bytes(name), bytes(value)] if name not in fields:
+                fields[name] = value
+            case _:
+                raise SyntaxFault("a topic's record is ((id <number>)(topic <name>))")
     if fields.keys() != {b"id", b"topic"}:
         raise SyntaxFault("a topic's record is ((id <number>)(topic <name>))")
     return _integer(fields[b"id"], "a topic's id"), fields[b"topic"]
@@ -447,18 +423,14 @@ def _record(payload: bytes) -> tuple[int, bytes]:
 class ServerSide:
     """What a server knows of one connection: its version, its client, and where in its bytes it is.
 
-    Args:
-        versions: Those that it speaks.
-
     Attributes:
         version: The version of the connection; 0 before the handshake.
         client: The client's id; `None` before `Connect`.
     """
 
-    __slots__ = ("_reader", "_said", "_versions", "client", "version")
+    __slots__ = ("_reader", "_said", "client", "version")
 
-    def __init__(self, versions: tuple[int, ...] = VERSIONS) -> None:
-        self._versions = versions
+    def __init__(self) -> None:
         self._said = b""
         self._reader = Reader()
         self.version = 0
@@ -479,7 +451,7 @@ class ServerSide:
         said, rest = self._said[:HANDSHAKE_SIZE], self._said[HANDSHAKE_SIZE:]
         self._said = b""
         (version,) = _VERSION.unpack(said)
-        if version not in self._versions:
+        if version not in VERSIONS:
             raise VersionFault(f"version {version} is not spoken here")
         self.version = version
         return said, rest
@@ -620,3 +592,18 @@ class ClientSide:
                 yield frame
         finally:
             self._in = bytearray(text[at:])
+
+
+def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
+    """Host and port of `tcp://host:port`; a `*` is every host (`None`), or any port (0).
+
+    Raises:
+        EndpointError: It is none.
+    """
+    scheme, _, rest = endpoint.partition("://")
+    host, _, port = rest.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    number = 0 if port == "*" else int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
+    if scheme != "tcp" or not host or not 0 <= number < 65536:
+        raise EndpointError(f"endpoint {endpoint!r}: S-expressions go by tcp://host:port")
+    return (None if host == "*" else host), number

@@ -1,19 +1,18 @@
-"""The door of the protocol of S-expressions: its tcp port, and who came in by it."""
+"""The server of the protocol of S-expressions: its tcp port, and the connections."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Final
 
 from omq.broker.core.broker import Broker
 from omq.broker.core.descriptors import room_for_connections
 from omq.broker.core.rate_limit import RateLimit
-from omq.broker.sexp.connection import Connection
-from omq.broker.sexp.endpoint import parse_endpoint
-from omq.broker.sexp.frame_cache import FrameCache
-from omq.broker.sexp.limits import Limits
-from omq.broker.sexp.wire import set_up
+from omq.broker.sexp.connection import Connection, FrameCache, Limits
+from omq.broker.sexp.protocol import parse_endpoint
+from omq.broker.sexp.transport import set_up
 from omq.errors import BindError
 from omq.unpatched import socket
 
@@ -50,6 +49,7 @@ class SexpServer:
         self._max_connections = max_connections
         self._refusals = RateLimit()
         self._listeners: list[socket.socket] = []
+        self._gone = asyncio.Event()  # a connection is over
 
     async def start(self, endpoint: str) -> str:
         """Listens; gives the endpoint with its port.
@@ -84,23 +84,18 @@ class SexpServer:
         self._listeners.clear()
         for connection in list(self.connections):
             connection.leave("the broker ends")
-        end = self.loop.time() + self.limits.closing
-        while self.connections and self.loop.time() < end:
-            self._emptied = self.loop.create_future()
-            try:
-                await asyncio.wait_for(self._emptied, end - self.loop.time())
-            except TimeoutError:
-                break
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.limits.closing):
+                while self.connections:
+                    self._gone.clear()
+                    await self._gone.wait()
         for connection in list(self.connections):
-            connection.wire.close()
+            connection.transport.close()
 
-    _emptied: asyncio.Future[None] | None = None
-
-    def _gone(self, connection: Connection) -> None:
+    def _forget(self, connection: Connection) -> None:
         self.connections.discard(connection)
         self.broker.connections["sexp"] = len(self.connections)
-        if not self.connections and self._emptied is not None and not self._emptied.done():
-            self._emptied.set_result(None)
+        self._gone.set()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPTED):
@@ -126,7 +121,7 @@ class SexpServer:
                 limits=self.limits,
                 frames=self._frames,
                 clients=self.clients,
-                gone=self._gone,
+                gone=self._forget,
             )
             self.connections.add(connection)
             self.broker.connections["sexp"] = len(self.connections)

@@ -50,32 +50,12 @@ def encode(expression: Writable) -> bytes:
     """Writes an expression on one line: a space stands between neighbours unless both are lists."""
     if isinstance(expression, bytes):
         return encode_atom(expression)
-    out: list[bytes] = []
-    # Lists that are being written, each with what is left of it: a deep one needs no deep recursion.
-    open_lists: list[Iterator[Writable]] = []
-    after: type | None = None  # what stands before, in the same list
-    inner: Iterator[Writable] = iter((expression,))
-    while True:
-        for item in inner:
-            if isinstance(item, bytes):
-                if after is not None:
-                    out.append(b" ")
-                out.append(encode_atom(item))
-                after = bytes
-                continue
-            if after is bytes:
-                out.append(b" ")
-            out.append(b"(")
-            open_lists.append(inner)
-            inner = iter(item)
-            after = None
-            break
-        else:
-            if not open_lists:
-                return b"".join(out)
-            out.append(b")")
-            inner = open_lists.pop()
-            after = list
+    text = b""
+    for at, item in enumerate(expression):
+        if at and (isinstance(item, bytes) or isinstance(expression[at - 1], bytes)):
+            text += b" "
+        text += encode(item)
+    return b"(%b)" % text
 
 
 def shown(data: bytes, longest: int = 60) -> str:

@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from omq.unpatched import socket
 
-__all__ = ["Owner", "Wire"]
+__all__ = ["Owner", "Transport"]
 
 READ: Final = 32 << 10  # bytes of one read, at most: the commands in it are one connection's turn
 _LEAST_READ: Final = 512  # bytes
@@ -40,7 +40,7 @@ class Owner(Protocol):
         """The connection is over; what was not taken never will be."""
 
 
-class Wire:
+class Transport:
     """A connected socket, which it owns.
 
     Args:
@@ -111,7 +111,7 @@ class Wire:
         self.said = self.taken + (0 if kept is None else len(kept))
 
     def read(self, on: bool) -> None:
-        """Listens to the peer, or not. A wire that has finished listens by itself."""
+        """Listens to the peer, or not. A transport that has finished listens by itself."""
         if self.open and self._timer is None:
             self._read(on)
 

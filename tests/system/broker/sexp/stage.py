@@ -16,7 +16,7 @@ import uvloop
 from omq._core import blocks
 from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission
-from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.connection import Limits
 from omq.broker.sexp.server import SexpServer
 
 T = TypeVar("T")

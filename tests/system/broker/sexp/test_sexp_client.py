@@ -13,7 +13,7 @@ import omq.broker
 from omq.broker.config import TopicSpec
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.sexp import Client
-from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.connection import Limits
 from omq.broker.sexp.server import SexpServer
 from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
 from tests.system.broker.sexp.stage import Stage
@@ -109,7 +109,7 @@ def test_a_busy_program_stays_connected():
         stage.create("t")
         with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
             (connection,) = stage.server.connections
-            until(lambda: connection.wire.said > 200)  # some twenty pings
+            until(lambda: connection.transport.said > 200)  # some twenty pings
             stage.publish("t", b"a")
             assert subscription.recv(timeout=5).body == b"a"
 
@@ -122,7 +122,7 @@ def test_a_slow_program_holds_up_the_server_and_loses_nothing(stage, monkeypatch
         for _ in range(500):
             stage.publish("t", body)
         (connection,) = stage.server.connections
-        until(lambda: connection.wire.unsent)
+        until(lambda: connection.transport.unsent)
         assert [subscription.recv(timeout=5).id for _ in range(500)] == list(range(1, 501))
 
 
@@ -133,7 +133,7 @@ def test_a_lost_connection_and_how_to_go_on(stage):
         stage.publish("t", b"a", b"b", b"c")
         last = subscription.recv(timeout=5).id
         (connection,) = stage.server.connections
-        stage.on_loop(connection.wire.close)
+        stage.on_loop(connection.transport.close)
         until(lambda: not stage.server.connections)
         assert [subscription.recv(timeout=5).id for _ in range(2)] == [2, 3]
         with pytest.raises(ClosedError):

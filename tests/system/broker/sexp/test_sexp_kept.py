@@ -43,7 +43,7 @@ def test_a_slow_subscriber_of_a_strong_topic_misses_nothing(tmp_path):
             for _ in range(100):
                 stage.publish("t", body)
             (connection,) = stage.server.connections
-            assert connection.wire.unsent < 1 << 20
+            assert connection.transport.unsent < 1 << 20
             assert [slow.message() for _ in range(100)] == [(at, topic, body) for at in range(1, 101)]
 
 
@@ -57,8 +57,8 @@ def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
             for _ in range(count):
                 stage.publish("jobs", body)
             (connection,) = stage.server.connections
-            until(lambda: connection.wire.unsent)
-            delivered = list(range(1, 1 + (connection.wire.taken - 8 - 26) // (17 + len(body))))
+            until(lambda: connection.transport.unsent)
+            delivered = list(range(1, 1 + (connection.transport.taken - 8 - 26) // (17 + len(body))))
             slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: not stage.server.connections)
     with Stage(directory=tmp_path) as stage, stage.peer() as other:

@@ -12,7 +12,7 @@ import pytest
 from omq.broker.core.permissions import Permission
 from omq.broker.errors import BrokerFailed, Damaged, StoreFull
 from omq.broker.sexp import server as servers
-from omq.broker.sexp.limits import Limits
+from omq.broker.sexp.connection import Limits
 from tests.system.broker.sexp.stage import (
     CREATED,
     MESSAGE,
@@ -440,7 +440,7 @@ def test_a_slow_subscriber_of_a_kept_topic_goes_on_from_the_store(stage):
         for _ in range(count):
             stage.publish("t", body)
         (connection,) = stage.server.connections
-        assert connection.wire.unsent < 1 << 20
+        assert connection.transport.unsent < 1 << 20
         assert [slow.message() for _ in range(count)] == [(at, topic, body) for at in range(1, count + 1)]
 
 
@@ -501,8 +501,8 @@ def test_what_was_not_written_goes_to_the_next(stage):
         for _ in range(count):
             stage.publish("jobs", body)
         (connection,) = stage.server.connections
-        until(lambda: connection.wire.unsent)
-        taken = connection.wire.taken
+        until(lambda: connection.transport.unsent)
+        taken = connection.transport.taken
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until(lambda: not stage.server.connections)
     # What the kernel had taken whole is delivered; what it had in part, or not at all, is not.
@@ -580,7 +580,7 @@ def test_who_reads_no_answers_is_not_read(stage):
         with pytest.raises(TimeoutError):
             peer.say(line * 400_000)
         (connection,) = stage.server.connections
-        assert connection.wire.unsent < 1 << 20
+        assert connection.transport.unsent < 1 << 20
 
 
 def test_many_connections_at_once(stage):
@@ -686,7 +686,7 @@ def test_reading_goes_on_behind_what_is_damaged(stage):
         (connection,) = stage.server.connections
 
         def damage() -> None:
-            reading = connection.readings["t"]
+            reading = connection.sinks["t"]
             reading.stop()
             reading.ended(Damaged("messages 3 to 7 are damaged", 3, 7))
 
@@ -700,6 +700,6 @@ def test_a_topic_that_cannot_be_read_any_more(stage):
     with stage.peer() as peer:
         record = peer.subscribe(b"t")
         (connection,) = stage.server.connections
-        stage.on_loop(lambda: connection.readings["t"].ended(BrokerFailed("the store has failed")))
+        stage.on_loop(lambda: connection.sinks["t"].ended(BrokerFailed("the store has failed")))
         assert peer.frame() == (UNSUBSCRIBED, record)
         assert peer.error() == "t: the store has failed"

@@ -117,13 +117,6 @@ def test_an_atom_ends_with_what_follows():
     assert reader.idle
 
 
-def test_deep_expressions_are_written():
-    deep: list = []
-    for _ in range(100_000):
-        deep = [deep]
-    assert encode(deep) == b"(" * 100_001 + b")" * 100_001
-
-
 def test_shown_is_short():
     assert shown(b"a" * 10_000) == "a" * 60 + "... (10000 bytes)"
     assert shown(b"a\nb") == '"a\\nb"'

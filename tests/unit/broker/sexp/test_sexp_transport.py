@@ -1,4 +1,4 @@
-"""A wire knows to the byte what the kernel has taken."""
+"""A transport knows to the byte what the kernel has taken."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 import pytest
 import uvloop
 
-from omq.broker.sexp.wire import Wire
+from omq.broker.sexp.transport import Transport
 
 
 class Owner:
@@ -52,7 +52,7 @@ def run(request):
             here.setblocking(False)
             there.settimeout(10)
             owner = Owner()
-            wire = Wire(asyncio.get_running_loop(), here, owner)
+            wire = Transport(asyncio.get_running_loop(), here, owner)
             with there:
                 try:
                     await test(wire, owner, there)
