@@ -28,13 +28,23 @@ import os
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final
 
 from omq.broker.core.permissions import EVERYBODY, Permission
-from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S
-from omq.broker.settings import SETTINGS, check_setting, dead_letter_of, dead_letter_ring, describe_ring
+from omq.broker.errors import TopicError
+from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, check_name
+from omq.broker.settings import (
+    DELIVERIES,
+    PERSISTENCES,
+    SETTINGS,
+    Unfit,
+    check_topic,
+    dead_letter_of,
+    dead_letter_ring,
+    describe_ring,
+    suggestion,
+)
 from omq.errors import UsageError
 from omq.keyfiles import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.security import file_path
@@ -49,10 +59,6 @@ __all__ = [
     "read_config",
     "topic_spec",
 ]
-
-DELIVERIES: Final = ("broadcast", "round-robin")
-PERSISTENCES: Final = ("transient", "strong", "weak", "async")
-LONGEST_NAME: Final = 255  # bytes of a topic's name
 
 Settings = Mapping[str, int | float | str | list[int | float | str]]
 _TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
@@ -90,23 +96,16 @@ class TopicSpec:
     settings: Settings = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        _check_name("name", self.name)
-        if self.delivery not in DELIVERIES:
-            raise _Unfit("delivery", self.delivery, f"is one of {', '.join(DELIVERIES)}")
-        if self.persistence not in PERSISTENCES:
-            raise _Unfit("persistence", self.persistence, f"is one of {', '.join(PERSISTENCES)}")
-        for key, value in self.settings.items():
-            self._check_setting(key, value)
-
-    def _check_setting(self, key: str, value: object) -> None:
-        if key not in SETTINGS:
-            raise _Unfit(key, value, f"is no setting of a topic{_suggestion(key, SETTINGS)}")
         try:
-            check_setting(key, value, self.delivery, self.settings)
-        except ValueError as reason:
-            raise _Unfit(key, value, str(reason)) from None
-        if key == "dead_letter" and value == self.name:
-            raise _Unfit(key, value, "is the topic itself")
+            check_name(self.name)
+        except (TopicError, TypeError) as error:
+            raise _Unfit("name", self.name, str(error)) from None
+        try:
+            check_topic(self.delivery, self.persistence, self.settings)
+        except Unfit as fault:
+            raise _Unfit(fault.key, fault.value, fault.reason) from None
+        if self.settings.get("dead_letter") == self.name:
+            raise _Unfit("dead_letter", self.name, "is the topic itself")
 
 
 def shown(value: object) -> str:
@@ -118,25 +117,6 @@ def shown(value: object) -> str:
     else:
         text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def _check_name(key: str, name: object) -> None:
-    if not isinstance(name, str):
-        raise _Unfit(key, name, "is the name of a topic, a string")
-    try:
-        size = len(name.encode())
-    except UnicodeEncodeError:
-        raise _Unfit(key, name, "is not UTF-8") from None
-    if not 1 <= size <= LONGEST_NAME:
-        raise _Unfit(key, name, f"has {size} bytes; a topic's name has 1 to {LONGEST_NAME}")
-    if "/" in name or any(ord(character) < 32 or 127 <= ord(character) < 160 for character in name):
-        raise _Unfit(key, name, "a topic's name has no '/' and no control characters")
-
-
-def _suggestion(key: str, known: Iterable[str]) -> str:
-    names = list(known)
-    close = get_close_matches(key, names, 1)
-    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
 
 
 def parse_topic(text: str) -> TopicSpec:
@@ -195,7 +175,7 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
     settings |= row.pop("settings", {})
     for key, value in row.items():
         if key not in ("name", "delivery", "persistence"):
-            raise _Unfit(key, value, f"is no key of a topic{_suggestion(key, _TOPIC_KEYS)}")
+            raise _Unfit(key, value, f"is no key of a topic{suggestion(key, _TOPIC_KEYS)}")
     if "name" not in row:
         raise ConfigError("name is missing")
     return TopicSpec(**row, settings=settings)
@@ -279,7 +259,7 @@ _TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permissio
 def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None) -> Config:
     for key, value in content.items():
         if key not in _TOP:
-            raise _Unfit(key, value, f"is nothing that a broker knows{_suggestion(key, _TOP)}")
+            raise _Unfit(key, value, f"is nothing that a broker knows{suggestion(key, _TOP)}")
     memory = content.get("memory", False)
     if not isinstance(memory, bool):
         raise _Unfit("memory", memory, "is true or false")
@@ -323,7 +303,7 @@ def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[st
         raise _Unfit(name, table, f"is written as a table: [{name}]")
     for key, value in table.items():
         if key not in keys:
-            raise ConfigError(f"[{name}]: {key} = {shown(value)}: is not a key of [{name}]{_suggestion(key, keys)}")
+            raise ConfigError(f"[{name}]: {key} = {shown(value)}: is not a key of [{name}]{suggestion(key, keys)}")
     return table
 
 
@@ -378,7 +358,7 @@ def _security(table: object, folder: Path) -> SecurityFiles:
     try:
         for key, value in table.items():
             if key not in _SECURITY:
-                raise _Unfit(key, value, f"is no key of [security]{_suggestion(key, _SECURITY)}")
+                raise _Unfit(key, value, f"is no key of [security]{suggestion(key, _SECURITY)}")
             _text(table, key)
         if "mechanism" not in table:
             raise ConfigError(f"mechanism is missing: {', '.join(MECHANISMS)}")
@@ -393,7 +373,7 @@ def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permis
     try:
         for key, value in row.items():
             if key not in names:
-                raise _Unfit(key, value, f"is no key of a permission{_suggestion(key, names)}")
+                raise _Unfit(key, value, f"is no key of a permission{suggestion(key, names)}")
         for key in names:
             if key not in row:
                 raise ConfigError(f"{key} is missing")

@@ -130,23 +130,7 @@ class BrokerTimeout(BrokerError, Timeout):
     """
 
 
-_BY_CODE: dict[str, type[BrokerError]] = {
-    kind.code: kind
-    for kind in (
-        SyntaxFault,
-        VersionFault,
-        WrongState,
-        TopicError,
-        PermissionDenied,
-        StoreFull,
-        BrokerFailed,
-        TooLarge,
-        Overrun,
-        Damaged,
-        Busy,
-        AlreadySettled,
-    )
-}
+_BY_CODE = {kind.code: kind for kind in BrokerError.__subclasses__() if "code" in vars(kind)}
 
 
 def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerError:

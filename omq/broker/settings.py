@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from difflib import get_close_matches
+from functools import partial
 from typing import Any, Final
 
 from omq.broker.errors import TopicError
 from omq.broker.protocol import check_name
 
 __all__ = [
-    "BOUNDS",
-    "OVERFLOWS",
+    "DELIVERIES",
+    "PERSISTENCES",
     "SETTINGS",
-    "check_setting",
+    "Unfit",
+    "check_topic",
     "dead_letter_of",
     "dead_letter_ring",
     "default_dead_letter",
     "describe_ring",
     "overflow_of",
     "retry_delay_of",
+    "suggestion",
 ]
 
+DELIVERIES: Final = ("broadcast", "round-robin")
+PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
 #: Settings that topics of one delivery alone have.
@@ -49,20 +55,11 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def _topic_name(value: object) -> str:
+def _name(value: object, *, owner: str) -> str:
     if not isinstance(value, str):
-        raise ValueError("must be the name of a topic, a string")
+        raise ValueError(f"must be the name of a {owner}, a string")
     try:
-        return check_name(value)
-    except TopicError as error:
-        raise ValueError(str(error)) from None
-
-
-def _subscription_name(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError("must be the name of a durable subscription, a string")
-    try:
-        return check_name(value, "a subscription's name")
+        return check_name(value, f"a {owner}'s name")
     except TopicError as error:
         raise ValueError(str(error)) from None
 
@@ -93,33 +90,63 @@ SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {
     "max_bytes": _count,
     "max_age": _seconds,
     "overflow": _overflow,
-    "retain_for": _subscription_name,
+    "retain_for": partial(_name, owner="subscription"),
     "max_deliveries": _count,
-    "dead_letter": _topic_name,
+    "dead_letter": partial(_name, owner="topic"),
     "retry_delay": _delays,
 }
 
 
-def check_setting(name: str, value: object, delivery: str, settings: Mapping[str, Any]) -> Any:
-    """Checks one setting of a topic.
+class Unfit(ValueError):
+    """A setting of a topic that is not valid.
 
-    Args:
-        name: Its name, one of `SETTINGS`.
+    Attributes:
+        key: Its name.
         value: Its value.
-        delivery: The topic's: `broadcast` or `round-robin`.
-        settings: All settings of the topic.
+        reason: The reason.
+    """
+
+    def __init__(self, key: str, value: object, reason: str) -> None:
+        super().__init__(f"{key[:80]}={str(value)[:80]!r}: {reason}")
+        self.key = key
+        self.value = value
+        self.reason = reason
+
+
+def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Checks what a topic is to be.
 
     Returns:
-        The value in its normal form: seconds as `float`.
+        The settings in their normal form, seconds as `float`, without those that are `None`.
 
     Raises:
-        ValueError: It does not fit; the text is the reason.
+        Unfit: A value does not fit.
     """
-    if name in _ONLY and delivery != _ONLY[name]:
-        raise ValueError(f"is a setting of {_ONLY[name]} topics")
-    if name == "overflow" and all(settings.get(bound) is None for bound in BOUNDS):
-        raise ValueError(f"needs {' or '.join(BOUNDS)}: nothing else can overflow")
-    return SETTINGS[name](value)
+    for key, chosen, known in (("delivery", delivery, DELIVERIES), ("persistence", persistence, PERSISTENCES)):
+        if chosen not in known:
+            raise Unfit(key, chosen, f"must be one of {', '.join(known)}")
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        if key not in SETTINGS:
+            raise Unfit(str(key), value, f"is not a setting of a topic{suggestion(str(key), SETTINGS)}")
+        if value is None:
+            continue
+        if delivery != _ONLY.get(key, delivery):
+            raise Unfit(key, value, f"is a setting of {_ONLY[key]} topics")
+        if key == "overflow" and all(settings.get(bound) is None for bound in BOUNDS):
+            raise Unfit(key, value, f"needs {' or '.join(BOUNDS)}: nothing else can overflow")
+        try:
+            found[key] = SETTINGS[key](value)
+        except ValueError as reason:
+            raise Unfit(key, value, str(reason)) from None
+    return found
+
+
+def suggestion(key: str, known: Iterable[str]) -> str:
+    """Returns the end of an error about an unknown key: the known one that is like it, or all of them."""
+    names = list(known)
+    close = get_close_matches(key, names, 1)
+    return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
 
 
 def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:

@@ -18,10 +18,17 @@ from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
-from omq.broker.core.topic import HeldBytes, Publication, Topic, check_settings, check_waiting
+from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
-from omq.broker.protocol import MAX_NAME, check_name
-from omq.broker.settings import dead_letter_of, dead_letter_ring, default_dead_letter, describe_ring
+from omq.broker.protocol import check_name
+from omq.broker.settings import (
+    Unfit,
+    check_topic,
+    dead_letter_of,
+    dead_letter_ring,
+    default_dead_letter,
+    describe_ring,
+)
 from omq.serving.extras import missing_extra
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull
@@ -78,7 +85,7 @@ class Broker:
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
         self._making: dict[str, asyncio.Future[None]] = {}
-        self._targets: dict[str, str | None] = {}  # the dead-letter topics of those that are being made
+        self._targets: dict[str, str | None] = {}  # the dead-letter topics of those that are being made or deleted
         self._ready: dict[Topic, None] = {}
         self._called = False
         self.ended = False
@@ -103,7 +110,6 @@ class Broker:
         names = self.journal.store.all_positions()
         for state in self.journal.store.topics():
             self._add(state, names.get(state.id))
-        self._break_rings()
 
     def _open(self, notify: Notify, appended: Appended) -> Log:
         if self._directory is None:
@@ -163,7 +169,10 @@ class Broker:
             TopicError: It is there with other settings; or a name or a setting does not fit.
         """
         check_name(name)
-        checked = check_settings(delivery, persistence, settings or {})
+        try:
+            checked = check_topic(delivery, persistence, settings or {})
+        except Unfit as error:
+            raise TopicError(str(error)) from None
         if checked.get("dead_letter") == name:
             raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
         target = dead_letter_of(name, delivery, checked)
@@ -201,6 +210,8 @@ class Broker:
             await self.journal.do(DeleteTopic(refused.topic_id))
             return
         topic = self.topic(name)
+        # Another topic that is made meanwhile closes no ring with it, as it may be there again.
+        self._targets[name] = self._target_of(name)
         del self.topics[name]
         topic.deleted = True
         topic.end(TopicError(f"topic {name!r} was deleted"))
@@ -213,10 +224,9 @@ class Broker:
             # It is there as before.
             topic.deleted = False
             self.topics[name] = topic
-            self._break_rings()  # another topic may have been made meanwhile
             raise
         finally:
-            del self._making[name]
+            del self._making[name], self._targets[name]
             making.set_result(None)
         self._by_id.pop(topic.id, None)
         log.info("topic %r: deleted", name)
@@ -263,29 +273,6 @@ class Broker:
                 f"topic {name!r}: its dead letters would come back to it: {describe_ring(ring)}; "
                 f"give one of these topics another dead_letter, for instance a broadcast topic"
             )
-
-    def _break_rings(self) -> None:
-        """Has no dead letter come back to its topic, also where such topics were stored: it would move for ever."""
-        for topic in sorted(self.topics.values(), key=lambda one: one.id):
-            while (ring := dead_letter_ring(topic.name, self._target_of)) is not None:
-                # Not all of them have the default, with which names grow. The newest one has closed the ring.
-                topics = (self.topics[name] for name in ring[1:])
-                others = [
-                    one
-                    for one in topics
-                    if isinstance(one, RoundRobinTopic) and one.dead_letter != default_dead_letter(one.name)
-                ]
-                newest = max(others, key=lambda one: (len(default_dead_letter(one.name).encode()) <= MAX_NAME, one.id))
-                before, newest.dead_letter = newest.dead_letter, default_dead_letter(newest.name)
-                log.warning(
-                    "the dead letters of topic %r would come back to it: %s; those of %r go to %r instead of %r until "
-                    "one of these topics is deleted, and made with another dead_letter",
-                    topic.name,
-                    describe_ring(ring),
-                    newest.name,
-                    newest.dead_letter,
-                    before,
-                )
 
     def permit(self, permissions: Iterable[Permission]) -> None:
         """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
@@ -521,14 +508,6 @@ def _environment(stats: Stats) -> EnvironmentStats:
     }
 
 
-def _broken_to(topic: Topic) -> tuple[str | None, ...]:
-    """Returns what a topic may also be asked for with as its dead-letter topic, where a ring of these was broken."""
-    stored = topic.settings.get("dead_letter")
-    if not isinstance(topic, RoundRobinTopic) or stored is None or topic.dead_letter == stored:
-        return ()
-    return None, topic.dead_letter
-
-
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:
     """Raises where a topic is not as it is asked for."""
     for what, has, wanted in (
@@ -536,7 +515,5 @@ def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, 
         ("persistence", topic.persistence, persistence),
         *((name, topic.settings.get(name), settings.get(name)) for name in {**topic.settings, **settings}),
     ):
-        if what == "dead_letter" and wanted in _broken_to(topic):
-            continue
         if has != wanted:
             raise TopicError(f"topic {topic.name!r} is there with {what} {has!r}, not {wanted!r}")

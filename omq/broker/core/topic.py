@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, Final, Literal, Protocol
+from collections.abc import Callable
+from typing import ClassVar, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.rate_limit import RateLimit
@@ -24,7 +24,7 @@ from omq.broker.errors import (
     broker_error,
 )
 from omq.broker.protocol import pack_json
-from omq.broker.settings import SETTINGS, check_setting, overflow_of
+from omq.broker.settings import overflow_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import TopicFull, UnknownTopic
 from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, Write
@@ -48,9 +48,6 @@ _POLL_INTERVAL_S: Final = 0.25
 
 #: Called with the first record's id, or 0 and why nothing was stored.
 Done = Callable[[int, BrokerError | None], None]
-
-DELIVERIES: Final = ("broadcast", "round-robin")
-PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 
 
 class Turns(Protocol):
@@ -82,29 +79,6 @@ def check_waiting(turns: Turns, journal: AsyncStore, size: int) -> None:
         raise BrokerFailed("the broker ends")
     if journal.waiting and journal.waiting + size > MAX_WAITING:
         raise Busy(f"{journal.waiting} bytes of all clients wait for the disk")
-
-
-def check_settings(delivery: str, persistence: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a topic, without those that say nothing.
-
-    Raises:
-        TopicError: One does not exist, does not fit the kind of topic, or has a value that does not fit.
-    """
-    if delivery not in DELIVERIES:
-        raise TopicError(f"delivery is one of {', '.join(DELIVERIES)}, not {delivery!r}")
-    if persistence not in PERSISTENCES:
-        raise TopicError(f"persistence is one of {', '.join(PERSISTENCES)}, not {persistence!r}")
-    found: dict[str, Any] = {}
-    for name, value in settings.items():
-        if value is None:
-            continue
-        if name not in SETTINGS:
-            raise TopicError(f"there is no setting {str(name)[:80]!r}")
-        try:
-            found[name] = check_setting(name, value, delivery, settings)
-        except ValueError as reason:
-            raise TopicError(f"{name}={str(value)[:80]!r}: {reason}") from None
-    return found
 
 
 class Topic:
