@@ -18,7 +18,7 @@ from blocks import Stock
 from child import Server
 from feed import END, Feed
 from omq.broker import Client
-from omq.cli.number import Finite
+from omq.cli.parameters import Finite
 from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
 from replay import ReplayProcess
 

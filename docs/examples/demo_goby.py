@@ -26,7 +26,7 @@ except ImportError as missing:
 
 from child import Child, Command, Server
 from navigation_pb2 import Navigation
-from omq.cli.number import Finite
+from omq.cli.parameters import Finite
 from omq.errors import Timeout
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recording, publication_of

@@ -17,7 +17,7 @@ from rich.table import Table
 import omq
 from blocks import Stock, read_blocks
 from child import Server
-from omq.cli.number import Finite
+from omq.cli.parameters import Finite
 from omq.errors import OmqError, Timeout
 from omq.pzq import Consumer, NotReplicated, Producer
 from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder

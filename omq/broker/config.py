@@ -173,9 +173,7 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
     row = dict(topic)
     settings = {key: row.pop(key) for key in list(row) if key in SETTINGS}
     settings |= row.pop("settings", {})
-    for key, value in row.items():
-        if key not in ("name", "delivery", "persistence"):
-            raise _Unfit(key, value, f"is no key of a topic{suggestion(key, _TOPIC_KEYS)}")
+    _check_keys(row, _TOPIC_KEYS, "a topic")
     if "name" not in row:
         raise ConfigError("name is missing")
     return TopicSpec(**row, settings=settings)
@@ -257,9 +255,7 @@ _TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permissio
 
 
 def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None) -> Config:
-    for key, value in content.items():
-        if key not in _TOP:
-            raise _Unfit(key, value, f"is nothing that a broker knows{suggestion(key, _TOP)}")
+    _check_keys(content, _TOP, "the file")
     memory = content.get("memory", False)
     if not isinstance(memory, bool):
         raise _Unfit("memory", memory, "is true or false")
@@ -301,10 +297,15 @@ def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[st
     table = content.get(name, {})
     if not isinstance(table, dict):
         raise _Unfit(name, table, f"is written as a table: [{name}]")
-    for key, value in table.items():
-        if key not in keys:
-            raise ConfigError(f"[{name}]: {key} = {shown(value)}: is not a key of [{name}]{suggestion(key, keys)}")
+    _check_keys(table, keys, f"[{name}]")
     return table
+
+
+def _check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> None:
+    """Refuses keys that are not known."""
+    for key, value in table.items():
+        if key not in known:
+            raise _Unfit(key, value, f"is not a key of {what}{suggestion(key, known)}")
 
 
 def _text(table: dict[str, Any], key: str) -> str | None:
@@ -356,9 +357,8 @@ def _security(table: object, folder: Path) -> SecurityFiles:
     if not isinstance(table, dict):
         raise _Unfit("security", table, "is written as a table: [security]")
     try:
-        for key, value in table.items():
-            if key not in _SECURITY:
-                raise _Unfit(key, value, f"is no key of [security]{suggestion(key, _SECURITY)}")
+        _check_keys(table, _SECURITY, "[security]")
+        for key in table:
             _text(table, key)
         if "mechanism" not in table:
             raise ConfigError(f"mechanism is missing: {', '.join(MECHANISMS)}")
@@ -371,9 +371,7 @@ def _security(table: object, folder: Path) -> SecurityFiles:
 def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permission:
     names = ("who", "topics", "may")
     try:
-        for key, value in row.items():
-            if key not in names:
-                raise _Unfit(key, value, f"is no key of a permission{suggestion(key, names)}")
+        _check_keys(row, names, "a permission")
         for key in names:
             if key not in row:
                 raise ConfigError(f"{key} is missing")

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -14,7 +14,7 @@ from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_
 from omq.broker.errors import TopicError
 from omq.broker.server import AsyncServer
 from omq.cli.errors import errors_of_command, in_options
-from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, PathGiven, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
@@ -41,45 +41,33 @@ def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, .
     return tuple(topics.values())
 
 
-@dataclass(frozen=True, slots=True)
-class SecurityOptions:
-    """What the command line says about security."""
+def security_of(mechanism: str | None, files: dict[str, Path | None], config: Path | None) -> SecurityFiles | None:
+    """Returns what holds instead of the file's `[security]`: `None` where the command line has nothing about it.
 
-    mechanism: str | None
-    secret_key_file: Path | None
-    authorized_keys_file: Path | None
-    users_file: Path | None
+    Files that belong to the mechanism of the command line and that it does not name are those of the file.
 
-    def over(self, config: Path | None) -> SecurityFiles | None:
-        """What holds instead of the file's `[security]`: `None` where the command line says nothing.
+    Args:
+        mechanism: The mechanism on the command line; `None` for none.
+        files: The files on it, by their names in `[security]`.
+        config: The `broker.toml`.
 
-        Files that belong to the mechanism of the command line and that it does not name are those of the file.
-
-        Raises:
-            UsageError: It does not fit.
-        """
-        mechanism = self.mechanism
-        if mechanism is None and self.users_file is not None:
-            mechanism = "plain"
-        if mechanism is None and (self.secret_key_file is not None or self.authorized_keys_file is not None):
-            mechanism = "curve"
-        if mechanism is None:
-            return None
-        paths = {
-            "secret_key_file": self.secret_key_file,
-            "authorized_keys_file": self.authorized_keys_file,
-            "users_file": self.users_file,
-        }
-        beside = SecurityFiles() if config is None else read_config(config).security
-        if beside.mechanism == mechanism:
-            paths = {key: path or getattr(beside, key) for key, path in paths.items()}
-        return SecurityFiles(mechanism, **paths)
+    Raises:
+        UsageError: It does not fit.
+    """
+    if mechanism is None and any(files.values()):
+        mechanism = "plain" if files["users_file"] else "curve"
+    if mechanism is None:
+        return None
+    beside = SecurityFiles() if config is None else read_config(config).security
+    if beside.mechanism == mechanism:
+        files = {key: path or getattr(beside, key) for key, path in files.items()}
+    return SecurityFiles(mechanism, **files)
 
 
 def gather(
     directory: Path | None,
     path: Path | None,
-    security: SecurityOptions,
+    over: SecurityFiles | None,
     *,
     bind: tuple[str, ...],
     topics: tuple[TopicSpec, ...],
@@ -90,7 +78,6 @@ def gather(
     Raises:
         UsageError: They do not fit.
     """
-    over = security.over(path)
     config = Config() if path is None else read_config(path, security=over)
     if over is not None:
         config = replace(config, security=over)
@@ -189,27 +176,16 @@ def warn(config: Config) -> None:
     help="A topic that is to be there: broadcast or round-robin; transient, strong, weak or async; "
     "settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be repeated.",
 )
-@click.option(
-    "--config",
-    "path",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="A broker.toml; what is on the command line wins.",
-)
+@click.option("--config", "path", type=FILE, help="A broker.toml; what is on the command line wins.")
 @click.option("--memory", is_flag=True, help="Keep everything in memory, instead of DIR.")
 @click.option("--mechanism", type=click.Choice(MECHANISMS), help="How clients show who they are.")
-@click.option(
-    "--secret-key-file", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="CURVE: the broker's key."
-)
+@click.option("--secret-key-file", type=FILE, help="CURVE: the broker's key.")
 @click.option(
     "--authorized-keys-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="CURVE: the public keys that are let in, one a line; every key if left out.",
 )
-@click.option(
-    "--users-file",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="PLAIN: name:password, one a line.",
-)
+@click.option("--users-file", type=FILE, help="PLAIN: name:password, one a line.")
 @click.option(
     "--ready-file",
     type=PathGiven(dir_okay=False, path_type=Path),
@@ -240,11 +216,16 @@ def broker(
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
-    options = SecurityOptions(mechanism, secret_key_file, authorized_keys_file, users_file)
+    files = {
+        "secret_key_file": secret_key_file,
+        "authorized_keys_file": authorized_keys_file,
+        "users_file": users_file,
+    }
 
     def read() -> tuple[Config, Admission]:
-        config = gather(directory, path, options, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
-        return config, load_security(config, path, options.over(path) is not None)
+        over = security_of(mechanism, files, path)
+        config = gather(directory, path, over, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
+        return config, load_security(config, path, over is not None)
 
     with errors_of_command("the broker", "broker"):
         config, admission = read()

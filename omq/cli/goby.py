@@ -19,8 +19,7 @@ import click
 
 from omq.cli.errors import errors_of_command
 from omq.cli.gobyd import OPTIONS
-from omq.cli.number import Finite
-from omq.cli.parameters import LEVELS
+from omq.cli.parameters import LEVELS, Finite
 from omq.errors import SendTimeout, Timeout
 from omq.serving.log import log_to_stderr
 

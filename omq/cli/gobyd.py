@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.number import Finite
-from omq.cli.parameters import LEVELS, PathGiven, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, Finite, PathGiven, read_ready_file
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
@@ -78,7 +77,7 @@ def verbosity(daemon_config: Any) -> str:
 )
 @click.option(
     "--config",
-    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    type=FILE,
     help="Its configuration (GobyDaemonConfig): text protobuf, or TOML of the same names (*.toml). Options come first.",
 )
 @click.option(

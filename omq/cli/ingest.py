@@ -14,7 +14,7 @@ from omq.broker.errors import BrokerError, TopicError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
 from omq.broker.protocol import MAX_BODY, check_name
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, PathGiven, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import read_keys, read_public_key, read_secret_key, read_users
 from omq.serving.descriptors import raise_descriptor_limit
@@ -32,7 +32,6 @@ TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "DISH": omq.DISH,
 }
 MIN_IN_FLIGHT_BYTES: Final = 64 << 10
-FILE: Final = PathGiven(exists=True, dir_okay=False, path_type=Path)
 
 
 def key_file(read: Callable[[Path], Any]) -> Callable[[click.Context, click.Parameter, Path | None], Any]:

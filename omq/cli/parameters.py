@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,6 +22,20 @@ class PathGiven(click.Path):
         if value == "":
             self.fail("a path is missing: this one is empty", param, ctx)
         return super().convert(value, param, ctx)
+
+
+class Finite(click.FloatRange):
+    """A number in a range, and no NaN, which lies in all of them, and not infinite."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """The number."""
+        found = float(super().convert(value, param, ctx))
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number.", param, ctx)
+        return found
+
+
+FILE: Final = PathGiven(exists=True, dir_okay=False, path_type=Path)
 
 
 def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:

@@ -4,11 +4,26 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 from omq.errors import UsageError
-from omq.serving.server import AsyncServer
 from omq.unpatched import threading
+
+
+class AsyncServer(Protocol):
+    """A server in the running event loop.
+
+    Attributes:
+        endpoints: The endpoints that it serves, by name, once it has started.
+    """
+
+    endpoints: dict[str, str]
+
+    async def start(self) -> None:
+        """Begins to serve."""
+
+    async def close(self) -> None:
+        """Answers what was received, and ends."""
 
 
 class ServerThread:

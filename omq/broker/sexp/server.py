@@ -8,12 +8,12 @@ from contextlib import suppress
 from typing import Final
 
 from omq.broker.core.broker import Broker
-from omq.broker.core.descriptors import room_for_connections
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.sexp.connection import Connection, FrameCache, Limits
 from omq.broker.sexp.protocol import parse_endpoint
 from omq.broker.sexp.transport import set_up
 from omq.errors import BindError
+from omq.serving.descriptors import room_for_connections
 from omq.unpatched import socket
 
 __all__ = ["SexpServer"]

@@ -11,7 +11,6 @@ from typing import Any, Final
 
 import omq.asyncio as omq
 from omq.broker.core.broker import Broker
-from omq.broker.core.descriptors import room_for_connections
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND, MAX_PARTS
@@ -19,6 +18,7 @@ from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.serving.connection_events import ConnectionEvents
+from omq.serving.descriptors import room_for_connections
 from omq.types import Security
 
 log = logging.getLogger("omq.broker")
