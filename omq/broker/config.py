@@ -203,12 +203,12 @@ class Config:
     """All that a broker is told.
 
     Attributes:
-        bind: Endpoints of the ZMTP door.
-        sexp: The endpoint of the S-expressions' door.
+        bind: Endpoints of the ZMTP server.
+        sexp: The endpoint of the S-expressions' server.
         http: The address of the status page.
         memory: Whether everything is kept in memory.
         topics: Topics that are to be there.
-        security: Where the keys and users of the ZMTP door are.
+        security: Where the keys and users of the ZMTP server are.
         permissions: Who may do what.
         max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
             there are descriptors for.

@@ -1,6 +1,6 @@
 """What a broker refuses, as exceptions; each has the code by which it travels.
 
-The broker's core raises them, the ZMTP door sends code and text, and a client makes the same exception of them again.
+The broker's core raises them, the ZMTP server sends code and text, and a client makes the same exception of them again.
 """
 
 from __future__ import annotations

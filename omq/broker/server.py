@@ -1,4 +1,4 @@
-"""A broker in a program: its core, its doors, and a thread for them."""
+"""A broker in a program: its core, its servers, and a thread for them."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ class AsyncServer:
 
     Args:
         directory: Where the topics are kept; made if it is not there. `None` with `memory`.
-        bind: The endpoint, or endpoints, of the ZMTP door; `None` for none.
-        sexp: The endpoint of the S-expressions' door (`tcp://host:port`); `None` for none.
+        bind: The endpoint, or endpoints, of the ZMTP server; `None` for none.
+        sexp: The endpoint of the S-expressions' server (`tcp://host:port`); `None` for none.
         http: The address of the status page (`host:port`); `None` for none.
         topics: Made at the start, or found as they are to be: `"prices:broadcast:strong"`, a mapping as in
             `broker.toml`, or a `TopicSpec`.
-        security: A `PlainServer` or `CurveServer` for the ZMTP door.
+        security: A `PlainServer` or `CurveServer` for the ZMTP server.
         permissions: Who may do what, also as mappings as in `broker.toml`; none: everybody everything.
         memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
         max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
@@ -93,7 +93,7 @@ class AsyncServer:
             if wanted
             else None
         )
-        self._doors: list[Any] = []  # those beside it, once they are open
+        self._others: list[Any] = []  # the other servers, once they are open
 
     async def start(self) -> None:
         """Opens the store and serves; `async with` does it.
@@ -134,19 +134,19 @@ class AsyncServer:
             topic.name, delivery=topic.delivery, persistence=topic.persistence, settings=topic.settings
         )
 
-    async def _open(self, name: str, door: Any, endpoint: str) -> None:
-        self.endpoints[name] = await door.start(endpoint)
+    async def _open(self, name: str, server: Any, endpoint: str) -> None:
+        self.endpoints[name] = await server.start(endpoint)
         self.broker.endpoints[name] = [self.endpoints[name]]
-        self._doors.append(door)
+        self._others.append(server)
 
     async def close(self) -> None:
         """Answers what was taken, and ends. Idempotent."""
-        doors, self._doors = self._doors, []
+        others, self._others = self._others, []
         try:
             if self._zmtp is not None:
                 await self._zmtp.pause()
-            for door in doors:
-                await door.close()
+            for server in others:
+                await server.close()
         finally:
             try:
                 await self.broker.close()

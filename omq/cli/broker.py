@@ -157,7 +157,7 @@ def warn(config: Config) -> None:
                     "%s: whoever reaches it may do everything; [security] in broker.toml changes that", endpoint
                 )
     if config.sexp and (config.permissions or config.security.mechanism != "null"):
-        LOG.warning('the S-expressions\' door knows no mechanism: who comes through it is "*" and nobody else')
+        LOG.warning('--sexp knows no mechanism: every client there is "*"')
     if config.http and not parse_http_address(config.http)[0].startswith(LOOPBACK):
         LOG.warning("the status page shows every topic's name to whoever reaches %s", config.http)
 

@@ -178,7 +178,7 @@ class BroadcastTopic(Topic):
         try:
             subscription.sink.ended(error)
         except Exception:
-            log.exception("topic %r: a door has failed", self.name)
+            log.exception("topic %r: a server has failed", self.name)
 
     # ------------------------------------------------------------------ handing out
 
@@ -211,7 +211,7 @@ class BroadcastTopic(Topic):
             if group and subscription.position != group[0].position:
                 continue
             if subscription.position >= self.readable or subscription.sink.room() <= 0:
-                del self._hungry[subscription]  # it is hungry again when the topic grows, or its door has room
+                del self._hungry[subscription]  # it is hungry again when the topic grows, or its sink has room
                 continue
             group.append(subscription)
         return group
@@ -261,7 +261,7 @@ class BroadcastTopic(Topic):
         try:
             subscription._took(header, records, last)
         except Exception:
-            log.exception("topic %r: a door has failed", self.name)
+            log.exception("topic %r: a server has failed", self.name)
             self._end(subscription, BrokerFailed("the broker has failed to send"))
             return False
         return subscription.active

@@ -1,4 +1,4 @@
-"""The core of a broker: its topics, whatever door their messages come through."""
+"""The core of a broker: its topics, whatever server their messages come through."""
 
 from __future__ import annotations
 
@@ -50,16 +50,16 @@ class Broker:
 
     Args:
         directory: Where the topics are kept; `None` keeps everything in memory.
-        permissions: Who may do what; the doors ask.
+        permissions: Who may do what; the servers ask.
         flush_interval: Seconds between two flushes of weak topics.
 
     Attributes:
         topics: All of them, by name.
         permissions: Who may do what.
-        refused: How many requests were answered by an error, by its code: the doors count.
-        handshakes_failed: How many clients have not been let in: the doors count.
-        connections: How many there are, by door: the doors count.
-        endpoints: Where the doors are, by name.
+        refused: How many requests were answered by an error, by its code: the servers count.
+        handshakes_failed: How many clients have not been let in: the servers count.
+        connections: How many there are, by server: the servers count.
+        endpoints: Where the servers are, by name.
         listing: Held by whoever tells of all topics.
         held: The account of the publications that wait for room in all topics.
         ended: It has ended, or is about to.

@@ -1,4 +1,4 @@
-"""What the core asks of a door."""
+"""The interface through which the core delivers."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from omq.broker.errors import BrokerError
 
 
 class Sink(Protocol):
-    """Where a door takes what a subscription or a share delivers. All of it is called in the broker's loop.
+    """Takes what a subscription or a share delivers, for a server. All of it is called in the broker's loop.
 
     Attributes:
-        door: Whose it is, for the statistics.
+        door: The server's name, for the statistics.
         user: The user id of its connection.
         peer: Where its client is.
     """

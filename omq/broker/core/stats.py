@@ -85,11 +85,11 @@ class BrokerStats(TypedDict):
     """The whole."""
 
     version: str  # of omq
-    endpoints: dict[str, list[str]]  # where it listens, by door: zmtp, sexp, http
+    endpoints: dict[str, list[str]]  # where it listens, by server: zmtp, sexp, http
     broker: str  # id of the store
     started: float  # seconds since 1970
     uptime: float  # seconds
-    connections: dict[str, int]  # open now, by door: zmtp, sexp
+    connections: dict[str, int]  # open now, by server: zmtp, sexp
     handshakes_failed: int  # clients that were not let in, for a wrong key or password for instance (counter)
     refused: dict[str, int]  # requests answered by an error, by its code (counters)
     store: StoreStats

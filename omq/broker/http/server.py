@@ -1,4 +1,4 @@
-"""The HTTP door: it only ever looks. Nothing that comes through it changes anything."""
+"""The HTTP server of a broker. Its requests only read."""
 
 from __future__ import annotations
 

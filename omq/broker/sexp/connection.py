@@ -288,7 +288,7 @@ class Connection:
     def _permitted(
         self, name: str, broadcast: Literal["subscribe", "publish"], round_robin: Literal["consume", "publish"]
     ) -> Topic:
-        """The topic, if everybody may do that: who comes by this door has shown no key."""
+        """Returns the topic, if `*` may do that: a client of this server has shown no key."""
         topic = self.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast
         if not self.broker.permissions.allows(None, action, name):

@@ -1,4 +1,4 @@
-"""The ZMTP door: a ROUTER, whose peers are the broker's clients."""
+"""The ZMTP server: a ROUTER, whose peers are the broker's clients."""
 
 from __future__ import annotations
 

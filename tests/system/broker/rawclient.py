@@ -1,4 +1,4 @@
-"""A client of the ZMTP door made of libzmq's DEALER and the page of the protocol, and nothing of omq's."""
+"""A client of the ZMTP server made of libzmq's DEALER and the page of the protocol, and nothing of omq's."""
 
 from __future__ import annotations
 

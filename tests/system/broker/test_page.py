@@ -1,4 +1,4 @@
-"""The status page in a real browser; behind it a door whose broker says what each test wants shown."""
+"""The status page in a real browser; behind it a server whose broker says what each test wants shown."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DESKTOP = (1280, 800)
 
 
 class Stage:
-    """A door in a thread of its own; `stats` is what it tells."""
+    """A server in a thread of its own; `stats` is what it tells."""
 
     def __init__(self) -> None:
         self.stats: BrokerStats = statistics()

@@ -204,12 +204,12 @@ def test_a_client_that_does_not_read_takes_no_memory_and_hinders_nobody(server):
         for number in range(20):
             slow.say(b"SUBSCRIBE", b"%d" % number, b"t", {"replay": "beginning", "credit": 64 << 20})
             slow.say(b"READ", b"r%d" % number, b"t", 1, 0, u32(1 << 30))
-        door = server._server._zmtp
+        zmtp = server._server._zmtp
         until(lambda: server._server.broker.topics["t"].readers == 20)
-        until(lambda: any(one.sent - one.left > 8 << 20 for one in door.sessions.values()))
+        until(lambda: any(one.sent - one.left > 8 << 20 for one in zmtp.sessions.values()))
         for _ in range(50):
             client.ask(b"PUBLISH", b"t", b"small", expect=b"PUBLISHED")
-        assert max(one.sent - one.left for one in door.sessions.values()) < 32 << 20
+        assert max(one.sent - one.left for one in zmtp.sessions.values()) < 32 << 20
         slow.close()
         until(lambda: server._server.broker.topics["t"].readers == 0)
 
@@ -218,18 +218,18 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
     monkeypatch.setattr("omq.broker.zmtp.server._CHOKED", 1 << 20)
     monkeypatch.setattr("omq.broker.zmtp.server._LOOK", 1 << 16)
     with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"], rcvhwm=1, sndhwm=0) as deaf:
-        door = server._server._zmtp
+        zmtp = server._server._zmtp
         for _ in range(400_000):
             deaf.say(b"ABCDEFGH" * 10, b"1")
-            if any(not one.alive for one in tuple(door.sessions.values())):
+            if any(not one.alive for one in tuple(zmtp.sessions.values())):
                 break
-        until(lambda: any(not one.alive for one in tuple(door.sessions.values())))
+        until(lambda: any(not one.alive for one in tuple(zmtp.sessions.values())))
         assert client.ask(b"PING", expect=b"PONG") == []
 
 
 @pytest.fixture(params=[None, 0.0], ids=["as it is", "a turn for each message"])
 def turns(request, monkeypatch):
-    """How long the door works before others have their turn: so events come amid batches, too."""
+    """How long the server works before others have their turn: so events come amid batches, too."""
     if request.param is not None:
         monkeypatch.setattr("omq.broker.zmtp.server._TURN", request.param)
 
@@ -284,8 +284,8 @@ def test_who_talks_without_end_leaves_the_others_their_turns(server):
     with raw(server.endpoints["zmtp"]) as client:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
         try:
-            door = server._server._zmtp
-            until(lambda: any(one.sent > 1 << 20 for one in tuple(door.sessions.values())))
+            zmtp = server._server._zmtp
+            until(lambda: any(one.sent > 1 << 20 for one in tuple(zmtp.sessions.values())))
             took = []
             for _ in range(10):
                 began = time.monotonic()
@@ -371,8 +371,8 @@ def test_errors_are_omqs():
 
 
 def test_a_door_that_fails_for_one_client_serves_the_others(server, monkeypatch, caplog):
-    door = server._server._zmtp
-    put = door.put
+    zmtp = server._server._zmtp
+    put = zmtp.put
 
     def fails(session, parts):
         if parts[0] == b"PONG":
@@ -381,12 +381,12 @@ def test_a_door_that_fails_for_one_client_serves_the_others(server, monkeypatch,
 
     with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"]) as other:
         with monkeypatch.context() as patched:
-            patched.setattr(door, "put", fails)
+            patched.setattr(zmtp, "put", fails)
             client.say(b"PING", b"1")
             assert client.answer(b"1")[2] == b"failed"
-            patched.setattr(door, "put", lambda session, parts: 1 / 0)
+            patched.setattr(zmtp, "put", lambda session, parts: 1 / 0)
             client.say(b"PING", b"2")
-            until(lambda: any(not session.alive for session in door.sessions.values()))
+            until(lambda: any(not session.alive for session in zmtp.sessions.values()))
         assert other.ask(b"PING", expect=b"PONG") == []
         assert client.silent()
     assert "a bug" in caplog.text

@@ -1,4 +1,4 @@
-"""A broker's statistics as the HTTP door is given them, without a broker."""
+"""A broker's statistics as the HTTP server is given them, without a broker."""
 
 from __future__ import annotations
 

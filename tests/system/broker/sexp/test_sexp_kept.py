@@ -1,4 +1,4 @@
-"""Topics on disk, through the door of S-expressions: what is kept is there again, and ids go on."""
+"""Topics on disk, through the server of S-expressions: what is kept is there again, and ids go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTTP door, asked over a real connection; the broker behind it is made up."""
+"""The HTTP server, asked over a real connection; the broker behind it is made up."""
 
 from __future__ import annotations
 

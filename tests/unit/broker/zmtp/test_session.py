@@ -25,7 +25,7 @@ RECORDS = blocks.encode([b"one", b"two"])
 
 
 class Outlet:
-    """A door without a socket; keeps what is sent to each session."""
+    """A server without a socket; keeps what is sent to each session."""
 
     def __init__(self, broker):
         self.broker = broker

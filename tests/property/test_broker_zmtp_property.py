@@ -1,4 +1,4 @@
-"""The ZMTP door of a broker: whatever one client says, the broker lives, and another client loses nothing."""
+"""The ZMTP server of a broker: whatever one client says, the broker lives, and another client loses nothing."""
 
 from __future__ import annotations
 
