@@ -66,13 +66,6 @@ def shown(data: bytes, longest: int = 60) -> str:
 
 # ---------------------------------------------------------------------------------------------------------- reading
 
-#: Between atoms and lists. sexplib knows a carriage return only before a line feed; here it is blank anywhere.
-_BLANKS: Final = re.compile(rb"[ \t\n\f\r]*")
-_ATOM: Final = re.compile(rb'[^ \t\n\f\r"();]+')
-_PLAIN: Final = re.compile(rb'[^"\\]+')  # within quotes
-_LINE: Final = re.compile(rb"[^\n\r]*")
-_COMMENT_MARK: Final = re.compile(rb'#\||\|#|"')
-_CONTINUED: Final = re.compile(rb"[ \t]*")
 #: A backslash within quotes and what belongs to it. Where nothing fits it stands for itself, as what follows does.
 _ESCAPE: Final = re.compile(rb"\\(?:([0-9]{3})|x([0-9a-fA-F]{2})|([\\'\"ntbr ])|(\r?\n))")
 #: The beginning of one, which the bytes to come decide.
@@ -81,6 +74,17 @@ _NAMED: Final = {b"n": 10, b"t": 9, b"b": 8, b"r": 13, b"\\": 92, b"'": 39, b'"'
 
 # Where in the text a reader is.
 _BETWEEN, _IN_ATOM, _IN_QUOTES, _CONTINUATION, _IN_LINE, _IN_COMMENT, _IN_COMMENT_QUOTES = range(7)
+#: The bytes there of which none changes that. sexplib knows a carriage return only before a line feed; here it is blank
+#: anywhere.
+_RUNS: Final = (
+    re.compile(rb"[ \t\n\f\r]*"),
+    re.compile(rb'[^ \t\n\f\r"();]*'),
+    re.compile(rb'[^"\\]*'),
+    re.compile(rb"[ \t]*"),
+    re.compile(rb"[^\n\r]*"),
+    re.compile(rb'[^#|"]*'),
+    re.compile(rb'[^"\\]*'),
+)
 
 _QUOTE, _OPEN, _CLOSE, _SEMICOLON, _HASH, _PIPE, _BACKSLASH = b'"();#|\\'
 
@@ -146,117 +150,100 @@ class Reader:
 
     def _read(self, text: bytes) -> Iterator[Expression]:
         self._rest = b""
-        end = len(text)
-        at = 0
-        begun = 0  # where in this text the expression begins; what came of it before is counted in _length
-        while at < end:
+        at = begun = 0  # where in this text the expression begins; what came of it before is counted in _length
+        while True:
             where = self._where
-            if where == _BETWEEN:
-                at = _BLANKS.match(text, at).end()  # type: ignore[union-attr]
-                if not self._lists and not self._skip:
-                    begun, self._length = at, 0
-                if at == end:
-                    break
-                byte = text[at]
-                if byte == _OPEN:
-                    at += 1
-                    self._open()
-                elif byte == _CLOSE:
-                    at += 1
-                    self._check(at - begun)
-                    self._close()
-                    if not self._lists and self._items:
-                        yield self._items.pop()
-                elif byte == _QUOTE:
-                    at += 1
-                    self._where = _IN_QUOTES
-                elif byte == _SEMICOLON:
-                    self._where = _IN_LINE
-                elif byte == _HASH and at + 1 == end:
-                    self._rest = text[at:]
-                    break
-                elif byte == _HASH and text[at + 1] == _SEMICOLON:
-                    at += 2
-                    self._skip += 1
-                elif byte == _HASH and text[at + 1] == _PIPE:
-                    at += 2
-                    self._comments = 1
-                    self._where = _IN_COMMENT
-                else:
-                    self._where = _IN_ATOM
-            elif where == _IN_ATOM:
-                match = _ATOM.match(text, at)
-                if match is not None:
-                    at = match.end()
-                    self._check(at - begun)
-                    self._atom += match.group()
-                if at < end:
-                    self._where = _BETWEEN
-                    if b"#|" in self._atom or b"|#" in self._atom:
-                        raise SyntaxFault("the mark of a comment within an atom: such an atom is quoted")
-                    self._add_atom()
-                    if not self._lists and self._items:
-                        yield self._items.pop()
-            elif where == _IN_QUOTES:
-                match = _PLAIN.match(text, at)
-                if match is not None:
-                    at = match.end()
-                    self._check(at - begun)
-                    self._atom += match.group()
-                elif text[at] == _QUOTE:
-                    at += 1
-                    self._check(at - begun)
-                    self._where = _BETWEEN
-                    self._add_atom()
-                    if not self._lists and self._items:
-                        yield self._items.pop()
-                else:
-                    taken = self._take_escape(text, at)
-                    if not taken:
-                        self._rest = text[at:]
-                        break
-                    at += taken
-            elif where == _CONTINUATION:
-                at = _CONTINUED.match(text, at).end()  # type: ignore[union-attr]
-                if at < end:
-                    self._where = _IN_QUOTES
-            elif where == _IN_LINE:
-                at = _LINE.match(text, at).end()  # type: ignore[union-attr]
+            run: re.Match[bytes] = _RUNS[where].match(text, at)  # type: ignore[assignment]
+            at = run.end()
+            if where in (_IN_ATOM, _IN_QUOTES):
                 self._check(at - begun)
-                if at < end:
-                    self._where = _BETWEEN
-            elif where == _IN_COMMENT:
-                match = _COMMENT_MARK.search(text, at)
-                if match is None:
-                    # A mark has two bytes: the last may be the first of one.
-                    at = end - (text[-1] in (_HASH, _PIPE))
-                    self._rest = text[at:]
-                    break
-                at = match.end()
-                self._mark(match.group())
-            else:
-                match = _PLAIN.match(text, at)
-                if match is not None:
-                    at = match.end()
-                elif text[at] == _QUOTE:
-                    at += 1
-                    self._where = _IN_COMMENT
-                elif at + 1 < end:
-                    at += 2
-                else:
-                    self._rest = text[at:]
-                    break
+                self._atom += run.group()
+            elif where == _BETWEEN and not self._lists and not self._skip:
+                begun, self._length = at, 0
             self._check(at - begun)
+            if at == len(text):
+                break
+            taken = _STEPS[where](self, text, at)
+            if taken is None:
+                self._rest = text[at:]
+                break
+            at += taken
+            self._check(at - begun)
+            if not self._lists and self._items:
+                yield self._items.pop()
         self._length += at - begun
-        if self._length > self._max_length:
-            raise self._too_long()
+
+    # What the first byte behind a run does: each returns the bytes that it takes, `None` if more are needed to know.
+
+    def _step_between(self, text: bytes, at: int) -> int | None:
+        byte, following = text[at], text[at + 1 : at + 2]
+        if byte == _OPEN:
+            self._open()
+        elif byte == _CLOSE:
+            self._close()
+        elif byte == _QUOTE:
+            self._where = _IN_QUOTES
+        elif byte == _SEMICOLON:
+            self._where = _IN_LINE
+        elif byte == _HASH and not following:
+            return None
+        elif byte == _HASH and following == b";":
+            self._skip += 1
+            return 2
+        elif byte == _HASH and following == b"|":
+            self._comments = 1
+            self._where = _IN_COMMENT
+            return 2
+        else:
+            self._where = _IN_ATOM
+            return 0
+        return 1
+
+    def _step_in_atom(self, text: bytes, at: int) -> int | None:
+        self._where = _BETWEEN
+        if b"#|" in self._atom or b"|#" in self._atom:
+            raise SyntaxFault("the mark of a comment within an atom: such an atom is quoted")
+        self._add_atom()
+        return 0
+
+    def _step_in_quotes(self, text: bytes, at: int) -> int | None:
+        if text[at] != _QUOTE:
+            return self._take_escape(text, at)
+        self._where = _BETWEEN
+        self._add_atom()
+        return 1
+
+    def _step_continuation(self, text: bytes, at: int) -> int | None:
+        self._where = _IN_QUOTES
+        return 0
+
+    def _step_in_line(self, text: bytes, at: int) -> int | None:
+        self._where = _BETWEEN
+        return 0
+
+    def _step_in_comment(self, text: bytes, at: int) -> int | None:
+        mark = text[at : at + 2]
+        if mark[0] == _QUOTE:  # in quotes there are no marks
+            self._where = _IN_COMMENT_QUOTES
+            return 1
+        if len(mark) < 2:
+            return None
+        if mark not in (b"#|", b"|#"):
+            return 1
+        self._comments += 1 if mark == b"#|" else -1
+        if not self._comments:
+            self._where = _BETWEEN
+        return 2
+
+    def _step_in_comment_quotes(self, text: bytes, at: int) -> int | None:
+        if text[at] != _QUOTE:
+            return 2 if at + 1 < len(text) else None
+        self._where = _IN_COMMENT
+        return 1
 
     def _check(self, length: int) -> None:
         if self._length + length > self._max_length:
-            raise self._too_long()
-
-    def _too_long(self) -> SyntaxFault:
-        return SyntaxFault(f"an expression has at most {self._max_length} bytes")
+            raise SyntaxFault(f"an expression has at most {self._max_length} bytes")
 
     def _open(self) -> None:
         if len(self._lists) == self._max_depth:
@@ -285,12 +272,12 @@ class Reader:
         else:
             self._items.append(expression)
 
-    def _take_escape(self, text: bytes, at: int) -> int:
-        """Reads what a backslash begins; gives the bytes taken, 0 if more are needed."""
+    def _take_escape(self, text: bytes, at: int) -> int | None:
+        """Reads what a backslash begins."""
         match = _ESCAPE.match(text, at)
         if match is None:
             if _BEGUN.match(text, at) is not None:
-                return 0
+                return None
             self._atom.append(_BACKSLASH)
             return 1
         decimal, hexadecimal, named, _ = match.groups()
@@ -307,16 +294,16 @@ class Reader:
             self._where = _CONTINUATION
         return len(match.group())
 
-    def _mark(self, mark: bytes) -> None:
-        """A mark within a block comment: one more begins, one ends, or quotes begin, in which there are no marks."""
-        if mark == b"#|":
-            self._comments += 1
-        elif mark == b"|#":
-            self._comments -= 1
-            if not self._comments:
-                self._where = _BETWEEN
-        else:
-            self._where = _IN_COMMENT_QUOTES
+
+_STEPS: Final = (
+    Reader._step_between,
+    Reader._step_in_atom,
+    Reader._step_in_quotes,
+    Reader._step_continuation,
+    Reader._step_in_line,
+    Reader._step_in_comment,
+    Reader._step_in_comment_quotes,
+)
 
 
 def parse(text: bytes, *, max_length: int = MAX_LENGTH, max_depth: int = MAX_DEPTH) -> Expression:
