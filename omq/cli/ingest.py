@@ -4,7 +4,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from omq.serving.http import HttpListener
 
 LOG: Final = logging.getLogger("omq.ingest")
+_F = TypeVar("_F", bound=Callable[..., Any])
 TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
     "PULL": omq.PULL,
     "SUB": omq.SUB,
@@ -34,8 +35,8 @@ TYPES: Final[dict[str, Callable[..., omq.Socket]]] = {
 MIN_IN_FLIGHT_BYTES: Final = 64 << 10
 
 
-def key_file(read: Callable[[Path], Any]) -> Callable[[click.Context, click.Parameter, Path | None], Any]:
-    """Makes a callback that gives what a file holds in place of its path."""
+def key_option(name: str, argument: str, read: Callable[[Path], Any], text: str) -> Callable[[_F], _F]:
+    """Returns an option that takes a file, whose content is the argument."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Path | None) -> Any:
         try:
@@ -43,7 +44,7 @@ def key_file(read: Callable[[Path], Any]) -> Callable[[click.Context, click.Para
         except UsageError as fault:
             raise click.BadParameter(str(fault).partition(" = ")[2], ctx, param) from None
 
-    return callback
+    return click.option(name, argument, type=FILE, callback=callback, help=text)
 
 
 def read_topic(ctx: click.Context, param: click.Parameter, value: str) -> str:
@@ -207,48 +208,27 @@ class IngestServer:
     help="Messages of each peer that the socket holds besides, at most.",
 )
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where /metrics (Prometheus) and /healthz are.")
-@click.option(
-    "--curve-secret-key-file",
-    "secret_key",
-    type=FILE,
-    callback=key_file(read_secret_key),
-    help="CURVE on the socket: the key of this process.",
-)
-@click.option(
+@key_option("--curve-secret-key-file", "secret_key", read_secret_key, "CURVE on the socket: the key of this process.")
+@key_option(
     "--curve-authorized-keys-file",
     "authorized_keys",
-    type=FILE,
-    callback=key_file(read_keys),
-    help="CURVE: the public keys of the peers that are let in, one a line; every key if left out.",
+    read_keys,
+    "CURVE: the public keys of the peers that are let in, one a line; every key if left out.",
 )
-@click.option(
+@key_option(
     "--curve-server-key-file",
     "server_key",
-    type=FILE,
-    callback=key_file(read_public_key),
-    help="CURVE: the public key of the peers, where they are the servers.",
+    read_public_key,
+    "CURVE: the public key of the peers, where they are the servers.",
 )
-@click.option(
-    "--broker-key-file",
-    "broker_key",
-    type=FILE,
-    callback=key_file(read_public_key),
-    help="CURVE: the broker's public key.",
-)
-@click.option(
+@key_option("--broker-key-file", "broker_key", read_public_key, "CURVE: the broker's public key.")
+@key_option(
     "--broker-secret-key-file",
     "broker_secret_key",
-    type=FILE,
-    callback=key_file(read_secret_key),
-    help="CURVE: the key that the broker knows this process by; a new one if left out.",
+    read_secret_key,
+    "CURVE: the key that the broker knows this process by; a new one if left out.",
 )
-@click.option(
-    "--broker-user-file",
-    "broker_user",
-    type=FILE,
-    callback=key_file(read_user),
-    help="PLAIN: name:password for the broker.",
-)
+@key_option("--broker-user-file", "broker_user", read_user, "PLAIN: name:password for the broker.")
 @click.option(
     "--ready-file",
     type=PathGiven(dir_okay=False, path_type=Path),

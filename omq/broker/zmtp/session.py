@@ -123,7 +123,7 @@ class Order:
             self._refused.clear()
 
 
-class Delivering:
+class DeliverySink:
     """What is delivered under a tag: the sink of a subscription or a consumer.
 
     Attributes:
@@ -131,6 +131,7 @@ class Delivering:
     """
 
     door: Literal["zmtp", "sexp"] = "zmtp"
+    reader: Subscription | Share
 
     def __init__(self, session: Session, tag: bytes, topic: Topic) -> None:
         self.session = session
@@ -141,72 +142,55 @@ class Delivering:
         self.started = False
 
     def ended(self, error: BrokerError | None) -> None:
-        """See `Sink`."""
         self.session.tags.pop(self.tag, None)
         if error is not None:
             self.session.fail(self.tag, error)
 
+    def end(self) -> None:
+        """Nothing more is to come."""
+        self.reader.end()
 
-class SubscriptionSink(Delivering):
+
+class SubscriptionSink(DeliverySink):
     """A subscription's sink; its credit counts bytes."""
 
-    subscription: Subscription
+    reader: Subscription
 
     def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
         super().__init__(session, tag, topic)
         self._credit = min(credit, p.MAX_CREDIT)
 
     def room(self) -> int:
-        """See `Sink`."""
         if not self.started or self._credit <= 0 or not self.session.has_room():
             return 0
         return self._credit
 
     def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
-        """See `Sink`."""
         self._credit -= len(records)
         self.session.put((p.BLOCK, self.tag, header, records))
 
     def credit(self, more: int) -> None:
-        """The client takes some more."""
+        """The client takes more, or with 0 has read on."""
         # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
         # and more ahead, by each block that exceeds what is left.
         self._credit = min(self._credit + more, p.MAX_CREDIT)
-        self.subscription.more()
-
-    def resume(self) -> None:
-        """The peer has read on."""
-        self.subscription.more()
-
-    def end(self) -> None:
-        """Nothing more is to come."""
-        self.subscription.end()
+        self.reader.more()
 
 
-class ConsumerSink(Delivering):
+class ConsumerSink(DeliverySink):
     """A consumer's sink; the core counts its credit, in messages."""
 
-    share: Share
+    reader: Share
 
     def room(self) -> int:
-        """See `Sink`."""
         return 1 if self.started and self.session.has_room() else 0
 
     def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
-        """See `Sink`."""
         self.session.put((p.JOBS, self.tag, header, records, counts))
 
     def credit(self, more: int) -> None:
-        """The client takes some more."""
-        self.share.more(min(more, p.MAX_JOBS - min(self.share.credit, p.MAX_JOBS)))
-
-    def resume(self) -> None:
-        """The peer has read on."""
-        self.share.more(0)
-
-    def end(self) -> None:
-        """Nothing more is to come."""
-        self.share.end()
+        """The client takes more, or with 0 has read on."""
+        self.reader.more(min(more, p.MAX_JOBS - min(self.reader.credit, p.MAX_JOBS)))
 
 
 class Session:
@@ -311,7 +295,7 @@ class Session:
     @property
     def in_flight(self) -> int:
         """Messages that its consumers have and did not acknowledge."""
-        return sum(one.share.flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
+        return sum(one.reader.flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
 
     def resume(self) -> None:
         """Its peer has read on."""
@@ -322,7 +306,7 @@ class Session:
             except BrokerError as error:
                 self.fail(read.tag, error)
         for one in tuple(self.tags.values()):
-            one.resume()
+            one.credit(0)
 
     def end(self, error: BrokerError | None = None) -> None:
         """The session is over: gives back what it holds, and tells its peer why if there is an error."""
@@ -624,25 +608,25 @@ class Session:
         reset = said.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault("reset is true or false")
-        reading = SubscriptionSink(self, tag, topic, credit)
+        sink = SubscriptionSink(self, tag, topic, credit)
 
         def kept(error: BrokerError | None) -> None:
-            if self.tags.get(tag) is not reading:
+            if self.tags.get(tag) is not sink:
                 return
             if error is not None:
                 self.fail(tag, error)
                 return
-            reading.started = True
+            sink.started = True
             answer = {
                 "topic_id": topic.id,
-                "position": reading.subscription.position,
+                "position": sink.reader.position,
                 "persistence": topic.persistence,
             }
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
-            reading.subscription.more()
+            sink.reader.more()
 
-        reading.subscription = self.broker.subscribe(topic, replay, reading, name=name, reset=reset)
-        self.tags[tag] = reading
+        sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset)
+        self.tags[tag] = sink
         self._touch(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
             topic.flush(kept)  # where a name begins is durable before anybody relies on it
@@ -661,12 +645,12 @@ class Session:
             raise SyntaxFault(
                 f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
             )
-        working = ConsumerSink(self, tag, topic)
-        working.share = self.broker.consume(topic, working, ack_timeout=float(timeout), credit=credit)
-        self.tags[tag] = working
+        sink = ConsumerSink(self, tag, topic)
+        sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
+        self.tags[tag] = sink
         self._touch(topic)
         self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
-        working.started = True
+        sink.started = True
 
     def _credit(self, tag: bytes, message: list[bytes]) -> None:
         more = p.number(message[2], "the credit")
@@ -678,7 +662,7 @@ class Session:
         position = p.number(message[2], "the position")
         held = self.tags.get(tag)
         if isinstance(held, SubscriptionSink):
-            held.subscription.move(position)
+            held.reader.move(position)
         elif held is not None:
             raise WrongState("a consumer has no position: it acknowledges")
 
@@ -709,7 +693,7 @@ class Session:
             return None
         if not isinstance(held, ConsumerSink):
             raise WrongState(otherwise)
-        return held.share
+        return held.reader
 
     def _settle(self, tag: bytes, message: list[bytes]) -> None:
         """Settles what the client acknowledged in another session, of which this broker may not have heard."""
@@ -721,7 +705,7 @@ class Session:
             raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
         for held in self.tags.values():
             if isinstance(held, ConsumerSink) and held.topic is topic:
-                held.share.ack(ranges)
+                held.reader.ack(ranges)
         for first, last in ranges:
             topic.settled_again(first, last)
 
