@@ -50,16 +50,6 @@ from omq.keyfiles import KEY_TEXT, MECHANISMS, SecurityFiles
 from omq.security import file_path
 from omq.serving.address import parse_http_address
 
-__all__ = [
-    "Config",
-    "ConfigError",
-    "TopicSpec",
-    "check_dead_letters",
-    "parse_topic",
-    "read_config",
-    "topic_spec",
-]
-
 Settings = Mapping[str, int | float | str | list[int | float | str]]
 _TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
 
@@ -189,10 +179,7 @@ def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
     for name in targets:
         ring = dead_letter_ring(name, targets.get)
         if ring is not None:
-            raise ConfigError(
-                f"topic {shown(name)}: its dead letters would come back to it: {describe_ring(ring)}; "
-                f"give one of these topics another dead_letter, for instance a broadcast topic"
-            )
+            raise ConfigError(f"topic {shown(name)}: {describe_ring(ring)}")
 
 
 _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)

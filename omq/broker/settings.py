@@ -10,21 +10,6 @@ from typing import Any, Final
 from omq.broker.errors import TopicError
 from omq.broker.protocol import check_name
 
-__all__ = [
-    "DELIVERIES",
-    "PERSISTENCES",
-    "SETTINGS",
-    "Unfit",
-    "check_topic",
-    "dead_letter_of",
-    "dead_letter_ring",
-    "default_dead_letter",
-    "describe_ring",
-    "overflow_of",
-    "retry_delay_of",
-    "suggestion",
-]
-
 DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
@@ -196,11 +181,14 @@ def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[
 
 
 def describe_ring(ring: list[str]) -> str:
-    """Returns a ring of topics as an error shows it, which is of bounded length."""
+    """Returns the reason why a topic in a ring is refused; it is of bounded length."""
     shown = [repr(name[:80]) for name in ring]
     if len(shown) > _MAX_SHOWN_TOPICS:
         shown[_MAX_SHOWN_TOPICS - 1 : -1] = [f"{len(shown) - _MAX_SHOWN_TOPICS} more"]
-    return " -> ".join(shown)
+    return (
+        f"its dead letters would come back to it: {' -> '.join(shown)}; "
+        "give one of these topics another dead_letter, for instance a broadcast topic"
+    )
 
 
 def retry_delay_of(settings: Mapping[str, Any], attempts: int) -> float:

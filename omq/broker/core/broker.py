@@ -35,8 +35,6 @@ from omq.store.errors import TopicFull
 from omq.store.interface import Appended, CommitStages, DeleteTopic, Log, MakeTopic, Notify, Stats, TopicState
 from omq.store.memory import MemoryStore
 
-__all__ = ["Broker", "Share", "Sink", "Subscription"]
-
 log = logging.getLogger("omq.broker")
 
 #: Counted for each stage of a commit that waits for room, besides its name.
@@ -186,7 +184,9 @@ class Broker:
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
             return topic
-        self._check_ring(name, target)
+        ring = dead_letter_ring(name, lambda one: target if one == name else self._target_of(one))
+        if ring is not None:
+            raise TopicError(f"topic {name!r}: {describe_ring(ring)}")
         making = self._making[name] = self.loop.create_future()
         self._targets[name] = target
         try:
@@ -260,19 +260,6 @@ class Broker:
         """Returns the dead-letter topic of a topic that is there, or is being made."""
         topic = self.topics.get(name)
         return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._targets.get(name)
-
-    def _check_ring(self, name: str, target: str | None) -> None:
-        """Refuses a topic whose dead letters would come back to it.
-
-        Raises:
-            TopicError: They would.
-        """
-        ring = dead_letter_ring(name, lambda one: target if one == name else self._target_of(one))
-        if ring is not None:
-            raise TopicError(
-                f"topic {name!r}: its dead letters would come back to it: {describe_ring(ring)}; "
-                f"give one of these topics another dead_letter, for instance a broadcast topic"
-            )
 
     def permit(self, permissions: Iterable[Permission]) -> None:
         """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""

@@ -14,8 +14,6 @@ from typing import Any, Final, Literal, get_args
 
 from omq.errors import UsageError
 
-__all__ = ["ACTIONS", "Action", "Permission", "Permissions", "permission_of"]
-
 #: `subscribe` is also needed to read by range; `publish` also to stage and to commit.
 Action = Literal["publish", "subscribe", "consume", "create", "delete"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from typing import Literal, TypedDict
 
-__all__ = ["BrokerStats", "EnvironmentStats", "PositionStats", "StoreStats", "SubscriptionStats", "TopicStats"]
-
 
 class SubscriptionStats(TypedDict):
     """One subscription or consumer that is in force."""

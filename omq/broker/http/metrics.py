@@ -29,8 +29,6 @@ from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, Top
 from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
-__all__ = ["SERIES", "MetricsPage"]
-
 SERIES: Final = 1000  # topics that are told apart
 PREFIX: Final = "omq_broker"
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from omq.broker.core.stats import TopicStats
 
-__all__ = ["Changes", "Query", "Selection"]
-
 _PARAMETERS: Final = ("match", "after", "limit", "since")
 _DIGITS: Final = 18  # of a number of an answer, at most
 

@@ -10,8 +10,6 @@ from typing import Final
 
 from omq.broker.core.stats import BrokerStats, TopicStats
 
-__all__ = ["Rates"]
-
 COUNTERS: Final = ("published", "published_bytes", "delivered", "delivered_bytes")
 WINDOW: Final = 5.0  # seconds that a topic's rates are taken over
 LEAST: Final = 0.1  # seconds: a rate over less says nothing

@@ -23,8 +23,6 @@ from omq.broker.http.view import Each, JsonPage
 from omq.executor import in_yielding_thread, resting
 from omq.serving.http import HttpListener, health
 
-__all__ = ["HttpServer"]
-
 LOG: Final = logging.getLogger("omq.broker")
 
 T = TypeVar("T")

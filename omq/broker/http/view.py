@@ -11,8 +11,6 @@ from omq.broker.http.query import Changes, Query
 from omq.broker.http.rates import Rates
 from omq.unpatched import threading
 
-__all__ = ["JsonPage", "lag_of"]
-
 TopicRates = tuple[float, float, float, float]
 Each = Callable[[Iterable[Any]], Iterator[Any]]
 

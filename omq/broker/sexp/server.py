@@ -16,8 +16,6 @@ from omq.errors import BindError
 from omq.serving.descriptors import room_for_connections
 from omq.unpatched import socket
 
-__all__ = ["SexpServer"]
-
 log = logging.getLogger("omq.broker")
 
 _BACKLOG: Final = 1024

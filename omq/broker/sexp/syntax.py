@@ -12,8 +12,6 @@ from typing import Final, TypeAlias
 
 from omq.broker.errors import SyntaxFault
 
-__all__ = ["MAX_DEPTH", "MAX_LENGTH", "Expression", "Reader", "encode", "parse", "shown"]
-
 #: What a reader gives: an atom, or a list of expressions.
 Expression: TypeAlias = "bytes | list[Expression]"
 #: What can be written.

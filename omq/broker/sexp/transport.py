@@ -15,8 +15,6 @@ from typing import Final, Protocol
 
 from omq.unpatched import socket
 
-__all__ = ["Owner", "Transport"]
-
 READ: Final = 32 << 10  # bytes of one read, at most: the commands in it are one connection's turn
 _LEAST_READ: Final = 512  # bytes
 _LONG: Final = 0.002  # seconds of a turn after which the next one is half as large
