@@ -171,7 +171,7 @@ class Reader:
                 yield self._items.pop()
         self._length += at - begun
 
-    # What the first byte behind a run does: each returns the bytes that it takes, `None` if more are needed to know.
+    # One step for the first byte after a run; each returns the number of bytes that it takes, `None` if it needs more.
 
     def _step_between(self, text: bytes, at: int) -> int | None:
         byte, following = text[at], text[at + 1 : at + 2]

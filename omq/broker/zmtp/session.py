@@ -124,7 +124,7 @@ class Order:
 
 
 class DeliverySink:
-    """What is delivered under a tag: the sink of a subscription or a consumer.
+    """The sink of a subscription or a consumer, which has a tag.
 
     Attributes:
         started: The client has its answer: messages may follow.
