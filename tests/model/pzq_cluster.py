@@ -549,7 +549,7 @@ def _of_node(node: Node, now: float) -> Any:
         sorted((owner, it[0], it[2]) for owner, it in node._sure_of.items()),
         sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),
         asked,
-        [(key, sorted(having), until - now) for key, having, until in node._waiting],
+        [(run, sorted(having), until - now) for run, (having, until) in node._waiting._messages.runs()],
         sorted(node.tombs),
         [
             (owner, peer, list(doubt.keys), _ago(now, doubt.since) if doubt.keys else 0)

@@ -37,12 +37,12 @@ def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]
         elif what == "drop":
             assert sorted(waiting.drop(keys)) == sorted(key for key in keys if book.pop(key, None) is not None)
         elif what == "enough":
-            told = [key for batch in waiting.enough(REPLICAS) for key in batch]
+            told = list(waiting.enough(REPLICAS))
             assert sorted(told) == sorted(key for key, (having, _) in book.items() if len(having) >= REPLICAS)
             for key in told:
                 del book[key]
         elif what == "expire":
-            told = [key for batch in waiting.expired(now) for key in batch]
+            told = list(waiting.expired(now))
             assert sorted(told) == sorted(key for key, (_, until) in book.items() if until <= now)
             for key in told:
                 del book[key]
@@ -51,6 +51,6 @@ def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]
             assert waiting.has(what, keys) == bool(fresh)
             for key in fresh:
                 book[key][0].add(what)
-        assert {key: (set(having), until) for key, having, until in waiting} == book
+        assert {key: (set(it[0]), it[1]) for run, it in waiting._messages.runs() for key in run.texts()} == book
         assert waiting.until() == min((until for _, until in book.values()), default=None)
         assert all((key in waiting) == (key in book) for key in KEYS)

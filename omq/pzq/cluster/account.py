@@ -6,7 +6,6 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Iterable
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -106,8 +105,9 @@ class Account:
         """What is done with, as it is committed; what is lost is settled, too, and yet others may have it."""
         settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
-        below = list(_without([(1, low)], queue.lost))[-MAX_RANGES // 2 :] if low else []
-        return [*below, *islice(_without(settled.above(low), queue.lost), MAX_RANGES - len(below))]
+        below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
+        above = (gap for begin, end in settled.above(low) for gap in queue.lost.missing(begin, end))
+        return [*below, *islice(above, MAX_RANGES - len(below))]
 
     def _write(self, told: dict[str, dict[str, list[Any]]]) -> None:
         try:
@@ -123,18 +123,3 @@ class Account:
 
     def _written(self, _: Any) -> None:
         self._writing = None
-
-
-def _without(ranges: Iterable[tuple[int, int]], others: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
-    """Ranges, without what is in others, which are ascending."""
-    others = list(others)
-    for first, last in ranges:
-        for begin, end in others:
-            if begin > last:
-                break
-            if end >= first:
-                if first < begin:
-                    yield first, begin - 1
-                first = end + 1
-        if first <= last:
-            yield first, last

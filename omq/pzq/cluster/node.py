@@ -233,13 +233,15 @@ class Node:
     def _answer(self, now: float) -> None:
         """Answers producers whose messages are replicated."""
         if self.possession.sees_majority(now):
-            for keys in self._waiting.enough(self._replicas):
-                self.actions.append(Answer(keys, True))
+            self._answered(self._waiting.enough(self._replicas), done=True)
 
     def expire(self, now: float) -> None:
         """Answers those producers whose time is up."""
-        for keys in self._waiting.expired(now):
-            self.actions.append(Answer(keys, False))
+        self._answered(self._waiting.expired(now), done=False)
+
+    def _answered(self, keys: Keys, *, done: bool) -> None:
+        if keys:
+            self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
         """Consumers are done with messages: the store notes that by itself."""
@@ -285,8 +287,7 @@ class Node:
             if missing:
                 for key in keys:
                     missing.pop(key, None)
-        if dropped := self._waiting.drop(keys):
-            self.actions.append(Answer(dropped, True))  # they need no replica any more
+        self._answered(self._waiting.drop(keys), done=True)  # they need no replica any more
 
     def _done_with(self, keys: Sequence[str]) -> None:
         """Somebody says that messages are done with."""

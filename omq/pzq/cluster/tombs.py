@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable
 
 from omq.pzq.device.queue import AGAIN, Queue
@@ -20,7 +19,7 @@ Later = Callable[[float, Callable[[], None]], None]
 
 
 class Tombs:
-    """Keys of such messages. Lives in one event loop.
+    """The acknowledged messages of other owners, by key. Lives in one event loop.
 
     Args:
         journal: The store.
@@ -32,14 +31,12 @@ class Tombs:
         self._journal = journal
         self._topic = topic
         self._later = later
-        self._stored: dict[str, tuple[int, int]] = {}  # topic and number of each, by key
-        self._count = 0  # of all that were ever added
-        self._storing: dict[int, bool] = {}  # those that are not stored yet, in their order; whether they are wanted
-        self._numbers: dict[str, int] = {}  # of these, by key
-        self._waiting: deque[tuple[int, Callable[[], None]]] = deque()  # for the first so many of them
+        self._stored: dict[str, tuple[int, int]] = {}  # topic and id of each, by key
+        self._storing: dict[str, bool] = {}  # keys that are with the store, and whether they are still wanted
+        self._waiting: list[tuple[set[str], Callable[[], None]]] = []  # calls, and the keys that each waits for
 
     def load(self, state: TopicState) -> list[tuple[str, str]]:
-        """What the store has in one topic: owners and keys."""
+        """Reads one topic; returns the owners and keys."""
         found = []
         for id, _, parts in Queue(self._journal, state, self._later).messages():
             owner, key = (part.decode(errors="replace") for part in parts[:2])
@@ -48,44 +45,45 @@ class Tombs:
         return found
 
     def add(self, owner: str, key: str) -> None:
-        """A message of an owner was acknowledged in its place."""
-        self._count = number = self._count + 1
-        self._storing[number] = True
-        self._numbers[key] = number
-        record = pack([owner.encode(), key.encode()])
+        """Keeps that a message of an owner was acknowledged."""
+        is_storing = key in self._storing
+        self._storing[key] = True
+        if not is_storing:
+            self._store(owner, key)
 
-        def submit() -> None:
-            self._journal.submit(Append(self._topic, record, 1), stored)
-
+    def _store(self, owner: str, key: str) -> None:
         def stored(write: Append) -> None:
             if isinstance(write.error, StoreFull):
-                self._later(AGAIN, submit)
+                self._later(AGAIN, lambda: self._store(owner, key))
                 return
-            wanted = self._storing.pop(number)
-            if wanted:
-                del self._numbers[key]
-            while self._waiting and self._waiting[0][0] < next(iter(self._storing), self._count + 1):
-                self._waiting.popleft()[1]()
+            wanted = self._storing.pop(key)
             if write.error is not None:
                 log.error("cluster: that a message of %s is done with is not kept: %s", owner, write.error)
             elif wanted:
                 self._stored[key] = write.topic_id, write.first
             else:  # all know it by now
                 self._settle(write.topic_id, write.first)
+            waiting, self._waiting = self._waiting, []
+            for keys, call in waiting:
+                keys.discard(key)
+                if keys:
+                    self._waiting.append((keys, call))
+                else:
+                    call()
 
-        submit()
+        self._journal.submit(Append(self._topic, pack([owner.encode(), key.encode()]), 1), stored)
 
     def forget(self, key: str) -> None:
-        """All know it."""
+        """Keeps that no more: all nodes know it."""
         if (place := self._stored.pop(key, None)) is not None:
             self._settle(*place)
-        elif (number := self._numbers.pop(key, None)) is not None:
-            self._storing[number] = False
+        elif key in self._storing:
+            self._storing[key] = False
 
     def when_stored(self, call: Callable[[], None]) -> None:
-        """Makes a call once all are on the disk that were added by now."""
+        """Makes a call once all that were added by now are on the disk."""
         if self._storing:
-            self._waiting.append((self._count, call))
+            self._waiting.append((set(self._storing), call))
         else:
             call()
 

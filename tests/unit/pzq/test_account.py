@@ -10,21 +10,17 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from omq.pzq.cluster.account import FILE, Account, _without
+from omq.pzq.cluster.account import FILE, Account
 from omq.pzq.cluster.done import MAX_RANGES, Done, Statement, statements_of
 from omq.pzq.device.queue import Queue
 from omq.pzq.wire import stem_of
-from omq.ranges import RangeSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
 
 STORE = "0123456789abcdef0123456789abcdef"
 STEM = stem_of(STORE, 7)
-RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 10)).map(lambda it: (it[0], it[0] + it[1])), max_size=6)
 
 
 class Opened:
@@ -139,13 +135,3 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
     assert "is not written" in said[0]
     assert "is not told: a row" in said[1]
-
-
-@given(ranges=RANGES, others=RANGES)
-def test_ranges_without_others(ranges: list[tuple[int, int]], others: list[tuple[int, int]]) -> None:
-    def numbers(some: list[tuple[int, int]]) -> set[int]:
-        return {number for first, last in some for number in range(first, last + 1)}
-
-    found = list(_without(ranges, RangeSet(others)))
-    assert all(first <= last for first, last in found)
-    assert numbers(found) == numbers(ranges) - numbers(others)

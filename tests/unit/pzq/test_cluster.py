@@ -567,5 +567,5 @@ def test_acknowledgements_cost_the_same_however_many_messages_wait() -> None:
         assert not waiting._ready
     for number in range(1000):
         waiting.has("c", [A(2 * number)])  # and no majority is in sight
-    assert len(list(waiting.expired(2.0))) == 1000
+    assert len(waiting.expired(2.0)) == 1000
     assert not waiting._ready
