@@ -11,10 +11,10 @@ from typing import Final
 
 import omq.asyncio as omq
 from omq.errors import ClosedError
-from omq.event import Event
+from omq.event import Event, EventKind
 from omq.message import PeerInfo
 
-__all__ = ["ConnectionEvents"]
+__all__ = ["ConnectionEvents", "log_connection"]
 
 MAX_EVENTS: Final = 1 << 20  # that wait to be handled
 MAX_LAST_BATCHES: Final = 64  # that the last messages of a peer may take, where those of others never end
@@ -144,3 +144,17 @@ class ConnectionEvents:
             return bool(self._socket.poll_nowait())
         except ClosedError:
             return False
+
+
+def log_connection(log: logging.Logger, name: str, event: Event) -> None:
+    """Logs why a peer was not let in, or why its connection has ended, where the peer did not just end it.
+
+    Args:
+        log: The log.
+        name: The purpose of the socket.
+        event: The event.
+    """
+    if event.kind is EventKind.HANDSHAKE_FAILED:
+        log.info("%s: %s is not let in: %s", name, event.remote_address, event.reason)
+    elif event.kind is EventKind.DISCONNECTED and event.error is not None and event.peer is not None:
+        log.info("%s: the connection of %s is over: %s", name, event.remote_address, event.reason)

@@ -33,9 +33,9 @@ from omq.pzq.cluster.own_ids import OwnIds
 from omq.pzq.cluster.possession import MAX_INCARNATIONS, Known, OlderCopy, Possession, Statement
 from omq.pzq.cluster.run import Run, read_replicas, run_of
 from omq.pzq.cluster.settings import Settings
-from omq.pzq.cluster.talk import Talk
 from omq.pzq.cluster.tombs import TOPIC as TOMBS
 from omq.pzq.cluster.tombs import Later, Tombs
+from omq.pzq.cluster.transport import Transport
 from omq.pzq.device.inlet import Asked, Inlet
 from omq.pzq.device.queue import Queue, Replicas
 from omq.pzq.errors import Malformed
@@ -84,7 +84,7 @@ class Member:
         self._journal = journal
         self._kind = kind
         self._later = later
-        self._talk = Talk(settings, self._heard, self._acked)
+        self._transport = Transport(settings, self._heard, self._acked)
         self._keys: dict[int, Numbered] = {}  # by topic
         self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
@@ -198,7 +198,7 @@ class Member:
         self._node.load(mine, held, tombs)
 
     def start(self, inlet: Inlet, wake: Callable[[], None], security: Security | None, peer: Security | None) -> None:
-        """Begins to speak; raises as `Talk.start`.
+        """Begins to speak; raises as `Transport.start`.
 
         Args:
             inlet: Where producers are answered.
@@ -208,7 +208,7 @@ class Member:
         """
         self._inlet = inlet
         self._wake = wake
-        self._talk.start(security, peer)
+        self._transport.start(security, peer)
         self._tick()
 
     def pause(self) -> None:
@@ -226,7 +226,7 @@ class Member:
                 await asyncio.sleep(0.01)
         self.pause()
         self._tell_left()
-        await self._talk.close()
+        await self._transport.close()
         await self._account.close()
 
     def _load(self) -> tuple[list[int], Statement, dict[str, Known]]:
@@ -277,7 +277,7 @@ class Member:
         """Has no part in the cluster any more: this node would give ids again, and break what it has promised."""
         if not self._aside:
             self._aside = why
-            self._talk.stop()
+            self._transport.stop()
             log.error("cluster: this node delivers and replicates nothing: %s", why)
 
     # ------------------------------------------------------------------ messages
@@ -456,7 +456,7 @@ class Member:
             log.error("cluster: %s has no part in the cluster: %s", peer, why)
 
     def _is_new(self, peer: str) -> None:
-        self._talk.forget(peer)
+        self._transport.forget(peer)
         self._refused.discard(peer)
         with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
             self._save()
@@ -481,12 +481,12 @@ class Member:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
         if self._aside:
-            self._talk.say(b"ASIDE", self._settings.name.encode(), self._aside.encode())
+            self._transport.broadcast(b"ASIDE", self._settings.name.encode(), self._aside.encode())
             return
         now = clock()
         for peer in self._settings.peers:
             if not self._node.possession.alive(peer, now):
-                self._talk.forget(peer)
+                self._transport.forget(peer)
             self._say_whether_silent(peer, now)
         self._account.tick(self._newest)
         self._node.tick(now)
@@ -519,13 +519,13 @@ class Member:
             case KeepAlive(state):
                 if self._taken_back:
                     state = self._node.possession.keep_alive(clock(), self._node.holds())
-                self._talk.say(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
+                self._transport.broadcast(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
             case State(stated):
-                self._talk.say_json("DONE", stated)
+                self._transport.broadcast_json("DONE", stated)
             case Tell(kind, body):
                 self._tell(kind, body, settled)
             case Remove(keys):
-                self._talk.say_json("REMOVES", list(keys))
+                self._transport.broadcast_json("REMOVES", list(keys))
             case Replica(peer, origin, keys):
                 self._replicate(peer, origin, keys)
             case Settle(_, places):
@@ -576,7 +576,7 @@ class Member:
     def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
         """Says it once the store has what it says."""
         if kind != "TOLD":
-            self._talk.say_json(kind, body)
+            self._transport.broadcast_json(kind, body)
             return
         waits = [*settled]
 
@@ -584,15 +584,15 @@ class Member:
             if waits:
                 waits.pop().kept(kept)
             else:
-                self._tombs.when_stored(lambda: self._talk.say_json(kind, body))
+                self._tombs.when_stored(lambda: self._transport.broadcast_json(kind, body))
 
         kept()
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends bodies, those at hand or from the store; none where too many wait already."""
         if (run := self._fresh) is not None and run.keys is keys:
-            if self._talk.has_room(peer):
-                self._talk.replicate(peer, origin, run)
+            if self._transport.has_room(peer):
+                self._transport.replicate(peer, origin, run)
             else:
                 self._node.unsent(peer, keys)
             return
@@ -601,9 +601,9 @@ class Member:
             ids[place >> _SHIFT].append(place & _NUMBER)
         for topic, numbers in ids.items():
             for run in self._queues[topic].runs(numbers):
-                if not self._talk.has_room(peer):
+                if not self._transport.has_room(peer):
                     return
-                self._talk.replicate(peer, origin, run)
+                self._transport.replicate(peer, origin, run)
 
 
 def _place(queue: Queue, number: int) -> int:

@@ -15,10 +15,9 @@ import omq.asyncio as omq
 from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
-from omq.pzq.device.watch import log_connection
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
-from omq.serving.connection_events import ConnectionEvents
+from omq.serving.connection_events import ConnectionEvents, log_connection
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import Append
@@ -164,7 +163,7 @@ class Inlet:
 
     def _happened(self, event: Event) -> None:
         """Logs the event, and notes which connections are of nodes."""
-        log_connection("receive", event)
+        log_connection(log, "receive", event)
         if self._cluster is None or event.peer is None:
             return
         if event.kind is EventKind.DISCONNECTED:

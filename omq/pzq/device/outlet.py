@@ -16,11 +16,10 @@ from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
 from omq.pzq.device.queue import Queue
-from omq.pzq.device.watch import log_connection
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
 from omq.ranges import Range, ranges_of
-from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents
+from omq.serving.connection_events import MAX_LAST_BATCHES, ConnectionEvents, log_connection
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.types import Security
@@ -222,7 +221,7 @@ class Outlet:
     # ------------------------------------------------------------------ who is there
 
     def _happened(self, event: Event) -> None:
-        log_connection(self._name, event)
+        log_connection(log, self._name, event)
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
             self._come(peer, event.remote_address)

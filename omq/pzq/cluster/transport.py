@@ -1,0 +1,259 @@
+"""The sockets by which the nodes of a cluster reach each other."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import omq.asyncio as omq
+from omq.errors import ClosedError
+from omq.event import Event, EventKind
+from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.run import Run
+from omq.pzq.cluster.settings import Settings
+from omq.pzq.wire import REPLICAS, STORED, shown
+from omq.serving.connection_events import ConnectionEvents, log_connection
+from omq.types import Security
+
+log = logging.getLogger("omq.pzq")
+
+CLUSTER: Final = b"CLUSTER"
+MAX_BROADCAST_BYTES: Final = 1 << 24
+BATCH_BYTES: Final = 1 << 20  # of replicas that are sent as one message, about
+#: Messages with replicas that a peer has not answered, beyond which what is to be sent gathers; and how long it gathers
+#: at most, as an answer may be lost.
+MAX_UNANSWERED: Final = 2
+GATHER_TIMEOUT_S: Final = 0.02
+MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; what goes beyond is not sent, and asked about later
+LOG_INTERVAL_S: Final = 1.0  # between two lines about strangers
+
+Complain = Callable[[str], None]
+Acked = Callable[[str, Sequence[str]], None]
+
+
+class Transport:
+    """Broadcasts to the other nodes, hears them, and sends them replicas. Lives in one event loop.
+
+    Args:
+        settings: The cluster.
+        heard: Called with each broadcast, without its first frame.
+        acked: Called with a peer, and the keys of replicas that it has taken.
+    """
+
+    def __init__(self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Acked) -> None:
+        self._settings = settings
+        self._heard = heard
+        self._acked = acked
+        self._tasks: list[asyncio.Task[None]] = []
+        self._sockets: list[Any] = []
+        self._streams = {peer: _ReplicaStream(peer, settings.timeout) for peer in settings.peers}
+        self._nodes: set[float] = set()  # connections of nodes, by when they began
+        self._next_line = 0.0
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, security: Security | None, as_client: Security | None) -> None:
+        """Listens, and dials the others.
+
+        Args:
+            security: The security of the listening socket.
+            as_client: That of the dialing ones.
+
+        Raises:
+            EndpointError: An endpoint cannot be understood.
+            BindError: It cannot be listened on.
+        """
+        beats: dict[str, Any] = {
+            "heartbeat_interval": self._settings.timeout / 4,
+            "heartbeat_timeout": self._settings.timeout,
+            "reconnect_interval": min(0.1, self._settings.timeout / 10),
+            "connect_timeout": max(1.0, self._settings.timeout / 2),
+        }
+        self._in = omq.SUB(
+            max_message_size=MAX_BROADCAST_BYTES, max_parts=64, recv_hwm=10_000, security=security, linger=0
+        )
+        self._sockets.append(self._in)
+        self._events = ConnectionEvents(self._in, self._happened, log)
+        self._in.subscribe(CLUSTER)
+        self._in.bind(self._settings.name)
+        self._out = omq.PUB(send_hwm=100_000, security=as_client, linger=0.2, **beats)
+        self._sockets.append(self._out)
+        self._events.start("omq pzq: connections of broadcast")
+        self._run(self._listen(), "broadcast")
+        for peer, receive in self._settings.peers.items():
+            self._out.connect(peer)
+            dealer = omq.DEALER(security=as_client, linger=0, send_hwm=16, **beats)
+            self._sockets.append(dealer)
+            dealer.connect(receive)
+            self._run(self._streams[peer].send(dealer), f"replicas to {peer}")
+            self._run(self._streams[peer].receive_answers(dealer, self._acked, self._complain), f"answers of {peer}")
+
+    def _run(self, loop: Coroutine[Any, Any, None], name: str) -> None:
+        self._tasks.append(asyncio.create_task(loop, name=f"omq pzq: {name}"))
+
+    def stop(self) -> None:
+        """Reads nothing, and sends no replicas any more."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def close(self) -> None:
+        """Ends. Idempotent."""
+        self.stop()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if hasattr(self, "_events"):
+            await self._events.stop()
+            self._events.close()
+        for socket in self._sockets:
+            await socket.close()
+
+    # ------------------------------------------------------------------ out
+
+    def broadcast(self, *frames: bytes) -> None:
+        """Sends frames to all nodes."""
+        with suppress(ClosedError):
+            self._out.send_multipart_nowait((CLUSTER, *frames))
+
+    def broadcast_json(self, kind: str, body: Any) -> None:
+        """Sends a message with a JSON body to all nodes."""
+        self.broadcast(kind.encode(), json.dumps(body, separators=(",", ":")).encode())
+
+    def has_room(self, peer: str) -> bool:
+        """Returns whether a replica may be sent to a peer now: a slow one must not fill the memory."""
+        return self._streams[peer].bytes < MAX_WAITING_BYTES
+
+    def replicate(self, peer: str, origin: str, run: Run) -> None:
+        """Sends messages of an owner to a peer."""
+        self._streams[peer].put(origin, run)
+
+    def forget(self, peer: str) -> None:
+        """Drops what waits for a peer, which is silent or has restarted; answers to what was sent count no more."""
+        self._streams[peer].clear()
+
+    # ------------------------------------------------------------------ in
+
+    def _happened(self, event: Event) -> None:
+        log_connection(log, "broadcast", event)
+        if event.peer is None:
+            return
+        if event.kind is EventKind.DISCONNECTED:
+            self._nodes.discard(event.peer.since)
+        elif event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+            if self._settings.admits(event.remote_address):
+                self._nodes.add(event.peer.since)
+            else:
+                self._complain(f"{event.remote_address} is no node of this cluster: what it broadcasts is passed over")
+
+    async def _listen(self) -> None:
+        while True:
+            try:
+                message = await self._in.recv_message()
+            except ClosedError:
+                return
+            self._events.handle()
+            if message.peer.since not in self._nodes:
+                continue
+            try:
+                self._heard(message.parts[1:])
+            except (ValueError, TypeError, KeyError, IndexError) as wrong:
+                self._complain(f"a broadcast counts for nothing: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
+            except Exception:
+                log.exception("a broadcast could not be understood")
+
+    def _complain(self, text: str) -> None:
+        if time.monotonic() >= self._next_line:
+            self._next_line = time.monotonic() + LOG_INTERVAL_S
+            log.warning("cluster: %s", text)
+
+
+class _ReplicaStream:
+    """The replicas on their way to one peer.
+
+    Args:
+        peer: Its name.
+        timeout: Seconds after which an answer does not come any more.
+
+    Attributes:
+        bytes: Bytes of replicas that wait to be sent.
+    """
+
+    def __init__(self, peer: str, timeout: float) -> None:
+        self.bytes = 0
+        self._peer = peer
+        self._timeout = timeout
+        self._waiting: deque[tuple[str, Run]] = deque()  # with the owner of the messages
+        self._unanswered: dict[bytes, tuple[float, list[Keys]]] = {}  # when sent, and the messages, by id
+        self._number = 0  # of the last message
+        self._wanted = asyncio.Event()
+        self._answered = asyncio.Event()
+
+    def put(self, origin: str, run: Run) -> None:
+        """Adds messages of an owner."""
+        self._waiting.append((origin, run))
+        self.bytes += len(run.records)
+        self._wanted.set()
+
+    def clear(self) -> None:
+        """Drops all of them."""
+        self._waiting.clear()
+        self._unanswered.clear()
+        self.bytes = 0
+
+    async def send(self, dealer: Any) -> None:
+        """Sends what is put."""
+        while True:
+            await self._wanted.wait()
+            self._wanted.clear()
+            while self._waiting:
+                if len(self._unanswered) >= MAX_UNANSWERED:
+                    await self._gather()
+                if self._waiting:  # else the peer is silent, and nothing is sent to it
+                    await dealer.send_multipart(self._next())
+
+    async def _gather(self) -> None:
+        """Waits for an answer: what comes meanwhile costs less than by itself."""
+        lost = time.monotonic() - self._timeout
+        for id in [id for id, (when, _) in self._unanswered.items() if when < lost]:
+            del self._unanswered[id]
+        self._answered.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(GATHER_TIMEOUT_S):
+                await self._answered.wait()
+
+    def _next(self) -> list[bytes]:
+        """Takes out as many messages of one owner as go together."""
+        waiting, origin, size = self._waiting, self._waiting[0][0], 0
+        keys: list[Keys] = []
+        frames: list[bytes] = []
+        while waiting and waiting[0][0] == origin:
+            run = waiting[0][1]
+            if frames and size + len(run.records) > BATCH_BYTES:
+                break
+            waiting.popleft()
+            size += len(run.records)
+            keys.append(run.keys)
+            frames += run.head(), bytes(run.records)
+        self.bytes -= size
+        self._number += 1
+        id = b"%d" % self._number
+        self._unanswered[id] = time.monotonic(), keys
+        return [id, REPLICAS + origin.encode(), b"", *frames]
+
+    async def receive_answers(self, dealer: Any, acked: Acked, complain: Complain) -> None:
+        """Reports which messages the peer has taken."""
+        while True:
+            frames = await dealer.recv_multipart()
+            if len(frames) < 2:
+                continue
+            _, runs = self._unanswered.pop(frames[0], (0.0, []))
+            self._answered.set()
+            if frames[1] != STORED:
+                complain(f"{self._peer} refuses replicas: {frames[-1].decode(errors='backslashreplace')[:200]}")
+            else:
+                for keys in runs:
+                    acked(self._peer, keys)
