@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
+from omq.pzq.cluster.actions import Answer, Broadcast, Entomb, Forget, Keep, Replica, Restarted, Settle
 from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import Node
@@ -303,17 +303,16 @@ class Cluster:
                         self.acked.update(keys)
                 case Replica(peer, _, _):
                     self.send(machine.name, peer, (machine.name, action))
-                case Tell(_, body):
-                    self.send(machine.name, body["to"], (machine.name, action))
-                case KeepAlive() | Remove() | State():
-                    for peer in NAMES:
-                        if peer != machine.name:
-                            self.send(machine.name, peer, (machine.name, action))
+                case Restarted():
+                    machine.known = dict(machine.node.possession.known)
+                case Broadcast(_, body):
+                    for peer in [body["to"]] if "to" in body else [name for name in NAMES if name != machine.name]:
+                        self.send(machine.name, peer, (machine.name, action))
         self.check_possession()
 
     def send(self, sender: str, to: str, message: Any) -> None:
         how = self.links.get((sender, to), "")
-        if how == "cut" or (how == "thin" and not isinstance(message[1], KeepAlive)):
+        if how == "cut" or (how == "thin" and getattr(message[1], "kind", "") != "KALV"):
             return
         if how == "slow":
             self.late.append((sender, to, message))
@@ -335,21 +334,15 @@ class Cluster:
         node = machine.node
         assert node is not None
         match action:
-            case KeepAlive(state):
+            case Broadcast(kind, body):
+                if kind == "REMOVES":
+                    machine.told.update(body["keys"])
                 try:
-                    if node.hear_keep_alive(sender, state, self.now):
-                        machine.known = dict(node.possession.known)
+                    node.hear(kind, body, self.now)
                 except OlderCopy as error:
                     if error.node == machine.name:
                         machine.node = None  # it has no part in the cluster any more
                         return
-            case State(stated):
-                node.hear_stated(stated)
-            case Tell(kind, body):
-                node.hear(kind, body, self.now)
-            case Remove(keys):
-                machine.told.update(keys)
-                node.hear_remove(keys)
             case Replica(_, origin, keys):
                 wanted = node.wanted(origin, keys)
                 if self.links.get((sender, machine.name)) == "lazy":
@@ -562,12 +555,12 @@ def _of_node(node: Node, now: float) -> Any:
 
 def _of_message(message: Any, cluster: Cluster) -> Any:
     sender, action = message
-    if isinstance(action, Tell):
-        body = {**action.body, "incarnation": cluster.machines[sender].incarnation - action.body["incarnation"]}
-        return sender, action.kind, sorted(body.items())
-    if not isinstance(action, KeepAlive):
+    if not isinstance(action, Broadcast):
         return sender, action
-    state = action.state
+    if action.kind != "KALV":
+        incarnation = cluster.machines[sender].incarnation - action.body.get("incarnation", 0)
+        return sender, action.kind, sorted({**action.body, "incarnation": incarnation}.items())
+    state = action.body
     numbers = {name: machine.node.possession._number for name, machine in cluster.machines.items() if machine.node}
     heard = {
         who: (one == cluster.machines[who].incarnation, numbers.get(who, 0) - last)

@@ -10,35 +10,23 @@ from omq.pzq.cluster.possession import Statement
 Keys = Sequence[str]
 
 
-class KeepAlive(NamedTuple):
-    """Tell all nodes that this one is there, and its state."""
+class Broadcast(NamedTuple):
+    """Send a message to all nodes (see `omq.pzq.cluster` for all kinds)."""
 
-    state: dict[str, Any]
+    kind: str
+    body: dict[str, Any]
 
 
-class State(NamedTuple):
-    """Tell all nodes what owners have stated as done with."""
+class Restarted(NamedTuple):
+    """Note a peer's store and incarnation, which are others than before: what it was sent is void."""
 
-    stated: dict[str, Any]
+    peer: str
 
 
 class Keep(NamedTuple):
     """Have the records on the disk before anything else is said; where that fails, what was *before* is stated on."""
 
     before: Statement
-
-
-class Tell(NamedTuple):
-    """Broadcast `ASK`, `TOLD` or `GONE`; it says itself to whom."""
-
-    kind: str
-    body: dict[str, Any]
-
-
-class Remove(NamedTuple):
-    """Broadcast that messages are done with."""
-
-    keys: Keys
 
 
 class Replica(NamedTuple):
@@ -76,4 +64,4 @@ class Answer(NamedTuple):
     done: bool
 
 
-Action = KeepAlive | State | Keep | Tell | Remove | Replica | Settle | Entomb | Forget | Answer
+Action = Broadcast | Restarted | Keep | Replica | Settle | Entomb | Forget | Answer

@@ -16,21 +16,21 @@ from omq.pzq.cluster.account import Account
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
+    Broadcast,
     Entomb,
     Forget,
     Keep,
-    KeepAlive,
-    Remove,
     Replica,
+    Restarted,
     Settle,
-    State,
-    Tell,
 )
+from omq.pzq.cluster.answers import PendingAnswers
 from omq.pzq.cluster.cluster_file import ClusterFile, Kept
-from omq.pzq.cluster.keys import KeyMap, Keys, Numbered, Origin
+from omq.pzq.cluster.keys import Keys, Numbered, Origin
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.own_ids import OwnIds
 from omq.pzq.cluster.possession import MAX_INCARNATIONS, Known, OlderCopy, Possession, Statement
+from omq.pzq.cluster.replicas import ReplicaWriter
 from omq.pzq.cluster.run import Run, read_replicas, run_of
 from omq.pzq.cluster.settings import Settings
 from omq.pzq.cluster.tombs import TOPIC as TOMBS
@@ -41,7 +41,6 @@ from omq.pzq.device.queue import Queue, Replicas
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import NOT_REPLICATED, REPLICAS
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StoreFull
 from omq.store.interface import Append, MakeTopic, Persistence, TopicState
 from omq.types import Security
 
@@ -88,9 +87,6 @@ class Member:
         self._keys: dict[int, Numbered] = {}  # by topic
         self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
-        self._storing: KeyMap[_Waiting] = KeyMap()  # replicas that are with the store
-        self._asked: dict[str, tuple[Keys, list[Asked]]] = {}  # what producers wait for, by the first key
-        self._asked_singly: dict[str, list[Asked]] = {}  # likewise, where answers part or a producer asks again
         self._fresh: Run | None = None  # messages that are at hand
         self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
         self._timer: asyncio.TimerHandle | None = None
@@ -163,6 +159,7 @@ class Member:
             patience=self._settings.patience,
             is_mine=self._is_mine,
         )
+        self._writer = ReplicaWriter(self._journal, self._node.wanted, self._replicas_stored)
         self._account = Account(self._database, self._journal, self._settings.name, own, self._node.done)
         stated = self._account.load()
         for stem, it in stated.get(self._settings.name, {}).items():
@@ -207,6 +204,7 @@ class Member:
             peer: How this one shows them who it is.
         """
         self._inlet = inlet
+        self._answers = PendingAnswers(inlet.accept)
         self._wake = wake
         self._transport.start(security, peer)
         self._tick()
@@ -327,40 +325,20 @@ class Member:
             key = self._keys[queue.id].get(write.first)
             if key is None:
                 self._inlet.accept(asked)  # a consumer is done with it
-            else:
-                self._part_answers()
-                waiting = self._asked_singly.setdefault(key, [])
-                waiting += [one for one in asked if one not in waiting]
-                self._node.produced_again(key, now)
-                self._act()
-                self._await_expiry(now)
-            return
-        keys = run_of(queue.keys, write.timestamp, write.first, write.count)
-        self._keys[queue.id].note(write.first, keys)
-        self._newest = max(self._newest, write.timestamp)
-        self._asked[keys[0]] = keys, asked
-        self._fresh = Run(keys, write.records, False)
-        self._node.produced(keys, _place(queue, write.first), now)
-        self._act()
-        self._fresh = None
-        self._await_expiry(now)
-
-    def _answer(self, keys: Sequence[str], text: bytes | None) -> None:
-        """Answers producers: mostly all of those whose messages were stored together."""
-        together = self._asked.get(keys[0])
-        if together is not None and together[0] == keys:
-            del self._asked[keys[0]]
-            self._inlet.accept(together[1], text)
+                return
+            self._answers.add_repeated(key, asked)
+            self._node.produced_again(key, now)
+            self._act()
         else:
-            self._part_answers()
-        if self._asked_singly:
-            self._inlet.accept([one for key in keys for one in self._asked_singly.pop(key, ())], text)
-
-    def _part_answers(self) -> None:
-        for keys, asked in self._asked.values():
-            for key, one in zip(keys, asked, strict=True):
-                self._asked_singly.setdefault(key, []).append(one)
-        self._asked.clear()
+            keys = run_of(queue.keys, write.timestamp, write.first, write.count)
+            self._keys[queue.id].note(write.first, keys)
+            self._newest = max(self._newest, write.timestamp)
+            self._answers.add(keys, asked)
+            self._fresh = Run(keys, write.records, False)
+            self._node.produced(keys, _place(queue, write.first), now)
+            self._act()
+            self._fresh = None
+        self._await_expiry(now)
 
     def _await_expiry(self, now: float) -> None:
         if not self._expiring and (until := self._node.waits()) is not None:
@@ -385,68 +363,32 @@ class Member:
         if origin not in self._targets or self._aside:
             answer("this node has no part in the cluster" if self._aside else f"{origin!r} is no node of this cluster")
             return
-        answers = _Answers(answer)
-        for run in runs:
-            wanted = self._node.wanted(origin, run.keys)
-            if stored := self._storing.find(wanted):
-                for _, waiting in stored:
-                    answers.join(waiting)
-                wanted = [key for key in wanted if key not in self._storing]
-            if wanted:
-                self._store(origin, run if len(wanted) == len(run.keys) else run.some(set(wanted)), answers)
-        answers.one("")
+        self._writer.take(origin, self._targets[origin].id, runs, answer)
 
-    def _store(self, origin: str, run: Run, answers: _Answers) -> None:
-        queue, keys, records = self._targets[origin], run.keys, run.records
-        waiting = _Waiting()
-        answers.join(waiting)
-        self._storing.put(keys, waiting)
-        self._journal.waiting += len(records)
-
-        def stored(write: Append) -> None:
-            self._journal.waiting -= len(records)
-            self._inlet.relieve()
-            self._storing.take(keys)
-            if write.error is None:
-                self._keys[queue.id].note(write.first, keys)
-                if origin == self._settings.name:
-                    self._ids.came_back(keys)
-                self._node.stored(origin, keys, _place(queue, write.first), clock())
-                self._act()
-            elif isinstance(write.error, StoreFull) and len(keys) > 1:
-                # Where not all of them have room, half may: the others are asked about again.
-                self._store(origin, run.some(set(keys[: len(keys) // 2])), answers)
-            for each in waiting.answers:
-                each.one("" if write.error is None else f"not stored: {write.error}")
-
-        self._journal.submit(Append(queue.id, records, len(keys)), stored)
+    def _replicas_stored(self, origin: str, keys: Keys, write: Append) -> None:
+        self._inlet.relieve()
+        if write.error is None:
+            queue = self._targets[origin]
+            self._keys[queue.id].note(write.first, keys)
+            if origin == self._settings.name:
+                self._ids.came_back(keys)
+            self._node.stored(origin, keys, _place(queue, write.first), clock())
+            self._act()
 
     # ------------------------------------------------------------------ what is heard
 
     def _heard(self, frames: list[bytes]) -> None:
-        kind, now = frames[0], clock()
-        if kind == b"KALV":
-            peer = frames[1].decode()
-            if peer not in self._settings.peers:
-                raise ValueError(f"{peer!r} is not among nodes: it has another name for itself, or another port")
-            try:
-                if self._node.hear_keep_alive(peer, _read_json(frames[2]), now):
-                    self._is_new(peer)
-            except OlderCopy as error:
-                if error.node == self._settings.name:
-                    self._stand_aside(str(error))
-                else:
-                    self._refuse(peer, str(error))
-        elif kind == b"ASIDE":
-            self._refuse(frames[1].decode(), frames[2].decode())
-        elif kind == b"REMOVES":
-            self._node.hear_remove([str(key) for key in _read_json(frames[1])])
-        elif kind == b"DONE":
-            self._node.hear_stated(_read_json(frames[1]))
-        elif kind in (b"ASK", b"TOLD", b"GONE"):
-            self._node.hear(kind.decode(), _read_json(frames[1]), now)
-        else:
-            raise ValueError("there is no such word")
+        kind, body = frames[0].decode(), _read_json(frames[1])
+        try:
+            if kind == "ASIDE":
+                self._refuse(str(body["from"]), str(body["why"]))
+            else:
+                self._node.hear(kind, body, clock())
+        except OlderCopy as error:
+            if error.node == self._settings.name:
+                self._stand_aside(str(error))
+            else:
+                self._refuse(error.node, str(error))
         self._act()
         self._wake()
 
@@ -455,7 +397,7 @@ class Member:
             self._refused.add(peer)
             log.error("cluster: %s has no part in the cluster: %s", peer, why)
 
-    def _is_new(self, peer: str) -> None:
+    def _restarted(self, peer: str) -> None:
         self._transport.forget(peer)
         self._refused.discard(peer)
         with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
@@ -481,7 +423,7 @@ class Member:
     def _tick(self) -> None:
         self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
         if self._aside:
-            self._transport.broadcast(b"ASIDE", self._settings.name.encode(), self._aside.encode())
+            self._transport.broadcast("ASIDE", {"from": self._settings.name, "why": self._aside})
             return
         now = clock()
         for peer in self._settings.peers:
@@ -516,16 +458,15 @@ class Member:
             case Keep(before):
                 if not self._taken_back:
                     self._keep(before)
-            case KeepAlive(state):
-                if self._taken_back:
-                    state = self._node.possession.keep_alive(clock(), self._node.holds())
-                self._transport.broadcast(b"KALV", self._settings.name.encode(), json.dumps(state).encode())
-            case State(stated):
-                self._transport.broadcast_json("DONE", stated)
-            case Tell(kind, body):
-                self._tell(kind, body, settled)
-            case Remove(keys):
-                self._transport.broadcast_json("REMOVES", list(keys))
+            case Broadcast("TOLD", body):
+                self._tell(body, settled)
+            case Broadcast("KALV", body) if self._taken_back:
+                now_stated = self._node.possession.keep_alive(clock(), self._node.holds())
+                self._transport.broadcast("KALV", {**body, **now_stated})
+            case Broadcast(kind, body):
+                self._transport.broadcast(kind, body)
+            case Restarted(peer):
+                self._restarted(peer)
             case Replica(peer, origin, keys):
                 self._replicate(peer, origin, keys)
             case Settle(_, places):
@@ -543,7 +484,7 @@ class Member:
             case Forget(key):
                 self._tombs.forget(key)
             case Answer(keys, done):
-                self._answer(keys, None if done else NOT_REPLICATED.encode())
+                self._answers.answer(keys, None if done else NOT_REPLICATED.encode())
 
     def _say_whether_silent(self, peer: str, now: float) -> None:
         possession = self._node.possession
@@ -573,18 +514,15 @@ class Member:
             self._unkept = False
             log.info("cluster: this node states %s", possession.records)
 
-    def _tell(self, kind: str, body: dict[str, Any], settled: set[Queue]) -> None:
-        """Says it once the store has what it says."""
-        if kind != "TOLD":
-            self._transport.broadcast_json(kind, body)
-            return
+    def _tell(self, body: dict[str, Any], settled: set[Queue]) -> None:
+        """Answers a node once the store has what the answer says."""
         waits = [*settled]
 
         def kept() -> None:
             if waits:
                 waits.pop().kept(kept)
             else:
-                self._tombs.when_stored(lambda: self._transport.broadcast_json(kind, body))
+                self._tombs.when_stored(lambda: self._transport.broadcast("TOLD", body))
 
         kept()
 
@@ -616,35 +554,3 @@ def _read_json(frame: bytes) -> Any:
         return json.loads(frame)
     except RecursionError:
         raise ValueError("it is too deep") from None
-
-
-class _Waiting:
-    """Who waits for replicas that are with the store."""
-
-    def __init__(self) -> None:
-        self.answers: list[_Answers] = []
-
-
-class _Answers:
-    """Answers a node once all its replicas are stored, or with the first reason why one is not.
-
-    Args:
-        answer: Called with the reason, or with nothing.
-    """
-
-    def __init__(self, answer: Callable[[str], None]) -> None:
-        self._answer = answer
-        self._left = 1
-        self._why = ""
-
-    def join(self, waiting: _Waiting) -> None:
-        """Waits for something more."""
-        self._left += 1
-        waiting.answers.append(self)
-
-    def one(self, why: str) -> None:
-        """One thing that was waited for is over."""
-        self._left -= 1
-        self._why = self._why or why
-        if not self._left:
-            self._answer(self._why)

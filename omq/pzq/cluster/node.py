@@ -10,15 +10,13 @@ from typing import Any, Final
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
+    Broadcast,
     Entomb,
     Forget,
     Keep,
-    KeepAlive,
-    Remove,
     Replica,
+    Restarted,
     Settle,
-    State,
-    Tell,
 )
 from omq.pzq.cluster.done import Done, Stated, statements_of
 from omq.pzq.cluster.doubts import Doubts
@@ -256,7 +254,7 @@ class Node:
             self._drop_own(keys)
         self._doubts.drop(keys)
         self.done.add(keys)
-        self.actions.append(Remove(keys))
+        self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
         """Messages that the store has cannot be read: others may have them."""
@@ -312,35 +310,38 @@ class Node:
 
     # ------------------------------------------------------------------ what comes
 
-    def hear_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> bool:
-        """A peer is there; whether it is another one than before, so that what that one was sent counts for nothing.
+    def hear(self, kind: str, body: Any, now: float) -> None:
+        """Takes a message of another node (see `omq.pzq.cluster` for all kinds).
 
         Raises:
-            ValueError: Its state is none.
-            OlderCopy: Its directory, or that of this node, is an older copy.
+            ValueError: It is malformed, or not from a node of this cluster.
+            OlderCopy: The sender's directory, or that of this node, is an older copy.
         """
-        if is_new := self.possession.hear(peer, state, now):
+        if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.possession.peers:
+            raise ValueError(
+                f"{kind} is not from one of nodes: the sender has another name for itself, or another port"
+            )
+        match kind:
+            case "KALV":
+                self._hear_keep_alive(sender, body, now)
+            case "DONE":
+                self.hear_statements(statements_of(body.get("stated")))
+            case "REMOVES":
+                self._done_with(_keys_in(body, "keys"))
+            case "ASK" | "TOLD" | "GONE":
+                self._hear_directed(kind, sender, body, now)
+            case _:
+                raise ValueError("there is no such kind of message")
+
+    def _hear_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> None:
+        if self.possession.hear(peer, state, now):
+            self.actions.append(Restarted(peer))
             self._ground(peer)
             self._asked[peer].clear()
             if self._replicas:
                 self._missing[peer] = self._mine()  # its disk may be another one, or have lost something
             self._stated = {}, -1e9  # it knows of nothing yet
         self._consider(now)
-        return is_new
-
-    def hear_stated(self, told: Any) -> None:
-        """A peer has told what owners have stated.
-
-        Raises:
-            ValueError: It does not say what it should.
-        """
-        try:
-            sender, statements = str(told["from"]), statements_of(told["stated"])
-        except (KeyError, TypeError) as wrong:
-            raise ValueError(f"DONE says too little: {wrong}") from None
-        if sender not in self.possession.peers:
-            raise ValueError(f"DONE is from {sender!r}, which is no node of this cluster")
-        self.hear_statements(statements)
 
     def hear_statements(self, statements: Stated) -> None:
         """Owners have stated which of their messages are settled."""
@@ -348,34 +349,19 @@ class Node:
         for owner in self.done.hear(known, self.name):
             self._begin_sweep(owner)
 
-    def hear_remove(self, keys: Sequence[str]) -> None:
-        """Messages are done with."""
-        self._done_with(keys)
-
-    def hear(self, kind: str, body: dict[str, Any], now: float) -> None:
-        """`ASK`, `TOLD` or `GONE` has come.
-
-        Raises:
-            ValueError: It does not say what it should.
-        """
-        try:
-            sender, to, origin = str(body["from"]), body["to"], str(body["origin"])
-            lists = {name: list(Keys.of(body.get(name, ()))) for name in ("keys", "have", "want", "gone")}
-        except (KeyError, TypeError) as wrong:
-            raise ValueError(f"{kind} says too little: {wrong}") from None
-        if to != self.name:
+    def _hear_directed(self, kind: str, sender: str, body: dict[str, Any], now: float) -> None:
+        lists = {name: _keys_in(body, name) for name in ("keys", "have", "want", "gone")}
+        if body.get("to") != self.name:
             return
-        if sender not in self.possession.peers:
-            raise ValueError(f"{kind} is from {sender!r}, which is no node of this cluster")
-        if origin not in self.possession.nodes:
-            raise ValueError(f"{kind} is of {origin!r}, which is no node of this cluster")
-        if body.get("incarnation", now_is := self.possession.peers[sender].incarnation) != now_is:
+        if (origin := str(body.get("origin"))) not in self.possession.nodes:
+            raise ValueError(f"{kind} is of {origin!r}, which is not a node of this cluster")
+        if body.get("incarnation") != self.possession.peers[sender].incarnation:
             return  # one that is over may have said what does not hold any more
         if kind == "ASK":
             self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
             self._hear_gone(sender, origin, lists["keys"], last=body.get("last") is True)
-        elif kind == "TOLD":
+        else:
             self._hear_told(sender, origin, lists, now)
 
     def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
@@ -424,7 +410,7 @@ class Node:
             else:
                 gone.append(key)
         if mine := [key for key in gone if key in self.own]:
-            self.actions.append(Remove(mine))
+            self._broadcast("REMOVES", keys=mine)
         self._done_with(gone)
         held, own = self.held.get(origin, ()), self.own if origin == self.name else ()
         if not compares and (wanted := [key for key in lists["want"] if key in held or key in own]):
@@ -455,7 +441,7 @@ class Node:
         self._sweep()
         for peer in self.possession.living(now):
             self._push(peer, now)
-        self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+        self._keep_alive(now)
         self._state(now)
 
     def _state(self, now: float) -> None:
@@ -470,13 +456,13 @@ class Node:
                 return
             self._stated = mine, when
         if told:
-            self.actions.append(State({"from": self.name, "stated": told}))
+            self._broadcast("DONE", stated=told)
 
     def _consider(self, now: float) -> None:
         was = self.possession.statement()
         if self.possession.consider(now, self.holds(), self._is_settled):
             self.actions.append(Keep(was))
-            self.actions.append(KeepAlive(self.possession.keep_alive(now, self.holds())))
+            self._keep_alive(now)
         for owner in self.possession.nodes:
             held = [self.own] if owner == self.name else []
             begun = self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now)
@@ -559,5 +545,22 @@ class Node:
             self._tell("GONE", peer, origin, {"keys": keys, **({"last": True} if last else {})})
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
-        sender = {"from": self.name, "incarnation": self.possession.incarnation}
-        self.actions.append(Tell(kind, {**sender, "to": to, "origin": origin, **lists}))
+        self._broadcast(kind, incarnation=self.possession.incarnation, to=to, origin=origin, **lists)
+
+    def _keep_alive(self, now: float) -> None:
+        self._broadcast("KALV", **self.possession.keep_alive(now, self.holds()))
+
+    def _broadcast(self, kind: str, **body: Any) -> None:
+        self.actions.append(Broadcast(kind, {"from": self.name, **body}))
+
+
+def _keys_in(body: dict[str, Any], name: str) -> list[str]:
+    """Returns a list of keys that a message has, or none.
+
+    Raises:
+        ValueError: It is not such a list.
+    """
+    try:
+        return list(Keys.of(body.get(name, ())))
+    except TypeError as wrong:
+        raise ValueError(f"{name!r} is not a list of keys: {wrong}") from None

@@ -114,14 +114,10 @@ class Transport:
 
     # ------------------------------------------------------------------ out
 
-    def broadcast(self, *frames: bytes) -> None:
-        """Sends frames to all nodes."""
+    def broadcast(self, kind: str, body: dict[str, Any]) -> None:
+        """Sends a message to all nodes (see `omq.pzq.cluster` for all kinds)."""
         with suppress(ClosedError):
-            self._out.send_multipart_nowait((CLUSTER, *frames))
-
-    def broadcast_json(self, kind: str, body: Any) -> None:
-        """Sends a message with a JSON body to all nodes."""
-        self.broadcast(kind.encode(), json.dumps(body, separators=(",", ":")).encode())
+            self._out.send_multipart_nowait((CLUSTER, kind.encode(), json.dumps(body, separators=(",", ":")).encode()))
 
     def has_room(self, peer: str) -> bool:
         """Returns whether a replica may be sent to a peer now: a slow one must not fill the memory."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import zmq
@@ -23,6 +24,7 @@ from tests.ports import held
 from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
 from tests.system.pzq.raw import figures, raw
 
+STATE: dict[str, Any] = {"incarnations": [1], "store": "", "records": {}, "heard": {}, "holds": {}, "known": {}}
 pytestmark = pytest.mark.timeout(60)
 KEY = b"1700000000000000|0b9c2d4e-8a4f-8c5e-9b1a-123456789abc"
 
@@ -71,19 +73,13 @@ class Peer:
     def beat(self) -> None:
         """Sends a keep-alive."""
         self._number += 1
-        state = {
-            "incarnations": [1],
-            "number": self._number,
-            "store": "",
-            "records": {},
-            "heard": {},
-            "holds": {},
-            "known": {},
-        }
-        self.tell(b"KALV", self.name, json.dumps(state).encode())
+        self.tell("KALV", **STATE, number=self._number)
 
-    def tell(self, *frames: bytes) -> None:
-        """Broadcasts."""
+    def tell(self, kind: str, **body: object) -> None:
+        """Broadcasts a message."""
+        self.broadcast(kind.encode(), json.dumps({"from": self.name.decode(), **body}).encode())
+
+    def broadcast(self, *frames: bytes) -> None:
         with self._telling:
             self.pub.send_multipart([b"CLUSTER", *frames])
 
@@ -92,12 +88,12 @@ class Peer:
         self._thread.join()
         self.context.destroy(linger=0)
 
-    def heard(self, kind: bytes) -> list[bytes]:
+    def heard(self, kind: str) -> dict[str, Any]:
         """What the device broadcasts of this kind next."""
         while True:
-            frames = self.sub.recv_multipart()
-            if frames[1:2] == [kind]:
-                return frames
+            _, of, body = self.sub.recv_multipart()
+            if of == kind.encode():
+                return dict(json.loads(body))
 
 
 @pytest.fixture
@@ -109,7 +105,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Device, int, int]]:
 @pytest.fixture
 def other(place: tuple[Device, int, int]) -> Iterator[Peer]:
     made = Peer(*place[1:])
-    made.heard(b"KALV")  # its subscription is known
+    made.heard("KALV")  # its subscription is known
     yield made
     made.end()
 
@@ -129,7 +125,7 @@ def test_a_peer_takes_replicas(place: tuple[Device, int, int], other: Peer) -> N
         assert producer.recv_multipart() == [b"id", b"1", b""]
     with Consumer(made.endpoints["send"]) as consumer:
         consumer.recv(timeout=10).ack()
-    assert json.loads(other.heard(b"REMOVES")[2]) == [key.decode()]
+    assert other.heard("REMOVES")["keys"] == [key.decode()]
 
 
 def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None:
@@ -140,8 +136,8 @@ def test_replicas_of_a_peer(place: tuple[Device, int, int], other: Peer) -> None
             peer.send_multipart([b"7", b"REPLICAS:" + other.name, b"", KEY + b" 1", encode([b"body"])])
             assert peer.recv_multipart() == [b"7", b"1", b""]
     assert figures(made.endpoints["monitor"])["replicas"] == 1
-    assert json.loads(other.heard(b"ASK")[2])["keys"] == [KEY.decode()]
-    other.tell(b"REMOVES", json.dumps([KEY.decode()]).encode())
+    assert other.heard("ASK")["keys"] == [KEY.decode()]
+    other.tell("REMOVES", keys=[KEY.decode()])
     until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "the replica is removed")
 
 
@@ -165,18 +161,17 @@ def test_a_consumer_and_a_node_are_done_with_the_same_messages(
             keys.append(key)
         for key in keys:
             consumer.send_multipart([device, key, b"1"])
-            other.tell(b"REMOVES", json.dumps([key.decode()]).encode())
+            other.tell("REMOVES", keys=[key.decode()])
         for key in replicas:
-            other.tell(b"REMOVES", json.dumps([key.decode()]).encode())
+            other.tell("REMOVES", keys=[key.decode()])
         until(lambda: figures(made.endpoints["monitor"])["messages"] == 0, "nothing is left")
     assert not [record for record in caplog.records if "counts for nothing" in record.message or record.exc_info]
 
 
 def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], other: Peer) -> None:
-    frames = other.heard(b"KALV")
-    assert frames[2] == f"tcp://127.0.0.1:{place[2]}".encode()
-    says = {"incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
-    assert set(json.loads(frames[3])) == says
+    body = other.heard("KALV")
+    assert body["from"] == f"tcp://127.0.0.1:{place[2]}"
+    assert {*body} == {"from", "incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
 
 
 def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
@@ -198,25 +193,26 @@ def test_a_message_that_nobody_takes_is_stored_and_not_replicated(place: tuple[D
     "frames",
     [
         [b"KALV"],
-        [b"KALV", b"tcp://10.0.0.1:5", b"{}"],
-        [b"KALV", b"%(name)s"],
-        [b"KALV", b"%(name)s", b"{"],
-        [b"KALV", b"%(name)s", b"[]"],
-        [b"KALV", b"%(name)s", b'{"incarnations": "x"}'],
+        [b"KALV", b'{"from":"tcp://10.0.0.1:5"}'],
+        [b"KALV", b"{"],
+        [b"KALV", b"[]"],
+        [b"KALV", b'{"from":"%(name)s","incarnations":"x"}'],
         [
             b"KALV",
-            b"%(name)s",
-            b'{"incarnations":[2],"number":1,"store":"","records":{"a":1},"heard":{},"holds":{},"known":{}}',
+            b'{"from":"%(name)s","incarnations":[2],"number":1,"store":"","records":{"a":1},"heard":{},"holds":{},'
+            b'"known":{}}',
         ],
         [b"ASK", b"{}"],
         [b"ASK", b'{"from":"x","to":"%(me)s","origin":"y","keys":["k"]}'],
         [b"TOLD", b"7"],
         [b"GONE", b'{"from":[],"to":"%(me)s","origin":"y","keys":7}'],
-        [b"ASIDE", b"%(name)s"],
+        [b"GONE", b'{"from":"%(name)s","to":"%(me)s","origin":"y","keys":7}'],
+        [b"ASIDE", b'{"from":"%(name)s"}'],
+        [b"ASIDE", b"[]"],
         [b"REMOVES"],
         [b"REMOVES", b"\xff"],
-        [b"REMOVES", b"7"],
-        [b"NONE"],
+        [b"REMOVES", b'{"from":"%(name)s","keys":7}'],
+        [b"NONE", b'{"from":"%(name)s"}'],
         [],
     ],
 )
@@ -229,11 +225,11 @@ def test_what_cannot_be_understood_counts_for_nothing(
     filled = [frame.replace(b"%(name)s", other.name).replace(b"%(me)s", me) for frame in frames]
     other._ended.set()
     other._thread.join()
-    other.tell(*filled)
+    other.broadcast(*filled)
     other.beat()
     time.sleep(0.1)
     assert figures(made.endpoints["monitor"])["nodes_alive"] == 2
-    other.heard(b"KALV")
+    other.heard("KALV")
 
 
 @pytest.mark.parametrize(
@@ -288,14 +284,15 @@ def test_strangers_are_no_nodes(tmp_path: Path) -> None:
             timeout_nodes=1_000_000,
         ) as made,
     ):
-        name = f"tcp://192.0.2.1:{broadcast}".encode()
+        name = f"tcp://192.0.2.1:{broadcast}"
         with raw(zmq.DEALER, made.endpoints["receive"]) as peer, raw(zmq.PUB, f"tcp://127.0.0.1:{broadcast}") as pub:
-            peer.send_multipart([b"7", b"REPLICAS:" + name, b"", KEY + b" 1", encode([b"body"])])
+            peer.send_multipart([b"7", b"REPLICAS:" + name.encode(), b"", KEY + b" 1", encode([b"body"])])
             answer = peer.recv_multipart()
             assert answer[:2] == [b"7", b"0"]
             assert b"you are none" in answer[-1]
-            for _ in range(10):
-                pub.send_multipart([b"CLUSTER", b"KALV", name])
+            for number in range(10):
+                state = {"from": name, **STATE, "number": number}
+                pub.send_multipart([b"CLUSTER", b"KALV", json.dumps(state).encode()])
                 time.sleep(0.02)
         found = figures(made.endpoints["monitor"])
         assert (found["replicas"], found["nodes"], found["nodes_alive"]) == (0, 2, 1)

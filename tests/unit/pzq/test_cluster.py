@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.actions import Answer, Entomb, Forget, Keep, KeepAlive, Remove, Replica, Settle, State, Tell
+from omq.pzq.cluster.actions import Answer, Broadcast, Entomb, Forget, Keep, Replica, Restarted, Settle
 from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import SWEPT, Node
@@ -17,6 +17,7 @@ from omq.pzq.cluster.waiting import Waiting
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0
+TELL = ("ASK", "TOLD", "GONE")
 STORES = {name: f"{name}0" * 16 for name in "abc"}
 
 
@@ -42,15 +43,28 @@ def state(number: int, **more: Any) -> dict[str, Any]:
     return {**usual, **more}
 
 
-def done(one: Node, *kinds: type) -> list[Any]:
-    """What it wants done, of these kinds."""
+def done(one: Node, *kinds: type | str) -> list[Any]:
+    """What it wants done, of these kinds of actions and messages."""
     actions, one.actions = one.actions, []
-    return [action for action in actions if isinstance(action, kinds)]
+    return [action for action in actions if {type(action), getattr(action, "kind", None)} & {*kinds}]
+
+
+def send(one: Node, kind: str, sender: str, origin: str, lists: dict[str, Any], now: float) -> None:
+    """Has a peer tell something of messages."""
+    incarnation = one.possession.peers[sender].incarnation
+    one.hear(kind, {"from": sender, "incarnation": incarnation, "to": one.name, "origin": origin, **lists}, now)
+
+
+def hear_state(one: Node, peer: str, told: dict[str, Any], now: float) -> bool:
+    """Has a peer tell its state; whether it is another incarnation than before."""
+    before = len(one.actions)
+    one.hear("KALV", {"from": peer, **told}, now)
+    return Restarted(peer) in one.actions[before:]
 
 
 def hear(one: Node, *peers: str, now: float = 1.0, number: int = 1, **more: Any) -> None:
     for peer in peers:
-        one.hear_keep_alive(peer, state(number, **more), now)
+        hear_state(one, peer, state(number, **more), now)
 
 
 def test_a_message_is_answered_once_so_many_have_it() -> None:
@@ -77,9 +91,9 @@ def test_an_answer_does_not_wait_for_ever_and_the_message_stays() -> None:
     assert done(one, Answer) == [Answer([A(1)], False)]
     hear(one, "c", now=2.0)
     one.tick(2.0)
-    (asked,) = done(one, Tell)
+    (asked,) = done(one, *TELL)
     assert (asked.kind, asked.body["to"], asked.body["keys"]) == ("ASK", "c", [A(1)])
-    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": [A(1)]}, 2.0)
+    send(one, "TOLD", "c", "a", {"want": [A(1)]}, 2.0)
     assert done(one, Replica) == [Replica("c", "a", [A(1)])]
     one.replicated("c", [A(1)], 2.0)
     one.produced_again(A(1), 2.0)
@@ -104,9 +118,9 @@ def test_a_consumed_message_needs_no_replica() -> None:
     done(one)
     one.produced([A(1)], 1, 1.0)
     one.consumed("a", [A(1)])
-    assert done(one, Answer, Remove) == [Answer([A(1)], True), Remove([A(1)])]
+    assert done(one, Answer, "REMOVES") == [Answer([A(1)], True), Broadcast("REMOVES", {"from": "a", "keys": [A(1)]})]
     one.tick(3.0)
-    assert not done(one, Tell, Replica)
+    assert not done(one, *TELL, Replica)
 
 
 def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
@@ -115,14 +129,14 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one.stored("b", [B(1)], 1, 1.0)
     done(one)
     one.consumed("b", [B(1)])
-    assert done(one, Entomb, Remove) == [Entomb("b", B(1)), Remove([B(1)])]
+    assert done(one, Entomb, "REMOVES") == [Entomb("b", B(1)), Broadcast("REMOVES", {"from": "a", "keys": [B(1)]})]
     assert not one.wanted("b", [B(1)])
     one.tick(2.0)
-    told = done(one, Tell)
+    told = done(one, *TELL)
     assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
     for peer in "bc":
         assert not done(one, Forget)
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "b", "gone": [B(1)]}, 2.0)
+        send(one, "TOLD", peer, "b", {"gone": [B(1)]}, 2.0)
     assert done(one, Forget) == [Forget(B(1))]
 
 
@@ -131,9 +145,9 @@ def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     one.stored("b", [B(1)], 1, 1.0)
     hear(one, "b")
     one.tick(2.0)
-    (asked,) = done(one, Tell)
+    (asked,) = done(one, *TELL)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": [B(1)]}, 2.0)
+    send(one, "TOLD", "b", "b", {"gone": [B(1)]}, 2.0)
     assert done(one, Settle) == [Settle("b", {B(1): 1})]
     assert one.replicas() == 0
 
@@ -143,8 +157,8 @@ def test_an_owner_tells_what_it_has_what_it_wants_and_what_is_done_with() -> Non
     one.load([([A(1)], 1)], {}, [])
     hear(one, "b")
     done(one)
-    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": [A(1), A(2), OLD(3)]}, 1.0)
-    (told,) = done(one, Tell)
+    send(one, "ASK", "b", "a", {"keys": [A(1), A(2), OLD(3)]}, 1.0)
+    (told,) = done(one, *TELL)
     assert (told.body["have"], told.body["gone"], told.body["want"]) == ([A(1)], [A(2)], [OLD(3)])
 
 
@@ -152,12 +166,12 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=0.0)
     one.tick(0.0)
-    (said,) = done(one, KeepAlive)
+    (said,) = done(one, "KALV")
     assert not one.possession.delivers("a", 0.0)
-    hear(one, "b", now=5.0, number=2, heard={"a": [1, said.state["number"]]})
+    hear(one, "b", now=5.0, number=2, heard={"a": [1, said.body["number"]]})
     assert one.possession.delivers("a", 7.9)
     assert not one.possession.delivers("a", 8.1)
-    hear(one, "c", now=6.0, number=2, heard={"a": [0, said.state["number"]]})  # of a run before
+    hear(one, "c", now=6.0, number=2, heard={"a": [0, said.body["number"]]})  # of a run before
     assert not one.possession.delivers("a", 8.1)
 
 
@@ -171,7 +185,7 @@ def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
     assert one.possession.record("b") == (1, "a")
     assert not one.possession.delivers("b", 21.0)
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "b", "gone": [B(0)]}, 21.0)
+    send(one, "TOLD", "b", "b", {"gone": [B(0)]}, 21.0)
     assert one.possession.record("b") == (2, "b")
 
 
@@ -185,7 +199,7 @@ def possessing(*peers: str, now: float = 30.0) -> Node:
         for peer in peers:
             hear(one, peer, now=now, number=number, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
         one.tick(now)
-        said = [tell.state["number"] for tell in one.actions if isinstance(tell, KeepAlive)][-1]
+        said = [tell.body["number"] for tell in one.actions if isinstance(tell, Broadcast) and tell.kind == "KALV"][-1]
     for peer in peers:
         hear(one, peer, now=now, number=4, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
     assert one.possession.delivers("c", now)
@@ -194,14 +208,14 @@ def possessing(*peers: str, now: float = 30.0) -> Node:
 
 def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_delivered() -> None:
     one = possessing("b", "d")
-    asked = {tell.body["to"]: tell.body["keys"] for tell in done(one, Tell)}
+    asked = {tell.body["to"]: tell.body["keys"] for tell in done(one, *TELL)}
     assert asked == {"b": [C(1), C(2)], "d": [C(1), C(2)]}
     assert not one.delivers("c", 30.0)
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": [C(1)], "want": [C(2)]}, 31.0)
+    send(one, "TOLD", "b", "c", {"have": [C(1)], "want": [C(2)]}, 31.0)
     assert not done(one, Replica)  # they are kept where the owner sent them
-    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "have": [C(1)]}, 31.0)
+    send(one, "TOLD", "d", "c", {"have": [C(1)]}, 31.0)
     assert not one.delivers("c", 31.0)
-    one.hear("TOLD", {"from": "d", "to": "a", "origin": "c", "gone": [C(2)]}, 31.0)
+    send(one, "TOLD", "d", "c", {"gone": [C(2)]}, 31.0)
     assert done(one, Settle) == [Settle("c", {C(2): 2})]
     assert one.delivers("c", 31.0)
 
@@ -209,7 +223,7 @@ def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_d
 def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
     one = possessing("b", "d")
     for peer in "b", "d":
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
+        send(one, "TOLD", peer, "c", {"have": [C(1), C(2)]}, 31.0)
     assert one.delivers("c", 31.0)
     one.stored("c", [C(3)], 3, 31.0)
     assert not one.delivers("c", 31.0)
@@ -219,25 +233,25 @@ def test_a_replica_that_comes_meanwhile_is_asked_about_as_well() -> None:
 
 def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
     one = possessing("b", "d")
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
+    send(one, "TOLD", "b", "c", {"have": [C(1), C(2)]}, 31.0)
     done(one)
     for now in 36.0, 41.0:
         assert not one.delivers("c", now)
         for peer in "b", "d":
             hear(one, peer, now=now, number=int(now), records={"c": [1, "a"]}, holds={"c": 0})
         one.tick(now)
-        assert {tell.body["to"] for tell in done(one, Tell)} == {"d"}  # which may know after all
+        assert {tell.body["to"] for tell in done(one, *TELL)} == {"d"}  # which may know after all
     assert one._doubts.settled("c", 41.0)
 
 
 def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
     one = possessing("b", "d")
     for peer in "b", "d":
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": [C(1), C(2)]}, 31.0)
+        send(one, "TOLD", peer, "c", {"have": [C(1), C(2)]}, 31.0)
     done(one)
     hear(one, "b", now=32.0, number=1, incarnations=[1, 2])
     one.tick(32.0)
-    assert [tell.body["keys"] for tell in done(one, Tell)] == [[C(1), C(2)]]
+    assert [tell.body["keys"] for tell in done(one, *TELL)] == [[C(1), C(2)]]
     assert not one._doubts.settled("c", 32.0)
 
 
@@ -255,7 +269,7 @@ def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
 )
 def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        node("b").hear_keep_alive("b", told, 1.0)
+        hear_state(node("b"), "b", told, 1.0)
 
 
 def stored_keys(owner: str, first: int, count: int) -> Keys:
@@ -269,16 +283,16 @@ def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str,
 
 def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
     one, other = node("b", "c"), node("b", "c")
-    one.hear_stated({"from": "b", "stated": stated("b", [1, 5])})
+    one.hear("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
-    told = done(one, State)[-1].stated
-    other.hear_stated({**told, "from": "c"})
+    told = done(one, "DONE")[-1].body
+    other.hear("DONE", {**told, "from": "c"}, 1.0)
     keys = stored_keys("b", 1, 8)
     for each in one, other:
         done(each)
         assert list(each.wanted("b", keys)) == list(keys[5:])
-        each.hear("ASK", {"from": "c", "to": "a", "origin": "b", "keys": list(keys)}, 1.0)
-        (tell,) = done(each, Tell)
+        send(each, "ASK", "c", "b", {"keys": list(keys)}, 1.0)
+        (tell,) = done(each, *TELL)
         assert tell.body["gone"] == keys[:5]
         assert tell.body["want"] == keys[5:]
 
@@ -287,21 +301,21 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     one = node("b", "c")
     stem = stem_of(STORES["a"], 7)
     hear(one, "b", "c", now=1.0)
-    one.hear_stated({"from": "b", "stated": stated("b", [1, 5])})
+    one.hear("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
-    assert list(done(one, State)[0].stated["stated"]) == ["b"]
+    assert list(done(one, "DONE")[0].body["stated"]) == ["b"]
     one.tick(2.0)
-    assert not done(one, State)
+    assert not done(one, "DONE")
     one.done.state("a", stem, Statement(300, [(1, 7)]))
     one.tick(3.0)
-    assert done(one, State)[0].stated == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
+    assert done(one, "DONE")[0].body == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
     one.tick(4.0)
-    assert not done(one, State)
+    assert not done(one, "DONE")
     one.tick(1.0 + 2 * TIMEOUT)
-    assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
+    assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
     hear(one, "c", now=22.0, incarnations=[1, 2])  # it has begun anew
     one.tick(22.0)
-    assert set(done(one, State)[0].stated["stated"]) == {"a", "b"}
+    assert set(done(one, "DONE")[0].body["stated"]) == {"a", "b"}
 
 
 @pytest.mark.parametrize(
@@ -309,7 +323,7 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
 )
 def test_what_states_nothing_is_refused(told: Any) -> None:
     with pytest.raises(ValueError, match=r"DONE|done with"):
-        node("b").hear_stated(told)
+        node("b").hear("DONE", told, 1.0)
 
 
 def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that() -> None:
@@ -318,7 +332,7 @@ def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that(
     before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 250, 6, 3)
     one.load([(before, 1), (since, 6)], {}, [])
     one.done.state("a", stem, Statement(160, [(1, 1)]))
-    one.hear_stated({"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}})
+    one.hear("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
     one._sweep()
     assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
     assert one.done.next("a", stem, 5) == 201
@@ -333,7 +347,7 @@ def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
     done(one)
     hear(one, "b", incarnations=[1, 2])
     one.tick(2.0)
-    (asked,) = [tell for tell in done(one, Tell) if tell.body["to"] == "b"]
+    (asked,) = [tell for tell in done(one, *TELL) if tell.body["to"] == "b"]
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
 
 
@@ -341,7 +355,7 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     one = node("b", "c")
     one.stored("b", [B(1), B(2)], 1, 1.0)
     one.lost("b", [B(2)])
-    (told,) = done(one, Tell)
+    (told,) = done(one, *TELL)
     assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
         Possession("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
@@ -361,7 +375,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
     every = [C(1), C(2), *stored_keys("c", 1, count)]
     for peer in "bd":
-        one.hear("TOLD", {"from": peer, "to": "a", "origin": "c", "have": every}, 30.0)
+        send(one, "TOLD", peer, "c", {"have": every}, 30.0)
     assert one.delivers("c", 30.0)
     one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEPT + 3], [SWEPT + 5, SWEPT + 5])))
     done(one)
@@ -378,7 +392,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
 
 def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> None:
     one = node("b", "c")
-    one.hear_stated({"from": "b", "stated": stated("c", [1, 3])})
+    one.hear("DONE", {"from": "b", "stated": stated("c", [1, 3])}, 1.0)
     one.load([], {"c": [(stored_keys("c", 1, 5), 1)]}, [])
     one.possession.records["c"] = (1, "a")
     hear(one, "b", now=2.0, number=2)
@@ -398,9 +412,9 @@ def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost.add(keys[1])
     one.lost("a", [keys[1]])
     assert one.places("a", keys) == [1, 3]
-    assert {tell.body["to"]: tell.body["want"] for tell in done(one, Tell)} == {"b": [keys[1]], "c": [keys[1]]}
-    one.hear("ASK", {"from": "b", "to": "a", "origin": "a", "keys": keys}, 1.0)
-    (tell,) = done(one, Tell)
+    assert {tell.body["to"]: tell.body["want"] for tell in done(one, *TELL)} == {"b": [keys[1]], "c": [keys[1]]}
+    send(one, "ASK", "b", "a", {"keys": keys}, 1.0)
+    (tell,) = done(one, *TELL)
     assert (tell.body["have"], tell.body["want"]) == ([keys[0], keys[2]], [keys[1]])
     assert list(one.wanted("a", keys)) == [keys[1]]
     one.stored("a", [keys[1]], 9, 1.0)
@@ -412,7 +426,7 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
     one = node("b", "c")
     hear(one, "b")
     assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
-    one.hear_remove([B(2)])
+    one.hear("REMOVES", {"from": "b", "keys": [B(2)]}, 1.0)
     one.stored("b", [B(1), B(2)], 5, 1.0)
     assert done(one, Settle) == [Settle("b", {B(2): 6})]
     assert one.holds() == {"b": 1}
@@ -423,22 +437,22 @@ def test_what_an_owner_has_got_back_is_replicated_again() -> None:
     hear(one, "b", "c")
     one.stored("a", [OLD(1)], 1, 1.0)
     one.tick(2.0)
-    asked = done(one, Tell)
+    asked = done(one, *TELL)
     assert {(tell.kind, tell.body["to"], *tell.body["keys"]) for tell in asked} == {
         ("ASK", "b", OLD(1)),
         ("ASK", "c", OLD(1)),
     }
-    one.hear("TOLD", {"from": "b", "to": "a", "origin": "a", "have": [OLD(1)]}, 2.0)
-    one.hear("TOLD", {"from": "c", "to": "a", "origin": "a", "want": [OLD(1)]}, 2.0)
+    send(one, "TOLD", "b", "a", {"have": [OLD(1)]}, 2.0)
+    send(one, "TOLD", "c", "a", {"want": [OLD(1)]}, 2.0)
     assert done(one, Replica) == [Replica("c", "a", [OLD(1)])]
     one.replicated("c", [OLD(1)], 2.0)
     hear(one, "b", now=3.0, number=2, store="another")  # its disk is lost
     one.tick(3.0)
-    (asked,) = done(one, Tell)
+    (asked,) = done(one, *TELL)
     assert (asked.body["to"], asked.body["keys"]) == ("b", [OLD(1)])
     one.consumed("a", [OLD(1)])
     one.tick(9.0)
-    assert {tell.kind for tell in done(one, Tell)} == {"GONE"}
+    assert {tell.kind for tell in done(one, *TELL)} == {"GONE"}
 
 
 def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
@@ -449,7 +463,7 @@ def test_what_a_peer_had_no_room_for_is_asked_about_at_the_next_tick() -> None:
     (replica,) = done(one, Replica)
     one.unsent("b", replica.keys)
     one.tick(1.1)
-    (asked,) = done(one, Tell)
+    (asked,) = done(one, *TELL)
     assert (asked.body["to"], asked.body["keys"]) == ("b", [A(1), A(2)])
 
 
@@ -457,12 +471,12 @@ def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     one = node("b", "c")
     hear(one, "b")
     one.produced([A(1)], 1, 1.0)
-    assert one.hear_keep_alive("b", state(1, incarnations=[1, 2], store="another"), 1.0)
+    assert hear_state(one, "b", state(1, incarnations=[1, 2], store="another"), 1.0)
     done(one)
     one.hear("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": [A(1)]}, 1.0)
     assert not done(one, Answer)
     one.tick(2.0)
-    (asked,) = done(one, Tell)
+    (asked,) = done(one, *TELL)
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
     one.hear("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": [A(1)]}, 2.0)
     one.produced_again(A(1), 2.0)
@@ -473,8 +487,8 @@ def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=0.0, timeout=1.0)
     one.tick(0.0)
-    (said,) = done(one, KeepAlive)
-    hear(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, said.state["number"]]})
+    (said,) = done(one, "KALV")
+    hear(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, said.body["number"]]})
     assert one.possession.delivers("a", 0.7)
     assert not one.possession.delivers("a", 0.9)
     assert one.possession.beat() == 0.1
@@ -483,9 +497,9 @@ def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
 def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
     one = node("b", "c")
     hear(one, "b", incarnations=[9])
-    assert one.hear_keep_alive("b", state(1, incarnations=[3], store="another"), 30.0)
+    assert hear_state(one, "b", state(1, incarnations=[3], store="another"), 30.0)
     assert one.possession.alive("b", 30.0)
-    assert not one.hear_keep_alive("b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
+    assert not hear_state(one, "b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
     assert not one.possession.alive("b", 50.0)
 
 
@@ -494,7 +508,7 @@ def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
     one = node("b", "c")
     hear(one, "b", incarnations=[1, 2, 3])
     with pytest.raises(OlderCopy, match="the directory of b is an older copy") as error:
-        one.hear_keep_alive("b", state(1, incarnations=starts), 20.0)
+        hear_state(one, "b", state(1, incarnations=starts), 20.0)
     assert error.value.node == "b"
     assert not one.possession.alive("b", 20.0)
     hear(one, "b", now=20.0, incarnations=[1, 2, 3, 5])
@@ -507,7 +521,7 @@ def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> N
     one = node("b", "c")
     hear(one, "b", known={"a": ["a0", 1]})
     with pytest.raises(OlderCopy) as error:
-        one.hear_keep_alive("c", state(1, known={"a": ["a0", 2]}), 1.0)
+        hear_state(one, "c", state(1, known={"a": ["a0", 2]}), 1.0)
     assert error.value.node == "a"
     hear(one, "c", number=2, known={"a": ["another", 7]})  # which it had before
 
