@@ -533,14 +533,20 @@ def _of_node(node: Node, now: float) -> Any:
         node._stated[0],
         min(now - node._stated[1], 2 * TIMEOUT),
         sorted(node._unswept),
-        [(peer, list(keys)) for peer, keys in node._missing.items()],
+        [
+            (peer, owner, list(keys))
+            for peer, by_owner in node._unconfirmed.items()
+            for owner, keys in by_owner.items()
+            if keys
+        ],
         [
             (peer, [(list(keys), _ago(now, when)) for keys, when in flying.values()])
             for peer, flying in node._flying.items()
         ],
-        sorted((owner, list(keys)) for owner, keys in node._unsure.items() if keys),
-        sorted((owner, it[0], it[2]) for owner, it in node._sure_of.items()),
-        sorted((owner, min(now - when, 2 * TIMEOUT)) for owner, when in node._round.items()),
+        sorted(
+            (owner, it and (it[0], it[2]), it and min(now - when, 2 * TIMEOUT))
+            for owner, (it, when) in node._compared.items()
+        ),
         asked,
         [(run, sorted(having), until - now) for run, (having, until) in node._waiting._messages.runs()],
         sorted(node.tombs),

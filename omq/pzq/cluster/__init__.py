@@ -10,8 +10,8 @@ Nodes broadcast `CLUSTER | kind | body`. A body is JSON, with the sender's name 
     ASK       a holder to the possessor, an owner to holders, the possessor of another's queue to all: what do you
               make of these `keys`?
     TOLD      the answer: keys that it `have`s, that it `want`s and is to be sent, that are `gone`: done with
-    GONE      the possessor of another's queue to all, and who was told so to the owner: these `keys` are done with;
-              `last`: all others know that. Answered by TOLD, `gone`, once that is kept
+    GONE      the possessor of another's queue to all, and who was told so to the owner: these `keys` are done with.
+              Answered by TOLD, `gone`, once that is kept
     DONE      each node to all, when its own have changed, and all that it knows every 2 timeouts: which ids of
               owners' topics are `stated` as done with
     REMOVES   who was told so by consumers, to all: these `keys` are done with

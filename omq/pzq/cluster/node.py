@@ -68,12 +68,11 @@ class Node:
         self._patience = patience
         self._is_mine = is_mine
         self.done = Done()
-        #: Messages of this node that a peer is not known to have.
-        self._missing: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
-        #: Replicas that the possessor is not known to have, by owner; and who that is.
-        self._unsure: dict[str, dict[str, None]] = {}
-        self._sure_of: dict[str, tuple[str, int, str]] = {}
-        self._round: dict[str, float] = {}
+        #: Messages that a peer is not known to have, by peer and owner: of this node all peers are to have them, of
+        #: another one its possessor.
+        self._unconfirmed: dict[str, dict[str, dict[str, None]]] = {peer: {self.name: {}} for peer in possession.peers}
+        #: The possessor that replicas were compared with last, and when that began, by owner.
+        self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
         #: Replicas that this node delivers in their owner's place once others have said what they know of them.
         self._doubts = Doubts(possession)
         #: Replicas that are to be looked for among what is done with before any of these are delivered, by owner.
@@ -97,23 +96,26 @@ class Node:
             places = self.held[owner] = Places()
             for keys, place in stored:
                 places.note(keys, place)
-        peers = self.possession.peers
         self.tombs = {key: owner for owner, key in tombs}
-        self._unaware = {peer: dict.fromkeys(self.tombs) for peer in peers}
-        if self._replicas:
-            self._missing = {peer: self._mine() for peer in peers}
+        for peer in self.possession.peers:
+            self._unaware[peer] = dict.fromkeys(self.tombs)
+            self._replicate_all(peer)
 
-    def _mine(self) -> dict[str, None]:
-        """The messages of this node, those that it has got back from others among them."""
-        return dict.fromkeys([*self.own, *self.held.get(self.name, ())])
+    def _replicate_all(self, peer: str) -> None:
+        """Has a peer asked about all messages of this node, those that it has got back from others among them."""
+        if self._replicas:
+            mine = dict.fromkeys(key for places in self._places(self.name) for key in places)
+            self._unconfirmed[peer][self.name] = mine
+
+    def _places(self, owner: str) -> list[Places]:
+        """Returns where messages of an owner may be."""
+        own = [self.own] if owner == self.name else []
+        return [*own, *filter(None, [self.held.get(owner)])]
 
     def places(self, origin: str, keys: Iterable[str]) -> list[int]:
         """Where messages are, as far as they are here."""
         keys = Keys.of(keys)
-        found = self.own.places(keys) if origin == self.name else []
-        if origin in self.held and len(found) < len(keys):
-            found += self.held[origin].places(keys)
-        return found
+        return [place for places in self._places(origin) for place in places.places(keys)]
 
     def holds(self) -> dict[str, int]:
         """How many replicas it has, by owner."""
@@ -147,19 +149,19 @@ class Node:
             self.actions.append(Answer(keys, True))
             return
         self._waiting.add(keys, now + self._patience)
-        for peer, missing in self._missing.items():
+        for peer, unconfirmed in self._unconfirmed.items():
             if self.possession.alive(peer, now):
                 self._flying[peer][keys[0]] = keys, now
                 self.actions.append(Replica(peer, self.name, keys))
             else:
-                missing.update(dict.fromkeys(keys))
+                unconfirmed[self.name].update(dict.fromkeys(keys))
 
     def produced_again(self, key: str, now: float) -> None:
         """A producer repeats a message that is stored, and not done with."""
         if key not in self._waiting:  # else the answer is on its way
             for peer in self._flying:
                 self._ground(peer)
-            having = {peer for peer, missing in self._missing.items() if key not in missing}
+            having = {peer for peer, unconfirmed in self._unconfirmed.items() if key not in unconfirmed[self.name]}
             self._waiting.add([key], now + self._patience, having)
         self._answer(now)
 
@@ -169,13 +171,13 @@ class Node:
         for first, (keys, when) in [one for one in flying.items() if one[1][1] < before]:
             del flying[first]
             left = [key for key in keys if key in own]
-            self._missing[peer].update(dict.fromkeys(left))
+            self._unconfirmed[peer][self.name].update(dict.fromkeys(left))
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
         """A peer could not be sent messages as they were stored: it is asked about them soon."""
         del self._flying[peer][keys[0]]
-        self._missing[peer].update(dict.fromkeys(keys))
+        self._unconfirmed[peer][self.name].update(dict.fromkeys(keys))
 
     def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
         self._asked[peer].update(dict.fromkeys(keys, now))
@@ -196,8 +198,8 @@ class Node:
         self.held[origin].note(keys, place)
         self._doubts.add(origin, keys, now)
         if origin == self.name and self._replicas:
-            for missing in self._missing.values():
-                missing.update(dict.fromkeys(keys))
+            for unconfirmed in self._unconfirmed.values():
+                unconfirmed[self.name].update(dict.fromkeys(keys))
         # Consumers may have been done with some of them while the store was at it.
         if late := [key for run in self.done.find(origin, keys) for key in run.texts()]:
             self._done_with(late)
@@ -212,19 +214,18 @@ class Node:
             del flying[first]
             new = keys
         else:
-            missing = self._missing[peer]
-            if flying and not all(key in missing for key in keys):
+            mine = self._unconfirmed[peer][self.name]
+            if flying and not all(key in mine for key in keys):
                 self._ground(peer)
             for key in keys:
                 asked.pop(key, None)
-            # Replicas of other nodes' messages are never missing.
-            new = [key for key in keys if missing.pop(key, 0) is None]
+            new = [key for key in keys if key in mine]
+        for unconfirmed in self._unconfirmed[peer].values():
+            if unconfirmed:
+                for key in keys:
+                    unconfirmed.pop(key, None)
         if new and self._waiting.has(peer, new):
             self._answer(now)
-        for owner, unsure in self._unsure.items():
-            if unsure and self.possession.record(owner)[1] == peer:
-                for key in keys:
-                    unsure.pop(key, None)
         if len(asked) <= WINDOW // 2:
             self._push(peer, now)
 
@@ -250,25 +251,16 @@ class Node:
             for run, _ in self.held[origin].take(keys):
                 for key in run.texts():
                     self._entomb(origin, key, self._unaware)
-        if origin == self.name:
-            self._drop_own(keys)
-        self._doubts.drop(keys)
+        self._drop(origin, keys)
         self.done.add(keys)
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
         """Messages that the store has cannot be read: others may have them."""
         keys = Keys.of(keys)
-        if origin == self.name:
-            self.own.take(keys)
-            for missing in self._missing.values():
-                for key in keys:
-                    missing.pop(key, None)
-        if origin in self.held:
-            self.held[origin].take(keys)
-        for key in keys:
-            self._unsure.get(origin, {}).pop(key, None)
-        self._doubts.drop(keys)
+        for places in self._places(origin):
+            places.take(keys)
+        self._ask_no_more(origin, keys)
         for peer in self.possession.peers if origin == self.name else [origin]:
             for begin in range(0, len(keys), WINDOW):
                 self._tell("TOLD", peer, origin, {"want": keys[begin : begin + WINDOW]})
@@ -279,13 +271,17 @@ class Node:
             self._unaware[peer][key] = None
         self.actions.append(Entomb(origin, key))
 
-    def _drop_own(self, keys: Sequence[str]) -> None:
-        """Messages of this node are done with."""
-        for missing in self._missing.values():
-            if missing:
-                for key in keys:
-                    missing.pop(key, None)
+    def _drop(self, owner: str, keys: Sequence[str]) -> None:
+        """Has nothing wait for messages that are done with."""
+        self._ask_no_more(owner, keys)
         self._answered(self._waiting.drop(keys), done=True)  # they need no replica any more
+
+    def _ask_no_more(self, owner: str, keys: Sequence[str]) -> None:
+        for by_owner in self._unconfirmed.values():
+            if unconfirmed := by_owner.get(owner):
+                for key in keys:
+                    unconfirmed.pop(key, None)
+        self._doubts.drop(keys)
 
     def _done_with(self, keys: Sequence[str]) -> None:
         """Somebody says that messages are done with."""
@@ -295,18 +291,10 @@ class Node:
 
     def _settle(self, keys: Keys) -> None:
         """Has messages that are done with not be here any more."""
-        if mine := self.own.take_places(keys):
-            self._drop_own(list(mine))
-            self.actions.append(Settle(self.name, mine))
-        for owner, held in self.held.items():
-            if gone := held.take_places(keys):
+        for owner, places in [(self.name, self.own), *self.held.items()]:
+            if gone := places.take_places(keys):
+                self._drop(owner, [*gone])
                 self.actions.append(Settle(owner, gone))
-                if owner == self.name:
-                    self._drop_own(list(gone))
-            if unsure := self._unsure.get(owner):
-                for key in keys:
-                    unsure.pop(key, None)
-        self._doubts.drop(keys)
 
     # ------------------------------------------------------------------ what comes
 
@@ -338,8 +326,7 @@ class Node:
             self.actions.append(Restarted(peer))
             self._ground(peer)
             self._asked[peer].clear()
-            if self._replicas:
-                self._missing[peer] = self._mine()  # its disk may be another one, or have lost something
+            self._replicate_all(peer)  # its disk may be another one, or have lost something
             self._stated = {}, -1e9  # it knows of nothing yet
         self._consider(now)
 
@@ -360,7 +347,7 @@ class Node:
         if kind == "ASK":
             self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
-            self._hear_gone(sender, origin, lists["keys"], last=body.get("last") is True)
+            self._hear_gone(sender, origin, lists["keys"])
         else:
             self._hear_told(sender, origin, lists, now)
 
@@ -369,8 +356,7 @@ class Node:
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name
         gone = {key for run in self.done.find(origin, runs) for key in run.texts()}
-        places = [*filter(None, [self.held.get(origin)]), *([self.own] if mine else [])]
-        have = {key for some in places for run, _ in some.find(runs) for key in run.texts()}
+        have = {key for places in self._places(origin) for run, _ in places.find(runs) for key in run.texts()}
         for key in keys:
             if key in self.tombs or key in gone:
                 views["gone"].append(key)
@@ -380,8 +366,8 @@ class Node:
                 views["gone" if mine and self._is_mine(key) else "want"].append(key)
         return views
 
-    def _hear_gone(self, sender: str, origin: str, keys: list[str], *, last: bool) -> None:
-        """Consumers of the sender's are done with messages of another node; *last*: all others know that."""
+    def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
+        """Takes that consumers of the sender's are done with messages of another node."""
         self._done_with(keys)
         if origin != self.name:
             # The owner may come back when the sender, who knows of it, does not.
@@ -389,7 +375,7 @@ class Node:
         else:
             # Where the owner has lost its disk, others may bring it these messages yet.
             unaware = [peer for peer in self.possession.peers if peer != sender]
-        for key in keys if unaware and not last else ():
+        for key in keys if unaware else ():
             if key not in self.tombs and not (origin == self.name and self._is_mine(key)):
                 self._entomb(origin, key, unaware)
         self._tell("TOLD", sender, origin, {"gone": keys})
@@ -412,8 +398,8 @@ class Node:
         if mine := [key for key in gone if key in self.own]:
             self._broadcast("REMOVES", keys=mine)
         self._done_with(gone)
-        held, own = self.held.get(origin, ()), self.own if origin == self.name else ()
-        if not compares and (wanted := [key for key in lists["want"] if key in held or key in own]):
+        here = self._places(origin)
+        if not compares and (wanted := [key for key in lists["want"] if any(key in places for places in here)]):
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
         self._consider(now)
@@ -437,7 +423,8 @@ class Node:
             for key in [key for key, when in asked.items() if now - when > self.possession.timeout]:
                 del asked[key]
         for owner in self.held:
-            self._look_for_possessor(owner, now)
+            if owner != self.name:
+                self._compare(owner, now)
         self._sweep()
         for peer in self.possession.living(now):
             self._push(peer, now)
@@ -464,8 +451,7 @@ class Node:
             self.actions.append(Keep(was))
             self._keep_alive(now)
         for owner in self.possession.nodes:
-            held = [self.own] if owner == self.name else []
-            begun = self._doubts.look(owner, [*held, *filter(None, [self.held.get(owner)])], now)
+            begun = self._doubts.look(owner, self._places(owner), now)
             if begun:
                 self._begin_sweep(owner)
             for peer in begun:
@@ -475,8 +461,7 @@ class Node:
         """Of this owner's messages that are here those are to be dropped that are done with."""
         # A `REMOVES` that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
         # owner has them still where its disk is as it was before.
-        places = [*filter(None, [self.held.get(owner)]), *([self.own] if owner == self.name else [])]
-        if runs := [*self.done.stated(owner, (run for some in places for run, _ in some.runs()))]:
+        if runs := [*self.done.stated(owner, (run for places in self._places(owner) for run, _ in places.runs()))]:
             self._unswept[owner] = deque(runs)
 
     def _sweep(self) -> None:
@@ -494,37 +479,29 @@ class Node:
     def _is_settled(self, owner: str) -> bool:
         return not any(self.tombs[key] == owner for key in self._unaware[owner])
 
-    def _look_for_possessor(self, owner: str, now: float) -> None:
-        """Whom replicas are to be compared with; with another one, or after a while, all of them are."""
+    def _compare(self, owner: str, now: float) -> None:
+        """Has the possessor of an owner's queue asked about all its replicas; another one at once, the same again."""
         possessor = self.possession.record(owner)[1]
-        if possessor == self.name:
-            self._unsure.pop(owner, None)
-            self._sure_of.pop(owner, None)
-            return
         peer = self.possession.peers.get(possessor)
-        if peer is None:
-            return
-        it = (possessor, peer.incarnation, peer.store)
-        timeout = self.possession.timeout
-        if self._sure_of.get(owner) != it or (
-            not self._unsure.get(owner) and now - self._round.get(owner, 0.0) >= ROUND * timeout
+        it = None if peer is None else (possessor, peer.incarnation, peer.store)
+        before, when = self._compared.get(owner, (None, 0.0))
+        if it == before and (
+            peer is None or self._unconfirmed[possessor].get(owner) or now - when < ROUND * self.possession.timeout
         ):
-            self._sure_of[owner] = it
-            self._round[owner] = now
-            self._unsure[owner] = dict.fromkeys(self.held[owner])
+            return
+        self._compared[owner] = it, now
+        for unconfirmed in self._unconfirmed.values():
+            unconfirmed.pop(owner, None)
+        if peer is not None:
+            self._unconfirmed[possessor][owner] = dict.fromkeys(self.held[owner])
 
     def _push(self, peer: str, now: float) -> None:
         """Asks a peer about what it may lack, and tells it what is done with; some of it at a time."""
-        possession = self.possession
-        if not possession.alive(peer, now):
+        if not self.possession.alive(peer, now):
             return
         asked = self._asked[peer]
-        again = now - possession.timeout / 4
-        lists: list[tuple[str, Iterable[str]]] = [(self.name, self._missing[peer])]
-        for owner, unsure in self._unsure.items():
-            if possession.record(owner)[1] == peer:
-                lists.append((owner, unsure))
-        lists += self._doubts.of(peer)
+        again = now - self.possession.timeout / 4
+        lists: list[tuple[str, Iterable[str]]] = [*self._unconfirmed[peer].items(), *self._doubts.of(peer)]
         for origin, keys in lists:
             due = [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]
             if due:
@@ -534,15 +511,14 @@ class Node:
             self._push_gone(peer, again, now)
 
     def _push_gone(self, peer: str, again: float, now: float) -> None:
-        due: dict[tuple[str, bool], list[str]] = {}
+        due: dict[str, list[str]] = {}
         asked = self._asked[peer]
         for key in islice(self._unaware[peer], WINDOW):
             if asked.get(key, -1e9) < again:
-                last = not any(key in unaware for other, unaware in self._unaware.items() if other != peer)
-                due.setdefault((self.tombs[key], last), []).append(key)
+                due.setdefault(self.tombs[key], []).append(key)
                 asked[key] = now
-        for (origin, last), keys in due.items():
-            self._tell("GONE", peer, origin, {"keys": keys, **({"last": True} if last else {})})
+        for origin, keys in due.items():
+            self._tell("GONE", peer, origin, {"keys": keys})
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
         self._broadcast(kind, incarnation=self.possession.incarnation, to=to, origin=origin, **lists)
