@@ -36,6 +36,7 @@ from omq.pzq.cluster.settings import Settings
 from omq.pzq.cluster.tombs import TOPIC as TOMBS
 from omq.pzq.cluster.tombs import Later, Tombs
 from omq.pzq.cluster.transport import Transport
+from omq.pzq.device.figures import Figures
 from omq.pzq.device.inlet import Asked, Inlet
 from omq.pzq.device.queue import Queue, Replicas
 from omq.pzq.errors import Malformed
@@ -253,10 +254,15 @@ class Member:
 
     # ------------------------------------------------------------------ what it tells
 
-    def figures(self) -> tuple[int, int, int, int]:
-        """Counts the replicas of others, its own messages that it has got back, the nodes, and those that are alive."""
-        living = len(self._node.possession.living(clock()))
-        return self._node.replicas(), self._node.recovered(), len(self._settings.peers) + 1, living + 1
+    def figures(self) -> Figures:
+        """Returns the figures of the cluster."""
+        return {
+            "replicas": self._node.replicas(),
+            "recovered": self._node.recovered(),
+            "nodes": len(self._settings.peers) + 1,
+            "nodes_alive": len(self._node.possession.living(clock())) + 1,
+            "aside": self._aside or None,
+        }
 
     def is_own(self, queue: Queue) -> bool:
         """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""

@@ -314,7 +314,7 @@ class AsyncDevice:
         queues = (*self._queues, *self._dead)
         member = self._member
         counts = [queue.count() for queue in self._queues]
-        replicas, recovered, nodes, alive = (0, 0, 1, 1) if member is None else member.figures()
+        alone = {"replicas": 0, "recovered": 0, "nodes": 1, "nodes_alive": 1, "aside": None}
         return {
             "messages": sum(counts),
             "own_messages": sum(
@@ -341,10 +341,7 @@ class AsyncDevice:
             "returned": sum(outlet.counts["returned"] for outlet in outlets),
             "dead_lettered": sum(queue.dead_lettered for queue in queues),
             "damaged": sum(queue.damaged_count for queue in queues),
-            "replicas": replicas,
-            "recovered": recovered,
-            "nodes": nodes,
-            "nodes_alive": alive,
+            **(alone if member is None else member.figures()),
             "full": self._journal.full,
             "failed": None if store.broken is None else str(store.broken),
             "findings": list(store.findings),

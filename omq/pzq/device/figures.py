@@ -1,79 +1,74 @@
-"""What a device tells about itself, as the monitor socket and the HTTP door give it."""
+"""The figures of a device, as the monitor socket, `/metrics` and `/healthz` give them."""
 
 from __future__ import annotations
 
-from typing import TypedDict
+from typing import Any, Final, Literal, NamedTuple
+
+#: By name: those of `FIGURES`, and `findings`, a list of what opening the store has found.
+Figures = dict[str, Any]
 
 
-class Figures(TypedDict):
-    """One look at a device. Those in `ORIGINAL` are the original's, in its order.
+class Figure(NamedTuple):
+    """The metric of a figure.
 
     Attributes:
-        messages: That it holds, in flight or not: stored, and not settled; others' replicas count, too.
-        own_messages: Those of them that its own producers have sent: without replicas of other nodes' messages.
-        messages_inflight: That consumers have.
-        db_size: Bytes of the store's files.
-        inflight_db_size: Bytes of the bodies in flight.
-        syncs: How often the store waited for the disk.
-        expired_messages: Deliveries that were not acknowledged in time.
-        dead_letters: That it holds.
-        producers: That are connected.
-        consumers: That are connected.
-        stored: Messages that were stored.
-        stored_bytes: Bytes of their bodies.
-        repeated: Messages that had been stored before.
-        refused: Messages that were refused.
-        refused_acks: Acknowledgements that count for nothing.
-        delivered: Deliveries.
-        redelivered: Those that were not a message's first.
-        acknowledged: Messages that consumers are done with.
-        returned: Deliveries that came back at once: by the consumer's wish, or its end.
-        dead_lettered: Messages that have become dead letters.
-        damaged: Messages that could not be read any more.
-        full: There is no room on the disk.
-        replicas: Messages of other nodes that it keeps: the rest of `messages`.
-        recovered: Messages of its own that it has got back from other nodes; they count among `own_messages`.
-        nodes: Of the cluster; 1 without one.
-        nodes_alive: That were heard lately, this one among them.
-        failed: Why the store takes nothing more; `None` as long as it does.
-        findings: What opening the store has found.
+        kind: What Prometheus calls it.
+        metric: Its name there, after `omq_pzq_`.
+        text: The meaning.
     """
 
-    messages: int
-    own_messages: int
-    messages_inflight: int
-    db_size: int
-    inflight_db_size: int
-    syncs: int
-    expired_messages: int
-    dead_letters: int
-    producers: int
-    consumers: int
-    stored: int
-    stored_bytes: int
-    repeated: int
-    refused: int
-    refused_acks: int
-    delivered: int
-    redelivered: int
-    acknowledged: int
-    returned: int
-    dead_lettered: int
-    damaged: int
-    replicas: int
-    recovered: int
-    nodes: int
-    nodes_alive: int
-    full: bool
-    failed: str | None
-    findings: list[str]
+    kind: Literal["gauge", "counter"]
+    metric: str
+    text: str
 
 
-ORIGINAL = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syncs", "expired_messages")
+FIGURES: Final = {
+    "messages": Figure(
+        "gauge", "messages", "Messages that are stored and not settled: own_messages and replicas together."
+    ),
+    "own_messages": Figure(
+        "gauge", "own_messages", "Messages of this node's own producers that are stored and not settled."
+    ),
+    "messages_inflight": Figure("gauge", "messages_inflight", "Messages that consumers have."),
+    "inflight_db_size": Figure("gauge", "inflight_bytes", "Bytes of the bodies in flight."),
+    "db_size": Figure("gauge", "store_bytes", "Bytes of the store's files."),
+    "dead_letters": Figure("gauge", "dead_letters", "Dead letters that are held."),
+    "producers": Figure("gauge", "producers", "Producers that are connected."),
+    "consumers": Figure("gauge", "consumers", "Consumers that are connected."),
+    "replicas": Figure("gauge", "replicas", "Messages of other nodes that are kept and not settled."),
+    "recovered": Figure("gauge", "recovered", "Own messages that came back from other nodes and are not settled."),
+    "nodes": Figure("gauge", "nodes", "Nodes of the cluster; 1 without one."),
+    "nodes_alive": Figure("gauge", "nodes_alive", "Nodes of the cluster that were heard lately, this one among them."),
+    "aside": Figure("gauge", "aside", "1 where this node's directory is an older copy, with no part in the cluster."),
+    "full": Figure("gauge", "store_full", "1 while there is no room on the disk."),
+    "failed": Figure("gauge", "store_failed", "1 once the store has failed."),
+    "stored": Figure("counter", "messages_stored", "Messages that were stored."),
+    "stored_bytes": Figure("counter", "stored_bytes", "Bytes of the bodies that were stored."),
+    "repeated": Figure("counter", "messages_repeated", "Messages that had been stored before."),
+    "refused": Figure("counter", "messages_refused", "Messages that were refused."),
+    "refused_acks": Figure("counter", "acks_refused", "Acknowledgements that count for nothing."),
+    "delivered": Figure("counter", "messages_delivered", "Deliveries."),
+    "redelivered": Figure("counter", "messages_redelivered", "Deliveries that were not a message's first."),
+    "acknowledged": Figure("counter", "messages_acknowledged", "Messages that consumers are done with."),
+    "returned": Figure(
+        "counter", "messages_returned", "Deliveries that came back at once: by the consumer's wish, or its end."
+    ),
+    "expired_messages": Figure("counter", "messages_expired", "Deliveries that were not acknowledged in time."),
+    "dead_lettered": Figure("counter", "messages_dead_lettered", "Messages that have become dead letters."),
+    "damaged": Figure("counter", "messages_damaged", "Messages that could not be read any more."),
+    "syncs": Figure("counter", "store_syncs", "How often the store waited for the disk."),
+}
+
+#: Those of the original, in its order.
+ORIGINAL: Final = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syncs", "expired_messages")
+
+
+def number_in(value: float | str | None) -> float:
+    """Returns a figure as a number; where it is a reason, 1 if there is one."""
+    return float(value is not None) if value is None or isinstance(value, str) else float(value)
 
 
 def as_text(figures: Figures) -> str:
-    """As the original says it: a line each, and those of the cluster where there is one."""
-    values: dict[str, object] = {**figures}
+    """Returns the original's text: a line for each, and those of the cluster where there is one."""
     names = ORIGINAL if figures["nodes"] == 1 else (*ORIGINAL, "own_messages", "replicas", "nodes", "nodes_alive")
-    return "".join(f"{name}: {values[name]}\n" for name in names)
+    return "".join(f"{name}: {figures[name]}\n" for name in names)

@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -172,6 +174,24 @@ def test_a_keep_alive_says_what_it_is_and_more(place: tuple[Device, int, int], o
     body = other.heard("KALV")
     assert body["from"] == f"tcp://127.0.0.1:{place[2]}"
     assert {*body} == {"from", "incarnations", "number", "store", "records", "heard", "holds", "timeout", "known"}
+
+
+def test_a_node_that_has_no_part_in_the_cluster_says_why(tmp_path: Path) -> None:
+    with device(tmp_path, replicas=1, http="127.0.0.1:0") as (made, receive, broadcast):
+        other = Peer(receive, broadcast)
+        try:
+            it = other.heard("KALV")
+            assert figures(made.endpoints["monitor"])["aside"] is None
+            later = {it["from"]: [it["store"], it["incarnations"][-1] + 1]}
+            other.tell("KALV", **{**STATE, "number": 1 << 40, "known": later})
+            assert "is an older copy that was put back" in other.heard("ASIDE")["why"]
+        finally:
+            other.end()
+        assert "is an older copy that was put back" in figures(made.endpoints["monitor"])["aside"]
+        with pytest.raises(urllib.error.HTTPError, match="503") as error:
+            urllib.request.urlopen(f"{made.endpoints['http']}/healthz", timeout=10)
+        with error.value as answer:
+            assert b"this node has no part in its cluster: the directory of" in answer.read()
 
 
 def test_a_node_says_where_it_is_heard(place: tuple[Device, int, int]) -> None:
