@@ -5,24 +5,16 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.own_ids import OwnIds
-from omq.pzq.cluster.run import run_of
-from omq.pzq.wire import key_format, stem_of
+from omq.pzq.wire import stem_of
 from omq.ranges import RangeSet
-
-STORE = "0123456789abcdef0123456789abcdef"
-STEM = stem_of(STORE, 7)
+from tests.unit.pzq.cluster.samples import STEM, STORE, keys
 
 
 def ids(last: int) -> tuple[OwnIds, Any]:
     store: Any = SimpleNamespace(id=STORE, topic=lambda id: SimpleNamespace(last=last))
     queue: Any = SimpleNamespace(id=7, lost=RangeSet())
     return OwnIds(store, [queue]), queue
-
-
-def keys(first: int, count: int, topic: int = 7) -> Keys:
-    return run_of(key_format(STORE, topic), 50, first, count)
 
 
 def test_a_message_is_its_own_by_its_key() -> None:

@@ -9,16 +9,10 @@ import pytest
 
 from omq.pzq.cluster.done import MAX_RANGES, MAX_STATED, REMEMBERED, Done, Statement, statements_of
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.run import run_of
-from omq.pzq.wire import key_format, stem_of
+from omq.pzq.wire import stem_of
+from tests.unit.pzq.cluster.samples import STEM, STORE, keys
 
-STORE = "0123456789abcdef0123456789abcdef"
-STEM = stem_of(STORE, 7)
 HIGH = (5 << 48) - 2  # numbers on both sides of a key's two parts
-
-
-def keys(first: int, count: int, when: int = 100, topic: int = 7) -> Keys:
-    return run_of(key_format(STORE, topic), when, first, count)
 
 
 def knows(done: Done, owner: str, key: str) -> bool:

@@ -13,7 +13,6 @@ from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.node import SWEPT, Node
 from omq.pzq.cluster.possession import OlderCopy, Possession
 from omq.pzq.cluster.run import run_of
-from omq.pzq.cluster.waiting import Waiting
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0
@@ -570,16 +569,3 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
 def test_what_names_no_message_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
         node("b").hear("GONE", {"from": "b", "to": "a", **body}, 1.0)
-
-
-def test_acknowledgements_cost_the_same_however_many_messages_wait() -> None:
-    waiting = Waiting()
-    for number in range(1000):
-        waiting.add([A(2 * number)], 1.0)
-        waiting.has("b", [A(2 * number)])
-        assert not list(waiting.enough(2))
-        assert not waiting._ready
-    for number in range(1000):
-        waiting.has("c", [A(2 * number)])  # and no majority is in sight
-    assert len(waiting.expired(2.0)) == 1000
-    assert not waiting._ready

@@ -14,13 +14,10 @@ import pytest
 from omq.pzq.cluster.account import FILE, Account
 from omq.pzq.cluster.done import MAX_RANGES, Done, Statement, statements_of
 from omq.pzq.device.queue import Queue
-from omq.pzq.wire import stem_of
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
 from omq.store.settled import Settled
-
-STORE = "0123456789abcdef0123456789abcdef"
-STEM = stem_of(STORE, 7)
+from tests.unit.pzq.cluster.samples import STEM, STORE
 
 
 class Opened:
