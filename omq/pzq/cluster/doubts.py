@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from omq.pzq.cluster.keys import KeyMap
+from omq.pzq.cluster.keys import KeyMap, keys_in
 from omq.pzq.cluster.possession import Possession, Record
 
 
@@ -62,11 +62,7 @@ class Doubts:
                 continue
             doubt = doubts.get(peer)
             if doubt is None or doubt.claim != claim or doubt.incarnation != known.incarnation:
-                keys: KeyMap[None] = KeyMap()
-                for places in held:
-                    for run, _ in places.runs():
-                        keys.put_run(run, None)
-                doubts[peer] = _Doubt(claim, known.incarnation, keys, now)
+                doubts[peer] = _Doubt(claim, known.incarnation, keys_in(held), now)
                 begun.append(peer)
         return begun
 

@@ -212,6 +212,15 @@ class KeyMap(Generic[V]):
         return taken
 
 
+def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
+    """Returns the keys of some maps as one."""
+    keys: KeyMap[None] = KeyMap()
+    for some in maps:
+        for run, _ in some.runs():
+            keys.put_run(run, None)
+    return keys
+
+
 class Places(KeyMap[int]):
     """Where messages are, by key: those of one run lie behind each other."""
 

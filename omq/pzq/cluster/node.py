@@ -20,7 +20,7 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.done import Done, Stated, statements_of
 from omq.pzq.cluster.doubts import Doubts
-from omq.pzq.cluster.keys import KeyRun, Keys, Places
+from omq.pzq.cluster.keys import KeyMap, KeyRun, Keys, Places, keys_in
 from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
 
@@ -70,7 +70,9 @@ class Node:
         self.done = Done()
         #: Messages that a peer is not known to have, by peer and owner: of this node all peers are to have them, of
         #: another one its possessor.
-        self._unconfirmed: dict[str, dict[str, dict[str, None]]] = {peer: {self.name: {}} for peer in possession.peers}
+        self._unconfirmed: dict[str, dict[str, KeyMap[None]]] = {
+            peer: {self.name: KeyMap()} for peer in possession.peers
+        }
         #: The possessor that replicas were compared with last, and when that began, by owner.
         self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
         #: Replicas that this node delivers in their owner's place once others have said what they know of them.
@@ -104,8 +106,7 @@ class Node:
     def _replicate_all(self, peer: str) -> None:
         """Has a peer asked about all messages of this node, those that it has got back from others among them."""
         if self._replicas:
-            mine = dict.fromkeys(key for places in self._places(self.name) for key in places)
-            self._unconfirmed[peer][self.name] = mine
+            self._unconfirmed[peer][self.name] = keys_in(self._places(self.name))
 
     def _places(self, owner: str) -> list[Places]:
         """Returns where messages of an owner may be."""
@@ -154,7 +155,7 @@ class Node:
                 self._flying[peer][keys[0]] = keys, now
                 self.actions.append(Replica(peer, self.name, keys))
             else:
-                unconfirmed[self.name].update(dict.fromkeys(keys))
+                unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
         """A producer repeats a message that is stored, and not done with."""
@@ -170,14 +171,14 @@ class Node:
         flying, own = self._flying[peer], self.own
         for first, (keys, when) in [one for one in flying.items() if one[1][1] < before]:
             del flying[first]
-            left = [key for key in keys if key in own]
-            self._unconfirmed[peer][self.name].update(dict.fromkeys(left))
+            left = Keys([run for run, _ in own.find(keys)])
+            self._unconfirmed[peer][self.name].put(left, None)
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
         """A peer could not be sent messages as they were stored: it is asked about them soon."""
         del self._flying[peer][keys[0]]
-        self._unconfirmed[peer][self.name].update(dict.fromkeys(keys))
+        self._unconfirmed[peer][self.name].put(keys, None)
 
     def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
         self._asked[peer].update(dict.fromkeys(keys, now))
@@ -199,7 +200,7 @@ class Node:
         self._doubts.add(origin, keys, now)
         if origin == self.name and self._replicas:
             for unconfirmed in self._unconfirmed.values():
-                unconfirmed[self.name].update(dict.fromkeys(keys))
+                unconfirmed[self.name].put(keys, None)
         # Consumers may have been done with some of them while the store was at it.
         if late := [key for run in self.done.find(origin, keys) for key in run.texts()]:
             self._done_with(late)
@@ -208,6 +209,7 @@ class Node:
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
         """A peer has acknowledged replicas."""
+        keys = Keys.of(keys)
         flying, asked = self._flying[peer], self._asked[peer]
         first = keys[0]
         if first in flying and flying[first][0] == keys:
@@ -215,15 +217,13 @@ class Node:
             new = keys
         else:
             mine = self._unconfirmed[peer][self.name]
-            if flying and not all(key in mine for key in keys):
+            if flying and sum(run.end - run.first for run, _ in mine.find(keys)) < len(keys):
                 self._ground(peer)
             for key in keys:
                 asked.pop(key, None)
-            new = [key for key in keys if key in mine]
+            new = Keys([run for run, _ in mine.find(keys)])
         for unconfirmed in self._unconfirmed[peer].values():
-            if unconfirmed:
-                for key in keys:
-                    unconfirmed.pop(key, None)
+            unconfirmed.take(keys)
         if new and self._waiting.has(peer, new):
             self._answer(now)
         if len(asked) <= WINDOW // 2:
@@ -271,16 +271,15 @@ class Node:
             self._unaware[peer][key] = None
         self.actions.append(Entomb(origin, key))
 
-    def _drop(self, owner: str, keys: Sequence[str]) -> None:
+    def _drop(self, owner: str, keys: Keys) -> None:
         """Has nothing wait for messages that are done with."""
         self._ask_no_more(owner, keys)
         self._answered(self._waiting.drop(keys), done=True)  # they need no replica any more
 
-    def _ask_no_more(self, owner: str, keys: Sequence[str]) -> None:
+    def _ask_no_more(self, owner: str, keys: Keys) -> None:
         for by_owner in self._unconfirmed.values():
             if unconfirmed := by_owner.get(owner):
-                for key in keys:
-                    unconfirmed.pop(key, None)
+                unconfirmed.take(keys)
         self._doubts.drop(keys)
 
     def _done_with(self, keys: Sequence[str]) -> None:
@@ -293,7 +292,7 @@ class Node:
         """Has messages that are done with not be here any more."""
         for owner, places in [(self.name, self.own), *self.held.items()]:
             if gone := places.take_places(keys):
-                self._drop(owner, [*gone])
+                self._drop(owner, Keys.of(gone))
                 self.actions.append(Settle(owner, gone))
 
     # ------------------------------------------------------------------ what comes
@@ -315,7 +314,7 @@ class Node:
             case "DONE":
                 self.hear_statements(statements_of(body.get("stated")))
             case "REMOVES":
-                self._done_with(_keys_in(body, "keys"))
+                self._done_with(_keys_of(body, "keys"))
             case "ASK" | "TOLD" | "GONE":
                 self._hear_directed(kind, sender, body, now)
             case _:
@@ -337,7 +336,7 @@ class Node:
             self._begin_sweep(owner)
 
     def _hear_directed(self, kind: str, sender: str, body: dict[str, Any], now: float) -> None:
-        lists = {name: _keys_in(body, name) for name in ("keys", "have", "want", "gone")}
+        lists = {name: _keys_of(body, name) for name in ("keys", "have", "want", "gone")}
         if body.get("to") != self.name:
             return
         if (origin := str(body.get("origin"))) not in self.possession.nodes:
@@ -493,7 +492,7 @@ class Node:
         for unconfirmed in self._unconfirmed.values():
             unconfirmed.pop(owner, None)
         if peer is not None:
-            self._unconfirmed[possessor][owner] = dict.fromkeys(self.held[owner])
+            self._unconfirmed[possessor][owner] = keys_in([self.held[owner]])
 
     def _push(self, peer: str, now: float) -> None:
         """Asks a peer about what it may lack, and tells it what is done with; some of it at a time."""
@@ -530,7 +529,7 @@ class Node:
         self.actions.append(Broadcast(kind, {"from": self.name, **body}))
 
 
-def _keys_in(body: dict[str, Any], name: str) -> list[str]:
+def _keys_of(body: dict[str, Any], name: str) -> list[str]:
     """Returns a list of keys that a message has, or none.
 
     Raises:
