@@ -16,7 +16,7 @@ class Waiting:
 
     def __init__(self) -> None:
         self._messages: KeyMap[tuple[frozenset[str], float]] = KeyMap()  # the peers that have them; the end of the time
-        self._ready: KeyMap[None] = KeyMap()  # messages that more peers have than when `enough` looked last
+        self._ready: dict[KeyRun, None] = {}  # messages that more peers have than when `enough` looked last
         self._ends: deque[tuple[float, Keys]] = deque()  # ascending; some of the first ones wait
 
     def __contains__(self, key: str) -> bool:
@@ -38,21 +38,24 @@ class Waiting:
         self._messages.put(keys, (frozenset(having), until))
         self._ends.append((until, keys))
         if having:
-            self._ready.put(keys, None)
+            self._ready.update(dict.fromkeys(keys.runs))
 
     def has(self, peer: str, keys: Sequence[str]) -> bool:
         """Notes that a peer has messages; returns whether any of them waits for that."""
         found = [(run, having, until) for run, (having, until) in self._messages.find(keys) if peer not in having]
         for run, having, until in found:
             self._messages.put_run(run, (having | {peer}, until))
-            self._ready.put_run(run, None)
+            self._ready[run] = None
         return bool(found)
 
     def enough(self, replicas: int) -> Keys:
         """Takes out the messages that `replicas` peers have."""
-        ready, self._ready = self._ready, KeyMap()
-        found = self._messages.find(Keys([run for run, _ in ready.runs()])) if ready else ()
-        return self._take(Keys([run for run, (having, _) in found if len(having) >= replicas]))
+        ready, self._ready = self._ready, {}
+        runs: list[KeyRun] = []
+        for one in ready:  # which may overlap
+            found = self._messages.find(Keys([one]))
+            runs += self._take(Keys([run for run, (having, _) in found if len(having) >= replicas])).runs
+        return Keys(runs)
 
     def expired(self, now: float) -> Keys:
         """Takes out the messages whose producers' time is up."""
@@ -67,7 +70,11 @@ class Waiting:
 
     def _take(self, keys: Keys) -> Keys:
         self._messages.take(keys)
-        self._ready.take(keys)
+        for run in keys.runs:
+            self._ready.pop(run, None)
+        if not self._messages:
+            self._ready.clear()
+            self._ends.clear()
         while self._ends and not self._first():
             self._ends.popleft()
         return keys
