@@ -21,9 +21,9 @@ from typing import Any, NoReturn, Self
 import omq.asyncio as omq
 from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout
 from omq.pzq.client.client import (
-    AGAIN,
-    HELD,
-    TIMEOUT,
+    DEFAULT_PREFETCH,
+    DEFAULT_TIMEOUT_S,
+    RETRY_DELAY_S,
     WINDOW,
     Body,
     DeliveryBase,
@@ -54,7 +54,7 @@ class Producer:
     """Gives messages to a device; see `omq.pzq.Producer`, whose arguments these are. Tasks may share it."""
 
     def __init__(
-        self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
+        self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = patience(timeout)
         self._unanswered = Unanswered(producer)
@@ -127,7 +127,7 @@ class Producer:
         """Waits until at most so many messages have no answer."""
         seconds, end = deadline
         while len(self._unanswered) > most:
-            left = AGAIN if end is None else min(end - time.monotonic(), AGAIN)
+            left = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
             try:
                 self._unanswered.answered(await self._socket.recv_multipart(timeout=max(left, 0)))
             except ReceiveTimeout:
@@ -201,7 +201,7 @@ class Left:
 class Consumer:
     """Takes messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
 
-    def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
+    def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
         self._done = Remembered()
 

@@ -35,7 +35,7 @@ COUNT: Final = click.IntRange(1, 2**53 - 1)
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:
-    """What `--user` takes; nothing is nobody else, as the original has it."""
+    """Reads `--user`; an empty one changes nothing, as in the original."""
     try:
         return pwd.getpwnam(value) if value else None
     except KeyError:
@@ -99,7 +99,7 @@ def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Securi
 
 
 def peer_security_of(secret_key: Path | None) -> CurveClient | None:
-    """How a node comes to the others with CURVE: all nodes of a cluster have the same key."""
+    """Returns the security with which a node connects to the others: all of a cluster have the same key."""
     if secret_key is None:
         return None
     secret = read_secret_key(secret_key)

@@ -1,4 +1,4 @@
-"""What can go wrong between a device and its clients."""
+"""The errors between a device and its clients."""
 
 from omq.errors import OmqError, Timeout
 

@@ -86,7 +86,7 @@ def dedup(producer: bytes, sequence: int) -> bytes:
 
 
 def has_dedup(headers: Iterable[bytes]) -> bool:
-    """Whether one of some headers is such a one."""
+    """Returns whether one of some headers numbers its message."""
     return any(header.startswith(_DEDUP) for header in headers)
 
 
@@ -168,7 +168,7 @@ def unpack(body: bytes, key: bytes | None) -> list[bytes]:
 
 
 def key_format(store: str, topic: int) -> bytes:
-    """How keys of messages look: `<microseconds>|<36 characters>`, a UUID of version 8 (RFC 9562).
+    """Returns the format of keys: `<microseconds>|<36 characters>`, a UUID of version 8 (RFC 9562).
 
     What stands in it is where the message is: the store, the topic, and last the message's number, so that a key stays
     what it is for as long as the message exists.
@@ -184,7 +184,7 @@ def key_format(store: str, topic: int) -> bytes:
 
 
 def stem_of(store: str, topic: int) -> str:
-    """What keys of messages have in common that are in one topic of a store; arguments as for `key_format`."""
+    """Returns the part that all keys of a store's topic have in common; arguments as for `key_format`."""
     return f"{store[:8]}-{store[8:12]}-8{topic & 0xFFF:03x}"
 
 

@@ -1,4 +1,4 @@
-"""What both twins' clients have in common: what they send, and what they make of what they get."""
+"""The parts of producers and consumers that need no socket, for both twins."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from omq.unpatched import threading
 #: Messages of `send_many` that wait for their acknowledgements.
 WINDOW: Final = 1000
 #: Seconds without an answer after which everything that waits for one is sent again. The device knows repetitions.
-AGAIN: Final = 1.0
+RETRY_DELAY_S: Final = 1.0
 #: Seconds that a producer waits for an answer.
-TIMEOUT: Final = 10.0
+DEFAULT_TIMEOUT_S: Final = 10.0
 #: Messages that a consumer holds at most.
-HELD: Final = 1000
+DEFAULT_PREFETCH: Final = 1000
 #: Names that are remembered.
 REMEMBERED: Final = 65_536
 #: Bytes of a producer's name.
-NAME: Final = 79
+MAX_NAME_BYTES: Final = 79
 
 Body = bytes | Sequence[bytes]
 Key = tuple[bytes, bytes]  # what the socket calls the device, and what the device calls the message
@@ -105,8 +105,8 @@ class Unanswered:
             producer = b""
         elif not isinstance(producer, bytes):
             raise TypeError(f"producer is bytes, not {type(producer).__name__}")
-        elif not 1 <= len(producer) <= NAME or producer[0] == 0:
-            raise UsageError(f"producer has 1 to {NAME} bytes, and does not begin with a zero byte")
+        elif not 1 <= len(producer) <= MAX_NAME_BYTES or producer[0] == 0:
+            raise UsageError(f"producer has 1 to {MAX_NAME_BYTES} bytes, and does not begin with a zero byte")
         else:
             producer += b"."
         # The numbers begin anew with each producer: another one of the name is not to pass for a repetition.
@@ -176,11 +176,11 @@ class Unanswered:
 
     @staticmethod
     def busy(seconds: float) -> ProduceTimeout:
-        """What is raised when the time is up before the producer's earlier call is."""
+        """Returns the error of a call whose time is up before the producer's earlier call has ended."""
         return ProduceTimeout(f"another call was under way for {seconds:g} s: nothing was sent")
 
     def late(self, seconds: float) -> ProduceTimeout:
-        """What is raised when the time is up."""
+        """Returns the error of a call whose time is up."""
         if len(self._waiting) == 1:
             return ProduceTimeout(f"a message was not acknowledged within {seconds:g} s: it may be stored, or not")
         return ProduceTimeout(
@@ -204,7 +204,7 @@ def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
 
 
 def deadline_of(socket: Any, timeout: float | Unset | None) -> float | None:
-    """When a consumer's wait is over; `None`: never."""
+    """Returns when a consumer's wait is over; `None`: never."""
     seconds = socket.recv_timeout if isinstance(timeout, Unset) else patience(timeout)
     return None if seconds is None else time.monotonic() + seconds
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError
-from omq.pzq.client.client import HELD, DeliveryBase, Remembered, consumer_options, deadline_of
+from omq.pzq.client.client import DEFAULT_PREFETCH, DeliveryBase, Remembered, consumer_options, deadline_of
 from omq.types import UNSET, Unset
 
 __all__ = ["Consumer", "Delivery"]
@@ -20,12 +20,12 @@ class Delivery(DeliveryBase):
     __slots__ = ()
 
     def ack(self) -> None:
-        """It is done, and will not come again."""
+        """Acknowledges the message: it will not come again."""
         self._consumer._answer(self._answer(True))
         self._consumer._done.note(self.key)
 
     def nack(self) -> None:
-        """It is to be delivered again, at once."""
+        """Asks for the message again, at once."""
         self._consumer._answer(self._answer(False))
 
 
@@ -51,7 +51,7 @@ class Consumer:
         OptionError: An option does not fit.
     """
 
-    def __init__(self, endpoint: str, *, prefetch: int = HELD, **options: Any) -> None:
+    def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
         self._done = Remembered()
 

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import omq
 from omq.errors import ReceiveTimeout
-from omq.pzq.client.client import AGAIN, TIMEOUT, WINDOW, Body, Unanswered
+from omq.pzq.client.client import DEFAULT_TIMEOUT_S, RETRY_DELAY_S, WINDOW, Body, Unanswered
 from omq.socket_base import patience
 from omq.types import UNSET, Unset
 from omq.unpatched import threading
@@ -40,7 +40,7 @@ class Producer:
     """
 
     def __init__(
-        self, endpoint: str, *, timeout: float | None = TIMEOUT, producer: bytes | None = None, **options: Any
+        self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = patience(timeout)
         self._unanswered = Unanswered(producer)
@@ -123,7 +123,7 @@ class Producer:
         """Waits until at most so many messages have no answer."""
         seconds, end = deadline
         while len(self._unanswered) > most:
-            left = AGAIN if end is None else min(end - time.monotonic(), AGAIN)
+            left = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
             try:
                 self._unanswered.answered(self._socket.recv_multipart(timeout=max(left, 0)))
             except ReceiveTimeout:

@@ -1,4 +1,4 @@
-"""What a node gives account of: which of its messages are done with, and what it has heard of that from the others."""
+"""States which of a node's messages are done with, and keeps the statements of all nodes."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ log = logging.getLogger("omq.pzq")
 
 FILE: Final = "done.json"
 #: Seconds between two statements.
-STATED: Final = 0.25
+STATE_INTERVAL_S: Final = 0.25
 #: Looking at what is settled may take this part of the time.
-SHARE: Final = 0.05
+MAX_SHARE: Final = 0.05
 #: Seconds between two writes of the file.
-KEPT: Final = 1.0
+WRITE_INTERVAL_S: Final = 1.0
 
 
 class Account:
@@ -74,9 +74,9 @@ class Account:
         now = time.monotonic()
         if now >= self._next:
             self.state()
-            self._next = now + max(STATED, (time.monotonic() - now) / SHARE)
+            self._next = now + max(STATE_INTERVAL_S, (time.monotonic() - now) / MAX_SHARE)
         if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
-            self._next_write = now + KEPT
+            self._next_write = now + WRITE_INTERVAL_S
             self._writing = in_thread(self._write, told)
             self._writing.add_done_callback(self._written)
 
@@ -102,7 +102,7 @@ class Account:
                 self._unstated.add(queue.id)
 
     def _ranges(self, queue: Queue) -> Ranges:
-        """What is done with, as it is committed; what is lost is settled, too, and yet others may have it."""
+        """Returns the committed acks. An id that is lost is settled, too, and yet others may have its message."""
         settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
         below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]

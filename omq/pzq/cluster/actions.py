@@ -1,4 +1,4 @@
-"""What a node wants done: its state decides, and whoever has the sockets and the store does it."""
+"""The actions that a `Node` decides on, for the driver that has the sockets and the store."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Replica(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Messages that are stored here are done with: no consumer is to have them any more."""
+    """Drop messages that are stored here: they are done with."""
 
     origin: str
     places: dict[str, int]  # by key: where the store has them
@@ -52,7 +52,7 @@ class Entomb(NamedTuple):
 
 
 class Forget(NamedTuple):
-    """That need not be kept any more."""
+    """Keep that no longer."""
 
     key: str
 

@@ -14,12 +14,12 @@ from omq.store.errors import DamagedError
 
 FILE: Final = "cluster.json"
 #: Bytes that are kept free for it on a disk that is full.
-SPARE: Final = 1 << 16
+SPARE_BYTES: Final = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What is kept.
+    """The content of the file.
 
     Attributes:
         store: Which store it was stated of.
@@ -51,7 +51,7 @@ class ClusterFile:
         self._path = database / FILE
 
     def load(self) -> Kept | None:
-        """What is kept; `None` if there is no such file.
+        """Reads what is kept; `None` if there is no such file.
 
         Raises:
             DamagedError: The file is none of ours.
@@ -91,7 +91,7 @@ class ClusterFile:
             self._write(text)
         if not spare.exists():
             with suppress(OSError):
-                spare.write_bytes(bytes(SPARE))
+                spare.write_bytes(bytes(SPARE_BYTES))
 
     def _write(self, text: bytes) -> None:
         new = self._path.with_suffix(".new")

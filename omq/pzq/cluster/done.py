@@ -1,4 +1,4 @@
-"""What a node knows of messages that are done with: those that it was told of, and what owners state of theirs.
+"""The messages that a node knows to be done with: those that it was told of, and those that owners state.
 
 A node is told of each message, and remembers the last of them. An owner knows more: which numbers of its topics are
 done with, in some ranges, whoever was told. It states them; the others believe the newest statement, repeat it, and
@@ -51,15 +51,15 @@ class Done:
         self._stated: Stated = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Those that it was told of one by one."""
+        """Yields those that it was told of one by one."""
         return iter(self._recent)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Messages are done with, as consumers or other nodes say."""
+        """Adds messages that are done with, as consumers or other nodes say."""
         self._recent.add(keys)
 
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRun]:
-        """Those of some of an owner's keys that are among them; one may be there twice."""
+        """Returns those of an owner's keys that are among them; one may be there twice."""
         keys = Keys.of(keys)
         return self._recent.find(keys) + list(self.stated(owner, keys.runs))
 
@@ -75,7 +75,7 @@ class Done:
                 del stated[min(stated, key=lambda stem: stated[stem].at)]
 
     def stated(self, owner: str, runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
-        """Those of some of an owner's keys that are done with as it has stated; one may be there twice."""
+        """Yields those of an owner's keys that are done with as it has stated; one may be there twice."""
         if not (stated := self._stated.get(owner)):
             return
         for head, first, end in runs:
@@ -90,12 +90,12 @@ class Done:
                     yield KeyRun(head, begin, stop)
 
     def next(self, owner: str, stem: str, now: int) -> int:
-        """The time of an owner's next statement: later than any before, also where its clock was set back."""
+        """Returns the time of an owner's next statement: later than any before, also where its clock was set back."""
         known = self._stated.get(owner, {}).get(stem)
         return max(now, known.at + 1 if known is not None else 0)
 
     def told(self, owners: Iterable[str] | None = None) -> dict[str, dict[str, list[Any]]]:
-        """Statements of some owners, or of all, as they are told and kept."""
+        """Returns the statements of some owners, or of all, as they are told and kept."""
         return {
             owner: {stem: [*it] for stem, it in self._stated.get(owner, {}).items()}
             for owner in (self._stated if owners is None else owners)
@@ -126,7 +126,7 @@ _last: Final = itemgetter(1)
 
 
 def statements_of(told: Any) -> Stated:
-    """What `Done.told` has given.
+    """Reads what `Done.told` has given.
 
     Raises:
         ValueError: It has not.

@@ -1,4 +1,4 @@
-"""What a node compares with the others before it delivers messages in their owner's place."""
+"""The comparison with the other nodes before messages are delivered in their owner's place."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omq.pzq.cluster.possession import Possession, Record
 
 
 class _Doubt:
-    """What of one owner's messages one peer was not heard about.
+    """Messages of one owner that one peer has not answered about.
 
     Attributes:
         claim: By which record this node has the queue.
@@ -67,33 +67,33 @@ class Doubts:
         return begun
 
     def add(self, owner: str, keys: Iterable[str], now: float) -> None:
-        """More replicas have come."""
+        """Adds replicas that have come."""
         for doubt in self._doubts.get(owner, {}).values():
             if not doubt.keys:
                 doubt.since = now
             doubt.keys.put(keys, None)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Messages are done with."""
+        """Drops messages that are done with."""
         for doubts in self._doubts.values():
             for doubt in doubts.values():
                 doubt.keys.take(keys)
 
     def answered(self, owner: str, peer: str, keys: Iterable[str], now: float) -> bool:
-        """A peer was heard about messages; whether this node has the queue, and so asks for itself."""
+        """Takes a peer's answer; returns whether this node has the queue, and so asks for itself."""
         doubt = self._doubts.get(owner, {}).get(peer)
         if doubt is not None and doubt.keys.take(keys):
             doubt.since = now
         return doubt is not None
 
     def of(self, peer: str) -> Iterator[tuple[str, KeyMap[None]]]:
-        """What a peer is to be asked about, by owner."""
+        """Yields the messages that a peer is to be asked about, by owner."""
         for owner, doubts in self._doubts.items():
             if (doubt := doubts.get(peer)) is not None and doubt.keys:
                 yield owner, doubt.keys
 
     def settled(self, owner: str, now: float) -> bool:
-        """Whether the messages of an owner may be delivered here."""
+        """Returns whether the messages of an owner may be delivered here."""
         possession, doubts = self._possession, self._doubts.get(owner, {})
         if possession.record(owner) == (0, owner):
             return True  # nobody else had it ever

@@ -22,7 +22,7 @@ class KeyRun(NamedTuple):
     Attributes:
         head: What they begin with.
         first: The number of the first one.
-        end: The number behind the last one.
+        end: The number after the last one.
     """
 
     head: str
@@ -36,7 +36,7 @@ class KeyRun(NamedTuple):
 
 
 class Origin(NamedTuple):
-    """Where keys say that their messages were stored.
+    """The place and time of messages' storing, as their keys have them.
 
     Attributes:
         stem: Which store and which topic of it.
@@ -56,7 +56,7 @@ class Origin(NamedTuple):
 
 
 class Keys(Sequence[str]):
-    """Keys of some messages, in the order of these. They are spelt out when somebody looks at them.
+    """Keys of some messages, in the order of these. They are spelt out when they are read.
 
     Args:
         runs: The keys.
@@ -70,7 +70,7 @@ class Keys(Sequence[str]):
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> Keys:
-        """The same keys; those that are `Keys` as they are."""
+        """Returns the same keys; those that are `Keys` as they are."""
         if isinstance(keys, Keys):
             return keys
         runs: list[KeyRun] = []
@@ -136,7 +136,7 @@ def split(key: str) -> tuple[str, int]:
 
 
 class KeyMap(Generic[V]):
-    """What belongs to keys, in the order in which their heads came; keys of one run cost no more than one key."""
+    """A map of keys, in the order in which their heads came; keys of one run cost no more than one key."""
 
     __slots__ = ("_count", "_heads")
 
@@ -157,20 +157,20 @@ class KeyMap(Generic[V]):
             yield from run.texts()
 
     def runs(self) -> Iterator[tuple[KeyRun, V]]:
-        """Keys, and what belongs to each of them."""
+        """Yields keys and the value of each of them."""
         for head, ranges in self._heads.items():
             for one in ranges:
                 yield KeyRun(head, one.first, one.last + 1), one.value
 
     def get(self, key: str) -> V | None:
-        """What belongs to a key, or nothing."""
+        """Returns the value of a key, or nothing."""
         head, number = split(key)
         ranges = self._heads.get(head)
         found = None if ranges is None else ranges.get(number)
         return None if found is None else found.value
 
     def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
-        """What belongs to some keys, as far as they are there."""
+        """Returns the values of some keys, as far as they are there."""
         found: list[tuple[KeyRun, V]] = []
         if self._heads:
             for head, first, end in Keys.of(keys).runs:
@@ -181,12 +181,12 @@ class KeyMap(Generic[V]):
         return found
 
     def put(self, keys: Iterable[str], value: V) -> None:
-        """Notes what belongs to keys, in place of what did."""
+        """Sets the value of keys."""
         for run in Keys.of(keys).runs:
             self.put_run(run, value)
 
     def put_run(self, run: KeyRun, value: V) -> None:
-        """The same for keys of one run."""
+        """Sets the value of the keys of one run."""
         head, first, end = run
         ranges = self._heads.get(head)
         if ranges is None:
@@ -196,7 +196,7 @@ class KeyMap(Generic[V]):
         self._count += ranges.count - before
 
     def take(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
-        """Takes keys out, as far as they are there; what belonged to them."""
+        """Removes keys, as far as they are there; returns their values."""
         taken: list[tuple[KeyRun, V]] = []
         if not self._heads:
             return taken
@@ -222,24 +222,24 @@ def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
 
 
 class Places(KeyMap[int]):
-    """Where messages are, by key: those of one run lie behind each other."""
+    """A map of keys to places: messages of one run lie one after the other."""
 
     # What belongs to a run is the place of its number 0, which need not be there.
 
     __slots__ = ()
 
     def note(self, keys: Iterable[str], place: int) -> None:
-        """Messages are stored, the first of them at *place*, the others behind it."""
+        """Adds messages, the first of them at *place*, the others after it."""
         for run in Keys.of(keys).runs:
             self.put_run(run, place - run.first)
             place += run.end - run.first
 
     def places(self, keys: Iterable[str]) -> list[int]:
-        """Where messages are, as far as they are here."""
+        """Returns where messages are, as far as they are here."""
         return [place for run, base in self.find(keys) for place in range(base + run.first, base + run.end)]
 
     def take_places(self, keys: Iterable[str]) -> dict[str, int]:
-        """Takes messages out, as far as they are here; where each one is."""
+        """Removes messages, as far as they are here; returns where each one is."""
         return {
             key: place
             for run, base in self.take(keys)
@@ -257,18 +257,18 @@ class Numbered:
         self._ranges: RangeMap[tuple[str, int]] = RangeMap()
 
     def note(self, number: int, keys: Iterable[str]) -> None:
-        """Messages are stored, the first of them as *number*, the others behind it."""
+        """Adds messages, the first of them with the id *number*, the others after it."""
         for head, first, end in Keys.of(keys).runs:
             self._ranges.put(number, number + end - first - 1, (head, first - number))
             number += end - first
 
     def get(self, number: int) -> str | None:
-        """The key of a message, or nothing."""
+        """Returns the key of a message, or nothing."""
         found = self._ranges.get(number)
         return None if found is None else f"{found.value[0]}{found.value[1] + number:012x}"
 
     def take(self, number: int) -> str | None:
-        """Takes a message out; its key, or nothing."""
+        """Removes a message; returns its key, or nothing."""
         for one in self._ranges.take(number, number):
             head, above = one.value
             return f"{head}{above + number:012x}"
@@ -278,9 +278,9 @@ class Numbered:
 class Recent:
     """Keys that came lately, as runs. Where these are too many, those of the lowest ids go, which were stored first.
 
-    So what has come twice is not kept at the cost of what has come once: who asks for all in their order, and is given
-    again what is forgotten, would else have each message forgotten right before he asks for it. Ids of different stores
-    are not compared: that one gives way of which there are most.
+    So what has come twice is not kept at the cost of what has come once: a node that asks for all in their order, and
+    is given again what is forgotten, would else have each message forgotten right before it asks for it. Ids of
+    different stores are not compared: that one gives way of which there are most.
 
     Args:
         most: How many runs.
@@ -298,11 +298,11 @@ class Recent:
                 yield from KeyRun(one.value, one.first - base, one.last + 1 - base).texts()
 
     def __len__(self) -> int:
-        """How many runs there are."""
+        """Returns the number of runs."""
         return self._runs
 
     def find(self, keys: Iterable[str]) -> list[KeyRun]:
-        """Those of some keys that are among them."""
+        """Returns those of some keys that are among them."""
         found: list[KeyRun] = []
         for head, first, end in Keys.of(keys).runs if self._stores else ():
             stem, _, base = Origin.of(head)
@@ -315,7 +315,7 @@ class Recent:
         return found
 
     def add(self, keys: Iterable[str]) -> None:
-        """Keys have come."""
+        """Adds keys."""
         for head, first, end in Keys.of(keys).runs:
             stem, _, base = Origin.of(head)
             ranges = self._stores.setdefault(stem, RangeMap())

@@ -61,7 +61,7 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class Member:
-    """What a device does in its cluster. Lives in one event loop.
+    """The driver of a device's `Node`: does what that decides. Lives in one event loop.
 
     Args:
         settings: The cluster.
@@ -318,11 +318,11 @@ class Member:
         self._act()
 
     def admits(self, remote: str) -> bool:
-        """Whether a node may speak from there."""
+        """Returns whether a node may connect from an address."""
         return self._settings.admits(remote)
 
     def stored(self, write: Append, asked: list[Asked]) -> None:
-        """Messages are stored, and to be replicated before they are answered."""
+        """Takes messages of producers that are stored, and are to be replicated before they are answered."""
         if self._aside:
             self._inlet.accept(asked, NOT_REPLICATED.encode())
             return
@@ -359,7 +359,7 @@ class Member:
         self._await_expiry(now)
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
-        """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
+        """Stores the replicas that a node has sent; *answer* gets the reason why they are refused, or nothing."""
         try:
             runs = read_replicas(frames)
             origin = frames[2].removeprefix(REPLICAS).decode()
@@ -551,7 +551,7 @@ class Member:
 
 
 def _place(queue: Queue, number: int) -> int:
-    """Where a message is: topic and number in one; the numbers behind it are places, too."""
+    """Returns the place of a message: topic and id in one number; the ids after it are the places after it."""
     return queue.id << _SHIFT | number
 
 

@@ -1,4 +1,4 @@
-"""A node of a cluster: which messages are where, and what is said of them."""
+"""A node of a cluster, without I/O: which messages are where, and what is said of them."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ from omq.pzq.cluster.waiting import Waiting
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 WINDOW: Final = 256
 #: Replicas that are dropped at a tick, about.
-SWEPT: Final = 16_384
+SWEEP_LIMIT: Final = 16_384
 #: Timeouts after which replicas are asked about again.
-ROUND: Final = 2.0
+ROUND_TIMEOUTS: Final = 2.0
 
 Stored = Iterable[tuple[Sequence[str], int]]  # keys, and where the first message is: the others are behind it
 
 
 class Node:
-    """What one node decides. Its methods say what has happened; `actions` is what it wants done, in this order.
+    """Decides for one node. Its methods take what has happened; `actions` is what is to be done, in this order.
 
     Args:
         possession: Who possesses which queue.
@@ -114,12 +114,12 @@ class Node:
         return [*own, *filter(None, [self.held.get(owner)])]
 
     def places(self, origin: str, keys: Iterable[str]) -> list[int]:
-        """Where messages are, as far as they are here."""
+        """Returns where messages are, as far as they are here."""
         keys = Keys.of(keys)
         return [place for places in self._places(origin) for place in places.places(keys)]
 
     def holds(self) -> dict[str, int]:
-        """How many replicas it has, by owner."""
+        """Returns the number of replicas by owner."""
         return {owner: len(keys) for owner, keys in self.held.items() if keys}
 
     def replicas(self) -> int:
@@ -131,11 +131,11 @@ class Node:
         return len(self.held.get(self.name, ()))
 
     def waits(self) -> float | None:
-        """When the time of the first waiting producer is up."""
+        """Returns when the time of the first waiting producer is up."""
         return self._waiting.until()
 
     def delivers(self, owner: str, now: float) -> bool:
-        """Whether this node may give messages of a queue to consumers."""
+        """Returns whether this node may give messages of a queue to consumers."""
         if owner in self._unswept:
             return False
         return self.possession.delivers(owner, now) and self._doubts.settled(owner, now)
@@ -143,7 +143,7 @@ class Node:
     # ------------------------------------------------------------------ messages
 
     def produced(self, keys: Sequence[str], place: int, now: float) -> None:
-        """Messages of producers are stored, the first of them at *place*, the others behind it."""
+        """Takes messages of producers that are stored, the first of them at *place*, the others after it."""
         keys = Keys.of(keys)
         self.own.note(keys, place)
         if not self._replicas:
@@ -158,7 +158,7 @@ class Node:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
-        """A producer repeats a message that is stored, and not done with."""
+        """Takes the repetition of a message that is stored, and not done with."""
         if key not in self._waiting:  # else the answer is on its way
             for peer in self._flying:
                 self._ground(peer)
@@ -176,7 +176,7 @@ class Node:
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
-        """A peer could not be sent messages as they were stored: it is asked about them soon."""
+        """Takes messages that could not be sent to a peer as they were stored: it is asked about them soon."""
         del self._flying[peer][keys[0]]
         self._unconfirmed[peer][self.name].put(keys, None)
 
@@ -185,14 +185,14 @@ class Node:
         self.actions.append(Replica(peer, origin, keys))
 
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
-        """Which replicas of those that have come are to be stored; the others are answered as if they were."""
+        """Returns which of the replicas that have come are to be stored; the others are answered as if they were."""
         keys, held = Keys.of(keys), self.held.get(origin)
         if origin != self.name and not (self.tombs or self.done.find(origin, keys) or (held and held.find(keys))):
             return keys
         return Keys.of(self._views(origin, keys)["want"])
 
     def stored(self, origin: str, keys: Sequence[str], place: int, now: float) -> None:
-        """Replicas are stored, the first of them at *place*, the others behind it."""
+        """Takes replicas that are stored, the first of them at *place*, the others after it."""
         keys = Keys.of(keys)
         if origin not in self.held:
             self.held[origin] = Places()
@@ -208,7 +208,7 @@ class Node:
             self._done_with(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
-        """A peer has acknowledged replicas."""
+        """Takes a peer's acknowledgement of replicas."""
         keys = Keys.of(keys)
         flying, asked = self._flying[peer], self._asked[peer]
         first = keys[0]
@@ -243,7 +243,7 @@ class Node:
             self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
-        """Consumers are done with messages: the store notes that by itself."""
+        """Takes messages that consumers are done with, which the queue has settled."""
         keys = Keys.of(keys)
         if origin == self.name:
             self.own.take(keys)
@@ -256,7 +256,7 @@ class Node:
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
-        """Messages that the store has cannot be read: others may have them."""
+        """Takes messages that the store cannot read: others may have them."""
         keys = Keys.of(keys)
         for places in self._places(origin):
             places.take(keys)
@@ -283,7 +283,7 @@ class Node:
         self._doubts.drop(keys)
 
     def _done_with(self, keys: Sequence[str]) -> None:
-        """Somebody says that messages are done with."""
+        """Drops messages, and remembers that they are done with."""
         keys = Keys.of(keys)
         self._settle(keys)
         self.done.add(keys)
@@ -330,7 +330,7 @@ class Node:
         self._consider(now)
 
     def hear_statements(self, statements: Stated) -> None:
-        """Owners have stated which of their messages are settled."""
+        """Takes owners' statements of their settled messages."""
         known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
         for owner in self.done.hear(known, self.name):
             self._begin_sweep(owner)
@@ -351,7 +351,7 @@ class Node:
             self._hear_told(sender, origin, lists, now)
 
     def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """What this node makes of messages: whether it has them, wants them, or knows that they are done with."""
+        """Returns which messages this node has, which it wants, and which it knows to be done with."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name
         gone = {key for run in self.done.find(origin, runs) for key in run.texts()}
@@ -404,7 +404,7 @@ class Node:
         self._consider(now)
 
     def _aware(self, peer: str, key: str) -> None:
-        """A peer knows that a message was acknowledged in its owner's place."""
+        """Notes that a peer knows of an acknowledgement in an owner's place."""
         self._unaware[peer].pop(key, None)
         if not any(key in unaware for unaware in self._unaware.values()):
             del self.tombs[key]
@@ -433,7 +433,7 @@ class Node:
     def _state(self, now: float) -> None:
         """Tells what is done with: its own soon, that of all after a while."""
         before, when = self._stated
-        if now - when >= ROUND * self.possession.timeout:
+        if now - when >= ROUND_TIMEOUTS * self.possession.timeout:
             mine, told = self.done.told([self.name]), self.done.told()
             self._stated = mine, now
         else:
@@ -457,7 +457,7 @@ class Node:
                 self._push(peer, now)
 
     def _begin_sweep(self, owner: str) -> None:
-        """Of this owner's messages that are here those are to be dropped that are done with."""
+        """Begins to drop those of an owner's messages here that are done with."""
         # A `REMOVES` that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
         # owner has them still where its disk is as it was before.
         if runs := [*self.done.stated(owner, (run for places in self._places(owner) for run, _ in places.runs()))]:
@@ -465,7 +465,7 @@ class Node:
 
     def _sweep(self) -> None:
         """Drops replicas that are done with, so many that nobody waits long."""
-        left = SWEPT
+        left = SWEEP_LIMIT
         for owner, runs in list(self._unswept.items()):
             due: list[KeyRun] = []
             while runs and left > 0:
@@ -485,7 +485,9 @@ class Node:
         it = None if peer is None else (possessor, peer.incarnation, peer.store)
         before, when = self._compared.get(owner, (None, 0.0))
         if it == before and (
-            peer is None or self._unconfirmed[possessor].get(owner) or now - when < ROUND * self.possession.timeout
+            peer is None
+            or self._unconfirmed[possessor].get(owner)
+            or now - when < ROUND_TIMEOUTS * self.possession.timeout
         ):
             return
         self._compared[owner] = it, now

@@ -31,23 +31,23 @@ class OwnIds:
         return any(first > self._store.topic(queue.id).last for queue, first, _ in self._ranges(Keys.of([key]).runs))
 
     def came_back(self, keys: Keys) -> None:
-        """Messages of this node's own are replicas now: their ids are lost, as the store does not have them there."""
+        """Notes messages of this node that are replicas now: their ids are lost, as their topic has them no more."""
         for queue, first, last in self._ranges(keys.runs):
             queue.lost.add(first, last)
 
     def found(self, key: str) -> None:
-        """A message that came back is settled: its id is lost no more."""
+        """Notes that a message that came back is settled: its id is lost no more."""
         for queue, first, last in self._ranges(Keys.of([key]).runs):
             queue.lost.discard(first, last)
 
     def discard(self, stem: str, ranges: Iterable[tuple[int, int]]) -> None:
-        """The same of many that have the same stem."""
+        """Notes that of many ids with the same stem."""
         if (queue := self._queues.get(stem)) is not None:
             for first, last in ranges:
                 queue.lost.discard(first, last)
 
     def _ranges(self, runs: Iterable[KeyRun]) -> Iterator[tuple[Queue, int, int]]:
-        """The first and last ids of those messages that are of this store."""
+        """Yields the first and last ids of those messages that are of this store."""
         for head, first, end in runs:
             origin = Origin.of(head)
             if (queue := self._queues.get(origin.stem)) is not None:

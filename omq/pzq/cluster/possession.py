@@ -1,4 +1,4 @@
-"""Who possesses which queue: records, claims and leases."""
+"""The possessors of queues: records, claims and leases."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 #: A lease lasts this part of the timeout, so that it is over before another node may take over.
-LEASE: Final = 0.8
+LEASE_SHARE: Final = 0.8
 
 Record = tuple[int, str]  # epoch, possessor
 Statement = dict[str, Record] | None  # records by owner; `None`: nothing is stated
 Known = tuple[str, int]  # the store and the incarnation of a node
 
 #: Numbers that are told are smaller.
-BOUND: Final = 1 << 62
+MAX_NUMBER: Final = 1 << 62
 #: Incarnations of a directory that are kept: an older copy is known as such until it was started as often by itself.
 MAX_INCARNATIONS: Final = 64
 
 
 class OlderCopy(ValueError):
-    """A node's directory is an older copy of one that was heard of.
+    """Raised where a node's directory is an older copy of one that was heard of.
 
     Args:
         node: Its name.
@@ -38,7 +38,7 @@ class OlderCopy(ValueError):
 
 @dataclass(slots=True)
 class Peer:
-    """What a node knows of another one.
+    """The last known state of another node.
 
     Attributes:
         heard: When it was heard last; at first, when this node began.
@@ -68,7 +68,7 @@ class Peer:
 
 
 class Possession:
-    """What one node makes of what it hears.
+    """One node's view of the possessors, by the keep-alives that it has heard.
 
     Args:
         name: Its broadcast endpoint.
@@ -118,20 +118,20 @@ class Possession:
     # ------------------------------------------------------------------ what it knows
 
     def record(self, owner: str) -> Record:
-        """What this node states of a queue."""
+        """Returns what this node states of a queue."""
         return self.records.get(owner, (0, owner))
 
     def is_quiet(self) -> bool:
-        """Whether it states nothing yet."""
+        """Returns whether it states nothing yet."""
         return self._quiet
 
     def alive(self, peer: str, now: float) -> bool:
-        """Whether a peer was heard lately."""
+        """Returns whether a peer was heard lately."""
         known = self.peers[peer]
         return known.incarnation > 0 and now - known.heard <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
-        """Whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
+        """Returns whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
         return now - self.peers[peer].heard > self.timeout
 
     def living(self, now: float) -> list[str]:
@@ -139,28 +139,28 @@ class Possession:
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
-        """Whether more than half of all nodes are in sight, this one among them."""
+        """Returns whether more than half of all nodes are in sight, this one among them."""
         return len(self.living(now)) + 1 >= self.majority
 
     def leased(self, owner: str, now: float) -> bool:
-        """Whether this node possesses a queue."""
+        """Returns whether this node possesses a queue."""
         mine = self.record(owner)
         if mine[1] != self.name or self._quiet:
             return False
         support = 1
         for peer in self.peers.values():
             if not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
-                support += now < peer.confirmed + LEASE * min(self.timeout, peer.timeout)
+                support += now < peer.confirmed + LEASE_SHARE * min(self.timeout, peer.timeout)
         return support >= self.majority
 
     def delivers(self, owner: str, now: float) -> bool:
-        """Whether this node may give messages of a queue to consumers."""
+        """Returns whether this node may give messages of a queue to consumers."""
         if owner == self.name and not self.fenced:
             return True
         return self.leased(owner, now) and not self.hands_back(owner)
 
     def hands_back(self, owner: str) -> bool:
-        """Whether the owner claims a queue that this node has."""
+        """Returns whether the owner claims a queue that this node has."""
         mine = self.record(owner)
         if owner == self.name or mine[1] != self.name:
             return False
@@ -170,11 +170,11 @@ class Possession:
     # ------------------------------------------------------------------ what it hears and says
 
     def statement(self) -> Statement:
-        """What it states now."""
+        """Returns what it states now."""
         return None if self._quiet else dict(self.records)
 
     def restate(self, before: Statement) -> None:
-        """What it states since is not on the disk, so nobody may hear of it."""
+        """Takes back what it states since: it is not on the disk, so no other node may hear of it."""
         self._quiet, self.records = before is None, dict(before or {})
 
     def beat(self) -> float:
@@ -182,7 +182,7 @@ class Possession:
         return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
 
     def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
-        """What it tells all others."""
+        """Returns its state for all others."""
         self._number += 1
         self._sent[self._number] = now
         for number in [number for number, when in self._sent.items() if now - when > self.timeout]:
@@ -307,7 +307,7 @@ class Possession:
         return max([self.record(owner)[0], *stated])
 
     def _wants(self, owner: str, mine: Record, now: float, holds: dict[str, int]) -> bool:
-        """Whether this node should have a queue that it has not."""
+        """Returns whether this node should have a queue that it does not have."""
         if not self.sees_majority(now):
             return False
         if owner == self.name:
@@ -342,6 +342,6 @@ def number_of(value: Any) -> int:
     Raises:
         ValueError: It is none.
     """
-    if not isinstance(value, int) or not 0 <= value < BOUND:
+    if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
         raise ValueError(f"{str(value)[:40]!r} is no number of a node")
     return value

@@ -27,7 +27,7 @@ class Run(NamedTuple):
     named: bool
 
     def head(self) -> bytes:
-        """What stands before the records on the wire: the first key and how many there are, or nothing."""
+        """Returns the frame before the records on the wire: the first key and how many there are, or nothing."""
         return b"" if self.named else b"%b %d" % (self.keys[0].encode(), len(self.keys))
 
     def some(self, keys: set[str]) -> Run:

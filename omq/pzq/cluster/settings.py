@@ -1,4 +1,4 @@
-"""What a node of a cluster is told about it, checked."""
+"""The options of a node about its cluster, checked."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Settings:
     networks: tuple[Network, ...]
 
     def admits(self, remote: str) -> bool:
-        """Whether a node may speak from an address, as an event of a socket gives it."""
+        """Returns whether a node may connect from an address, as an event of a socket gives it."""
         try:
             host = remote.removeprefix("tcp://").rpartition(":")[0].strip("[]").partition("%")[0]
             address = ipaddress.ip_address(host)

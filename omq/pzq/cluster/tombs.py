@@ -1,4 +1,4 @@
-"""What was acknowledged in an owner's place, kept on the disk until all nodes know of it."""
+"""Acknowledgements in an owner's place, kept on the disk until all nodes know of them."""
 
 from __future__ import annotations
 

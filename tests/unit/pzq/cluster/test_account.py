@@ -119,8 +119,8 @@ def test_a_file_that_cannot_be_used_is_passed_over_and_said(
 async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omq.pzq.cluster.account.STATED", 0.0)
-    monkeypatch.setattr("omq.pzq.cluster.account.KEPT", 0.0)
+    monkeypatch.setattr("omq.pzq.cluster.account.STATE_INTERVAL_S", 0.0)
+    monkeypatch.setattr("omq.pzq.cluster.account.WRITE_INTERVAL_S", 0.0)
     opened = Opened(tmp_path / "missing", settled(20))
     for watermark in range(1, 6):
         opened.settled = settled(watermark) if watermark < 4 else DamagedError("a row")

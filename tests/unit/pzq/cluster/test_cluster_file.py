@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.pzq.cluster.cluster_file import SPARE, ClusterFile, Kept
+from omq.pzq.cluster.cluster_file import SPARE_BYTES, ClusterFile, Kept
 from omq.store.errors import DamagedError
 
 KEPT = Kept(
@@ -54,7 +54,7 @@ def test_on_a_full_disk_its_place_is_taken_of_what_was_kept_free(
 
     file = ClusterFile(tmp_path)
     file.save(KEPT)
-    assert spare.stat().st_size == SPARE
+    assert spare.stat().st_size == SPARE_BYTES
     monkeypatch.setattr(ClusterFile, "_write", full)
     changed = Kept(KEPT.store, KEPT.name, (9,), True, {})
     file.save(changed)

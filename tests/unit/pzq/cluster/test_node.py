@@ -10,7 +10,7 @@ import pytest
 from omq.pzq.cluster.actions import Answer, Broadcast, Entomb, Forget, Keep, Replica, Restarted, Settle
 from omq.pzq.cluster.done import Statement, statements_of
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.node import SWEPT, Node
+from omq.pzq.cluster.node import SWEEP_LIMIT, Node
 from omq.pzq.cluster.possession import OlderCopy, Possession
 from omq.pzq.cluster.run import run_of
 from omq.pzq.wire import key_format, stem_of
@@ -370,19 +370,19 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
 
 
 def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
-    one, count = possessing("b", "d"), SWEPT + 9
+    one, count = possessing("b", "d"), SWEEP_LIMIT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
     every = [C(1), C(2), *stored_keys("c", 1, count)]
     for peer in "bd":
         send(one, "TOLD", peer, "c", {"have": every}, 30.0)
     assert one.delivers("c", 30.0)
-    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEPT + 3], [SWEPT + 5, SWEPT + 5])))
+    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEEP_LIMIT + 3], [SWEEP_LIMIT + 5, SWEEP_LIMIT + 5])))
     done(one)
     one._sweep()
     assert not one.delivers("c", 30.0)
     one._sweep()
     assert one.delivers("c", 30.0)
-    left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEPT + 4, 1), *stored_keys("c", SWEPT + 6, 4)]
+    left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEEP_LIMIT + 4, 1), *stored_keys("c", SWEEP_LIMIT + 6, 4)]
     assert list(one.held["c"]) == [C(1), C(2), *left]
     assert [key for action in done(one, Settle) for key in action.places] == [
         key for key in every[2:] if key not in left
