@@ -13,9 +13,22 @@ from pathlib import Path
 import pytest
 
 from omq.errors import ReceiveTimeout
-from omq.pzq import Consumer, NotReplicated, Producer
+from omq.pzq import Consumer, NotReplicated
 from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, TIMEOUT, Node, cluster, empty, running, until, whole
+from tests.system.pzq.nodes import (
+    HOSTS,
+    TIMEOUT,
+    Node,
+    cluster,
+    consume,
+    empty,
+    have,
+    produce,
+    running,
+    take,
+    until,
+    whole,
+)
 
 pytestmark = pytest.mark.timeout(120)
 COUNT = 20
@@ -25,38 +38,9 @@ def bodies(name: str, count: int = COUNT) -> list[bytes]:
     return [b"%s %d" % (name.encode(), number) for number in range(count)]
 
 
-def produce(node: Node, *some: bytes) -> None:
-    with Producer(node.receive, timeout=15) as producer:
-        producer.send_many(some)
-
-
-def consume(node: Node, count: int) -> list[bytes]:
-    """Takes so many messages, and acknowledges them."""
-    found = []
-    with Consumer(node.send) as consumer:
-        for _ in range(count):
-            delivery = consumer.recv(timeout=20)
-            found.append(delivery.body)
-            delivery.ack()
-    return found
-
-
 def everything(nodes: list[Node]) -> list[bytes]:
     """What is delivered anywhere until nothing is left."""
-    found: list[bytes] = []
-    with ExitStack() as kept:
-        consumers = [kept.enter_context(Consumer(node.send)) for node in nodes]
-        while any(node.figures()["messages"] for node in nodes):
-            for consumer in consumers:
-                with suppress(ReceiveTimeout):
-                    delivery = consumer.recv(timeout=0.1)
-                    found.append(delivery.body)
-                    delivery.ack()
-    return sorted(found)
-
-
-def have(nodes: list[Node], replicas: int) -> None:
-    until(lambda: all(node.figures()["replicas"] == replicas for node in nodes), f"{replicas} replicas each")
+    return take(nodes, lambda found: not any(node.figures()["messages"] for node in nodes))
 
 
 class Power:

@@ -11,6 +11,13 @@ from omq.store.errors import StoreFull
 from omq.store.interface import Append
 
 
+class _Write:
+    """Replicas that are with the store, and the calls that wait for them."""
+
+    def __init__(self) -> None:
+        self.calls: list[Callable[[str], None]] = []
+
+
 class ReplicaWriter:
     """Stores each replica once, and answers a node when all that it has sent together are stored.
 
@@ -29,7 +36,7 @@ class ReplicaWriter:
         self._journal = journal
         self._wanted = wanted
         self._stored = stored
-        self._storing: KeyMap[_Waiting] = KeyMap()
+        self._storing: KeyMap[_Write] = KeyMap()
 
     def take(self, origin: str, topic: int, runs: list[Run], answer: Callable[[str], None]) -> None:
         """Stores replicas.
@@ -40,64 +47,40 @@ class ReplicaWriter:
             runs: The messages.
             answer: Called with the reason why they are refused, or with nothing.
         """
-        answers = _Answers(answer)
+        left, first = 1, ""
+
+        def ended(reason: str = "") -> None:
+            nonlocal left, first
+            left, first = left - 1, first or reason
+            if not left:
+                answer(first)
+
         for run in runs:
             wanted = self._wanted(origin, run.keys)
-            if storing := self._storing.find(wanted):
-                for _, waiting in storing:
-                    answers.join(waiting)
+            if storing := self._storing.find(wanted):  # they were sent before
+                for _, write in storing:
+                    left += 1
+                    write.calls.append(ended)
                 wanted = [key for key in wanted if key not in self._storing]
             if wanted:
-                self._store(origin, topic, run if len(wanted) == len(run.keys) else run.some(set(wanted)), answers)
-        answers.one("")
+                left += 1
+                self._store(origin, topic, run if len(wanted) == len(run.keys) else run.some(set(wanted)), ended)
+        ended()
 
-    def _store(self, origin: str, topic: int, run: Run, answers: _Answers) -> None:
-        keys, records = run.keys, run.records
-        waiting = _Waiting()
-        answers.join(waiting)
+    def _store(self, origin: str, topic: int, run: Run, ended: Callable[[str], None]) -> None:
+        keys, size, waiting = run.keys, len(run.records), _Write()
+        waiting.calls.append(ended)
         self._storing.put(keys, waiting)
-        self._journal.waiting += len(records)
+        self._journal.waiting += size
 
         def stored(write: Append) -> None:
-            self._journal.waiting -= len(records)
+            self._journal.waiting -= size
             self._storing.take(keys)
             self._stored(origin, keys, write)
             if isinstance(write.error, StoreFull) and len(keys) > 1:
                 # Where not all of them have room, half may: the others are asked about again.
-                self._store(origin, topic, run.some(set(keys[: len(keys) // 2])), answers)
-            for each in waiting.answers:
-                each.one("" if write.error is None else f"not stored: {write.error}")
+                self._store(origin, topic, run.some(set(keys[: len(keys) // 2])), lambda reason: None)
+            for call in waiting.calls:
+                call("" if write.error is None else f"not stored: {write.error}")
 
-        self._journal.submit(Append(topic, records, len(keys)), stored)
-
-
-class _Waiting:
-    """The answers that wait for one write."""
-
-    def __init__(self) -> None:
-        self.answers: list[_Answers] = []
-
-
-class _Answers:
-    """Answers a node once all its replicas are stored, or with the first reason why one is not.
-
-    Args:
-        answer: Called with the reason, or with nothing.
-    """
-
-    def __init__(self, answer: Callable[[str], None]) -> None:
-        self._answer = answer
-        self._left = 1
-        self._why = ""
-
-    def join(self, waiting: _Waiting) -> None:
-        """Waits for one more write."""
-        self._left += 1
-        waiting.answers.append(self)
-
-    def one(self, why: str) -> None:
-        """One write has ended."""
-        self._left -= 1
-        self._why = self._why or why
-        if not self._left:
-            self._answer(self._why)
+        self._journal.submit(Append(topic, run.records, len(keys)), stored)

@@ -8,10 +8,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from omq.errors import ReceiveTimeout
+from omq.pzq import Consumer, Producer
 from tests.ports import held
 from tests.system.pzq.raw import figures
 
@@ -138,6 +140,41 @@ def running(nodes: list[Node]) -> Iterator[None]:
 def whole(nodes: list[Node]) -> None:
     """Waits until all are alive."""
     until(lambda: all(node.figures()["nodes_alive"] == 3 for node in nodes), "all nodes hear each other")
+
+
+def have(nodes: list[Node], replicas: int) -> None:
+    """Waits until each has so many replicas."""
+    until(lambda: all(node.figures()["replicas"] == replicas for node in nodes), f"{replicas} replicas each")
+
+
+def produce(node: Node, *bodies: bytes) -> None:
+    with Producer(node.receive, timeout=15) as producer:
+        producer.send_many(bodies)
+
+
+def consume(node: Node, count: int) -> list[bytes]:
+    """Takes so many messages, and acknowledges them."""
+    found = []
+    with Consumer(node.send) as consumer:
+        for _ in range(count):
+            delivery = consumer.recv(timeout=20)
+            found.append(delivery.body)
+            delivery.ack()
+    return found
+
+
+def take(nodes: list[Node], ended: Callable[[list[bytes]], bool]) -> list[bytes]:
+    """Takes and acknowledges what any node delivers, until that is all."""
+    found: list[bytes] = []
+    with ExitStack() as kept:
+        consumers = [kept.enter_context(Consumer(node.send)) for node in nodes]
+        while not ended(found):
+            for consumer in consumers:
+                with suppress(ReceiveTimeout):
+                    delivery = consumer.recv(timeout=0.1)
+                    found.append(delivery.body)
+                    delivery.ack()
+    return sorted(found)
 
 
 def empty(nodes: list[Node], seconds: float = 20.0) -> None:

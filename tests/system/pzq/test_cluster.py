@@ -16,26 +16,10 @@ import zmq
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer
 from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, Node, cluster, empty, running, until, whole
+from tests.system.pzq.nodes import HOSTS, Node, cluster, consume, empty, have, produce, running, take, until, whole
 from tests.system.pzq.raw import raw
 
 pytestmark = pytest.mark.timeout(120)
-
-
-def produce(node: Node, *bodies: bytes) -> None:
-    with Producer(node.receive, timeout=15) as producer:
-        producer.send_many(bodies)
-
-
-def consume(node: Node, count: int, timeout: float = 15) -> list[bytes]:
-    """Takes so many messages, and acknowledges them."""
-    found = []
-    with Consumer(node.send) as consumer:
-        for _ in range(count):
-            delivery = consumer.recv(timeout=timeout)
-            found.append(delivery.body)
-            delivery.ack()
-    return found
 
 
 def nothing(node: Node, seconds: float = 1.0) -> bool:
@@ -74,7 +58,7 @@ def test_a_killed_owners_messages_are_delivered_by_one_and_do_not_come_back(tmp_
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(40))
         assert consume(nodes[0], 10) == bodies(40)[:10]
-        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have the rest")
+        have(nodes[1:], 30)
         nodes[0].kill()
         assert consume(nodes[1], 20) == bodies(40)[10:30]
         assert nothing(nodes[2], 0.5)
@@ -90,22 +74,14 @@ def test_a_killed_owners_messages_are_delivered_by_one_and_do_not_come_back(tmp_
 def all_but_ten(nodes: list[Node], count: int) -> None:
     """The first node's messages are replicated, the second node is killed, and ten are left unacknowledged."""
     produce(nodes[0], *bodies(count))
-    until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+    have(nodes[1:], count)
     nodes[1].kill()
     assert consume(nodes[0], count - 10) == bodies(count)[:-10]
 
 
 def only_the_last(nodes: list[Node], count: int) -> None:
     """While the owner is dead the two others deliver the ten that are left, and nothing is left when it is back."""
-    found: list[bytes] = []
-    with Consumer(nodes[1].send) as one, Consumer(nodes[2].send) as other:
-        while len(found) < 10:
-            for consumer in one, other:
-                with suppress(ReceiveTimeout):
-                    delivery = consumer.recv(timeout=0.1)
-                    found.append(delivery.body)
-                    delivery.ack()
-    assert sorted(found) == sorted(bodies(count)[-10:])
+    assert take(nodes[1:], lambda found: len(found) >= 10) == sorted(bodies(count)[-10:])
     assert nothing(nodes[1], 0.5)
     assert nothing(nodes[2], 0.5)
     nodes[0].start()
@@ -140,7 +116,7 @@ def test_what_was_acknowledged_out_of_order_does_not_come_back(tmp_path: Path) -
     count = 400
     with cluster(tmp_path, "--replicas", "2") as nodes:
         produce(nodes[0], *bodies(count))
-        until(lambda: all(node.figures()["replicas"] == count for node in nodes[1:]), "both others have all")
+        have(nodes[1:], count)
         nodes[1].kill()
         with Consumer(nodes[0].send, prefetch=count) as consumer:
             for delivery in [consumer.recv(timeout=10) for _ in range(count)][1::2]:
@@ -200,7 +176,7 @@ def test_a_replica_without_its_disk_gets_what_it_lacks(tmp_path: Path) -> None:
 def test_an_owner_without_its_disk_gets_back_what_is_its_own(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(30))
-        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have all")
+        have(nodes[1:], 30)
         nodes[0].kill()
         shutil.rmtree(nodes[0].database)
         nodes[0].start()
@@ -241,8 +217,9 @@ def test_kills_under_load(tmp_path: Path) -> None:
             whole(nodes)
         for node in nodes:
             while node.figures()["messages"] != node.figures()["replicas"]:  # or the store is not so far yet
-                with suppress(ReceiveTimeout):
-                    delivered.update(consume(node, 1, timeout=2))
+                with suppress(ReceiveTimeout), Consumer(node.send) as consumer:
+                    (delivery := consumer.recv(timeout=2)).ack()
+                    delivered[delivery.body] += 1
         empty(nodes)
         assert len(delivered) == 1800
 
@@ -250,7 +227,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
 def test_nodes_that_lose_their_disks_one_after_another(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(30))
-        until(lambda: all(node.figures()["replicas"] == 30 for node in nodes[1:]), "both others have all")
+        have(nodes[1:], 30)
         for node in nodes:
             node.kill()
             shutil.rmtree(node.database)
@@ -378,21 +355,6 @@ def test_a_fourth_node_joins_a_running_cluster(tmp_path: Path) -> None:
         until(lambda: [node.figures()["own_messages"] for node in nodes] == [55, 5, 5, 5], "each has its own")
         until(lambda: [node.figures()["replicas"] for node in nodes] == [15, 65, 65, 65], "each has the others'")
         nodes[0].kill()
-        found: list[bytes] = []
-        with ExitStack() as stack:
-            consumers = [stack.enter_context(Consumer(node.send)) for node in nodes[1:]]
-            until(lambda: take(consumers, found) == len(expected), "all is delivered")
-        assert sorted(found) == sorted(expected)
+        assert take(nodes[1:], lambda found: len(found) >= len(expected)) == sorted(expected)
         nodes[0].start()
         empty(nodes)
-
-
-def take(consumers: list[Consumer], found: list[bytes]) -> int:
-    """Takes what each of the consumers has, and acknowledges it; returns how much was found by now."""
-    for consumer in consumers:
-        with suppress(ReceiveTimeout):
-            while True:
-                delivery = consumer.recv(timeout=0.1)
-                found.append(delivery.body)
-                delivery.ack()
-    return len(found)
