@@ -29,6 +29,16 @@ def raw(kind: int, endpoint: str, **options: Any) -> Iterator[zmq.Socket[bytes]]
         context.term()
 
 
+@contextlib.contextmanager
+def clients(device: Any, **options: Any) -> Iterator[tuple[zmq.Socket[bytes], zmq.Socket[bytes]]]:
+    """A producer and a consumer of a device."""
+    with (
+        raw(zmq.DEALER, device.endpoints["receive"], **options) as producer,
+        raw(zmq.ROUTER, device.endpoints["send"], **options) as consumer,
+    ):
+        yield producer, consumer
+
+
 def asked(producer: zmq.Socket[bytes], *frames: bytes) -> list[bytes]:
     """What a device answers a producer."""
     producer.send_multipart(frames)

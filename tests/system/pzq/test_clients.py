@@ -324,16 +324,19 @@ def test_an_endpoint_that_is_none_is_refused_by_its_name(tmp_path: Path, options
         Device(tmp_path / "data", **options)
 
 
-@pytest.mark.parametrize("options", [{"hard_sync": "no"}, {"http": 8080}])
-def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, options: dict[str, Any]) -> None:
-    with pytest.raises(UsageError):
-        Device(tmp_path / "data", **options)
-
-
-@pytest.mark.parametrize("options", [{"ack_timeout": 0}, {"inflight_size": True}, {"max_deliveries": 0}])
-def test_a_number_that_does_not_fit_is_refused(tmp_path: Path, options: dict[str, int]) -> None:
-    with pytest.raises(UsageError, match="whole number"):
-        Device(tmp_path / "data", **options)
+@pytest.mark.parametrize(
+    ("option", "value", "says"),
+    [
+        ("hard_sync", "no", "True or False"),
+        ("http", 8080, "HOST:PORT"),
+        ("ack_timeout", 0, "whole number"),
+        ("inflight_size", True, "whole number"),
+        ("max_deliveries", 0, "whole number"),
+    ],
+)
+def test_what_is_of_no_use_to_a_device_is_refused(tmp_path: Path, option: str, value: Any, says: str) -> None:
+    with pytest.raises(UsageError, match=says):
+        Device(tmp_path / "data", **{option: value})
 
 
 def test_a_prefetch_that_does_not_fit_is_refused() -> None:

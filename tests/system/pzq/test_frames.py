@@ -13,7 +13,7 @@ import zmq
 from bench.pzq.bare import Bare
 from omq.pzq import Consumer
 from tests.system.pzq.conftest import Make
-from tests.system.pzq.raw import asked, figures, raw
+from tests.system.pzq.raw import asked, clients, figures, raw
 from tests.waits import until
 
 KEY = re.compile(rb"\d{16}\|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -100,10 +100,7 @@ def test_a_message_without_end_costs_its_connection(make: Make) -> None:
 
 def test_a_negative_acknowledgement_has_it_delivered_again_at_once(make: Make) -> None:
     device = make(ack_timeout=60_000_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
-    ):
+    with clients(device) as (producer, consumer):
         asked(producer, b"1", b"", b"body")
         peer, key, *_ = consumer.recv_multipart()
         consumer.send_multipart([peer, key, b"0"])
@@ -112,10 +109,7 @@ def test_a_negative_acknowledgement_has_it_delivered_again_at_once(make: Make) -
 
 def test_what_is_not_acknowledged_in_time_is_delivered_again(make: Make) -> None:
     device = make(ack_timeout=300_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
-    ):
+    with clients(device) as (producer, consumer):
         asked(producer, b"1", b"", b"body")
         first = consumer.recv_multipart()
         began = time.monotonic()
@@ -128,11 +122,7 @@ def test_what_is_not_acknowledged_in_time_is_delivered_again(make: Make) -> None
 
 def test_acknowledgements_that_count_for_nothing_harm_nobody(make: Make) -> None:
     device = make(ack_timeout=60_000_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as one,
-        raw(zmq.ROUTER, device.endpoints["send"]) as other,
-    ):
+    with clients(device) as (producer, one), raw(zmq.ROUTER, device.endpoints["send"]) as other:
         until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
         for number in range(2):
             asked(producer, b"id", b"", b"%d" % number)
@@ -197,10 +187,7 @@ def test_messages_come_in_their_order_and_survive_a_restart(make: Make) -> None:
 
 def test_what_was_acknowledged_before_the_end_counts(make: Make) -> None:
     device = make(ack_timeout=60_000_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"], sndhwm=0, rcvhwm=0) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"], sndhwm=0, rcvhwm=0) as consumer,
-    ):
+    with clients(device, sndhwm=0, rcvhwm=0) as (producer, consumer):
         for _ in range(500):
             producer.send_multipart([b"id", b"", b"body"])
         held = [consumer.recv_multipart()[:2] for _ in range(500)]
@@ -213,10 +200,7 @@ def test_what_was_acknowledged_before_the_end_counts(make: Make) -> None:
 
 def test_no_more_is_in_flight_than_the_bound_allows(make: Make) -> None:
     device = make(inflight_size=10_000, ack_timeout=60_000_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
-    ):
+    with clients(device) as (producer, consumer):
         for number in range(25):
             asked(producer, b"id", b"", b"%04d" % number + b"x" * 996)
         held = [consumer.recv_multipart() for _ in range(10)]
@@ -278,11 +262,7 @@ def test_a_consumer_that_does_not_read_is_not_sent_the_same_again_and_again(make
 
 def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make) -> None:
     device = make(ack_timeout=300_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]),
-        Consumer(device.endpoints["send"], prefetch=1) as other,
-    ):
+    with clients(device) as (producer, _), Consumer(device.endpoints["send"], prefetch=1) as other:
         until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
         for _ in range(61):
             asked(producer, b"id", b"", b"body")
@@ -294,11 +274,7 @@ def test_a_consumer_that_hangs_gets_nothing_while_another_one_is_busy(make: Make
 
 def test_a_consumer_that_forgets_a_message_is_tried_again(make: Make) -> None:
     device = make(ack_timeout=200_000)
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as forgetful,
-        raw(zmq.ROUTER, device.endpoints["send"]) as other,
-    ):
+    with clients(device) as (producer, forgetful), raw(zmq.ROUTER, device.endpoints["send"]) as other:
         until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
         for _ in range(2):
             asked(producer, b"id", b"", b"body")
@@ -327,11 +303,7 @@ def test_dead_letters_that_cannot_come_are_told_of(make: Make, caplog: pytest.Lo
 
 def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
     device = make(max_deliveries=2, ack_timeout=60_000_000, dead_letter="tcp://127.0.0.1:*")
-    with (
-        raw(zmq.DEALER, device.endpoints["receive"]) as producer,
-        raw(zmq.ROUTER, device.endpoints["send"]) as consumer,
-        raw(zmq.ROUTER, device.endpoints["dead_letter"]) as graves,
-    ):
+    with clients(device) as (producer, consumer), raw(zmq.ROUTER, device.endpoints["dead_letter"]) as graves:
         asked(producer, b"1", b"", b"bad", b"part")
         for _ in range(2):
             peer, key, *_ = consumer.recv_multipart()
