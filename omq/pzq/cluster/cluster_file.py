@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from errno import ENOSPC
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from omq.store.errors import DamagedError
+from omq.store.lmdb.session import write_durably
 
 FILE: Final = "cluster.json"
 #: Bytes that are kept free for it on a disk that is full.
@@ -83,25 +83,12 @@ class ClusterFile:
         text = json.dumps(asdict(kept)).encode()
         spare = self._path.with_suffix(".spare")
         try:
-            self._write(text)
+            write_durably(self._path, text)
         except OSError as error:
             if error.errno != ENOSPC or not spare.exists():
                 raise
             spare.unlink()
-            self._write(text)
+            write_durably(self._path, text)
         if not spare.exists():
             with suppress(OSError):
                 spare.write_bytes(bytes(SPARE_BYTES))
-
-    def _write(self, text: bytes) -> None:
-        new = self._path.with_suffix(".new")
-        with new.open("wb") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        new.replace(self._path)
-        directory = os.open(self._path.parent, os.O_RDONLY)
-        try:
-            os.fsync(directory)
-        finally:
-            os.close(directory)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from omq.pzq.cluster import cluster_file
 from omq.pzq.cluster.cluster_file import SPARE_BYTES, ClusterFile, Kept
 from omq.store.errors import DamagedError
 
@@ -45,26 +46,26 @@ def test_on_a_full_disk_its_place_is_taken_of_what_was_kept_free(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     spare = tmp_path / "cluster.spare"
-    write = ClusterFile._write
+    where, write = "omq.pzq.cluster.cluster_file.write_durably", cluster_file.write_durably
 
-    def full(self: ClusterFile, text: bytes) -> None:
+    def full(path: Path, text: bytes) -> None:
         if spare.exists():
             raise OSError(ENOSPC, "full")
-        write(self, text)
+        write(path, text)
 
     file = ClusterFile(tmp_path)
     file.save(KEPT)
     assert spare.stat().st_size == SPARE_BYTES
-    monkeypatch.setattr(ClusterFile, "_write", full)
+    monkeypatch.setattr(where, full)
     changed = Kept(KEPT.store, KEPT.name, (9,), True, {})
     file.save(changed)
     assert file.load() == changed
     assert spare.exists(), "it is kept free again where there is room"
 
-    def no_room(self: ClusterFile, text: bytes) -> None:
+    def no_room(path: Path, text: bytes) -> None:
         raise OSError(ENOSPC, "full")
 
-    monkeypatch.setattr(ClusterFile, "_write", no_room)
+    monkeypatch.setattr(where, no_room)
     with pytest.raises(OSError, match="full"):
         file.save(KEPT)
     assert file.load() == changed
