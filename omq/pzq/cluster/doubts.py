@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 from omq.pzq.cluster.keys import KeyMap, keys_in
 from omq.pzq.cluster.possession import Possession, Record
 
 
+@dataclass(slots=True)
 class _Doubt:
     """Messages of one owner that one peer has not answered about.
 
@@ -18,13 +20,10 @@ class _Doubt:
         since: When the peer was asked, or has answered last.
     """
 
-    __slots__ = ("claim", "incarnation", "keys", "since")
-
-    def __init__(self, claim: Record, incarnation: int, keys: KeyMap[None], now: float) -> None:
-        self.claim = claim
-        self.incarnation = incarnation
-        self.keys = keys
-        self.since = now
+    claim: Record
+    incarnation: int
+    keys: KeyMap[None]
+    since: float
 
 
 class Doubts:
