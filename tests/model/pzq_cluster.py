@@ -555,7 +555,7 @@ def _of_node(node: Node, now: float) -> Any:
             for owner, doubts in node._doubts._doubts.items()
             for peer, doubt in doubts.items()
         ],
-        [(peer, list(keys)) for peer, keys in node._unaware.items()],
+        [(peer, list(keys)) for peer, by_owner in node._unaware.items() for keys in by_owner.values()],
     )
 
 

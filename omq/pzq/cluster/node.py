@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
@@ -83,8 +83,8 @@ class Node:
         self._stated: tuple[dict[str, Any], float] = {}, -1e9
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
-        #: What of `tombs` a peer has not confirmed to know.
-        self._unaware: dict[str, dict[str, None]] = {peer: {} for peer in possession.peers}
+        #: What of `tombs` a peer has not confirmed to know, by peer and owner.
+        self._unaware: dict[str, dict[str, KeyMap[None]]] = {peer: defaultdict(KeyMap) for peer in possession.peers}
         #: What a peer was asked or sent by itself, and when.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
         #: What producers wait for.
@@ -98,9 +98,10 @@ class Node:
             places = self.held[owner] = Places()
             for keys, place in stored:
                 places.note(keys, place)
-        self.tombs = {key: owner for owner, key in tombs}
+        for owner, key in tombs:
+            self._entomb(owner, key, self._unaware)
+        self.actions.clear()  # they are kept already
         for peer in self.possession.peers:
-            self._unaware[peer] = dict.fromkeys(self.tombs)
             self._replicate_all(peer)
 
     def _replicate_all(self, peer: str) -> None:
@@ -268,7 +269,7 @@ class Node:
     def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
         self.tombs[key] = origin
         for peer in unaware:
-            self._unaware[peer][key] = None
+            self._unaware[peer][origin].put([key], None)
         self.actions.append(Entomb(origin, key))
 
     def _drop(self, owner: str, keys: Keys) -> None:
@@ -405,8 +406,9 @@ class Node:
 
     def _aware(self, peer: str, key: str) -> None:
         """Notes that a peer knows of an acknowledgement in an owner's place."""
-        self._unaware[peer].pop(key, None)
-        if not any(key in unaware for unaware in self._unaware.values()):
+        owner = self.tombs[key]
+        self._unaware[peer][owner].take([key])
+        if not any(key in by_owner[owner] for by_owner in self._unaware.values()):
             del self.tombs[key]
             self.actions.append(Forget(key))
 
@@ -476,7 +478,7 @@ class Node:
                 del self._unswept[owner]
 
     def _is_settled(self, owner: str) -> bool:
-        return not any(self.tombs[key] == owner for key in self._unaware[owner])
+        return not self._unaware[owner][owner]
 
     def _compare(self, owner: str, now: float) -> None:
         """Has the possessor of an owner's queue asked about all its replicas; another one at once, the same again."""
@@ -502,24 +504,14 @@ class Node:
             return
         asked = self._asked[peer]
         again = now - self.possession.timeout / 4
-        lists: list[tuple[str, Iterable[str]]] = [*self._unconfirmed[peer].items(), *self._doubts.of(peer)]
-        for origin, keys in lists:
-            due = [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]
-            if due:
+        lists: list[tuple[str, str, Iterable[str]]] = [
+            *(("ASK", *one) for one in (*self._unconfirmed[peer].items(), *self._doubts.of(peer))),
+            *(("GONE", *one) for one in self._unaware[peer].items()),
+        ]
+        for kind, origin, keys in lists:
+            if due := [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]:
                 asked.update(dict.fromkeys(due, now))
-                self._tell("ASK", peer, origin, {"keys": due})
-        if self._unaware[peer]:
-            self._push_gone(peer, again, now)
-
-    def _push_gone(self, peer: str, again: float, now: float) -> None:
-        due: dict[str, list[str]] = {}
-        asked = self._asked[peer]
-        for key in islice(self._unaware[peer], WINDOW):
-            if asked.get(key, -1e9) < again:
-                due.setdefault(self.tombs[key], []).append(key)
-                asked[key] = now
-        for origin, keys in due.items():
-            self._tell("GONE", peer, origin, {"keys": keys})
+                self._tell(kind, peer, origin, {"keys": due})
 
     def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
         self._broadcast(kind, incarnation=self.possession.incarnation, to=to, origin=origin, **lists)

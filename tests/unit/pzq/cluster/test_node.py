@@ -179,13 +179,21 @@ def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     hear(one, "b", "c", now=20.0, holds={"b": 1})
     one.stored("b", [B(1)], 1, 1.0)
     one.possession.records["b"] = (1, "a")
-    one.tombs[B(0)] = "b"
-    one._unaware["b"][B(0)] = None
+    one._entomb("b", B(0), ["b"])
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
     assert one.possession.record("b") == (1, "a")
     assert not one.possession.delivers("b", 21.0)
     send(one, "TOLD", "b", "b", {"gone": [B(0)]}, 21.0)
     assert one.possession.record("b") == (2, "b")
+
+
+def test_what_was_acknowledged_for_an_owner_with_another_name_by_now_is_no_matter() -> None:
+    one = node("b", "c")
+    one.load([], {}, [("before", OLD(1))])
+    hear(one, "b", "c")
+    one.tick(2.0)
+    assert {tell.body["origin"] for tell in done(one, "GONE")} == {"before"}
+    assert not one.wanted("b", [OLD(1)])
 
 
 def possessing(*peers: str, now: float = 30.0) -> Node:
