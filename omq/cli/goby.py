@@ -20,7 +20,7 @@ import click
 from omq.cli.errors import errors_of_command
 from omq.cli.gobyd import OPTIONS
 from omq.cli.parameters import LEVELS, Finite
-from omq.errors import SendTimeout, Timeout
+from omq.errors import Timeout
 from omq.serving.log import log_to_stderr
 
 if TYPE_CHECKING:
@@ -164,11 +164,11 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
     """
     with portal_of(options) as portal:
         ended = until_signal()
-        from omq.goby.dispatch import RegexHandler
+        from omq.goby.dispatch import Inbox, RegexHandler
         from omq.goby.record import Recording
         from omq.goby.scheme import Schemes
 
-        wanted = RegexHandler(group, type_, {Schemes().wire_of(one) for one in scheme} or None)
+        wanted = RegexHandler(group, type_, {Schemes().wire_of(one) for one in scheme} or None, Inbox(0))
         with Recording(file) as recording:
             portal.ready()
             while not portal.released and not ended.is_set():
@@ -258,7 +258,7 @@ def leave(portal: Portal, ended: threading.Event) -> None:
         except Timeout:
             waited = time.monotonic() - begun
             if ended.is_set() or waited >= LEAVING:
-                raise SendTimeout(portal._session.not_left(round(waited, 1))) from None
+                raise portal._not_left(round(waited, 1)) from None
         else:
             return
 

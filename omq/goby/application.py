@@ -17,7 +17,7 @@ from google.protobuf.message import Message
 
 from omq.errors import OmqError, StateError, UsageError
 from omq.goby.config import read_message, read_toml
-from omq.goby.dispatch import TypeHandler, does_not_parse
+from omq.goby.dispatch import does_not_parse
 from omq.goby.health import (
     HEALTH_REQUEST,
     HEALTH_RESPONSE,
@@ -26,9 +26,7 @@ from omq.goby.health import (
     asked_to_end,
     process_health,
 )
-from omq.goby.identifier import checked_group
-from omq.goby.portal import BlockingInbox, Portal, Subscription
-from omq.goby.portal_base import check_callback
+from omq.goby.portal import Portal, Subscription
 from omq.goby.protobuf import HealthRequest, InterProcessPortalConfig, TerminateRequest
 from omq.goby.scheme import SchemeId
 from omq.goby.wire import bus_of
@@ -97,7 +95,6 @@ class Application:
                 raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {option!r}")
         self._options = {**found.portal, **portal}
         self._portal: Portal | None = None
-        self._inbox = BlockingInbox(0, shared=True)
         self._quit = threading.Event()
         self._connecting = self._ran = False
         self._status = 0
@@ -157,9 +154,7 @@ class Application:
         type_name: str | None = None,
     ) -> Subscription:
         """Has a callback called with each message, in the thread that runs the program; see `Portal.subscribe`."""
-        check_callback(callback)
-        codec = self.portal._session.schemes.codec(type, scheme, type_name)
-        return self.portal._add(TypeHandler(checked_group(group), codec, self._inbox, callback))
+        return self.portal.subscribe(group, type, callback, scheme=scheme, type_name=type_name)
 
     def subscribe_regex(
         self,
@@ -169,8 +164,7 @@ class Application:
         schemes: Iterable[SchemeId] | None = None,
     ) -> Subscription:
         """Has a callback called with all that fits; see `Portal.subscribe_regex`."""
-        check_callback(callback)
-        return self.portal._add(self.portal._session.regex(group, type, schemes, self._inbox, callback))
+        return self.portal.subscribe_regex(group, type, schemes, callback)
 
     def quit(self, status: int = 0) -> None:
         """Has `run` come to its end; any thread may call it.
@@ -180,7 +174,8 @@ class Application:
         """
         self._status = status
         self._quit.set()
-        self._inbox.wake()
+        if self._portal is not None:
+            self._portal._calls.wake()
 
     def run(self) -> int:
         """Runs the program until somebody calls `quit`, asks it on the bus to end, or sends SIGTERM or SIGINT.
@@ -199,7 +194,7 @@ class Application:
         restore = self._take_signals()
         try:
             with self._connected() as self._portal:
-                self._inbox.limit = self.portal._session.recv_hwm
+                self._portal._calls_by_thread = False  # but in this one; see `_take`
                 self.subscribe(HEALTH_REQUEST, HealthRequest, self._say_health)
                 self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._asked_to_end)
                 self.initialize()
@@ -268,7 +263,7 @@ class Application:
             self._take(timeout)
             if period is None or due is None or self._quit.is_set() or (now := time.monotonic()) < due:
                 continue
-            if now < fair and self._inbox.items:
+            if now < fair and self.portal._calls.items:
                 continue
             self.loop()
             after = time.monotonic()
@@ -276,7 +271,7 @@ class Application:
             due = max(due + period, after - period)  # what was missed is not made up for
 
     def _take(self, timeout: float) -> None:
-        item = self._inbox.get(timeout)
+        item = self.portal._calls.get(timeout)
         if item is None or item[0].ended:
             if self.portal.closed and not self._quit.is_set():
                 raise self.portal._closed_error()
@@ -285,7 +280,7 @@ class Application:
         try:
             message = handler.decode(identifier, payload)
         except Exception as fault:  # whatever it is, the payload does not parse
-            self.portal._session.dispatcher.malformations.note(does_not_parse(identifier, fault))
+            self.portal._dispatcher.malformations.note(does_not_parse(identifier, fault))
             return
         assert handler.callback is not None
         handler.callback(message)

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Final, Self
 
 from google.protobuf.message import Message
 
@@ -183,8 +183,17 @@ class Daemon:
         host = "127.0.0.1" if self._host in ("*", "0.0.0.0") else bracketed(self._host)
         return f"tcp://{host}:{rest.rpartition(':')[2]}"
 
-    def _begin(self, run: Any, *arguments: Any) -> None:
-        thread = threading.Thread(target=run, args=arguments, name="omq goby manager", daemon=True)
+    def _begin(self, run: Callable[[omq.Socket, omq.Socket], None], source: omq.Socket, pub: omq.Socket) -> None:
+        def live() -> None:
+            try:
+                run(source, pub)
+            except ClosedError:
+                pass
+            except Exception:
+                log.exception("the manager has failed")
+                self._end()
+
+        thread = threading.Thread(target=live, name="omq goby manager", daemon=True)
         self._threads.append(thread)
         thread.start()
 
@@ -249,41 +258,29 @@ class Daemon:
     def _answer(self, rep: omq.Socket, pub: omq.Socket) -> None:
         """Answers the manager's own socket."""
         assert self._manager is not None
-        try:
-            while True:
-                parts = rep.recv_multipart()
-                with self._lock:
-                    # Several parts are no request: joined they would be one by chance.
-                    reply = self._manager.answer(parts[0] if len(parts) == 1 else b"", time.monotonic())
-                rep.send(reply)
-                self._tell(pub)
-        except ClosedError:
-            pass
-        except Exception:
-            log.exception("the manager has failed")
-            self._end()
+        while True:
+            parts = rep.recv_multipart()
+            with self._lock:
+                # Several parts are no request: joined they would be one by chance.
+                reply = self._manager.answer(parts[0] if len(parts) == 1 else b"", time.monotonic())
+            rep.send(reply)
+            self._tell(pub)
 
     def _listen(self, sub: omq.Socket, pub: omq.Socket) -> None:
-        """Hears what is published to the manager, and looks at the clock."""
+        """Reads what is published to the manager, and looks at the clock."""
         asked = time.monotonic()
-        try:
-            while True:
-                try:
-                    parts = sub.recv_multipart(timeout=_TURN)
-                except ReceiveTimeout:
-                    pass
+        while True:
+            try:
+                parts = sub.recv_multipart(timeout=_TURN)
+            except ReceiveTimeout:
+                pass
+            else:
+                if len(parts) == 1:
+                    self._heard(parts[0], pub)
                 else:
-                    if len(parts) == 1:
-                        self._heard(parts[0], pub)
-                    else:
-                        self._misread("a publication to the manager has several frames")
-                self._tell(pub)
-                asked = self._look_after_health(pub, asked)
-        except ClosedError:
-            pass
-        except Exception:
-            log.exception("the manager has failed")
-            self._end()
+                    self._misread("a publication to the manager has several frames")
+            self._tell(pub)
+            asked = self._look_after_health(pub, asked)
 
     def _heard(self, frame: bytes, pub: omq.Socket) -> None:
         assert self._manager is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -98,6 +98,18 @@ class Inbox:
         self._bytes = 0
         self._taken = float("-inf")  # when something was taken last
 
+    def put(self, items: list[Item]) -> Any:
+        """Takes publications, as soon as there is room for them; the twin's, as is `get`."""
+        raise NotImplementedError
+
+    def get(self, timeout: float | None) -> Any:
+        """Waits for the next one; returns `None` if none comes in time, or it has ended."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """Takes nothing more, and ends all waits."""
+        raise NotImplementedError
+
     def accept(self, items: Sequence[Item], start: int) -> int:
         """Takes as many as there is room for, and gives the index of the first that was not taken."""
         if self.ended:
@@ -138,15 +150,15 @@ class Handler:
     """What one subscription does with a publication.
 
     Args:
-        inbox: Where its publications wait; `None`: the callback is called at once.
-        callback: What is called with each message; `None`: whoever iterates takes them.
+        inbox: The inbox of its publications.
+        callback: The function to call with each message; `None`: an iterator takes them.
 
     Attributes:
         errors: How often the callback has failed.
         ended: Nobody is subscribed any more: what waits in an inbox is passed over.
     """
 
-    def __init__(self, inbox: Inbox | None, callback: Callable[[Any], object] | None) -> None:
+    def __init__(self, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
         self.inbox = inbox
         self.callback = callback
         self.errors = 0
@@ -200,9 +212,7 @@ class Handler:
 class TypeHandler(Handler):
     """A subscription to one type in one group."""
 
-    def __init__(
-        self, group: str, codec: Codec, inbox: Inbox | None = None, callback: Callable[[Any], object] | None = None
-    ) -> None:
+    def __init__(self, group: str, codec: Codec, inbox: Inbox, callback: Callable[[Any], object] | None = None) -> None:
         super().__init__(inbox, callback)
         self.prefix = prefix_of(group, codec.scheme, codec.type)
         self._decode = codec.decode
@@ -234,7 +244,7 @@ class RegexHandler(Handler):
         group: str,
         type: str,
         schemes: Collection[str] | None,
-        inbox: Inbox | None = None,
+        inbox: Inbox,
         callback: Callable[[Any], object] | None = None,
     ) -> None:
         super().__init__(inbox, callback)
@@ -281,18 +291,12 @@ Item = tuple[Handler, Identifier, bytes]
 class Dispatcher:
     """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
 
-    Args:
-        raised: What callbacks may raise to end more than themselves. All else is logged, and harms nobody.
-
     Attributes:
         malformations: Publications that could not be read.
-        ended: No callback is called any more.
     """
 
-    def __init__(self, raised: tuple[type[BaseException], ...] = ()) -> None:
+    def __init__(self) -> None:
         self.malformations = Malformations()
-        self.ended = False
-        self._raised = raised
         self._lock = threading.RLock()
         self._exact: dict[bytes, list[TypeHandler]] = {}
         self._patterns: list[RegexHandler] = []
@@ -352,8 +356,8 @@ class Dispatcher:
             return [*self._exact, *([EVERYTHING] if self._patterns else [])]
 
     def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Inbox, list[Item]]:
-        """Gives publications to callbacks, and says for which inboxes the others are, in their order."""
-        found: dict[Inbox, list[Item]] = {}
+        """Returns the publications for each inbox, in their order."""
+        found: defaultdict[Inbox, list[Item]] = defaultdict(list)
         for frame in frames:
             if not isinstance(frame, bytes):
                 self.malformations.note(f"a publication has {len(frame)} frames: {shown(frame[0])}")
@@ -363,24 +367,11 @@ class Dispatcher:
                 self.malformations.note(f"a publication has no NUL behind its identifier: {shown(frame)}")
                 continue
             head = frame[:end]
-            route = self._routes.get(head)
-            if route is None:
-                route = self._find(head)
-                if route is None:
-                    continue
-            identifier, handlers = route
-            if handlers:
+            route = self._routes.get(head) or self._find(head)
+            if route is not None and route[1]:
                 payload = frame[end + 1 :]
-                for handler in handlers:
-                    inbox = handler.inbox
-                    if inbox is None:
-                        if self.ended:
-                            return {}
-                        handler.call(identifier, payload, self.malformations, self._raised)
-                    elif inbox in found:
-                        found[inbox].append((handler, identifier, payload))
-                    else:
-                        found[inbox] = [(handler, identifier, payload)]
+                for handler in route[1]:
+                    found[handler.inbox].append((handler, route[0], payload))
         return found
 
     def _find(self, head: bytes) -> tuple[Identifier, tuple[Handler, ...]] | None:

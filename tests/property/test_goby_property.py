@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.goby import Malformed
-from omq.goby.dispatch import Dispatcher, RegexHandler, TypeHandler
+from omq.goby.dispatch import Dispatcher, Inbox, RegexHandler, TypeHandler
 from omq.goby.identifier import Identifier, head_of, read_identifier, split_frame
 from omq.goby.manager import Manager
 from omq.goby.protobuf import ManagerRequest, Socket
@@ -34,10 +36,12 @@ def test_any_bytes_are_an_identifier_or_malformed(frame: bytes) -> None:
         pass
     else:
         assert frame.startswith(identifier.prefix + b"%d" % identifier.pid) or frame.split(b"/")[4].startswith(b"0")
-    dispatcher, got = Dispatcher(), []
-    dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
-    dispatcher.add(TypeHandler("a", Schemes().codec(ManagerRequest), callback=got.append))
-    dispatcher.sort([frame])
+    dispatcher, inbox = Dispatcher(), Inbox(0)
+    got: list[Any] = []
+    dispatcher.add(RegexHandler(".*", ".*", None, inbox, got.append))
+    dispatcher.add(TypeHandler("a", Schemes().codec(ManagerRequest), inbox, got.append))
+    for handler, identifier, payload in dispatcher.sort([frame])[inbox]:
+        handler.call(identifier, payload, dispatcher.malformations)
     assert len(got) + dispatcher.malformations.count >= 1
 
 

@@ -84,7 +84,7 @@ def test_it_takes_only_its_own_answer(tmp_path: Path) -> None:
         a.ready()
         until(lambda: manager.ready == {"a"})
         head = b"/goby::zeromq::_internal_manager_response/PROTOBUF/goby.zeromq.protobuf.ManagerResponse/1/0/\0"
-        for name, pid in (("a", 1), ("b", a._session.pid)):
+        for name, pid in (("a", 1), ("b", a._pid)):
             response = ManagerRequest(request=2, client_name=name, client_pid=pid).SerializeToString() + b"\x30\0"
             for _ in range(5):
                 b.pub.send(head + response)

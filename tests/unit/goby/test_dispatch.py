@@ -18,7 +18,16 @@ CHAT = b"/chat/CSTR/CSTR/26115/e845c3cbd36f7a03/\0msg0\0"
 def chat(into: Any, kind: type = str) -> TypeHandler:
     if isinstance(into, Inbox):
         return TypeHandler("chat", Schemes().codec(kind), into)
-    return TypeHandler("chat", Schemes().codec(kind), callback=into)
+    return TypeHandler("chat", Schemes().codec(kind), Inbox(0), into)
+
+
+def dispatch(
+    dispatcher: Dispatcher, frames: list[bytes | list[bytes]], raised: tuple[type[BaseException], ...] = ()
+) -> None:
+    """Sorts publications, and calls the callbacks that want them."""
+    for items in dispatcher.sort(frames).values():
+        for handler, identifier, payload in items:
+            handler.call(identifier, payload, dispatcher.malformations, raised)
 
 
 def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
@@ -31,7 +40,7 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
     assert dispatcher.remove(first) is None
     assert dispatcher.remove(first) is None, "it is gone already"
     assert dispatcher.remove(second) == b"/chat/CSTR/CSTR/"
-    one, two = RegexHandler(".*", ".*", None), RegexHandler("x", "y", None)
+    one, two = RegexHandler(".*", ".*", None, Inbox(0)), RegexHandler("x", "y", None, Inbox(0))
     assert dispatcher.add(one) == b"/"
     assert dispatcher.add(two) is None
     assert dispatcher.remove(two) is None
@@ -42,11 +51,14 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
 def test_publications_reach_who_wants_them_in_their_order() -> None:
     dispatcher, got = Dispatcher(), []
     inbox, every = Inbox(0), Inbox(0)
-    dispatcher.add(chat(got.append))
+    heard = chat(got.append)
+    dispatcher.add(heard)
     dispatcher.add(chat(inbox))
     dispatcher.add(RegexHandler("ch.*", ".*", ["CSTR"], every))
     frames: list[bytes | list[bytes]] = [CHAT, CHAT.replace(b"msg0", b"msg1"), CHAT.replace(b"/chat/", b"/chatter/")]
     found = dispatcher.sort(frames)
+    for _, identifier, payload in found[heard.inbox]:
+        heard.call(identifier, payload, dispatcher.malformations)
     assert got == ["msg0", "msg1"]
     assert [handler.decode(identifier, payload) for handler, identifier, payload in found[inbox]] == ["msg0", "msg1"]
     received = [handler.decode(identifier, payload) for handler, identifier, payload in found[every]]
@@ -62,12 +74,12 @@ def test_publications_reach_who_wants_them_in_their_order() -> None:
 def test_a_handler_that_comes_or_goes_is_seen_at_once() -> None:
     dispatcher, first, second = Dispatcher(), [], []
     dispatcher.add(chat(first.append))
-    dispatcher.sort([CHAT])
+    dispatch(dispatcher, [CHAT])
     late = chat(second.append)
     dispatcher.add(late)
-    dispatcher.sort([CHAT])
+    dispatch(dispatcher, [CHAT])
     dispatcher.remove(late)
-    dispatcher.sort([CHAT])
+    dispatch(dispatcher, [CHAT])
     assert (len(first), len(second)) == (3, 1)
 
 
@@ -83,8 +95,8 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
 ) -> None:
     dispatcher, got = Dispatcher(), []
     dispatcher.add(chat(got.append))
-    dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
-    dispatcher.sort([frame, frame, CHAT])
+    dispatcher.add(RegexHandler(".*", ".*", None, Inbox(0), got.append))
+    dispatch(dispatcher, [frame, frame, CHAT])
     assert len(got) == 2
     assert dispatcher.malformations.count == 2
     assert len(caplog.records) == 1, "the log is not flooded"
@@ -92,22 +104,22 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
 
 def test_a_payload_that_does_not_parse_is_counted() -> None:
     dispatcher, got = Dispatcher(), []
-    dispatcher.add(TypeHandler("g", Schemes().codec(ManagerRequest), callback=got.append))
+    dispatcher.add(TypeHandler("g", Schemes().codec(ManagerRequest), Inbox(0), got.append))
     head = b"/g/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/ab/\0"
     good = ManagerRequest(request=1, client_name="a", client_pid=1)
-    dispatcher.sort([head + b"garbage", head, head + good.SerializeToString()])
+    dispatch(dispatcher, [head + b"garbage", head, head + good.SerializeToString()])
     assert got == [good]
     assert dispatcher.malformations.count == 2
 
 
 def test_a_payload_that_is_too_deep_is_counted() -> None:
     dispatcher, got = Dispatcher(), []
-    dispatcher.add(TypeHandler("g", Schemes().codec(dict), callback=got.append))
+    dispatcher.add(TypeHandler("g", Schemes().codec(dict), Inbox(0), got.append))
     document = b"\x05\0\0\0\0"
     for _ in range(20_000):
         document = (len(document) + 8).to_bytes(4, "little") + b"\x03a\0" + document + b"\0"
     head = b"/g/JSON/nlohmann::json/1/ab/\0"
-    dispatcher.sort([head + document, head + b"\x05\0\0\0\0"])
+    dispatch(dispatcher, [head + document, head + b"\x05\0\0\0\0"])
     assert got == [{}]
     assert dispatcher.malformations.count == 1
 
@@ -121,7 +133,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
     failing = chat(fail)
     dispatcher.add(failing)
     dispatcher.add(chat(got.append))
-    dispatcher.sort([CHAT, CHAT])
+    dispatch(dispatcher, [CHAT, CHAT])
     assert got == ["msg0", "msg0"]
     assert failing.errors == 2
     assert "a callback for /chat/CSTR/CSTR has failed" in caplog.text
@@ -130,24 +142,24 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
 def test_expressions_fit_the_whole_and_not_what_managers_say() -> None:
     dispatcher, got = Dispatcher(), []
     internal = b"/goby::zeromq::_internal_manager_request/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/a/\0"
-    dispatcher.add(RegexHandler("cha", ".*", None, callback=got.append))
-    dispatcher.add(RegexHandler(".*", "CST", None, callback=got.append))
-    dispatcher.add(RegexHandler(".*", ".*", ["JSON"], callback=got.append))
-    dispatcher.add(RegexHandler(".*", ".*Request", None, callback=got.append))
-    dispatcher.sort([CHAT, internal])
+    dispatcher.add(RegexHandler("cha", ".*", None, Inbox(0), got.append))
+    dispatcher.add(RegexHandler(".*", "CST", None, Inbox(0), got.append))
+    dispatcher.add(RegexHandler(".*", ".*", ["JSON"], Inbox(0), got.append))
+    dispatcher.add(RegexHandler(".*", ".*Request", None, Inbox(0), got.append))
+    dispatch(dispatcher, [CHAT, internal])
     assert got == []
-    dispatcher.add(RegexHandler("goby::zeromq::_internal.*", ".*", None, callback=got.append))
-    dispatcher.sort([internal])
+    dispatcher.add(RegexHandler("goby::zeromq::_internal.*", ".*", None, Inbox(0), got.append))
+    dispatch(dispatcher, [internal])
     assert len(got) == 1
     for group, kind in (("(", ".*"), (".*", "*"), (None, ".*")):
         with pytest.raises(UsageError, match="regular expression"):
-            RegexHandler(group, kind, None)  # type: ignore[arg-type]
+            RegexHandler(group, kind, None, Inbox(0))  # type: ignore[arg-type]
 
 
 def test_many_identifiers_are_not_kept_for_ever() -> None:
     dispatcher, got = Dispatcher(), []
     dispatcher.add(chat(got.append))
-    dispatcher.sort([b"/chat/CSTR/CSTR/%d/ab/\0x\0" % pid for pid in range(10_000)])
+    dispatch(dispatcher, [b"/chat/CSTR/CSTR/%d/ab/\0x\0" % pid for pid in range(10_000)])
     assert len(got) == 10_000
     assert len(dispatcher._routes) <= 4096
 
@@ -186,36 +198,24 @@ def test_a_publication_without_a_nul_is_passed_over_also_where_its_identifier_is
     dispatcher, got = Dispatcher(), []
     dispatcher.add(chat(got.append))
     if known:
-        dispatcher.sort([CHAT])
-    dispatcher.sort([CHAT[: CHAT.index(b"\0")]])
+        dispatch(dispatcher, [CHAT])
+    dispatch(dispatcher, [CHAT[: CHAT.index(b"\0")]])
     assert got == ["msg0"] * known
     assert dispatcher.malformations.count == 1
 
 
 def test_long_identifiers_are_not_remembered() -> None:
     dispatcher = Dispatcher()
-    dispatcher.add(RegexHandler("nothing", ".*", None))
+    dispatcher.add(RegexHandler("nothing", ".*", None, Inbox(0)))
     for number in range(100):
-        dispatcher.sort([b"/%d%s/CSTR/CSTR/1/a/\0" % (number, b"g" * 100_000)])
+        dispatch(dispatcher, [b"/%d%s/CSTR/CSTR/1/a/\0" % (number, b"g" * 100_000)])
     assert sum(map(len, dispatcher._routes)) < 100_000
-
-
-def test_what_ends_calls_no_callback_any_more() -> None:
-    dispatcher, got = Dispatcher(), []
-
-    def end(text: str) -> None:
-        got.append(text)
-        dispatcher.ended = True
-
-    dispatcher.add(chat(end))
-    assert dispatcher.sort([CHAT] * 5) == {}
-    assert got == ["msg0"]
 
 
 def test_a_pattern_fits_a_group_of_two_lines() -> None:
     dispatcher, got = Dispatcher(), []
-    dispatcher.add(RegexHandler(".*", ".*", None, callback=got.append))
-    dispatcher.sort([b"/two\nlines/CSTR/CSTR/1/a/\0text\0"])
+    dispatcher.add(RegexHandler(".*", ".*", None, Inbox(0), got.append))
+    dispatch(dispatcher, [b"/two\nlines/CSTR/CSTR/1/a/\0text\0"])
     assert [one.group for one in got] == ["two\nlines"]
 
 
@@ -226,9 +226,9 @@ def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: Base
 
     dispatcher, got = Dispatcher(), []
     schemes = Schemes([Scheme(300, "ODD", lambda kind: kind is complex, bytes, decode, lambda kind: "Odd")])
-    dispatcher.add(TypeHandler("chat", schemes.codec(complex), callback=got.append))
+    dispatcher.add(TypeHandler("chat", schemes.codec(complex), Inbox(0), got.append))
     dispatcher.add(chat(got.append))
-    dispatcher.sort([b"/chat/300/Odd/1/a/\0x", CHAT])
+    dispatch(dispatcher, [b"/chat/300/Odd/1/a/\0x", CHAT])
     assert (got, dispatcher.malformations.count) == (["msg0"], 1)
 
 
@@ -238,23 +238,23 @@ def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: Base
 def test_what_is_no_regular_expression_is_named(pattern: Any) -> None:
     for group, kind in ((pattern, ".*"), (".*", pattern)):
         with pytest.raises(UsageError, match="is no regular expression"):
-            RegexHandler(group, kind, None)
+            RegexHandler(group, kind, None, Inbox(0))
 
 
 @pytest.mark.parametrize(("through", "raised"), [((SystemExit, KeyboardInterrupt), True), ((), False)])
 def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(
     through: tuple[type[BaseException], ...], raised: bool
 ) -> None:
-    dispatcher, got = Dispatcher(through), []
+    dispatcher = Dispatcher()
 
     def leave(text: str) -> None:
         raise SystemExit(3)
 
-    dispatcher.add(chat(leave))
-    dispatcher.add(chat(got.append))
+    leaving = chat(leave)
+    dispatcher.add(leaving)
     if raised:
         with pytest.raises(SystemExit):
-            dispatcher.sort([CHAT])
+            dispatch(dispatcher, [CHAT], through)
     else:
-        dispatcher.sort([CHAT])
-        assert got == ["msg0"]
+        dispatch(dispatcher, [CHAT, CHAT], through)
+        assert leaving.errors == 2

@@ -40,9 +40,8 @@ def stalled(daemon: Daemon) -> Iterator[None]:
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Has portals wait less long for a router that stalls."""
-    monkeypatch.setattr("omq.goby.session.BARRIER", 0.05)
-    monkeypatch.setattr("omq.goby.portal.LINGER", 0.02)
-    monkeypatch.setattr("omq.asyncio.goby.portal.LINGER", 0.02)
+    monkeypatch.setattr("omq.goby.portal_base.BARRIER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr("omq.goby.portal_base.LINGER_S", 0.02)
 
 
 def test_a_router_that_stalls_while_what_waits_leaves_costs_nothing(tmp_path: Path, hasty: None) -> None:
@@ -89,8 +88,8 @@ def test_a_publisher_that_alone_is_cut_off_is_noticed(bus: Make) -> None:
     with Portal("a", **bus().told) as a:
         a.wait_released(10)
         assert a._at is not None
-        a._pub.disconnect(a._at[0])
-        a._pub.connect(a._at[0])
+        a._pub.disconnect(a._at.publish)
+        a._pub.connect(a._at.publish)
         until(lambda: not a.released, bound=5)
         a.wait_released(10)
 
@@ -102,8 +101,8 @@ def test_and_that_of_the_twin(bus: Make) -> None:
         async with twin.Portal("a", **told) as a:
             await a.wait_released(10)
             assert a._at is not None
-            a._pub.disconnect(a._at[0])
-            a._pub.connect(a._at[0])
+            a._pub.disconnect(a._at.publish)
+            a._pub.connect(a._at.publish)
             await asyncio.to_thread(until, lambda: not a.released, bound=5)
             await a.wait_released(10)
 
@@ -135,7 +134,7 @@ def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
     tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT", 0.3)
+    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
     with (
         gobyd(tmp_path, free_port) as process,
         Portal("a", transport="tcp", port=free_port) as a,
@@ -158,7 +157,7 @@ def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
 
 
 def test_and_by_the_twin(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT", 0.3)
+    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
 
     async def run(process: subprocess.Popen[bytes]) -> None:
         async with twin.Portal("a", transport="tcp", port=free_port) as a:

@@ -508,22 +508,6 @@ def test_a_callback_of_which_a_call_does_nothing_is_refused(told: dict[str, Any]
             a.subscribe_regex(callback=callback)
 
 
-@pytest.mark.parametrize(
-    "given",
-    [
-        {"name": "\ud800"},
-        {"manager_timeout": float("nan")},
-        {"manager_timeout": float("inf")},
-        {"manager_timeout": 10**400},
-        {"manager_timeout": "5"},
-    ],
-    ids=["name", "nan", "inf", "vast", "text"],
-)
-def test_what_does_not_fit_is_named_before_anything_is_asked(told: dict[str, Any], given: dict[str, Any]) -> None:
-    with pytest.raises(omq.UsageError, match=f"{next(iter(given))}="):
-        Portal(**{"name": "a", **told, **given})
-
-
 def test_a_signals_handler_may_publish_while_the_hold_lasts(bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
     with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
