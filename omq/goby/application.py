@@ -10,9 +10,11 @@ import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
+from google.protobuf import json_format
 from google.protobuf.message import Message
 
 from omq.errors import OmqError, StateError, UsageError
@@ -84,16 +86,21 @@ class Application:
 
     def __init__(self, config: Config = None, *, name: str | None = None, **portal: Any) -> None:
         self.config: Any = self._read(config)
-        found = _Common(self.config)
-        self.name = name or found.name or self.name or type(self).__name__
-        frequency = self.frequency if found.frequency is None else found.frequency
+        configured, frequency, told = _common(self.config)
+        if told is not None:
+            bus = bus_of(told)
+            in_config = {one.name: getattr(bus, one.name) for one in fields(bus)}
+            portal = {**in_config, "manager_timeout": float(told.manager_timeout_seconds), **portal}
+            configured = told.client_name or configured
+        self.name = name or configured or self.name or type(self).__name__
+        frequency = self.frequency if frequency is None else frequency
         if isinstance(frequency, bool) or not isinstance(frequency, int | float) or not 0 <= frequency < 1e6:
             raise UsageError(f"frequency={frequency!r}: must be calls a second, 0 or more, less than 1e6")
         self.frequency = float(frequency)
         for option in portal:
             if option not in _OPTIONS:
                 raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {option!r}")
-        self._options = {**found.portal, **portal}
+        self._options = portal
         self._portal: Portal | None = None
         self._quit = threading.Event()
         self._connecting = self._ran = False
@@ -321,14 +328,6 @@ class _Ended(BaseException):
     """A signal has come before the program was connected."""
 
 
-def _says(config: Message, field: str) -> bool:
-    """Whether a configuration says something of a field; one of proto3 does where it is not zero."""
-    try:
-        return config.HasField(field)
-    except ValueError:
-        return bool(getattr(config, field))
-
-
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
     """A table of a configuration; an empty one where there is none.
 
@@ -341,56 +340,35 @@ def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
     return found
 
 
-class _Common:
-    """What every configuration may say: how the program is called, and which bus it is on."""
-
-    def __init__(self, config: Any) -> None:
-        self.name: str | None = None
-        self.frequency: float | None = None
-        self.portal: dict[str, Any] = {}
-        if isinstance(config, dict):
-            self._of_toml(config)
-        elif isinstance(config, Message):
-            self._of_message(config)
-
-    def _of_toml(self, config: dict[str, Any]) -> None:
-        from google.protobuf import json_format
-
+def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | None]:
+    """The name, the frequency and the bus of a configuration, as far as it has them."""
+    if isinstance(config, dict):
         app = _table(config, "app")
-        self.name = app.get("name")
-        if "name" in app and not (isinstance(self.name, str) and self.name):
-            raise UsageError(f"app.name={self.name!r}: must be a text that is not empty")
-        frequency = config.get("frequency")
-        if frequency is not None and (isinstance(frequency, bool) or not isinstance(frequency, int | float)):
-            raise UsageError(f"frequency={frequency!r}: must be a number")
-        self.frequency = frequency
-        if "interprocess" in config:
-            try:
-                told = json_format.ParseDict(_table(config, "interprocess"), InterProcessPortalConfig())
-            except json_format.ParseError as error:
-                raise UsageError(f"interprocess: {error}") from None
-            self._of_interprocess(told)
+        name = app.get("name")
+        if "name" in app and not (isinstance(name, str) and name):
+            raise UsageError(f"app.name={name!r}: must be a text that is not empty")
+        if "interprocess" not in config:
+            return name, config.get("frequency"), None
+        try:
+            told = json_format.ParseDict(_table(config, "interprocess"), InterProcessPortalConfig())
+        except json_format.ParseError as error:
+            raise UsageError(f"interprocess: {error}") from None
+        return name, config.get("frequency"), told
+    program, bus = getattr(config, "app", None), _field(config, "interprocess")
+    return (
+        getattr(program, "name", None) or None if isinstance(program, Message) else None,
+        _field(config, "frequency"),
+        # The same message, of whatever module.
+        InterProcessPortalConfig.FromString(bus.SerializeToString()) if isinstance(bus, Message) else None,
+    )
 
-    def _of_message(self, config: Message) -> None:
-        fields = config.DESCRIPTOR.fields_by_name
-        if "app" in fields and isinstance(app := getattr(config, "app", None), Message):
-            self.name = getattr(app, "name", None) or None
-        if "frequency" in fields and _says(config, "frequency"):
-            self.frequency = getattr(config, "frequency", None)
-        told = getattr(config, "interprocess", None) if "interprocess" in fields else None
-        if isinstance(told, Message) and _says(config, "interprocess"):
-            # The same message, of whatever module.
-            self._of_interprocess(InterProcessPortalConfig.FromString(told.SerializeToString()))
 
-    def _of_interprocess(self, told: InterProcessPortalConfig) -> None:
-        bus = bus_of(told)
-        self.portal = {
-            "platform": bus.platform,
-            "transport": bus.transport,
-            "socket_name": bus.socket_name,
-            "address": bus.address,
-            "port": bus.port,
-            "manager_timeout": float(told.manager_timeout_seconds),
-        }
-        if told.client_name:
-            self.name = told.client_name
+def _field(config: Message, name: str) -> Any:
+    """A field of a configuration; `None` if it is not set, and for one of proto3, if it is zero."""
+    if name not in config.DESCRIPTOR.fields_by_name:
+        return None
+    found = getattr(config, name)
+    try:
+        return found if config.HasField(name) else None
+    except ValueError:
+        return found or None

@@ -150,6 +150,7 @@ class Handler:
     """What one subscription does with a publication.
 
     Args:
+        prefix: The ZeroMQ subscription that it needs.
         inbox: The inbox of its publications.
         callback: The function to call with each message; `None`: an iterator takes them.
 
@@ -158,16 +159,16 @@ class Handler:
         ended: Nobody is subscribed any more: what waits in an inbox is passed over.
     """
 
-    def __init__(self, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
+    def __init__(self, prefix: bytes, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
+        self.prefix = prefix
         self.inbox = inbox
         self.callback = callback
         self.errors = 0
         self.ended = False
 
-    @property
-    def wanted(self) -> bytes:
-        """The ZeroMQ subscription that it needs."""
-        raise NotImplementedError
+    def fits(self, identifier: Identifier) -> bool:
+        """Whether it wants a publication that begins with its prefix."""
+        return True
 
     def decode(self, identifier: Identifier, payload: bytes) -> Any:
         """What the user is given.
@@ -213,13 +214,8 @@ class TypeHandler(Handler):
     """A subscription to one type in one group."""
 
     def __init__(self, group: str, codec: Codec, inbox: Inbox, callback: Callable[[Any], object] | None = None) -> None:
-        super().__init__(inbox, callback)
-        self.prefix = prefix_of(group, codec.scheme, codec.type)
+        super().__init__(prefix_of(group, codec.scheme, codec.type), inbox, callback)
         self._decode = codec.decode
-
-    @property
-    def wanted(self) -> bytes:
-        return self.prefix
 
     def decode(self, identifier: Identifier, payload: bytes) -> Any:
         return self._decode(payload)
@@ -247,18 +243,13 @@ class RegexHandler(Handler):
         inbox: Inbox,
         callback: Callable[[Any], object] | None = None,
     ) -> None:
-        super().__init__(inbox, callback)
+        super().__init__(EVERYTHING, inbox, callback)
         self._group, self._type = _compiled("group", group), _compiled("type", type)
         self._schemes = None if schemes is None else frozenset(schemes)
         # What managers and portals say to each other is nobody's publication, unless it is asked for by its name.
         self._internal = "_internal" in group
 
-    @property
-    def wanted(self) -> bytes:
-        return EVERYTHING
-
     def fits(self, identifier: Identifier) -> bool:
-        """Whether it wants this."""
         return (
             (self._schemes is None or identifier.scheme in self._schemes)
             and (self._internal or not identifier.group.startswith(INTERNAL))
@@ -298,8 +289,7 @@ class Dispatcher:
     def __init__(self) -> None:
         self.malformations = Malformations()
         self._lock = threading.RLock()
-        self._exact: dict[bytes, list[TypeHandler]] = {}
-        self._patterns: list[RegexHandler] = []
+        self._handlers: dict[bytes, list[Handler]] = {}  # by their prefixes
         self._routes: dict[bytes, tuple[Identifier, tuple[Handler, ...]]] = {}
 
     def add(self, handler: Handler) -> bytes | None:
@@ -310,50 +300,43 @@ class Dispatcher:
         """
         with self._lock:
             self._routes = {}
-            if isinstance(handler, TypeHandler):
-                handlers = self._exact.setdefault(handler.prefix, [])
-                handlers.append(handler)
-                return handler.prefix if len(handlers) == 1 else None
-            assert isinstance(handler, RegexHandler)
-            self._patterns.append(handler)
-            return EVERYTHING if len(self._patterns) == 1 else None
+            handlers = self._handlers.setdefault(handler.prefix, [])
+            handlers.append(handler)
+            return handler.prefix if len(handlers) == 1 else None
 
     def remove(self, handler: Handler) -> bytes | None:
         """Takes a subscription away, if it is there.
 
         Returns:
-            The ZeroMQ subscription that nobody needs any more; `None` if somebody does.
+            The ZeroMQ subscription to end; `None` if another handler needs it.
         """
         with self._lock:
             self._routes = {}
-            if isinstance(handler, TypeHandler):
-                handlers = self._exact.get(handler.prefix, [])
-                if handler in handlers:
-                    handlers.remove(handler)
-                    if not handlers:
-                        del self._exact[handler.prefix]
-                        return handler.prefix
-            elif isinstance(handler, RegexHandler) and handler in self._patterns:
-                self._patterns.remove(handler)
-                return None if self._patterns else EVERYTHING
-            return None
+            handlers = self._handlers.get(handler.prefix, [])
+            if handler not in handlers:
+                return None
+            handlers.remove(handler)
+            if handlers:
+                return None
+            del self._handlers[handler.prefix]
+            return handler.prefix
 
     def of(self, prefix: bytes) -> list[Handler]:
         """The subscriptions to one identifier."""
         with self._lock:
-            return list(self._exact.get(prefix, ()))
+            return list(self._handlers.get(prefix, ()))
 
     @property
     def handlers(self) -> list[Handler]:
         """All subscriptions."""
         with self._lock:
-            return [*(one for some in self._exact.values() for one in some), *self._patterns]
+            return [one for some in self._handlers.values() for one in some]
 
     @property
-    def wanted(self) -> list[bytes]:
+    def prefixes(self) -> list[bytes]:
         """All ZeroMQ subscriptions."""
         with self._lock:
-            return [*self._exact, *([EVERYTHING] if self._patterns else [])]
+            return list(self._handlers)
 
     def sort(self, frames: Sequence[bytes | list[bytes]]) -> dict[Inbox, list[Item]]:
         """Returns the publications for each inbox, in their order."""
@@ -381,8 +364,8 @@ class Dispatcher:
             self.malformations.note(str(fault))
             return None
         with self._lock:
-            exact = self._exact.get(identifier.prefix, ())
-            route = identifier, (*exact, *(one for one in self._patterns if one.fits(identifier)))
+            found = [*self._handlers.get(identifier.prefix, ()), *self._handlers.get(EVERYTHING, ())]
+            route = identifier, tuple(one for one in found if one.fits(identifier))
             if len(head) <= LONGEST_HEAD:
                 if len(self._routes) >= MOST_HEADS:
                     self._routes = {}

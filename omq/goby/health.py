@@ -27,7 +27,6 @@ HEALTH_RESPONSE: Final = "goby::health::response"
 HEALTH_REPORT: Final = "goby::health::report"
 TERMINATE_REQUEST: Final = "goby::terminate::request"
 TERMINATE_RESPONSE: Final = "goby::terminate::response"
-TERMINATE_RESULT: Final = "goby::terminate::result"
 
 INTERVAL: Final = 10.0  # seconds between two requests for health
 TIMEOUT: Final = 5.0  # seconds that processes have to answer

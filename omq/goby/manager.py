@@ -16,7 +16,7 @@ from omq.goby.protobuf import (
     ManagerResponse,
     Socket,
 )
-from omq.goby.wire import read_request
+from omq.goby.wire import read_message
 
 log = logging.getLogger("omq.goby")
 
@@ -134,7 +134,7 @@ class Manager:
             The frame of the reply; empty where the request could not be read.
         """
         try:
-            asked = read_request(request)
+            asked = read_message(ManagerRequest, request)
         except Malformed as fault:
             self.misread(str(fault), now)
             return b""
@@ -151,7 +151,7 @@ class Manager:
             The publication that answers; `None` where the request could not be read.
         """
         try:
-            asked = read_request(split_frame(frame)[1])
+            asked = read_message(ManagerRequest, split_frame(frame)[1])
         except Malformed as fault:
             self.misread(str(fault), now)
             return None

@@ -50,7 +50,7 @@ from omq.goby.wire import (
     ask_hold,
     ask_missing,
     ask_sockets,
-    read_response,
+    read_message,
     read_sockets,
 )
 from omq.unpatched import threading
@@ -501,7 +501,7 @@ class PortalBase(Generic[_Subscription]):
         self._check_process()
         reply = await self._ask(ask_missing(self._name, self._pid), timeout)
         try:
-            response = ManagerResponse() if reply is None else read_response(reply)
+            response = ManagerResponse() if reply is None else read_message(ManagerResponse, reply)
         except Malformed:
             return []
         return list(response.missing_client) if response.request == PROVIDE_MISSING_CLIENTS else []
@@ -764,7 +764,7 @@ class PortalBase(Generic[_Subscription]):
             if before is None:
                 self._pub = self._sockets.PUB(self._context, linger=LINGER_S, send_hwm=at.send_hwm, **self._options)
                 self._sub = self._sockets.SUB(
-                    self._context, linger=0, recv_hwm=at.recv_hwm, subscribe=self._dispatcher.wanted, **self._options
+                    self._context, linger=0, recv_hwm=at.recv_hwm, subscribe=self._dispatcher.prefixes, **self._options
                 )
                 self._losses = Losses(self._wake)
                 for socket in (self._pub, self._sub):
@@ -865,7 +865,7 @@ class PortalBase(Generic[_Subscription]):
             for frame in frames:
                 try:
                     if isinstance(frame, bytes):
-                        self._answered(read_response(split_frame(frame)[1]), number)
+                        self._answered(read_message(ManagerResponse, split_frame(frame)[1]), number)
                 except Malformed as fault:
                     self._dispatcher.malformations.note(str(fault))
 

@@ -142,28 +142,16 @@ def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:
     return head + request.SerializeToString()
 
 
-def read_response(payload: bytes) -> ManagerResponse:
-    """Reads what a manager has said.
-
-    Raises:
-        Malformed: It is no ManagerResponse.
-    """
-    return _named(parsed(ManagerResponse, payload))
-
-
-def read_request(payload: bytes) -> ManagerRequest:
-    """Reads what a client has said.
-
-    Raises:
-        Malformed: It is no ManagerRequest.
-    """
-    return _named(parsed(ManagerRequest, payload))
-
-
 _Told = TypeVar("_Told", ManagerRequest, ManagerResponse)
 
 
-def _named(message: _Told) -> _Told:
+def read_message(kind: type[_Told], payload: bytes) -> _Told:
+    """Reads a message of a client or a manager.
+
+    Raises:
+        Malformed: It is not of this kind.
+    """
+    message = parsed(kind, payload)
     try:
         good = isinstance(message.client_name, str)  # else it is bytes, or raises, as the runtime likes
     except UnicodeDecodeError:
@@ -183,7 +171,7 @@ def read_sockets(payload: bytes, bus: Bus) -> Sockets:
     Raises:
         Malformed: It does not say that.
     """
-    response = read_response(payload)
+    response = read_message(ManagerResponse, payload)
     if response.request != PROVIDE_PUB_SUB_SOCKETS or not (
         response.HasField("publish_socket") and response.HasField("subscribe_socket")
     ):

@@ -36,7 +36,7 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
     assert dispatcher.add(first) == b"/chat/CSTR/CSTR/"
     assert dispatcher.add(second) is None
     assert dispatcher.add(other) == b"/chat/JSON/nlohmann::json/"
-    assert dispatcher.wanted == [b"/chat/CSTR/CSTR/", b"/chat/JSON/nlohmann::json/"]
+    assert dispatcher.prefixes == [b"/chat/CSTR/CSTR/", b"/chat/JSON/nlohmann::json/"]
     assert dispatcher.remove(first) is None
     assert dispatcher.remove(first) is None, "it is gone already"
     assert dispatcher.remove(second) == b"/chat/CSTR/CSTR/"
