@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import pytest
 
-from omq.goby import Daemon
+import omq.asyncio
+import omq.asyncio.goby
+from omq.goby import Daemon, Portal
 from omq.goby.protobuf import TerminateRequest
 
 #: Messages of each kind that has a scheme.
@@ -30,6 +36,8 @@ class Bus:
 
 
 Make = Callable[..., Bus]
+#: Makes a portal of either twin.
+Twin = Callable[..., Any]
 
 
 @pytest.fixture(params=["ipc", "tcp"])
@@ -52,3 +60,68 @@ def told(tmp_path: Path) -> Iterator[dict[str, Any]]:
     """A bus over ipc that requires nobody; what portals are told to find it."""
     with Daemon(socket_name=tmp_path / "g"):
         yield {"socket_name": tmp_path / "g"}
+
+
+class Driven:
+    """An object of the asyncio twin, whose calls are made in the loop of a thread, and waited for."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, driven: Any) -> None:
+        self._loop = loop
+        self._driven = driven
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._driven, name)
+        if isinstance(found, omq.asyncio.Socket):
+            return Driven(self._loop, found)
+        return partial(self._call, found) if callable(found) else found
+
+    def _call(self, call: Callable[..., Any], *arguments: Any, **options: Any) -> Any:
+        async def made() -> Any:
+            result = call(*arguments, **options)
+            return await result if inspect.isawaitable(result) else result
+
+        if asyncio._get_running_loop() is self._loop:  # in a callback
+            result = call(*arguments, **options)
+            if inspect.iscoroutine(result):
+                self._task = self._loop.create_task(result)
+            return None
+        result = asyncio.run_coroutine_threadsafe(made(), self._loop).result(60)
+        return Driven(self._loop, result) if isinstance(result, omq.asyncio.goby.Subscription) else result
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self.recv()
+        except omq.ClosedError:
+            raise StopIteration from None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@pytest.fixture(params=["blocking", "asyncio"])
+def portal(request: pytest.FixtureRequest) -> Iterator[Twin]:
+    """Makes portals of either twin, connected, whose calls wait."""
+    if request.param == "blocking":
+        yield Portal
+        return
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever)
+    thread.start()
+
+    async def connected(*arguments: Any, **options: Any) -> Driven:
+        found = omq.asyncio.goby.Portal(*arguments, **options)
+        await found.start()
+        return Driven(loop, found)
+
+    try:
+        yield lambda *given, **options: asyncio.run_coroutine_threadsafe(connected(*given, **options), loop).result(60)
+    finally:
+        loop.call_soon_threadsafe(loop.stop)
+        thread.join()
+        loop.close()

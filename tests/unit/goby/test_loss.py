@@ -16,7 +16,7 @@ import pytest
 import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Portal
-from tests.unit.goby.conftest import Make
+from tests.unit.goby.conftest import Make, Twin
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -84,29 +84,14 @@ def test_and_nothing_of_the_twin(tmp_path: Path, hasty: None) -> None:
     assert heard == list(range(MANY))
 
 
-def test_a_publisher_that_alone_is_cut_off_is_noticed(bus: Make) -> None:
-    with Portal("a", **bus().told) as a:
+def test_a_publisher_that_alone_is_cut_off_is_noticed(portal: Twin, bus: Make) -> None:
+    with portal("a", **bus().told) as a:
         a.wait_released(10)
         assert a._at is not None
         a._pub.disconnect(a._at.publish)
         a._pub.connect(a._at.publish)
         until(lambda: not a.released, bound=5)
         a.wait_released(10)
-
-
-def test_and_that_of_the_twin(bus: Make) -> None:
-    told = bus().told
-
-    async def run() -> None:
-        async with twin.Portal("a", **told) as a:
-            await a.wait_released(10)
-            assert a._at is not None
-            a._pub.disconnect(a._at.publish)
-            a._pub.connect(a._at.publish)
-            await asyncio.to_thread(until, lambda: not a.released, bound=5)
-            await a.wait_released(10)
-
-    asyncio.run(run())
 
 
 @contextmanager
@@ -132,13 +117,13 @@ def gobyd(folder: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
 
 
 def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
-    tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
+    portal: Twin, tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
     with (
         gobyd(tmp_path, free_port) as process,
-        Portal("a", transport="tcp", port=free_port) as a,
-        Portal("b", transport="tcp", port=free_port) as b,
+        portal("a", transport="tcp", port=free_port) as a,
+        portal("b", transport="tcp", port=free_port) as b,
     ):
         texts = a.subscribe("x", str)
         for portal in a, b:
@@ -154,26 +139,6 @@ def test_a_gobyd_whose_host_says_nothing_any_more_is_missed_by_who_only_listens(
         for portal in a, b:
             portal.wait_released(10)
         assert texts.recv(timeout=10) == "kept"
-
-
-def test_and_by_the_twin(tmp_path: Path, free_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.goby.portal_base.HEARTBEAT_INTERVAL_S", 0.3)
-
-    async def run(process: subprocess.Popen[bytes]) -> None:
-        async with twin.Portal("a", transport="tcp", port=free_port) as a:
-            texts = a.subscribe("x", str)
-            await a.wait_released(10)
-            at = a._where()
-            with pytest.raises(omq.ReceiveTimeout):
-                await texts.recv(timeout=1.5)
-            assert a._where() == at
-            process.send_signal(signal.SIGSTOP)
-            await asyncio.to_thread(until, lambda: not a.released, bound=10)
-            process.send_signal(signal.SIGCONT)
-            await a.wait_released(10)
-
-    with gobyd(tmp_path, free_port) as process:
-        asyncio.run(run(process))
 
 
 def test_a_callback_may_wait_for_a_release(bus: Make) -> None:

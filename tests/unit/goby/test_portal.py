@@ -22,7 +22,7 @@ import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Group, Portal, Scheme
 from omq.goby.protobuf import ManagerRequest, TerminateResult
-from tests.unit.goby.conftest import MESSAGES, Make
+from tests.unit.goby.conftest import MESSAGES, Make, Twin
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -31,8 +31,8 @@ ROOT = Path(__file__).parents[3]
 
 
 @pytest.mark.parametrize("message", MESSAGES, ids=repr)
-def test_what_is_published_arrives(told: dict[str, Any], message: Any) -> None:
-    with Portal("a", **told) as a, Portal("b", **told) as b:
+def test_what_is_published_arrives(portal: Twin, told: dict[str, Any], message: Any) -> None:
+    with portal("a", **told) as a, portal("b", **told) as b:
         here, there = a.subscribe("g", type(message)), b.subscribe("g", type(message))
         a.ready()
         a.publish("g", message)
@@ -42,7 +42,7 @@ def test_what_is_published_arrives(told: dict[str, Any], message: Any) -> None:
             there.recv(timeout=0)
 
 
-def test_bytes_and_schemes_of_ones_own(told: dict[str, Any]) -> None:
+def test_bytes_and_schemes_of_ones_own(portal: Twin, told: dict[str, Any]) -> None:
     own = Scheme(
         450,
         "LIST",
@@ -50,7 +50,7 @@ def test_bytes_and_schemes_of_ones_own(told: dict[str, Any]) -> None:
         lambda value: json.dumps(value).encode(),
         lambda _, data: json.loads(data),
     )
-    with Portal("a", schemes=[own], **told) as a, Portal("b", **told) as b:
+    with portal("a", schemes=[own], **told) as a, portal("b", **told) as b:
         b.register(own)
         reports = b.subscribe("g", bytes, scheme="DCCL", type_name="Report")
         lists = b.subscribe("g", list)
@@ -63,8 +63,8 @@ def test_bytes_and_schemes_of_ones_own(told: dict[str, Any]) -> None:
         assert raw.recv(timeout=10) == b"[1, 2]"
 
 
-def test_groups_with_numbers_and_expressions(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_groups_with_numbers_and_expressions(portal: Twin, told: dict[str, Any]) -> None:
+    with portal("a", **told) as a:
         one, seven = a.subscribe(Group("nav", 1), str), a.subscribe(7, str)
         some = a.subscribe_regex(r"nav(;\d)?", "CS.*", schemes=["CSTR", 7])
         none = a.subscribe_regex("na", schemes="JSON")
@@ -82,8 +82,8 @@ def test_groups_with_numbers_and_expressions(told: dict[str, Any]) -> None:
             a.subscribe_regex(schemes=["NONE"])
 
 
-def test_callbacks_and_iterators_side_by_side(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_callbacks_and_iterators_side_by_side(portal: Twin, told: dict[str, Any]) -> None:
+    with portal("a", **told) as a:
         got: list[str] = []
         handle = a.subscribe("g", str, got.append)
         every: list[Any] = []
@@ -134,8 +134,10 @@ def test_a_message_that_does_not_fit_is_named(told: dict[str, Any]) -> None:
                 a.publish(group, "x")  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_read_is_passed_over(told: dict[str, Any], caplog: pytest.LogCaptureFixture) -> None:
-    with Portal("a", **told) as a, omq.PUB(connect=f"ipc://{told['socket_name']}.xsub") as pub:
+def test_what_cannot_be_read_is_passed_over(
+    portal: Twin, told: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    with portal("a", **told) as a, omq.PUB(connect=f"ipc://{told['socket_name']}.xsub") as pub:
         texts, results = a.subscribe("g", str), a.subscribe("g", TerminateResult)
         every, called = a.subscribe_regex("g"), []
         a.subscribe("g", TerminateResult, called.append)
@@ -203,8 +205,8 @@ def test_who_takes_nothing_holds_up_nobody(told: dict[str, Any], caplog: pytest.
         assert [lazy.recv(timeout=0) for _ in range(3)] == ["0", "1", "2"], "what waited is there"
 
 
-def test_it_ends_whatever_waits(told: dict[str, Any]) -> None:
-    a = Portal("a", **told)
+def test_it_ends_whatever_waits(portal: Twin, told: dict[str, Any]) -> None:
+    a = portal("a", **told)
     texts = a.subscribe("g", str)
     ended = threading.Event()
 
@@ -258,20 +260,20 @@ def test_a_portal_closes_in_its_own_callback(told: dict[str, Any]) -> None:
         until(lambda: a.closed)
 
 
-def test_what_was_published_leaves_before_the_end(told: dict[str, Any]) -> None:
-    with Portal("b", **told) as b:
+def test_what_was_published_leaves_before_the_end(portal: Twin, told: dict[str, Any]) -> None:
+    with portal("b", **told) as b:
         texts = b.subscribe("g", str)
         b.wait_released(10)
-        with Portal("a", **told) as a:
+        with portal("a", **told) as a:
             a.wait_released(10)
             for number in range(500):
                 a.publish("g", f"{number}")
         assert [texts.recv(timeout=10) for _ in range(500)] == [f"{number}" for number in range(500)]
 
 
-def test_a_gobyd_that_is_started_again_is_found(bus: Make) -> None:
+def test_a_gobyd_that_is_started_again_is_found(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
+    with portal("a", **made.told) as a, portal("b", **made.told) as b:
         texts, numbers = b.subscribe("g", str), a.subscribe("h", dict)
         for portal in (a, b):
             portal.ready()
@@ -291,9 +293,9 @@ def test_a_gobyd_that_is_started_again_is_found(bus: Make) -> None:
         a.publish("g", "unheard")
 
 
-def test_it_closes_while_no_gobyd_is_there(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_closes_while_no_gobyd_is_there(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
-    with Portal("a", **made.told) as a:
+    with portal("a", **made.told) as a:
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
@@ -303,9 +305,9 @@ def test_it_closes_while_no_gobyd_is_there(bus: Make, caplog: pytest.LogCaptureF
     assert "1 publications that were held are dropped" in caplog.text
 
 
-def test_nothing_is_kept_for_the_end_any_more(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_kept_for_the_end_any_more(portal: Twin, bus: Make, caplog: pytest.LogCaptureFixture) -> None:
     made = bus()
-    with Portal("a", **made.told) as a:
+    with portal("a", **made.told) as a:
         a.wait_released(10)
         made.daemon.close()
         until(lambda: not a.released)
@@ -391,8 +393,8 @@ def test_a_callback_that_would_end_the_program_ends_no_subscription(told: dict[s
         assert texts.recv(timeout=10) == "after"
 
 
-def test_a_callback_that_is_not_subscribed_any_more_is_not_called(told: dict[str, Any]) -> None:
-    with Portal("a", **told) as a:
+def test_a_callback_that_is_not_subscribed_any_more_is_not_called(portal: Twin, told: dict[str, Any]) -> None:
+    with portal("a", **told) as a:
         heard: list[str] = []
 
         def hear(text: str) -> None:
@@ -453,9 +455,9 @@ def test_what_is_published_before_close_in_a_callback_leaves(told: dict[str, Any
         c.close()
 
 
-def test_flush_says_so_while_the_router_is_lost(bus: Make) -> None:
+def test_flush_says_so_while_the_router_is_lost(portal: Twin, bus: Make) -> None:
     first = bus()
-    with Portal("a", **first.told) as a:
+    with portal("a", **first.told) as a:
         a.wait_released(10)
         first.daemon.close()
         until(lambda: not a.released)
@@ -571,7 +573,7 @@ def test_a_forked_child_is_told(bus: Make, held: bool) -> None:
         assert not a.closed
 
 
-def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(bus: Make) -> None:
+def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
     count, heard = 5000, []
 
@@ -579,7 +581,7 @@ def test_what_was_held_arrives_at_slow_callbacks_and_late_iterators(bus: Make) -
         heard.append(int(text))
         time.sleep(0.0002)
 
-    with Portal("a", **made.told) as a, Portal("b", **made.told) as b:
+    with portal("a", **made.told) as a, portal("b", **made.told) as b:
         b.subscribe("g", str, hear)
         late, unread = b.subscribe("g", str), b.subscribe("g", str)
         for number in range(count):

@@ -12,16 +12,16 @@ import pytest
 
 import omq
 from omq.goby import BufferFull, Daemon, Portal
-from tests.unit.goby.conftest import Make
+from tests.unit.goby.conftest import Make, Twin
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 
 
-def test_an_answer_that_was_subscribed_to_late_comes(bus: Make) -> None:
+def test_an_answer_that_was_subscribed_to_late_comes(portal: Twin, bus: Make) -> None:
     """Subscribed to, then asked for: on the one hand the portal's own word, on the other hand another portal's."""
     told = bus().told
-    with Portal("asks", **told) as asks, Portal("answers", **told) as answers:
+    with portal("asks", **told) as asks, portal("answers", **told) as answers:
         answers.subscribe("ask", str, lambda text: answers.publish(f"answer{text}", text))
         answers.ready()
         asks.ready()
@@ -89,9 +89,9 @@ def test_late_subscriptions_beside_a_stream_cost_nothing_of_it(told: dict[str, A
         assert stream == list(range(count))
 
 
-def test_the_buffer_is_bounded(bus: Make) -> None:
+def test_the_buffer_is_bounded(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a"])
-    with Portal("a", buffer=100, **made.told) as a:
+    with portal("a", buffer=100, **made.told) as a:
         texts = a.subscribe("g", str)
         for number in range(100):
             a.publish("g", f"{number}")
@@ -105,15 +105,15 @@ def test_the_buffer_is_bounded(bus: Make) -> None:
         assert texts.recv(timeout=10) == "more"
 
 
-def test_the_hold_says_who_is_missing(bus: Make) -> None:
+def test_the_hold_says_who_is_missing(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a:
+    with portal("a", **made.told) as a:
         a.ready()
         until(lambda: a.missing() == ["b"])
         with pytest.raises(omq.Timeout, match="it waits for b"):
             a.wait_released(0.05)
         assert not a.released
-        with Portal("b", **made.told) as b:
+        with portal("b", **made.told) as b:
             b.ready()
             a.wait_released(10)
             b.wait_released(10)
@@ -121,9 +121,9 @@ def test_the_hold_says_who_is_missing(bus: Make) -> None:
         assert a.missing() == []
 
 
-def test_a_gobyd_may_be_started_again_during_the_hold(bus: Make) -> None:
+def test_a_gobyd_may_be_started_again_during_the_hold(portal: Twin, bus: Make) -> None:
     made = bus(required_clients=["a", "b"])
-    with Portal("a", **made.told) as a:
+    with portal("a", **made.told) as a:
         texts = a.subscribe("g", str)
         a.publish("g", "kept")
         a.ready()
@@ -131,7 +131,7 @@ def test_a_gobyd_may_be_started_again_during_the_hold(bus: Make) -> None:
         made.daemon.close()
         made = bus(required_clients=["a", "b"])
         until(lambda: made.daemon.missing == ["b"])
-        with Portal("b", **made.told) as b:
+        with portal("b", **made.told) as b:
             b.ready()
             assert texts.recv(timeout=10) == "kept"
 

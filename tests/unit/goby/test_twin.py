@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -39,56 +38,6 @@ def test_and_from_a_twin_whose_loop_was_busy(told: dict[str, Any]) -> None:
                     asks.flush(10)  # the loop stands still meanwhile
                     assert await asyncio.to_thread(heard.recv, timeout=5) == str(number)
                 answering.cancel()
-
-    asyncio.run(run())
-
-
-def test_what_was_held_arrives_at_a_slow_twin(told: dict[str, Any]) -> None:
-    """Its callback blocks the loop, and nobody iterates yet."""
-    count = 5000
-
-    async def run() -> None:
-        async with twin.Portal("b", **told) as b:
-            heard: list[int] = []
-            all_heard = asyncio.Event()
-
-            def hear(text: str) -> None:
-                heard.append(int(text))
-                if len(heard) % 10 == 0:
-                    time.sleep(0.002)
-                if len(heard) == count:
-                    all_heard.set()
-
-            b.subscribe("g", str, hear)
-            late = b.subscribe("g", str)
-            with await asyncio.to_thread(lambda: Portal("a", **told)) as a:
-                for number in range(count):
-                    a.publish("g", str(number))
-                await all_heard.wait()
-                assert heard == [int(await late.recv(timeout=0)) for _ in range(count)] == list(range(count))
-                assert late.dropped == 0
-
-    asyncio.run(run())
-
-
-def test_a_callback_that_is_not_subscribed_any_more_is_not_called(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with twin.Portal("b", **told) as b:
-            heard: list[str] = []
-            last = asyncio.Event()
-
-            def hear(text: str) -> None:
-                heard.append(text)
-                once.close()
-
-            once = b.subscribe("g", str, hear)
-            b.subscribe("end", str, lambda _: last.set())
-            await b.wait_released(10)
-            for text in "abc":
-                await b.publish("g", text)
-            await b.publish("end", "")
-            await last.wait()
-            assert heard == ["a"]
 
     asyncio.run(run())
 
@@ -138,35 +87,6 @@ def test_the_twin_does_the_same(bus: Make) -> None:
             a.subscribe("g", str)
 
     asyncio.run(main())
-
-
-def test_an_answer_that_was_subscribed_to_late_comes_to_the_twin(told: dict[str, Any]) -> None:
-    async def run() -> None:
-        async with twin.Portal("asks", **told) as asks, twin.Portal("answers", **told) as answers:
-            questions = answers.subscribe("ask", str)
-            answers.ready()
-            asks.ready()
-            await asks.wait_released(10)
-            await answers.wait_released(10)
-
-            async def answer() -> None:
-                async for text in questions:
-                    await answers.publish(f"answer{text}", text)
-
-            answering = asyncio.create_task(answer())
-            for number in range(200):
-                text = str(number)
-                heard, mine = asks.subscribe(f"answer{text}", str), asks.subscribe(f"mine{text}", str)
-                assert asks.released
-                await asks.publish(f"mine{text}", text)
-                await asks.publish("ask", text)
-                await asks.flush(10)
-                assert asks.waiting == 0
-                assert await mine.recv(timeout=5) == text
-                assert await heard.recv(timeout=5) == text
-            answering.cancel()
-
-    asyncio.run(run())
 
 
 def test_the_twin_connects_with_its_first_call(told: dict[str, Any]) -> None:
@@ -224,23 +144,6 @@ def test_a_twin_that_connects_in_the_background_logs_why_it_could_not(
             await portal.publish("g", "text")
             await asyncio.to_thread(until, lambda: got)
             await portal.close()
-
-    asyncio.run(main())
-
-
-def test_the_twin_finds_a_gobyd_that_is_started_again(bus: Make) -> None:
-    async def main() -> None:
-        made = await asyncio.to_thread(bus)
-        async with twin.Portal("a", **made.told) as a, twin.Portal("b", **made.told) as b:
-            texts = b.subscribe("g", str)
-            await a.wait_released(10)
-            await b.wait_released(10)
-            await asyncio.to_thread(made.daemon.close)
-            await asyncio.to_thread(until, lambda: not a.released and not b.released)
-            for number in range(100):
-                await a.publish("g", f"{number}")
-            await asyncio.to_thread(bus)
-            assert [await texts.recv(timeout=10) for _ in range(100)] == [f"{number}" for number in range(100)]
 
     asyncio.run(main())
 
@@ -337,24 +240,6 @@ def test_a_twins_close_that_is_cancelled_is_waited_for_by_the_next(told: dict[st
             assert all(task.done() for task in portal._tasks)
 
     asyncio.run(run())
-
-
-def test_a_twins_end_keeps_nothing_more(bus: Make, caplog: pytest.LogCaptureFixture) -> None:
-    async def run() -> None:
-        made = bus()
-        async with twin.Portal("a", **made.told) as a:
-            await a.wait_released(10)
-            await asyncio.to_thread(made.daemon.close)
-            await asyncio.to_thread(until, lambda: not a.released)
-            await a.publish("g", "kept")
-            closing = asyncio.create_task(a.close())
-            await asyncio.sleep(0)
-            with pytest.raises(omq.ClosedError):
-                await a.publish("g", "too late")
-            await closing
-
-    asyncio.run(run())
-    assert "1 publications that were held are dropped" in caplog.text
 
 
 def test_a_twin_in_another_loop_says_so_and_closes_there_once_its_own_has_ended(told: dict[str, Any]) -> None:
