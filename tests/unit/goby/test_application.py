@@ -8,6 +8,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -234,6 +236,23 @@ def test_configurations(tmp_path: Path) -> None:
             Echo(tmp_path / "c.toml")
 
 
+@contextmanager
+def program(text: str, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """A program in a process of its own, which is killed if it has not ended."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", text, *arguments],
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
 PROGRAM = """
 import omq.goby
 class Beacon(omq.goby.Application):
@@ -245,22 +264,15 @@ Beacon.main()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_program_ends_by_a_signal(told: dict[str, Any], tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-c", PROGRAM, f"--socket-name={told['socket_name']}", "--name=b1"]
-    with Portal("a", **told) as a:
+def test_a_program_ends_by_a_signal(told: dict[str, Any], number: signal.Signals) -> None:
+    at = f"--socket-name={told['socket_name']}"
+    with Portal("a", **told) as a, program(PROGRAM, at, "--name=b1") as process:
         said = a.subscribe("beacon", str)
-        process = subprocess.Popen(
-            command, env={**os.environ, "PYTHONPATH": str(ROOT)}, stderr=subprocess.PIPE, text=True
-        )
-        try:
-            assert said.recv(timeout=20) == "here"
-            process.send_signal(number)
-            _, err = process.communicate(timeout=20)
-            assert process.returncode == 0, err
-            assert "Traceback" not in err
-        finally:
-            process.kill()
-            process.communicate()
+        assert said.recv(timeout=20) == "here"
+        process.send_signal(number)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 0, err
+        assert "Traceback" not in err
 
 
 @pytest.mark.parametrize(
@@ -358,21 +370,12 @@ sys.exit(W(socket_name=sys.argv[1], manager_timeout=60).run())
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_program_that_looks_for_its_gobyd_ends_by_a_signal(tmp_path: Path, number: signal.Signals) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITS, str(tmp_path / "g")],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with program(WAITS, str(tmp_path / "g")) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "looks\n"
         until(lambda: len(os.listdir(f"/proc/{process.pid}/task")) > 1, "its sockets are there")
         process.send_signal(number)
         assert process.wait(10) == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 HANGS = """
@@ -388,13 +391,7 @@ sys.exit(H(socket_name=sys.argv[1]).run())
 
 
 def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any]) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-c", HANGS, str(told["socket_name"])],
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
+    with program(HANGS, str(told["socket_name"])) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "hangs\n"
         process.send_signal(signal.SIGTERM)
@@ -402,9 +399,6 @@ def test_the_second_signal_does_not_wait_for_the_orderly_end(told: dict[str, Any
             process.wait(0.5)
         process.send_signal(signal.SIGTERM)
         assert process.wait(10) == -signal.SIGTERM
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_program_runs_once(told: dict[str, Any]) -> None:
