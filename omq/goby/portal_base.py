@@ -85,9 +85,9 @@ def check_callback(callback: Callable[[Any], object]) -> None:
         raise UsageError(f"callback={callback!r}: cannot be called")
     for called in callback, type(callback).__call__:
         if inspect.iscoroutinefunction(called):
-            kind, use = "coroutine function, and nobody would await it", "iterate over what subscribe() returns"
+            kind, use = "coroutine function, which would not be awaited", "iterate over what subscribe() returns"
         elif inspect.isgeneratorfunction(called) or inspect.isasyncgenfunction(called):
-            kind, use = "generator function, and nobody would iterate over it", "give a function that returns"
+            kind, use = "generator function, which would not be iterated over", "give a function that returns"
         else:
             continue
         raise UsageError(f"callback={getattr(callback, '__name__', repr(callback))}: is a {kind}: {use}")
