@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import mmap
-import time
 from array import array
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate, chain
 from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from omq.spark.live.settings import Settings
 
+MAX_ROWS: Final = 1 << 18  # of a record batch: 16 MiB of 64 bytes
+BODY_AT: Final = (4 * (MAX_ROWS + 1) + 63) // 64 * 64  # bytes of a block in front of the body: for the ends
 _TYPES: Final = {
     "value": pa.binary(),
     "parts": pa.list_(pa.field("element", pa.binary())),
@@ -22,147 +26,96 @@ _TYPES: Final = {
 }
 
 
-class Shape:
-    """The columns and the size of a batch.
-
-    Args:
-        columns: The names, in order.
-        batch_bytes: Bytes of bodies in a batch, about.
-        topics: Whether a message of two parts is a topic and a value, as PUB sends it.
-    """
-
-    def __init__(self, columns: tuple[str, ...], batch_bytes: int, topics: bool) -> None:
-        self.columns = columns
-        self.batch_bytes = batch_bytes
-        self.topics = topics
-        self.schema = pa.schema([pa.field(name, _TYPES[name]) for name in columns])
-
-    @classmethod
-    def of(cls, settings: Settings) -> Shape:
-        """Returns the columns and the size of a read's batches."""
-        return cls(settings.read_columns, settings.batch_bytes, settings.socket == "SUB")
-
-    def of_columns(self, value: pa.Array, marks: Marks) -> pa.RecordBatch:
-        """A batch of messages that have one part each."""
-        n = len(value)
-        made: dict[str, Any] = {"value": value}
-        if "topic" in self.columns:
-            made["topic"] = pa.nulls(n, pa.binary())
-        if "parts" in self.columns:
-            ends = pa.array(range(n + 1), pa.int32())
-            made["parts"] = pa.ListArray.from_arrays(ends, value, type=_TYPES["parts"])
-        return self._with(made, marks)
-
-    def of_messages(self, messages: list[list[bytes]], marks: Marks) -> pa.RecordBatch:
-        """A batch of whole messages."""
-        made: dict[str, Any] = {}
-        if "value" in self.columns:
-            made["value"] = pa.array([self.value(parts) for parts in messages], pa.binary())
-        if "topic" in self.columns:
-            made["topic"] = pa.array([parts[0] if len(parts) == 2 else None for parts in messages], pa.binary())
-        if "parts" in self.columns:
-            made["parts"] = pa.array(messages, _TYPES["parts"])
-        return self._with(made, marks)
-
-    def value(self, parts: list[bytes]) -> bytes | None:
-        """The only part, or the part after the topic."""
-        if len(parts) == 1:
-            return parts[0]
-        return parts[1] if self.topics and len(parts) == 2 else None
-
-    def refuses(self, parts: list[bytes]) -> bool:
-        """Returns whether a message has more parts than there are columns for."""
-        return "parts" not in self.columns and len(parts) > (2 if self.topics else 1)
-
-    def _with(self, made: dict[str, Any], marks: Marks) -> pa.RecordBatch:
-        n = marks.count
-        if "endpoint" in self.columns:
-            made["endpoint"] = pa.repeat(pa.scalar(marks.endpoint), n)
-        if "timestamp" in self.columns:
-            made["timestamp"] = _numbers(marks.times(), _TYPES["timestamp"])
-        if "sequence" in self.columns:
-            made["sequence"] = _numbers(array("q", range(marks.first, marks.first + n)), pa.int64())
-        return pa.RecordBatch.from_arrays([made[name] for name in self.columns], schema=self.schema)
-
-
-def _numbers(values: array[int], kind: pa.DataType) -> pa.Array:
-    return pa.Array.from_buffers(kind, len(values), [None, pa.py_buffer(values)])
-
-
-class Marks:
-    """The metadata of a batch, next to the bodies.
-
-    Attributes:
-        endpoint: Where the messages came from.
-        first: The number of the first message.
-        count: How many they are.
-        runs: When they were taken: microseconds since 1970, and how many were taken then.
-    """
-
-    def __init__(self, endpoint: str, first: int) -> None:
-        self.endpoint = endpoint
-        self.first = first
-        self.count = 0
-        self.runs: list[tuple[int, int]] = []
-
-    def took(self, count: int) -> None:
-        """Records that *count* more messages have been taken now."""
-        self.count += count
-        self.runs.append((time.time_ns() // 1000, count))
-
-    def times(self) -> array[int]:
-        """When each message was taken."""
-        found = array("q")
-        for moment, count in self.runs:
-            found.extend(array("q", [moment]) * count)
-        return found
-
-
 @dataclass(slots=True)
-class Columns:
-    """Messages of one part each, one behind the other in memory.
+class Taken:
+    """Messages, their parts one after the other in memory.
 
     Attributes:
-        body: The bodies.
-        ends: Where each of them begins and ends in there, as Arrow has it: a number more than there are messages.
-        marks: Their metadata.
-        blocks: The blocks that begin with the bodies and with the ends, if they stand in such.
+        endpoint: The endpoint that they came from.
+        first: The number of the first message.
+        runs: When they were taken: microseconds since 1970, and how many were taken then.
+        body: The bytes of all parts.
+        ends: The offsets in there at which parts begin and end, as Arrow has them: one more than there are parts.
+        starts: Likewise the numbers of the parts at which messages begin and end; `None` if each message is one part.
+        block: The block that begins with the ends and has the body at `BODY_AT`; `None` if they are not in such a one.
     """
 
+    endpoint: str
+    first: int
+    runs: list[tuple[int, int]]
     body: pa.Buffer
     ends: pa.Buffer
-    marks: Marks
-    blocks: tuple[mmap.mmap, mmap.mmap] | None = None
+    starts: pa.Buffer | None = None
+    block: mmap.mmap | None = None
+
+    @classmethod
+    def in_block(cls, endpoint: str, first: int, runs: list[tuple[int, int]], block: mmap.mmap, size: int) -> Taken:
+        """Returns messages of one part, whose ends and *size* bytes are in a block."""
+        memory = pa.py_buffer(block)
+        ends = memory.slice(0, 4 * (sum(count for _, count in runs) + 1))
+        return cls(endpoint, first, runs, memory.slice(BODY_AT, size), ends, block=block)
+
+    @classmethod
+    def of_messages(
+        cls, endpoint: str, first: int, runs: list[tuple[int, int]], messages: Sequence[list[bytes]]
+    ) -> Taken:
+        """Returns messages of any number of parts."""
+        parts = list(chain.from_iterable(messages))
+        return cls(endpoint, first, runs, pa.py_buffer(b"".join(parts)), _offsets(parts), _offsets(messages))
+
+    @property
+    def count(self) -> int:
+        """The number of messages."""
+        return int((self.ends if self.starts is None else self.starts).size) // 4 - 1
 
     @property
     def size(self) -> int:
-        """Bytes of the bodies."""
+        """Bytes of all parts."""
         return int(self.body.size)
 
-    def batch(self, shape: Shape) -> pa.RecordBatch:
-        """The record batch."""
-        value = pa.Array.from_buffers(pa.binary(), self.marks.count, [None, self.ends, self.body])
-        return shape.of_columns(value, self.marks)
+    def batch(self, settings: Settings) -> pa.RecordBatch:
+        """Returns the record batch that a read with these options has of them."""
+        names = settings.read_columns
+        # As PUB sends it, a message of two parts is a topic and a value.
+        columns = [self._column(name, 2 if settings.socket == "SUB" else 1) for name in names]
+        return pa.RecordBatch.from_arrays(columns, schema=pa.schema([pa.field(name, _TYPES[name]) for name in names]))
+
+    def _column(self, name: str, value_parts: int) -> pa.Array:
+        """Returns a column; `value_parts` is how many parts a message with a value has at most."""
+        n = self.count
+        match name:
+            case "endpoint":
+                return pa.repeat(pa.scalar(self.endpoint), n)
+            case "sequence":
+                return _fixed(_TYPES[name], array("q", range(self.first, self.first + n)))
+            case "timestamp":
+                times = array("q")
+                for moment, count in self.runs:
+                    times.extend(array("q", [moment]) * count)
+                return _fixed(_TYPES[name], times)
+        parts = pa.Array.from_buffers(pa.binary(), int(self.ends.size) // 4 - 1, [None, self.ends, self.body])
+        if self.starts is None and name != "parts":
+            return parts if name == "value" else pa.nulls(n, pa.binary())
+        bounds = _fixed(pa.int32(), array("i", range(n + 1)) if self.starts is None else self.starts)
+        if name == "parts":
+            return pa.ListArray.from_arrays(bounds, parts, type=_TYPES[name])
+        begins, ends = bounds[:-1], bounds[1:]
+        lengths = pc.subtract(ends, begins)
+        if name == "value":
+            return _chosen(parts, pc.less_equal(lengths, value_parts), pc.subtract(ends, 1))
+        return _chosen(parts, pc.equal(lengths, 2), begins)
 
 
-@dataclass(slots=True)
-class Messages:
-    """Messages of any number of parts.
-
-    Attributes:
-        messages: The messages.
-        size: Bytes of all parts.
-        marks: Their metadata.
-    """
-
-    messages: list[list[bytes]]
-    size: int
-    marks: Marks
-
-    def batch(self, shape: Shape) -> pa.RecordBatch:
-        """The record batch."""
-        return shape.of_messages(self.messages, self.marks)
+def _offsets(items: Iterable[Any]) -> pa.Buffer:
+    """Returns the offsets of items one after the other, as Arrow has them."""
+    return pa.py_buffer(array("i", accumulate(map(len, items), initial=0)))
 
 
-#: What was taken from a socket at a time.
-Taken = Columns | Messages
+def _fixed(kind: pa.DataType, values: Any) -> pa.Array:
+    data = pa.py_buffer(values)
+    return pa.Array.from_buffers(kind, data.size // (kind.bit_width // 8), [None, data])
+
+
+def _chosen(parts: pa.Array, there: pa.Array, numbers: pa.Array) -> pa.Array:
+    """Returns the parts of these numbers, and nulls for messages without one."""
+    return parts.take(pc.if_else(there, numbers, pa.scalar(None, pa.int32())))

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import math
-import mmap
 import sys
 import time
-from array import array
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import pyarrow as pa
 
 import omq
 from omq.spark.buffer_pool import BufferPool
-from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
+from omq.spark.live.columns import BODY_AT, MAX_ROWS, Taken
 from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
 from omq.spark.live.settings import Settings
 from omq.spark.options import STREAM_READ
@@ -25,8 +23,6 @@ from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq.spark")
 
-MAX_ROWS: Final = 1 << 18  # of a record batch: 16 MiB of 64 bytes
-ENDS_BYTES: Final = 4 * (MAX_ROWS + 1)  # of the ends of so many
 COPIED_BYTES: Final = 65536  # of a batch that is copied, so that its block is free
 LARGE_BYTES: Final = 65536  # mean size of a message from which on each message is received by itself
 ENOUGH_BYTES: Final = 1 << 18  # that one call is to get
@@ -74,74 +70,37 @@ class Connection:
     """A socket that is read, and messages of several parts that were taken from it and are in no batch yet.
 
     Args:
-        socket: The socket.
-        endpoint: The socket's only endpoint, as the user wrote it.
-        ahead: Bytes that the socket may hold next to the batch that is read.
-        most: Messages that the socket may hold, the user's recv_hwm; 0 for no bound.
-        first_peer: The wait for its first peer; `None`: it may take any time.
-        memory: Memory for bodies; `None` for memory of its own.
-        ends_memory: Memory for their ends; likewise.
+        settings: The options of the read.
+        endpoint: The endpoint, as the user wrote it.
+        memory: The memory for batches; `None` for memory of its own.
 
     Attributes:
         sequence: The number of the next message.
         bounded: Whether the last read ended because there was no more room in it.
         cut: Whether it ended because its time was up.
         interrupted: While this is set every read ends within `MAX_WAIT_S`, as if its time were up.
+
+    Raises:
+        OmqError: The socket cannot be opened.
     """
 
-    def __init__(
-        self,
-        socket: omq.Socket,
-        endpoint: str,
-        ahead: int,
-        most: int,
-        first_peer: FirstPeer | None = None,
-        memory: BufferPool | None = None,
-        ends_memory: BufferPool | None = None,
-    ) -> None:
-        self.socket = socket
-        self._first_peer = first_peer or FirstPeer(socket, endpoint, None, False)
+    def __init__(self, settings: Settings, endpoint: str, memory: BufferPool | None = None) -> None:
+        self.socket = _opened(settings, endpoint)
+        # A socket that listens may wait for peers for any time.
+        fails = settings.first_peer_required and endpoint in settings.connect
+        self._first_peer = FirstPeer(self.socket, endpoint, settings.first_peer_seconds, fails)
         self.endpoint = endpoint
         self.sequence = 0
-        self._ahead = ahead
-        self._most = most
+        self._batch_bytes = settings.batch_bytes
+        self._max_parts = None if "parts" in settings.read_columns else 2 if settings.socket == "SUB" else 1
+        self._recv_hwm = int(dict(settings.options).get("recv_hwm", omq.Options().recv_hwm))
         self._pending: deque[list[bytes]] = deque()
         self._mean = 0.0
         self._memory = memory or BufferPool()
-        self._ends_memory = ends_memory or BufferPool()
-        self._health = _Health(socket)
+        self._health = _Health(self.socket)
         self._leaving: _Leaving | None = None
         self.interrupted = threading.Event()
         self.bounded = self.cut = False
-        self.pause()
-
-    @classmethod
-    def open(
-        cls, settings: Settings, endpoint: str, memory: BufferPool | None = None, ends_memory: BufferPool | None = None
-    ) -> Connection:
-        """Opens the connection of a partition; waits for an endpoint that another process is just giving up.
-
-        Args:
-            settings: The options of the read.
-            endpoint: The endpoint.
-            memory: See `Connection`.
-            ends_memory: See `Connection`.
-        """
-        deadline = time.monotonic() + BIND_TIMEOUT_S
-        while True:
-            try:
-                # How much the socket may hold is known once the size of a message is.
-                sock = settings.open(endpoint, recv_hwm=1)
-                break
-            except omq.BindError:
-                if time.monotonic() > deadline:
-                    raise
-                sleep(0.05)
-        # A socket that listens may wait for peers for any time.
-        fails = settings.first_peer_required and endpoint in settings.connect
-        most = int(dict(settings.options).get("recv_hwm", omq.Options().recv_hwm))
-        first_peer = FirstPeer(sock, endpoint, settings.first_peer_seconds, fails)
-        return cls(sock, endpoint, settings.batch_bytes, most, first_peer, memory, ends_memory)
 
     @property
     def ready(self) -> bool:
@@ -169,18 +128,13 @@ class Connection:
         mean = size / count
         # A larger mean counts at once, a smaller one bit by bit.
         self._mean = mean if mean > self._mean else 0.75 * self._mean + 0.25 * mean
-        fitting = max(1, int(self._ahead / max(self._mean, 1.0)))
-        self._hold(min(fitting, self._most) if self._most else fitting)
+        fitting = max(1, int(self._batch_bytes / max(self._mean, 1.0)))
+        self._hold(min(fitting, self._recv_hwm) if self._recv_hwm else fitting)
 
     # ------------------------------------------------------------------ reading
 
-    def batches(self, shape: Shape, limits: Limits) -> Iterator[pa.RecordBatch]:
-        """Yields what arrives until a limit is reached; then pauses the socket."""
-        for taken in self.take(shape, limits):
-            yield taken.batch(shape)
-
-    def take(self, shape: Shape, limits: Limits) -> Iterator[Taken]:
-        """Yields the same, before it is made into batches.
+    def take(self, limits: Limits) -> Iterator[Taken]:
+        """Yields what arrives until a limit is reached; then pauses the socket.
 
         A drain that ends first has its peers send no more, and takes what is on its way, too.
         """
@@ -191,26 +145,26 @@ class Connection:
             if self._leaving is None:
                 self._await_peer(read, drains)
                 while read.goes_on:
-                    taken = self._next(shape, read)
+                    taken = self._next(read)
                     if taken is not None:
                         yield taken
                 self.cut = read.cut
             if drains:
-                yield from self._rest(shape, read)
+                yield from self._rest(read)
         finally:
             self.bounded = read.bounded
             self.pause()
 
-    def _next(self, shape: Shape, read: _Read) -> Taken | None:
-        return self._messages(shape, read) if self._pending else self._columns(shape, read)
+    def _next(self, read: _Read) -> Taken | None:
+        return self._messages(read) if self._pending else self._columns(read)
 
-    def _rest(self, shape: Shape, read: _Read) -> Iterator[Taken]:
+    def _rest(self, read: _Read) -> Iterator[Taken]:
         """Yields what is on its way when a drain ends, as far as there is room."""
         goes_on = True
         while goes_on and not read.bounded and not self.interrupted.is_set():
             leaving = self._leaving = self._leaving or _Leaving(self.socket, self.endpoint)
             read.patience = leaving.wait()
-            taken = self._next(shape, read)
+            taken = self._next(read)
             goes_on = leaving.goes_on(taken is not None)
             if taken is not None:
                 yield taken
@@ -225,41 +179,34 @@ class Connection:
         else:
             self._first_peer.wait(read.left(), self.interrupted)
 
-    def _columns(self, shape: Shape, read: _Read) -> Taken | None:
+    def _columns(self, read: _Read) -> Taken | None:
         """Takes messages of one part, or any if the first has several; returns `None` if none comes in time."""
-        data = self._memory.take(shape.batch_bytes)
-        ends = self._ends_memory.take(ENDS_BYTES)
-        marks = Marks(self.endpoint, self.sequence)
-        room = min(len(data), read.bytes_left)
+        block = self._memory.take(BODY_AT + self._batch_bytes)
+        runs: list[tuple[int, int]] = []
+        room = min(self._batch_bytes, read.bytes_left)
         # The kernel writes large frames straight into the batch, if the bound in bytes leaves room for a whole batch.
-        blocks: tuple[mmap.mmap, mmap.mmap] | None = None
-        large = self._mean >= LARGE_BYTES and room == len(data)
+        large = self._mean >= LARGE_BYTES and room == self._batch_bytes
         try:
-            with memoryview(data)[:room] as target, memoryview(ends) as view:
-                used = self._fill(target, view, large, read, marks)
-            count = marks.count
-            if used + 4 * count <= COPIED_BYTES:
-                # A whole block for them would be wasted, where they are kept.
-                body, ends_used = pa.py_buffer(data[:used]), pa.py_buffer(ends[: 4 * (count + 1)])
-            else:
-                body, ends_used = pa.py_buffer(data).slice(0, used), pa.py_buffer(ends).slice(0, 4 * (count + 1))
-                blocks = data, ends
+            with memoryview(block) as whole, whole[BODY_AT : BODY_AT + room] as target, whole[:BODY_AT] as view:
+                used = self._fill(target, view, large, read, runs)
         except omq.MultipartError:
-            return self._messages(shape, read)
+            return self._messages(read)
         except omq.MessageTooLarge as error:
             if read.rows and error.size is not None and error.size > read.bytes_left:
                 read.ended = True
                 return None
-            body = pa.py_buffer(self.socket.recv(timeout=0))
-            count, used = 1, body.size
-            ends_used = pa.py_buffer(array("i", [0, used]))
-            marks.took(1)
-        if not count:
+            body = self.socket.recv(timeout=0)
+            return self._noted(Taken.of_messages(self.endpoint, self.sequence, [_run(1)], [[body]]), read)
+        if not runs:
             return None
-        self._note(count, used, read)
-        return Columns(body, ends_used, marks, blocks)
+        taken = Taken.in_block(self.endpoint, self.sequence, runs, block, used)
+        if used + taken.ends.size <= COPIED_BYTES:
+            # A whole block for them would be wasted, where they are kept.
+            body, ends = (pa.py_buffer(memory.to_pybytes()) for memory in (taken.body, taken.ends))
+            taken = Taken(self.endpoint, self.sequence, runs, body, ends)
+        return self._noted(taken, read)
 
-    def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, marks: Marks) -> int:
+    def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, runs: list[tuple[int, int]]) -> int:
         """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
 
         Raises:
@@ -287,7 +234,7 @@ class Connection:
                 if not count:
                     raise
                 break
-            marks.took(got)
+            runs.append(_run(got))
             count += got
             read.touched()
             if not read.in_time:
@@ -298,18 +245,18 @@ class Connection:
                 sleep(GATHER_S)
         return used
 
-    def _messages(self, shape: Shape, read: _Read) -> Taken | None:
+    def _messages(self, read: _Read) -> Taken | None:
         """Takes messages of any number of parts; messages that do not fit stay pending."""
-        marks = Marks(self.endpoint, self.sequence)
+        runs: list[tuple[int, int]] = []
         taken: list[list[bytes]] = []
         used = 0
-        while len(taken) < min(MAX_ROWS, read.rows_left) and used < shape.batch_bytes:
+        while len(taken) < min(MAX_ROWS, read.rows_left) and used < self._batch_bytes:
             if not self._pending and not self._restock(read, wait=not taken):
                 if taken or not read.in_time:
                     break
                 continue
             parts = self._pending[0]
-            if shape.refuses(parts):
+            if self._max_parts is not None and len(parts) > self._max_parts:
                 if taken:
                     break
                 raise omq.MultipartError(
@@ -322,21 +269,19 @@ class Connection:
                 break
             taken.append(self._pending.popleft())
             used += size
-            marks.took(1)
-        if not taken:
-            return None
-        self._note(len(taken), used, read)
-        return Messages(taken, used, marks)
+            runs.append(_run(1))
+        return self._noted(Taken.of_messages(self.endpoint, self.sequence, runs, taken), read) if taken else None
 
-    def _note(self, count: int, size: int, read: _Read) -> None:
-        """Counts a batch, and adapts how far the socket reads ahead."""
-        self.sequence += count
-        read.took(count, size)
-        self._read_ahead(size, count)
+    def _noted(self, taken: Taken, read: _Read) -> Taken:
+        """Counts what was taken, and adapts how far the socket reads ahead."""
+        self.sequence += taken.count
+        read.took(taken.count, taken.size)
+        self._read_ahead(taken.size, taken.count)
+        return taken
 
     def _restock(self, read: _Read, wait: bool) -> bool:
         # As many messages as may be read ahead; one while their size is unknown.
-        limit = min(BATCH_LIMIT, max(1, int(self._ahead / self._mean))) if self._mean else 1
+        limit = min(BATCH_LIMIT, max(1, int(self._batch_bytes / self._mean))) if self._mean else 1
         try:
             found: list[Any] = self.socket.recv_many(limit, timeout=read.wait() if wait else 0)
         except omq.ReceiveTimeout:
@@ -362,6 +307,24 @@ class Connection:
             goes_on = leaving.goes_on(came > 0)
         self.socket.stop()
         return lost
+
+
+def _opened(settings: Settings, endpoint: str) -> omq.Socket:
+    """Opens the socket; waits for an endpoint that another process is just giving up."""
+    deadline = time.monotonic() + BIND_TIMEOUT_S
+    while True:
+        try:
+            # How much the socket may hold is known once the size of a message is.
+            return settings.open(endpoint, recv_hwm=1)
+        except omq.BindError:
+            if time.monotonic() > deadline:
+                raise
+            sleep(0.05)
+
+
+def _run(count: int) -> tuple[int, int]:
+    """Returns an entry of `Taken.runs`: *count* messages have been taken now."""
+    return time.time_ns() // 1000, count
 
 
 class _Leaving:
@@ -491,9 +454,10 @@ class _Read:
 
 def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:
     """Reads one partition once, from a connection that is opened and closed for it."""
-    connection = Connection.open(settings, endpoint)
+    connection = Connection(settings, endpoint)
     try:
-        yield from connection.batches(Shape.of(settings), Limits.of(settings))
+        for taken in connection.take(Limits.of(settings)):
+            yield taken.batch(settings)
     finally:
         if lost := connection.close():
             log.warning("%s: closed with %d messages that had arrived and were not read", endpoint, lost)

@@ -19,7 +19,7 @@ import resource
 import sys
 import time
 from array import array
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -27,9 +27,8 @@ import pyarrow as pa
 
 import omq
 from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
-from omq.spark.live.columns import Messages, Shape, Taken
+from omq.spark.live.columns import Taken
 from omq.spark.live.connection import Connection, Limits
-from omq.spark.live.microbatch import Microbatch, Uncommitted
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
 from omq.spark.live.settings import Settings
 from omq.unpatched import queue, sleep, subprocess, threading
@@ -72,6 +71,118 @@ class Plan:
     secret: bytes
 
 
+class Microbatch:
+    """The part of a microbatch that one partition has, for any number of readers, which may begin before its end.
+
+    Attributes:
+        number: Its number, as the end offset has it.
+        rows: Messages.
+        read: Messages that some reader has had.
+        bytes: Bytes of their bodies.
+        over: Whether nothing more comes.
+        bounded: Whether it ended because there was no more room in it.
+        error: Why it ended, if that was not as it should be.
+    """
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.rows = self.read = self.bytes = 0
+        self.over = self.bounded = False
+        self.error: Exception | None = None
+        self._taken: list[Taken] = []
+        self._changed = threading.Condition()
+
+    def add(self, taken: Taken) -> None:
+        """Appends what was taken."""
+        with self._changed:
+            self._taken.append(taken)
+            self.rows += taken.count
+            self.bytes += taken.size
+            self._changed.notify_all()
+
+    def end(self, bounded: bool, error: Exception | None = None) -> None:
+        """Nothing more comes."""
+        with self._changed:
+            self.over, self.bounded, self.error = True, bounded, error
+            self._changed.notify_all()
+
+    def begin_again(self) -> bool:
+        """Has what failed go on where it failed; gives whether it had failed."""
+        with self._changed:
+            failed = self.error is not None
+            if failed:
+                self.over, self.error = False, None
+            return failed
+
+    def follow(self, patience: float | None = None, at: int = 0) -> Iterator[Taken | None]:
+        """Everything from the beginning, up to the end.
+
+        Args:
+            patience: Seconds after which `None` says that there is nothing yet; `None`: it is never said.
+            at: How many of those that were added are left out, from the first.
+
+        Raises:
+            Exception: Why it ended, if that was not as it should be.
+            StateError: It has not so many.
+        """
+        with self._changed:
+            if at > len(self._taken):
+                raise omq.StateError(
+                    f"microbatch {self.number} has {len(self._taken)} batches, and a task had {at} of it"
+                )
+            rows = sum(one.count for one in self._taken[:at])
+        while True:
+            with self._changed:
+                if len(self._taken) == at and not self.over:
+                    self._changed.wait(patience)
+                taken = self._taken[at] if len(self._taken) > at else None
+                if taken is None and self.error is not None:
+                    raise self.error
+                if taken is None and self.over:
+                    return
+            if taken is not None or patience is not None:
+                yield taken
+            if taken is not None:
+                at += 1
+                rows += taken.count
+                self.read = max(self.read, rows)
+
+
+class Uncommitted:
+    """The microbatches that may be asked for again."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[int, Microbatch] = {}
+        self._committed = -1
+
+    def find(self, number: int) -> tuple[Microbatch, bool]:
+        """Returns a microbatch, and whether it has to be filled: it is new, or has failed before its end.
+
+        Raises:
+            StateError: It has been committed.
+        """
+        with self._lock:
+            if number <= self._committed:
+                raise omq.StateError(f"microbatch {number} has been committed, and is not kept any more")
+            found = self._kept.get(number)
+            if found is None:
+                found = self._kept[number] = Microbatch(number)
+                return found, True
+            return found, found.begin_again()
+
+    def commit(self, number: int) -> None:
+        """Forgets microbatches up to this one."""
+        with self._lock:
+            self._committed = max(self._committed, number)
+            for one in [one for one in self._kept if one <= number]:
+                del self._kept[one]
+
+    def __iter__(self) -> Iterator[Microbatch]:
+        with self._lock:
+            return iter(list(self._kept.values()))
+
+
 class Receiver:
     """The connection of a partition, and the microbatches that were taken from it.
 
@@ -86,12 +197,11 @@ class Receiver:
 
     def __init__(self, settings: Settings, endpoint: str) -> None:
         self._settings = settings
-        self._shape = Shape.of(settings)
         self._uncommitted = Uncommitted()
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
-        self._connection = Connection.open(settings, endpoint, SharedBufferPool(blocks), SharedBufferPool(blocks))
+        self._connection = Connection(settings, endpoint, SharedBufferPool(blocks))
         self._drained_s = 0.0  # for which the microbatches of a drain have gathered
         self._drain_begun = math.inf  # when its first messages came
         self._ready = False
@@ -139,7 +249,7 @@ class Receiver:
         failed: Exception | None = None
         begun = time.monotonic()
         try:
-            for taken in connection.take(self._shape, self._limits(microbatch, drains)):
+            for taken in connection.take(self._limits(microbatch, drains)):
                 microbatch.add(taken)
                 self._drain_begun = min(self._drain_begun, time.monotonic())
         except Exception as error:
@@ -318,22 +428,15 @@ class _Process:
 
 
 def _send(channel: Channel, taken: Taken) -> None:
-    """Sends what was taken: on this host the descriptors of the blocks that hold it, if there are such."""
-    marks = taken.marks
+    """Sends what was taken: on this host the descriptor of the block that holds it, if there is one."""
     # One for each message, if each came by itself: too much for a message.
-    runs = array("q", itertools.chain.from_iterable(marks.runs))
-    message = {"endpoint": marks.endpoint, "first": marks.first, "size": taken.size}
-    if isinstance(taken, Messages):
-        parts = pa.array(taken.messages, pa.list_(pa.binary()))
-        batch = pa.RecordBatch.from_arrays([parts], ["parts"])
-        channel.send({**message, "as": "messages"}, [runs, batch.serialize()])
-        return
-    shared = [block for block in taken.blocks or () if isinstance(block, SharedBlock)]
-    if channel.local and len(shared) == 2:
-        descriptors = [block.descriptor for block in shared]
-        channel.send({**message, "as": "blocks", "sizes": [len(block) for block in shared]}, [runs], descriptors)
+    runs = array("q", itertools.chain.from_iterable(taken.runs))
+    message = {"endpoint": taken.endpoint, "first": taken.first, "size": taken.size}
+    if channel.local and isinstance(taken.block, SharedBlock):
+        channel.send({**message, "block": len(taken.block)}, [runs], [taken.block.descriptor])
     else:
-        channel.send({**message, "as": "columns"}, [runs, taken.ends, taken.body])
+        memory = [taken.body, taken.ends, *([] if taken.starts is None else [taken.starts])]
+        channel.send(message, [runs, *memory])
 
 
 def start(plan: Plan) -> dict[str, Any] | None:

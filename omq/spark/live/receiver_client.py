@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 import time
 from array import array
 from collections.abc import Iterator
@@ -16,7 +15,7 @@ import pyarrow as pa
 import omq
 from omq.spark.buffer_pool import mapped
 from omq.spark.live import receiver
-from omq.spark.live.columns import Columns, Marks, Messages, Shape, Taken
+from omq.spark.live.columns import Taken
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Channel, Unreachable, connect
 from omq.spark.live.settings import Settings
 from omq.unpatched import sleep, subprocess
@@ -65,7 +64,6 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     Raises:
         OmqError: The receiver fails; or there is none, and none can be started.
     """
-    shape = Shape.of(settings)
     given = breaks = 0
     giver = ""
     while True:
@@ -81,7 +79,7 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         try:
             for taken in _taken(request, address, given):
                 given, breaks = given + 1, 0
-                yield taken.batch(shape)
+                yield taken.batch(settings)
             return
         except _Detached:
             sleep(RETRY_DELAY_S)
@@ -153,7 +151,7 @@ def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken
         while True:
             with _receivers():
                 found, descriptors = channel.receive()
-                taken = _decoded(channel, found, descriptors) if "as" in found else None
+                taken = _decoded(channel, found, descriptors) if "first" in found else None
             if taken is not None:
                 yield taken
             elif "waits" in found:
@@ -179,29 +177,19 @@ def _receivers() -> Iterator[None]:
 
 def _decoded(channel: Channel, found: dict[str, Any], descriptors: list[int]) -> Taken:
     """Returns what the receiver has sent, or has in memory that it shares."""
-    marks = Marks(found["endpoint"], found["first"])
-    runs, *parts = [channel.recv_attached(size) for size in found["attached"]]
+    runs, *memory = [channel.recv_attached(size) for size in found["attached"]]
     numbers = array("q", bytes(runs))
-    marks.runs = list(zip(numbers[::2], numbers[1::2], strict=True))
-    marks.count = sum(numbers[1::2])
-    if found["as"] == "blocks":
-        if len(descriptors) < len(found["sizes"]):
-            # The kernel leaves out what does not fit into our table.
-            for one in descriptors:
-                os.close(one)
-            raise omq.StateError("the receiver's memory cannot be mapped: no descriptor is left here (ulimit -n)")
-        try:
-            body, ends = (pa.py_buffer(mapped(*one)) for one in zip(descriptors, found["sizes"], strict=True))
-        except OSError as error:
-            # This task lacks something, and the receiver is well: another attempt gets the same.
-            raise omq.StateError(f"the receiver's memory cannot be mapped: {error}") from error
-        return Columns(body.slice(0, found["size"]), ends.slice(0, 4 * (marks.count + 1)), marks)
-    if found["as"] == "messages":
-        schema = pa.schema([pa.field("parts", pa.list_(pa.binary()))])
-        messages = pa.ipc.read_record_batch(pa.py_buffer(parts[0]), schema).column(0).to_pylist()
-        return Messages(messages, found["size"], marks)
-    ends, body = map(pa.py_buffer, parts)
-    return Columns(body, ends, marks)
+    told = found["endpoint"], found["first"], list(zip(numbers[::2], numbers[1::2], strict=True))
+    if "block" not in found:
+        return Taken(*told, *map(pa.py_buffer, memory))
+    if not descriptors:
+        # The kernel leaves out what does not fit into our table.
+        raise omq.StateError("the receiver's memory cannot be mapped: no descriptor is left here (ulimit -n)")
+    try:
+        return Taken.in_block(*told, mapped(descriptors[0], found["block"]), found["size"])
+    except OSError as error:
+        # This task lacks something, and the receiver is well: another attempt gets the same.
+        raise omq.StateError(f"the receiver's memory cannot be mapped: {error}") from error
 
 
 _ERRORS = {name: one for name, one in vars(omq).items() if isinstance(one, type) and issubclass(one, omq.OmqError)}

@@ -17,8 +17,9 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
 from omq.spark.live import connection as connections  # noqa: E402
-from omq.spark.live.columns import Shape  # noqa: E402
 from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, Connection, Limits  # noqa: E402
+from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.options import STREAM_READ  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
 
@@ -30,6 +31,20 @@ def push() -> Iterator[omq.PUSH]:
 
 def pulled(push: omq.PUSH, **options: Any) -> list[Any]:
     return list(pull_batches(socket="PULL", connect=push.endpoints[0], **options))
+
+
+def settings(url: str, **options: str) -> Settings:
+    given = {"socket": "PULL", "connect": url, "columns": "value", "batchBytes": "1m", **options}
+    return Settings.parse(STREAM_READ, given)
+
+
+def opened(url: str, **options: str) -> Connection:
+    return Connection(settings(url, **options), url)
+
+
+def taken(connection: Connection, **limits: Any) -> int:
+    """How many messages a read takes."""
+    return sum(one.count for one in connection.take(Limits(**limits)))
 
 
 def test_batches_have_about_the_size_that_was_asked_for(push: omq.PUSH) -> None:
@@ -70,7 +85,7 @@ def test_memory_is_used_again_once_a_batch_is_dropped(push: omq.PUSH) -> None:
 
 def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_time() -> None:
     goes_on = threading.Event()
-    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
 
         def feed() -> None:
             while not goes_on.wait(0.0001):
@@ -80,12 +95,13 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
         feeder = threading.Thread(target=feed)
         feeder.start()
         try:
-            connection = Connection(pull, push.endpoints[0], 1 << 20, 0)
-            taken = list(connection.take(Shape(("value",), 1 << 24, False), Limits(rows=2000, seconds=5)))
+            connection = opened(push.endpoints[0])
+            found = list(connection.take(Limits(rows=2000, seconds=5)))
+            connection.socket.stop()
         finally:
             goes_on.set()
             feeder.join()
-    runs = [run for one in taken for run in one.marks.runs]
+    runs = [run for one in found for run in one.runs]
     # A call that got little was followed by a moment without one.
     pairs = itertools.pairwise(runs)
     gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < connections.ENOUGH_BYTES]
@@ -96,7 +112,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
 @pytest.mark.parametrize("ends", ["seconds", "interrupted"])
 def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
     goes_on = threading.Event()
-    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
+    with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
 
         def feed() -> None:
             while not goes_on.wait(0.0001):
@@ -106,18 +122,19 @@ def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
         feeder = threading.Thread(target=feed)
         feeder.start()
         try:
-            connection = Connection(pull, push.endpoints[0], 1 << 20, 0)
+            connection = opened(push.endpoints[0], batchBytes="16m")
             limits = Limits(seconds=0.3) if ends == "seconds" else Limits()
             if ends == "interrupted":
                 threading.Timer(0.3, connection.interrupted.set).start()
             begun = time.monotonic()
-            taken = list(connection.take(Shape(("value",), 1 << 24, False), limits))
+            count = sum(one.count for one in connection.take(limits))
             took = time.monotonic() - begun
             assert connection.cut == (ends == "seconds")
+            connection.socket.stop()
         finally:
             goes_on.set()
             feeder.join()
-    assert sum(one.marks.count for one in taken) > 20
+    assert count > 20
     # A read without the look at the time goes on until 262,144 messages have come: some 30 seconds.
     assert took < 5
 
@@ -136,15 +153,13 @@ def test_what_has_arrived_and_was_not_read_is_counted() -> None:
     # A peer by hand: what a PUSH has may arrive in pieces, and only what has arrived is counted.
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        pull = omq.PULL(connect=url)
-        connection = Connection(pull, url, 1 << 20, 1000)
+        connection = opened(url)
         peer = listener.accept()[0]
     with peer:
         peer.sendall(GREETING + ready(b"PUSH"))
-        pull.wait_connected(timeout=10)
+        connection.socket.wait_connected(timeout=10)
         peer.sendall(frames(b"x") * 100)
-        rows = sum(map(len, connection.batches(Shape(("value",), 1 << 16, topics=False), Limits(rows=40))))
-        assert rows == 40
+        assert taken(connection, rows=40) == 40
         assert connection.close() == 60
 
 
@@ -157,8 +172,8 @@ def test_what_is_lost_by_closing_is_counted_whole(push: omq.PUSH) -> None:
 
     thread = threading.Thread(target=job)
     thread.start()
-    connection = Connection(omq.PULL(connect=push.endpoints[0], recv_hwm=1), push.endpoints[0], 1 << 20, 1000)
-    rows = sum(map(len, connection.batches(Shape(("value",), 1 << 16, False), Limits(rows=20_000))))
+    connection = opened(push.endpoints[0])
+    rows = taken(connection, rows=20_000)
     assert rows == 20_000
     lost = connection.close()
     with omq.PULL(connect=push.endpoints[0]) as pull:
@@ -171,14 +186,12 @@ def test_what_is_lost_by_closing_is_counted_whole(push: omq.PUSH) -> None:
 
 def test_between_two_reads_it_is_paused() -> None:
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0, send_hwm=1, send_buffer=65536) as push:
-        sock = omq.PULL(connect=push.endpoints[0], recv_hwm=1, recv_buffer=65536)
-        connection = Connection(sock, push.endpoints[0], 1 << 24, 1000)
+        connection = opened(push.endpoints[0], recv_buffer="65536")
         try:
-            shape = Shape(("value",), 1 << 20, topics=False)
             body = b"x" * 100_000
             push.send(body)
-            assert sum(map(len, connection.batches(shape, Limits(rows=1)))) == 1
-            assert sock.options.recv_hwm == 1
+            assert taken(connection, rows=1) == 1
+            assert connection.socket.options.recv_hwm == 1
             sent = 0
             try:
                 while sent < 100:
@@ -187,17 +200,15 @@ def test_between_two_reads_it_is_paused() -> None:
             except omq.SendTimeout:
                 pass
             assert sent < 15  # kernel buffers, and one or two messages
-            assert sum(map(len, connection.batches(shape, Limits(rows=sent)))) == sent
+            assert taken(connection, rows=sent) == sent
         finally:
             connection.close()
 
 
 def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
-    sock = omq.PULL(connect=push.endpoints[0], recv_hwm=1)
-    connection = Connection(sock, push.endpoints[0], 1 << 20, 1000)
-    shape = Shape(("value",), 1 << 20, topics=False)
+    connection = opened(push.endpoints[0])
     push.send_many([b"x" * 100_000] * 30)
-    bounds = {sock.options.recv_hwm for _ in connection.batches(shape, Limits(rows=30))}
+    bounds = {connection.socket.options.recv_hwm for _ in connection.take(Limits(rows=30))}
     assert bounds == {10}
     connection.close()
 
@@ -218,11 +229,10 @@ def test_large_messages_and_what_comes_among_them(push: omq.PUSH) -> None:
 
 
 def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
-    connection = Connection(omq.PULL(connect=push.endpoints[0]), push.endpoints[0], 1 << 20, 1000)
+    connection = opened(push.endpoints[0])
     push.send_many([b"x"] * 100)
     begun = time.monotonic()
-    rows = sum(map(len, connection.batches(Shape(("value",), 1 << 20, False), Limits(quiet=0.3))))
-    assert rows == 100
+    assert taken(connection, quiet=0.3) == 100
     assert 0.3 <= time.monotonic() - begun < 5
     connection.close()
 
@@ -242,18 +252,18 @@ def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, r
 
         feeder = threading.Thread(target=feed)
         feeder.start()
-        connection = Connection(omq.PULL(connect=url, recv_hwm=1), url, 1 << 20, 0)
+        wanted = settings(url, columns="parts", recv_hwm="0")
+        connection = Connection(wanted, url)
         try:
             got: list[int] = []
-            shape = Shape(("parts",), 1 << 20, topics=False)
             if rows:
                 assert connection.socket.poll(20)
                 time.sleep(0.2)  # so that the kernel has some on their way
             limits, goes_on_reading = Limits(rows=rows, seconds=0.0 if rows else 0.3, quiet=5), True
             was_cut = False
             while goes_on_reading:
-                for batch in connection.batches(shape, limits):
-                    got += [int(parts[0]) for parts in batch["parts"].to_pylist()]
+                for one in connection.take(limits):
+                    got += [int(parts[0]) for parts in one.batch(wanted)["parts"].to_pylist()]
                 was_cut = was_cut or connection.cut
                 goes_on_reading = connection.bounded
             assert was_cut
@@ -298,8 +308,7 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
     size = 8 << 20
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        sock = omq.PULL(connect=url)
-        connection = Connection(sock, url, 1 << 20, 0)
+        connection = opened(url)
         begun = threading.Event()
 
         def feed() -> None:
@@ -325,7 +334,7 @@ def test_a_peer_that_goes_on_sending_ends_with_a_warning(
     monkeypatch.setattr(connections, "LEAVE_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
-        connection = Connection(omq.PULL(connect=url), url, 1 << 20, 0)
+        connection = opened(url)
 
         def feed() -> None:
             with raw_push(listener) as push, contextlib.suppress(OSError):
@@ -335,12 +344,7 @@ def test_a_peer_that_goes_on_sending_ends_with_a_warning(
 
         thread = threading.Thread(target=feed)
         thread.start()
-        assert (
-            next(
-                iter(connection.batches(Shape(("value",), 1 << 16, topics=False), Limits(rows=1, seconds=10)))
-            ).num_rows
-            == 1
-        )
+        assert taken(connection, rows=1, seconds=10) == 1
         with caplog.at_level(logging.WARNING, "omq.spark"):
             connection.close()
         thread.join(20)

@@ -7,21 +7,19 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq  # noqa: E402
-from omq.spark.live.columns import Marks, Messages  # noqa: E402
-from omq.spark.live.microbatch import Uncommitted  # noqa: E402
+from omq.spark.live.columns import Taken  # noqa: E402
+from omq.spark.live.receiver import Uncommitted  # noqa: E402
 
 
-def taken(*numbers: int) -> Messages:
-    marks = Marks("tcp://x:1", numbers[0])
-    marks.took(len(numbers))
-    return Messages([[b"%d" % one] for one in numbers], len(numbers), marks)
+def taken(*numbers: int) -> Taken:
+    return Taken.of_messages("tcp://x:1", numbers[0], [(1, len(numbers))], [[b"%d" % one] for one in numbers])
 
 
 def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
     kept = Uncommitted()
     found, fresh = kept.find(1)
     assert fresh
-    seen: list[list[Messages]] = [[] for _ in range(3)]
+    seen: list[list[Taken]] = [[] for _ in range(3)]
     threads = [threading.Thread(target=lambda one=one: one.extend(found.follow())) for one in seen]
     parts = [taken(0, 1), taken(2), taken(3, 4)]
     for number, part in enumerate(parts):
@@ -54,7 +52,7 @@ def test_what_failed_goes_on_where_it_failed() -> None:
     found.add(taken(0))
     found.end(False, omq.MultipartError("a message of 2 parts"))
     reader = found.follow()
-    assert next(reader).marks.first == 0
+    assert next(reader).first == 0
     with pytest.raises(omq.MultipartError):
         next(reader)
     again, fresh = kept.find(1)
@@ -62,7 +60,7 @@ def test_what_failed_goes_on_where_it_failed() -> None:
     assert fresh
     found.add(taken(1))
     found.end(False)
-    assert [one.marks.first for one in found.follow()] == [0, 1]
+    assert [one.first for one in found.follow()] == [0, 1]
 
 
 def test_who_has_had_some_gets_the_rest_and_nobody_more_than_there_is() -> None:

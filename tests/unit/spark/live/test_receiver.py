@@ -491,7 +491,7 @@ def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeyp
     while len(got) < 150:
         number += 1
         found = one.read({"read": number, "after": number - 1, "given": 0, "drains": True})
-        got += [value for taken in found.follow() for value in taken.batch(one._shape)["value"].to_pylist()]
+        got += [value for taken in found.follow() for value in taken.batch(wanted)["value"].to_pylist()]
         time.sleep(0.1)
     assert got == numbered(0, 150)
     one.close()
