@@ -2,39 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-import pyarrow as pa
 from pyspark.sql.datasource import (
     DataSourceArrowWriter,
     DataSourceReader,
     DataSourceStreamArrowWriter,
     DataSourceStreamReader,
-    WriterCommitMessage,
 )
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.errors import hide_traceback
 from omq.spark.options import READ, STREAM_READ, STREAM_WRITE, WRITE
 from omq.spark.settings import Settings
 
 _S = TypeVar("_S", bound=Settings)
 
 
-class Sink:
+class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """Writes the rows of a job or of microbatches. Spark pickles it, and makes one for each commit."""
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Does the work of a task."""
-        raise NotImplementedError
-
-    def commit(self, messages: list[Any]) -> None:
+    def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
         """Finishes the work of tasks; by default they have done all of it."""
 
-    def abort(self, messages: list[Any]) -> None:
+    def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
         """Undoes the work of tasks, as far as that is possible; by default it is not, and Spark writes again."""
 
 
@@ -73,44 +66,8 @@ class Provider(Generic[_S]):
         """Returns a batch write."""
         if overwrite:
             raise omq.OptionError(f"mode('overwrite'): {self.replaces_nothing}; use mode('append')")
-        return _BatchWriter(self.sink(self.settings.parse(WRITE, given), rows))
+        return self.sink(self.settings.parse(WRITE, given), rows)
 
     def stream_writer(self, given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
         """Returns a write in microbatches; with `overwrite` (mode `complete`) each has the whole result."""
-        return _StreamWriter(self.sink(self.settings.parse(STREAM_WRITE, given), rows))
-
-
-class _BatchWriter(DataSourceArrowWriter):
-    """Writes the rows of a DataFrame."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    @hide_traceback
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
-
-    @hide_traceback
-    def commit(self, messages: list[Any]) -> None:
-        self._sink.commit(messages)
-
-    def abort(self, messages: list[Any]) -> None:
-        self._sink.abort(messages)
-
-
-class _StreamWriter(DataSourceStreamArrowWriter):
-    """Writes the rows of microbatches."""
-
-    def __init__(self, sink: Sink) -> None:
-        self._sink = sink
-
-    @hide_traceback
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return self._sink.write(iterator)
-
-    @hide_traceback
-    def commit(self, messages: list[Any], batchId: int) -> None:  # noqa: N803 - Spark's name
-        self._sink.commit(messages)
-
-    def abort(self, messages: list[Any], batchId: int) -> None:  # noqa: N803
-        self._sink.abort(messages)
+        return self.sink(self.settings.parse(STREAM_WRITE, given), rows)

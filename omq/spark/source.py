@@ -16,7 +16,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.errors import hide_traceback
+from omq.spark.errors import hidden_traceback
 from omq.spark.live.source import PROVIDER as SOCKETS
 from omq.spark.options import READS, SPARKS_OWN, WRITES
 from omq.spark.provider import Provider
@@ -38,7 +38,7 @@ class _Refusal(DataSourceStreamReader):
     def __init__(self, error: omq.OmqError) -> None:
         self._error = error
 
-    @hide_traceback
+    @hidden_traceback()
     def _refuse(self, *_: Any) -> Any:
         raise self._error
 
@@ -94,11 +94,11 @@ class OmqDataSource(DataSource):
                 return f"unknown option {name!r}; {meant}"
         return ""
 
-    @hide_traceback
+    @hidden_traceback()
     def schema(self) -> str:
         return self._read_from().schema(self.options)
 
-    @hide_traceback
+    @hidden_traceback()
     def reader(self, schema: StructType) -> DataSourceReader:
         return self._read_from().reader(self.options, schema)
 
@@ -108,10 +108,10 @@ class OmqDataSource(DataSource):
         except omq.OmqError as error:
             return _Refusal(error)
 
-    @hide_traceback
+    @hidden_traceback()
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         return self._written_to(schema).writer(self.options, schema, overwrite)
 
-    @hide_traceback
+    @hidden_traceback()
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:  # noqa: N802
         return self._written_to(schema).stream_writer(self.options, schema, overwrite)

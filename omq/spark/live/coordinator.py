@@ -100,11 +100,9 @@ class Coordinator:
     def _serve(self, channel: Channel) -> None:
         asked = channel.recv()
         if "register" in asked:
-            self._follow(_Registered(asked["register"], Address.from_json(asked["address"]), channel))
-        elif "is_alive" in asked:
-            channel.send({"alive": self._is_alive(asked["is_alive"], asked["process"])})
+            self._follow(_Registered(asked["register"], Address(*asked["address"]), channel))
         else:
-            self._find(channel, asked["find"])
+            self._find(channel, asked["find"], asked["broken"])
 
     def _follow(self, receiver: _Registered) -> None:
         """Keeps the reports of a receiver until it ends."""
@@ -141,15 +139,26 @@ class Coordinator:
                         self._lost.append({**receiver.status, "connection": name, "process": receiver.address.name})
                 self._changed.notify_all()
 
-    def _find(self, channel: Channel, name: str) -> None:
-        """Sends a task the address of its receiver, or has it start one: one task at a time."""
+    def _find(self, channel: Channel, name: str, broken: str) -> None:
+        """Sends a task the address of its receiver, or has it start one: one task at a time.
+
+        Args:
+            channel: The connection to the task.
+            name: The name of the receiver's connection.
+            broken: The process to which the task has lost its connection: it is the receiver if it still answers.
+        """
         with self._changed:
+            suspect = self._receivers.get(name)
+            if suspect is not None and suspect.address.name == broken:
+                request = next(self._requests)
+                suspect.send(report=request)
+                self._changed.wait_for(lambda: suspect.answered >= request or suspect.ended)
             self._changed.wait_for(lambda: name in self._receivers or name not in self._starting)
             found = self._receivers.get(name)
             if found is None:
                 self._starting.add(name)
         if found is not None:
-            channel.send({"receiver": found.address.to_json()})
+            channel.send({"receiver": found.address})
             return
         try:
             channel.send({"start": True})
@@ -158,14 +167,3 @@ class Coordinator:
             with self._changed:
                 self._starting.discard(name)
                 self._changed.notify_all()
-
-    def _is_alive(self, name: str, process: str) -> bool:
-        """Returns whether a receiver, to which a task has lost its connection, answers us."""
-        with self._changed:
-            receiver = self._receivers.get(name)
-            if receiver is None or receiver.address.name != process:
-                return False
-            request = next(self._requests)
-            receiver.send(report=request)
-            self._changed.wait_for(lambda: receiver.answered >= request or receiver.ended)
-            return not receiver.ended

@@ -8,14 +8,15 @@ executor: it outlives a killed executor, and ends with the query.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import functools
 import itertools
 import json
 import logging
 import math
 import os
 import pickle
-import resource
 import sys
 import time
 from array import array
@@ -24,14 +25,18 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql.datasource import InputPartition
 
 import omq
+from omq.serving.descriptors import raise_descriptor_limit
+from omq.serving.log import log_to_stderr
+from omq.serving.run import run_server
 from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
 from omq.spark.live.columns import Taken
 from omq.spark.live.connection import Connection, Limits
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
 from omq.spark.live.settings import Settings
-from omq.unpatched import queue, sleep, subprocess, threading
+from omq.unpatched import queue, subprocess, threading
 
 log = logging.getLogger("omq.spark")
 
@@ -52,21 +57,25 @@ _NOT_COUNTED: Final = (
 )
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The input of a receiver process.
+@dataclass
+class ReadRequest(InputPartition):
+    """One connection in one microbatch: the part that a task reads.
 
     Attributes:
-        settings: The options of the read.
         name: The name of the connection.
-        endpoint: Its endpoint.
+        endpoint: The endpoint of that.
+        after: The last microbatch that is committed.
+        microbatch: The microbatch to read.
+        drains: Whether the query ends with what is there (`availableNow`).
         coordinator: The address of the coordinator.
         secret: The stream's secret.
     """
 
-    settings: Settings
     name: str
     endpoint: str
+    after: int
+    microbatch: int
+    drains: bool
     coordinator: Address
     secret: bytes
 
@@ -324,36 +333,59 @@ class Receiver:
 
 
 class _Process:
-    """Serves tasks and the coordinator."""
+    """Serves tasks and the coordinator, until the query ends or the coordinator has another receiver.
 
-    def __init__(self, plan: Plan) -> None:
-        self._plan = plan
+    Args:
+        settings: The options of the read.
+        request: The request of the task that has started the process.
+    """
+
+    def __init__(self, settings: Settings, request: ReadRequest) -> None:
+        self.endpoints: dict[str, str] = {}
+        self._settings = settings
+        self._request = request
         self._receiver: Receiver | None = None
         self._attached = threading.Event()
-        self._server = Server("receiver", plan.secret, self._serve)
+        self._ending = threading.Event()
+        self._channel = connect(request.coordinator, request.secret)
+        self._server = Server("receiver", request.secret, self._serve)
+        self._thread = threading.Thread(target=self._follow, name="omq-spark-follow", daemon=True)
 
-    def run(self, channel: Channel | None) -> None:
-        """Serves until the query ends, or the coordinator has another receiver."""
-        while channel is not None:
-            goes_on = True
-            with contextlib.suppress(OSError, EOFError):
-                channel.set_send_timeout(IDLE_TIMEOUT_S)
-                channel.send({"register": self._plan.name, "address": self._server.address.to_json()})
-                goes_on = "serve" in channel.recv() and self._begin()
-                if goes_on:
-                    self._obey(channel)
-            self._attached.clear()
-            channel.close()
-            channel = self._attach() if goes_on else None
+    async def start(self) -> None:
+        """Begins to follow the coordinator."""
+        loop, task = asyncio.get_running_loop(), asyncio.current_task()
+        assert task is not None
+        self._end = functools.partial(loop.call_soon_threadsafe, task.cancel)
+        self._thread.start()
+
+    async def close(self) -> None:
+        """Stops serving, closes the connection, and logs what is lost with the query."""
+        self._ending.set()
         self._server.close()
+        self._channel.close()
+        self._thread.join()
         if self._receiver is not None:
             self._receiver.close()
+
+    def _follow(self) -> None:
+        goes_on = True
+        while goes_on:
+            with contextlib.suppress(OSError, EOFError):
+                self._channel.set_send_timeout(IDLE_TIMEOUT_S)
+                self._channel.send({"register": self._request.name, "address": self._server.address})
+                goes_on = "serve" in self._channel.recv() and self._begin()
+                if goes_on:
+                    self._obey(self._channel)
+            self._attached.clear()
+            self._channel.close()
+            goes_on = goes_on and self._attach()
+        self._end()
 
     def _begin(self) -> bool:
         """Opens the connection, at first; returns False if it cannot."""
         if self._receiver is None:
             try:
-                self._receiver = Receiver(self._plan.settings, self._plan.endpoint)
+                self._receiver = Receiver(self._settings, self._request.endpoint)
             except Exception as error:
                 print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
                 return False
@@ -364,17 +396,18 @@ class _Process:
         self._attached.set()
         return True
 
-    def _attach(self) -> Channel | None:
-        """Connects to the coordinator again; returns `None` if the query has ended."""
+    def _attach(self) -> bool:
+        """Connects to the coordinator again; returns False if the query has ended."""
         deadline = time.monotonic() + DETACHED_TIMEOUT_S
-        while time.monotonic() < deadline:
+        while time.monotonic() < deadline and not self._ending.is_set():
             try:
-                return connect(self._plan.coordinator, self._plan.secret)
+                self._channel = connect(self._request.coordinator, self._request.secret)
+                return True
             except Unreachable as error:
                 if error.refused:
                     break
-                sleep(RETRY_DELAY_S)
-        return None
+                self._ending.wait(RETRY_DELAY_S)
+        return False
 
     def _obey(self, channel: Channel) -> None:
         """Does what the coordinator orders, and reports to it, until that is gone."""
@@ -439,7 +472,7 @@ def _send(channel: Channel, taken: Taken) -> None:
         channel.send(message, [runs, *memory])
 
 
-def start(plan: Plan) -> dict[str, Any] | None:
+def start(settings: Settings, request: ReadRequest) -> dict[str, Any] | None:
     """Starts the receiver of a partition, and waits until it has registered; returns its error if it cannot begin.
 
     Raises:
@@ -450,7 +483,7 @@ def start(plan: Plan) -> dict[str, Any] | None:
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True
     ) as process:
-        said, _ = process.communicate(pickle.dumps(plan), timeout=START_TIMEOUT_S)
+        said, _ = process.communicate(pickle.dumps((settings, request)), timeout=START_TIMEOUT_S)
     if process.returncode:
         raise OSError(f"{' '.join(command)} has failed: its standard error says why")
     found: dict[str, Any] | None = json.loads(said) if said else None
@@ -459,13 +492,13 @@ def start(plan: Plan) -> dict[str, Any] | None:
 
 def main() -> None:
     """Runs the process."""
-    plan: Plan = pickle.loads(sys.stdin.buffer.read())
+    settings, request = pickle.loads(sys.stdin.buffer.read())
     # The task that has started this process does not wait for its end, and may be killed before.
     if os.fork():
         os._exit(0)
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    _Process(plan).run(connect(plan.coordinator, plan.secret))
+    log_to_stderr("warning")
+    raise_descriptor_limit(log)
+    run_server(_Process(settings, request), log)
 
 
 if __name__ == "__main__":

@@ -7,7 +7,6 @@ import logging
 import time
 from array import array
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +15,8 @@ import omq
 from omq.spark.buffer_pool import mapped
 from omq.spark.live import receiver
 from omq.spark.live.columns import Taken
-from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Channel, Unreachable, connect
+from omq.spark.live.receiver import ReadRequest
+from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Unreachable, connect
 from omq.spark.live.settings import Settings
 from omq.unpatched import sleep, subprocess
 
@@ -25,29 +25,6 @@ log = logging.getLogger("omq.spark")
 UNREACHABLE_TIMEOUT_S: Final = 20.0  # for which the network to the coordinator may be broken
 RETRY_DELAY_S: Final = 0.2
 MAX_BREAKS: Final = 3  # of the connection to the receiver, one after the other, before a message has come
-
-
-@dataclass(frozen=True)
-class ReadRequest:
-    """The part of a microbatch that a task reads.
-
-    Attributes:
-        name: The name of its partition's connection.
-        endpoint: The endpoint of that.
-        after: The last microbatch that is committed.
-        microbatch: The microbatch to read.
-        drains: Whether the query ends with what is there (`availableNow`).
-        coordinator: The address of the coordinator.
-        secret: The stream's secret.
-    """
-
-    name: str
-    endpoint: str
-    after: int
-    microbatch: int
-    drains: bool
-    coordinator: Address
-    secret: bytes
 
 
 class _Broken(Exception):
@@ -64,18 +41,28 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     Raises:
         OmqError: The receiver fails; or there is none, and none can be started.
     """
-    given = breaks = 0
-    giver = ""
+    giver, given, breaks = "", 0, 0
+    broken: Exception | None = None
     while True:
-        address = _find(settings, request)
-        if given and address.name != giver:
+        address = _find(settings, request, giver if broken else "")
+        if address.name != giver and given:
             # Rows that Spark has cannot be taken back, and this receiver has none of the others: the microbatch ends.
             text = f"{request.endpoint}: the receiver has died in the midst of a microbatch"
             if settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
             log.warning("%s; what it had read ahead is lost", text)
             return
-        giver = address.name
+        if address.name == giver and broken:
+            # It keeps what it has given: the rest of it is there.
+            breaks += 1
+            if breaks > MAX_BREAKS:
+                where = ", ".join(address.addresses)
+                raise omq.StateError(
+                    f"{request.endpoint}: the receiver (on {where}, port {address.port}) cannot be reached from this"
+                    f" executor: {broken}"
+                )
+            sleep(RETRY_DELAY_S)
+        giver, broken = address.name, None
         try:
             for taken in _taken(request, address, given):
                 given, breaks = given + 1, 0
@@ -84,32 +71,20 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
         except _Detached:
             sleep(RETRY_DELAY_S)
         except (_Broken, Unreachable) as error:
-            with _called(request, {"is_alive": request.name, "process": address.name}) as answer:
-                alive = answer["alive"]
-            if alive:
-                # It keeps what it has given: the rest of it is there.
-                breaks += 1
-                if breaks > MAX_BREAKS:
-                    where = ", ".join(address.addresses)
-                    raise omq.StateError(
-                        f"{request.endpoint}: the receiver (on {where}, port {address.port}) cannot be reached from"
-                        f" this executor: {error}"
-                    ) from None
-                sleep(RETRY_DELAY_S)
+            broken = error
 
 
-def _find(settings: Settings, request: ReadRequest) -> Address:
+def _find(settings: Settings, request: ReadRequest, broken: str = "") -> Address:
     """Returns the address of the receiver, which is started if the coordinator wants it."""
-    plan = receiver.Plan(settings, request.name, request.endpoint, request.coordinator, request.secret)
     for attempt in range(2):
-        with _called(request, {"find": request.name}) as answer:
+        with _called(request, {"find": request.name, "broken": broken}) as answer:
             if "receiver" in answer:
-                return Address.from_json(answer["receiver"])
+                return Address(*answer["receiver"])
             if attempt:
                 break
             # No other task starts one while the channel is open.
             try:
-                failed = receiver.start(plan)
+                failed = receiver.start(settings, request)
             except (OSError, subprocess.SubprocessError) as error:
                 raise omq.StateError(f"the receiver process cannot be started: {error}") from None
             if failed:
@@ -150,10 +125,9 @@ def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken
             channel.send(asked)
         while True:
             with _receivers():
-                found, descriptors = channel.receive()
-                taken = _decoded(channel, found, descriptors) if "first" in found else None
-            if taken is not None:
-                yield taken
+                found, attached, descriptors = channel.receive()
+            if "first" in found:
+                yield _decoded(found, attached, descriptors)
             elif "waits" in found:
                 continue
             elif "detached" in found:
@@ -175,9 +149,9 @@ def _receivers() -> Iterator[None]:
         raise _Broken(str(error)) from error
 
 
-def _decoded(channel: Channel, found: dict[str, Any], descriptors: list[int]) -> Taken:
+def _decoded(found: dict[str, Any], attached: list[bytearray], descriptors: list[int]) -> Taken:
     """Returns what the receiver has sent, or has in memory that it shares."""
-    runs, *memory = [channel.recv_attached(size) for size in found["attached"]]
+    runs, *memory = attached
     numbers = array("q", bytes(runs))
     told = found["endpoint"], found["first"], list(zip(numbers[::2], numbers[1::2], strict=True))
     if "block" not in found:

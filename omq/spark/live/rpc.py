@@ -14,9 +14,8 @@ import os
 import secrets
 import struct
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import omq
 from omq.unpatched import socket, threading
@@ -44,9 +43,8 @@ class Unreachable(omq.OmqError):
         self.refused = refused
 
 
-@dataclass(frozen=True)
-class Address:
-    """The address of a process.
+class Address(NamedTuple):
+    """The address of a process; in a message a list of the same.
 
     Attributes:
         host: The name of this and no other network namespace of this and no other machine.
@@ -57,17 +55,8 @@ class Address:
 
     host: str
     name: str
-    addresses: tuple[str, ...] = ()
+    addresses: Sequence[str] = ()
     port: int = 0
-
-    def to_json(self) -> dict[str, Any]:
-        """Returns the address for a message."""
-        return asdict(self)
-
-    @classmethod
-    def from_json(cls, found: dict[str, Any]) -> Address:
-        """Returns the address of a message."""
-        return cls(**{**found, "addresses": tuple(found["addresses"])})
 
 
 def this_host() -> str:
@@ -97,30 +86,27 @@ def addresses() -> tuple[str, ...]:
 
 
 class Channel:
-    """A connection to an authenticated peer.
+    """A connection to an authenticated peer. Sending is for any thread, receiving for one.
 
-    Sending is for any thread, receiving for one.
+    Attributes:
+        sock: The socket.
+        local: Whether descriptors can be sent: the peer is on this host.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._sending = threading.Lock()
-        self._local = sock.family == socket.AF_UNIX
-        if not self._local:
+        self.local = sock.family == socket.AF_UNIX
+        if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             # The loss of a host is noticed.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
-    @property
-    def local(self) -> bool:
-        """True if descriptors can be sent: the peer is on this host."""
-        return self._local
-
     def set_send_timeout(self, seconds: float) -> None:
         """Closes the connection when the peer has not taken what was sent for that many seconds."""
-        if not self._local:
+        if not self.local:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
     def authenticate(self, secret: bytes, serves: bool) -> None:
@@ -133,7 +119,7 @@ class Channel:
         self.sock.settimeout(HANDSHAKE_TIMEOUT_S)
         try:
             self.sock.sendall(ours)
-            theirs = self._exactly(NONCE_BYTES)
+            theirs = bytes(self._exactly(NONCE_BYTES))
             both = ours + theirs if serves else theirs + ours
             own, peers = (b"server", b"client") if serves else (b"client", b"server")
             # The client's proof comes first: an unknown peer is sent nothing.
@@ -169,29 +155,26 @@ class Channel:
             for view in views:
                 self.sock.sendall(view)
 
-    def receive(self) -> tuple[dict[str, Any], list[int]]:
-        """Returns the next message, without its attached bytes, and the descriptors that came with it.
+    def receive(self) -> tuple[dict[str, Any], list[bytearray], list[int]]:
+        """Returns the next message, and the bytes and descriptors that are attached to it.
 
         Raises:
             EOFError: The peer has closed the connection.
         """
         descriptors: list[int] = []
-        if self._local:
+        first = b""
+        if self.local:
             first, descriptors, _, _ = socket.recv_fds(self.sock, 1, 8, socket.MSG_CMSG_CLOEXEC)
             if not first:
                 raise EOFError("the peer has closed the connection")
-            first += self._exactly(_LENGTH.size - 1)
-        else:
-            first = self._exactly(_LENGTH.size)
-        (length,) = _LENGTH.unpack(first)
+        (length,) = _LENGTH.unpack(first + self._exactly(_LENGTH.size - len(first)))
         if length > MAX_MESSAGE_BYTES:
             raise omq.RemoteProtocolError(f"a message of {length} bytes, where {MAX_MESSAGE_BYTES} are the most")
-        found = json.loads(self._exactly(length))
-        assert isinstance(found, dict)
-        return found, list(descriptors)
+        found: dict[str, Any] = json.loads(self._exactly(length))
+        return found, [self._exactly(size) for size in found.pop("attached", ())], list(descriptors)
 
     def recv(self) -> dict[str, Any]:
-        """Returns the next message, with which no descriptors come."""
+        """Returns the next message, to which nothing is attached."""
         return self.receive()[0]
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -199,11 +182,15 @@ class Channel:
         self.send(message)
         return self.recv()
 
-    def recv_attached(self, size: int) -> bytearray:
-        """Returns attached bytes of the message that was received."""
+    def _exactly(self, size: int) -> bytearray:
         found = bytearray(size)
+        at = 0
         with memoryview(found) as view:
-            self._fill(view)
+            while at < size:
+                got = self.sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
+                if not got:
+                    raise EOFError("the peer has closed the connection")
+                at += got
         return found
 
     def close(self) -> None:
@@ -211,17 +198,6 @@ class Channel:
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
-
-    def _exactly(self, size: int) -> bytes:
-        return bytes(self.recv_attached(size))
-
-    def _fill(self, view: memoryview) -> None:
-        at = 0
-        while at < len(view):
-            got = self.sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
-            if not got:
-                raise EOFError("the peer has closed the connection")
-            at += got
 
 
 def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:

@@ -1,13 +1,22 @@
-"""Sends rows through PUSH and PUB."""
+"""Sends rows through PUSH and PUB; a connection that is kept has one process of a host, through which others write.
+
+Spark gives the partitions of a stream to any free worker process, so the next microbatch often runs in another one.
+Closing the connection and opening it there would lose the messages on their way. So the process that opened it keeps
+it, and serves the other processes over a Unix socket. That socket's name is the claim: it is in the abstract namespace,
+so the kernel lets one process have it and takes it back when that process dies, however it dies.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import json
 import logging
 import os
+import time
 from array import array
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from itertools import pairwise
+from dataclasses import asdict, dataclass
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,17 +25,22 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 import omq
-from omq.spark.live import host_writer
+from omq.spark.errors import hidden_traceback
 from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
+from omq.spark.live.rpc import is_same_user
 from omq.spark.live.settings import Settings
 from omq.spark.options import STREAM_WRITE
 from omq.spark.provider import Sink
+from omq.unpatched import sleep, socket, threading
 
 log = logging.getLogger("omq.spark")
 
 LARGE_BYTES: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
 LINGER_S: Final = 30.0  # seconds that the rows of a task may take to leave
 SEND_TIMEOUT_S: Final = 120.0  # seconds that a PUSH may wait for room, until its peers take something
+REQUEST_TIMEOUT_S: Final = 5.0  # for a process that has connected to send its first rows
+IDLE_POLL_S: Final = 0.5  # between two looks at how long a connection has not been used
+BACKLOG: Final = 64  # processes that may wait for their turn
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
@@ -102,11 +116,6 @@ class Sender:
                     ) from None
                 log.warning("%s", error)
 
-    @property
-    def closed(self) -> bool:
-        """True once the socket is closed."""
-        return self.socket.closed
-
     def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
         """Sends every row, and waits until all have left this process.
 
@@ -157,10 +166,6 @@ class Sender:
         except omq.SendTimeout:
             raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
 
-    def close(self) -> None:
-        """Closes the socket; messages that have not left have its linger to do so."""
-        self.socket.close()
-
 
 def _octets(part: Any) -> bytes:
     if part is None:
@@ -197,6 +202,151 @@ def messages(column: pa.Array) -> list[Any]:
     return [body[a - start : b - start] for a, b in pairwise(ends)]
 
 
+# ---------------------------------------------------------------------- the one writer of a host
+
+
+class HostWriter:
+    """A connection that this process keeps, for one task at a time, its own or another process's.
+
+    Args:
+        key: The name of the connection on this host.
+        settings: The options of the write.
+
+    Raises:
+        OSError: Another process has it.
+        OmqError: It cannot be opened.
+    """
+
+    def __init__(self, key: str, settings: Settings) -> None:
+        self._key = key
+        self._keep_seconds = settings.keep_seconds
+        self._lock = threading.Lock()
+        self._used = time.monotonic()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        try:
+            self._listener.bind(_name(key))
+            self._listener.listen(BACKLOG)
+            self._listener.settimeout(IDLE_POLL_S)
+            self.sender = Sender(settings)
+        except BaseException:
+            self._listener.close()
+            raise
+        threading.Thread(target=self._run, name="omq-spark-writer", daemon=True).start()
+
+    def __enter__(self) -> Sender:
+        self._lock.acquire()
+        return self.sender
+
+    def __exit__(self, *_: object) -> None:
+        self._used = time.monotonic()
+        self._lock.release()
+
+    def _run(self) -> None:
+        while True:
+            try:
+                peer, _ = self._listener.accept()
+            except TimeoutError:
+                with self._lock:
+                    if time.monotonic() - self._used < self._keep_seconds:
+                        continue
+                    # A process that comes from here on finds the name free, and opens a connection of its own.
+                    _kept.pop(self._key, None)
+                    self.sender.socket.close()  # messages that have not left have its linger to do so
+                    self.abandon()
+                return
+            except OSError:
+                if self._listener.fileno() < 0:
+                    return
+                sleep(IDLE_POLL_S)  # no descriptor is left: processes that connect wait until one is
+                continue
+            with peer:
+                if is_same_user(peer):
+                    self._answer(peer)
+
+    def _answer(self, peer: socket.socket) -> None:
+        stream: Any
+        with self as sender, peer.makefile("rwb") as stream:
+            try:
+                try:
+                    # No other process is served while this one sends nothing.
+                    peer.settimeout(REQUEST_TIMEOUT_S)
+                    rows = pa.ipc.open_stream(stream)
+                    peer.settimeout(None)
+                    result = asdict(sender.send(rows))
+                except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
+                    result = {"error": f"{type(error).__name__}: {error}"}
+                stream.write(json.dumps(result).encode() + b"\n")
+                stream.flush()
+            except OSError:
+                pass  # the process that asked is gone
+
+    def abandon(self) -> None:
+        """Gives the name up; in a forked child, only closes the inherited descriptor: the parent still has the name."""
+        self._listener.close()
+
+
+_kept: dict[str, HostWriter] = {}
+
+
+def _forget() -> None:
+    """Forgets, in a forked child, the connections and the names, which are the parent's."""
+    for one in _kept.values():
+        one.abandon()
+    _kept.clear()
+
+
+os.register_at_fork(after_in_child=_forget)
+
+
+def _key(settings: Settings) -> str:
+    """Returns the name of a connection on this host, from the query and the options; one that dials is a process's."""
+    context = TaskContext.get()
+    query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
+    return hashlib.sha256(repr((query, settings, None if settings.bind else os.getpid())).encode()).hexdigest()[:32]
+
+
+def _name(key: str) -> str:
+    return f"\0omq-spark/{os.getuid()}/{key}"
+
+
+def claim(key: str, settings: Settings) -> HostWriter | None:
+    """Returns the connection that this process keeps under a key, opened if none does; `None` if another one does."""
+    if key not in _kept:
+        try:
+            _kept[key] = HostWriter(key, settings)
+        except OSError:
+            return None
+    return _kept[key]
+
+
+def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sent | None:
+    """Sends rows through the process that has the connection, and waits until it has flushed; `None` if there is none.
+
+    Raises:
+        OmqError: The error of that process; or it ended, and some of the rows have been sent.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as peer:
+        try:
+            peer.connect(_name(key))
+        except (ConnectionRefusedError, FileNotFoundError):
+            return None
+        if not is_same_user(peer):
+            raise omq.StateError("another user's process has the name that a connection of ours needs")
+        with peer.makefile("rwb") as stream:
+            try:
+                out = pa.ipc.new_stream(stream, schema)
+                for batch in batches:
+                    out.write_batch(batch)
+                out.close()
+                stream.flush()
+                result = json.loads(stream.readline() or '{"error": "the process that has the connection ended"}')
+            except OSError as error:
+                raise omq.OmqError("the process that has the connection ended") from error
+    if "error" in result:
+        raise omq.OmqError(result["error"])
+    return Sent(**result)
+
+
 # ---------------------------------------------------------------------- tasks
 
 
@@ -209,25 +359,27 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
         except BaseException:
             sender.socket.stop()
             raise
-        sender.close()
+        sender.socket.close()
         return sent
     if settings.socket == "PUB" and settings.bind and not settings.subscribers and _is_single_use():
         raise omq.OptionError(
             f"bind={settings.bind[0]!r}: a PUB would lose its subscribers with each task, since"
             " spark.python.worker.reuse=false; set it to true, give 'subscribers', or connect"
         )
-    key = host_writer.key_of(settings, *(() if settings.bind else (os.getpid(),)))
+    key = _key(settings)
     while True:
-        writer = host_writer.claim(key, settings.keep_seconds, lambda: Sender(settings))
-        if writer is None:
-            result = host_writer.deliver(key, batches)
-            if result is not None:
-                return Sent(**result)
-        else:
+        writer = claim(key, settings)
+        if writer is not None:
             with writer as sender:
-                if not sender.closed:
-                    through: Sent = sender.send(batches)
-                    return through
+                if not sender.socket.closed:
+                    return sender.send(batches)
+        elif (first := next(batches, None)) is None:
+            return Sent()
+        else:
+            batches = chain([first], batches)
+            delivered = deliver(key, first.schema, batches)
+            if delivered is not None:
+                return delivered
 
 
 def _is_single_use() -> bool:
@@ -250,5 +402,6 @@ class SocketSink(Sink):
         _check_rows(settings, rows)
         self._settings = settings
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        return send_through(self._settings, batches)
+    @hidden_traceback()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        return send_through(self._settings, iterator)

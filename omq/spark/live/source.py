@@ -11,11 +11,11 @@ from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, Inp
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, SupportsTriggerAvailableNow
 
 import omq
-from omq.spark.errors import hide_traceback, hide_traceback_of_rows
+from omq.spark.errors import hidden_traceback
 from omq.spark.live import receiver_client
 from omq.spark.live.connection import read_once
 from omq.spark.live.coordinator import Coordinator
-from omq.spark.live.receiver_client import ReadRequest
+from omq.spark.live.receiver import ReadRequest
 from omq.spark.live.settings import Settings
 from omq.spark.live.sink import SocketSink
 from omq.spark.provider import Provider
@@ -48,20 +48,9 @@ class SocketReader(DataSourceReader):
     def partitions(self) -> Any:
         return [Partition(number, endpoint) for number, endpoint in enumerate(self._settings.endpoints)]
 
-    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return read_once(self._settings, partition.endpoint)
-
-
-@dataclass
-class StreamPartition(InputPartition):
-    """One connection in one microbatch.
-
-    Attributes:
-        request: The part that the task reads.
-    """
-
-    request: ReadRequest
+        with hidden_traceback():
+            yield from read_once(self._settings, partition.endpoint)
 
 
 class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -83,7 +72,7 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         self._drains = True
 
-    @hide_traceback
+    @hidden_traceback()
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
         number = _number(start) if start else 0
         # Spark asks when it has committed a microbatch; its `commit` comes only with the next one.
@@ -102,12 +91,12 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._planned = number + 1
         return _offset(number + goes_on)
 
-    @hide_traceback
+    @hidden_traceback()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
         """Returns what Spark shows as `latestOffset` in a query's progress: the reports of the receivers."""
         return {"kind": "live", "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
 
-    @hide_traceback
+    @hidden_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         after, number = _number(start), _number(end)
         if after > number:
@@ -123,15 +112,15 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             self._coordinator = Coordinator()
         address, secret = self._coordinator.address, self._coordinator.secret
         return [
-            StreamPartition(ReadRequest(f"{endpoint} #{index}", endpoint, after, number, self._drains, address, secret))
+            ReadRequest(f"{endpoint} #{index}", endpoint, after, number, self._drains, address, secret)
             for index, endpoint in enumerate(self._settings.endpoints)
         ]
 
-    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return receiver_client.read(self._settings, partition.request)
+        with hidden_traceback():
+            yield from receiver_client.read(self._settings, partition)
 
-    @hide_traceback
+    @hidden_traceback()
     def commit(self, end: dict[str, Any]) -> None:
         self._committed = max(self._committed, _number(end))
         if self._coordinator is not None:

@@ -22,6 +22,7 @@ from pyspark.sql.types import StructType
 import omq
 from omq.broker import BrokerError, BrokerTimeout, Client, Records, TopicError
 from omq.broker.columns import Strings, encode_columns
+from omq.spark.errors import hidden_traceback
 from omq.spark.options import WRITE
 from omq.spark.provider import Sink
 from omq.spark.topics.catalog import named
@@ -272,9 +273,10 @@ class TopicSink(Sink):
     def _once(self) -> bool:
         return self._settings.delivery != AT_LEAST_ONCE
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+    @hidden_traceback()
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with self._settings.client() as client:
-            return Task(self._settings, client, self._scope() if self._once else None).write(batches)
+            return Task(self._settings, client, self._scope() if self._once else None).write(iterator)
 
     def _scope(self) -> str:
         if self._job is not None:
@@ -286,7 +288,8 @@ class TopicSink(Sink):
             raise omq.StateError("Spark does not say which query and which microbatch this task belongs to")
         return f"{query}/{batch}"
 
-    def commit(self, messages: list[Any]) -> None:
+    @hidden_traceback()
+    def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
         """Publishes what tasks have staged."""
         sent = [one for one in messages if one is not None]
         stages = [name for one in sent for name in one.stages]
@@ -324,7 +327,7 @@ class TopicSink(Sink):
         else:
             log.info("%s: %s published in %.3f s", scope, _said(rows), time.perf_counter() - begun)
 
-    def abort(self, messages: list[Any]) -> None:
+    def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
         """Forgets what tasks have staged, also those that have not told."""
         if not self._once:
             return

@@ -19,7 +19,7 @@ from pyspark.sql.streaming.datasource import (
 
 import omq
 from omq.broker import TopicInfo
-from omq.spark.errors import hide_traceback, hide_traceback_of_rows
+from omq.spark.errors import hidden_traceback
 from omq.spark.provider import Provider
 from omq.spark.topics.catalog import Catalog, lost, named, offset
 from omq.spark.topics.offsets import Offset, Place, Range, shared, split
@@ -34,7 +34,7 @@ class TopicReader(DataSourceReader):
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
 
-    @hide_traceback
+    @hidden_traceback()
     def partitions(self) -> Any:
         settings = self._settings
         catalog = Catalog(settings)
@@ -54,10 +54,10 @@ class TopicReader(DataSourceReader):
         # Spark makes a partition without a range of no partitions.
         return found or [Range("", 0, 0, 0)]
 
-    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        if len(partition):
-            yield from read(self._settings, partition)
+        with hidden_traceback():
+            if len(partition):
+                yield from read(self._settings, partition)
 
 
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -75,7 +75,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ offsets
 
-    @hide_traceback
+    @hidden_traceback()
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         broker, infos = self._catalog.known()
         self._first = offset(broker, infos, self._catalog.pinned(infos))
@@ -90,12 +90,12 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return ReadMaxBytes(settings.max_bytes)
         return ReadAllAvailable() if settings.min_rows is None else ReadMinRows(settings.min_rows)
 
-    @hide_traceback
+    @hidden_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         _, infos = self._catalog.topics()
         self._until = {name: Place(info.id, info.last + 1) for name, info in infos.items()}
 
-    @hide_traceback
+    @hidden_traceback()
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
         begin = Offset.read(start)
         broker, infos = self._catalog.topics()
@@ -234,18 +234,18 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     # ------------------------------------------------------------------ microbatches
 
-    @hide_traceback
+    @hidden_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
         broker, infos = self._catalog.topics()
         begin = Offset.read(start)
         found = self._catalog.ranges(begin, Offset.read(end), broker, infos, asked=self._is_first(begin))
         return split(found, self._settings.min_partitions)
 
-    @hide_traceback_of_rows
     def read(self, partition: Any) -> Iterator[Any]:
-        return read(self._settings, partition)
+        with hidden_traceback():
+            yield from read(self._settings, partition)
 
-    @hide_traceback
+    @hidden_traceback()
     def commit(self, end: dict[str, Any]) -> None:
         self._catalog.keep(Offset.read(end))
 
