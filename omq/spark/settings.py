@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, ClassVar, Final, Self
 
 from pyspark.sql.types import StructField, StructType
@@ -21,6 +23,20 @@ BYTES: Final = (size, "bytes above 0 (16m is 16 MiB)")
 FLAG: Final = (flag, "true or false")
 
 
+def read_secret(option: str, path: str) -> str:
+    """Returns the text of a file with a key or a password.
+
+    Raises:
+        OptionError: It cannot be read.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8").strip()
+    except OSError as error:
+        raise omq.OptionError(f"option {option}={path!r} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise omq.OptionError(f"option {option}={path!r}: the file is not text in UTF-8") from None
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The options of one read or write.
@@ -28,7 +44,6 @@ class Settings:
     Attributes:
         OPTIONS: The options that there are.
         COLUMNS: The columns of a read and their types, in the order of the default schema.
-        FIELDS: The fields of options whose names differ from Spark's.
         NULLABLE: Added to the schema in errors.
         use: `read`, `readStream`, `write` or `writeStream`.
         columns: Names of the columns; empty for the default ones.
@@ -41,7 +56,6 @@ class Settings:
 
     OPTIONS: ClassVar[OptionSet]
     COLUMNS: ClassVar[Mapping[str, str]]
-    FIELDS: ClassVar[Mapping[str, str]]
     NULLABLE: ClassVar = ""
 
     use: str
@@ -82,8 +96,8 @@ class Settings:
 
     @classmethod
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of options of its own, by name."""
-        return {cls.FIELDS.get(name, name): value for name, value in own.items()}
+        """Returns the fields of options of its own: their names as Python writes them, for whatever kind of read."""
+        return {re.sub("[A-Z]", r"_\g<0>", name.removesuffix("PerTrigger")).lower(): own[name] for name in own}
 
     def check(self) -> None:
         """Raises if options do not go together."""

@@ -16,7 +16,7 @@ import pyarrow as pa
 import omq
 from omq.spark.buffer_pool import BufferPool
 from omq.spark.live.columns import BODY_AT, MAX_ROWS, Taken
-from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
+from omq.spark.live.peers import POLL_INTERVAL_S, Peers
 from omq.spark.live.settings import Settings
 from omq.spark.options import STREAM_READ
 from omq.unpatched import sleep, threading
@@ -33,7 +33,6 @@ BIND_TIMEOUT_S: Final = 5.0  # for an endpoint of another process to become free
 FIRST_PEER_TIMEOUT_S: Final = 10.0  # of a drain without connectTimeout
 GATHERING_S: Final = 1.0  # for a microbatch without triggerSeconds
 DRAINING_S: Final = 10.0  # likewise for all microbatches of one availableNow
-EVENTS: Final = 1000  # of a socket that may wait until they are counted
 
 # The end of a connection.
 LEAVE_POLL_S: Final = 0.005  # between two looks at whether peers are still there
@@ -87,8 +86,8 @@ class Connection:
     def __init__(self, settings: Settings, endpoint: str, memory: BufferPool | None = None) -> None:
         self.socket = _opened(settings, endpoint)
         # A socket that listens may wait for peers for any time.
-        fails = settings.first_peer_required and endpoint in settings.connect
-        self._first_peer = FirstPeer(self.socket, endpoint, settings.first_peer_seconds, fails)
+        fails = settings.fail_on_connect_timeout and endpoint in settings.connect
+        self._peers = Peers(self.socket, endpoint, settings.connect_timeout, fails)
         self.endpoint = endpoint
         self.sequence = 0
         self._batch_bytes = settings.batch_bytes
@@ -97,7 +96,6 @@ class Connection:
         self._pending: deque[list[bytes]] = deque()
         self._mean = 0.0
         self._memory = memory or BufferPool()
-        self._health = _Health(self.socket)
         self._leaving: _Leaving | None = None
         self.interrupted = threading.Event()
         self.bounded = self.cut = False
@@ -105,11 +103,11 @@ class Connection:
     @property
     def ready(self) -> bool:
         """True if a read would begin with a message, or with an error."""
-        return bool(self._pending or self.socket.poll(0, omq.POLL_IN) or self._first_peer.is_overdue)
+        return bool(self._pending or self.socket.poll(0, omq.POLL_IN) or self._peers.is_overdue)
 
     def health(self) -> dict[str, Any]:
         """Returns how many peers are connected, how often they have come back, and what waits here unread."""
-        found = self._health.read()
+        found = self._peers.health()
         waiting = found.pop("arrived") - self.sequence
         return {**found, "waiting": max(waiting, len(self._pending)), "taken": self.sequence}
 
@@ -172,12 +170,12 @@ class Connection:
     def _await_peer(self, read: _Read, drains: bool) -> None:
         """Waits for the first peer: a drain until connectTimeout, any other read until its end."""
         if drains:
-            left = self._first_peer.left
+            left = self._peers.left
             seconds = FIRST_PEER_TIMEOUT_S if left == math.inf else max(left, 0) + POLL_INTERVAL_S
-            self._first_peer.wait(seconds, self.interrupted)
+            self._peers.wait(seconds, self.interrupted)
             read.touched()
         else:
-            self._first_peer.wait(read.left(), self.interrupted)
+            self._peers.wait(read.left(), self.interrupted)
 
     def _columns(self, read: _Read) -> Taken | None:
         """Takes messages of one part, or any if the first has several; returns `None` if none comes in time."""
@@ -360,39 +358,6 @@ class _Leaving:
             return True
         log.warning("%s: closed while peers still sent; what was on its way is lost", self._endpoint)
         return False
-
-
-class _Health:
-    """Counts a socket's peers and what has arrived from them, by its events."""
-
-    def __init__(self, socket: omq.Socket) -> None:
-        self._socket = socket
-        self._monitor = socket.monitor(EVENTS)
-        self._met = 0
-        self._gone = 0  # messages of peers that have gone
-        self._lock = threading.Lock()
-
-    def read(self) -> dict[str, Any]:
-        """Returns the counts; for any thread."""
-        with self._lock:
-            self._count()
-            peers = self._socket.peers
-            return {
-                "connected": len(peers),
-                "reconnects": max(self._met - max(len(peers), 1), 0),
-                "arrived": self._gone + sum(peer.messages_in for peer in peers),
-            }
-
-    def _count(self) -> None:
-        try:
-            while True:
-                event = self._monitor.recv(timeout=0)
-                if event.kind is omq.EventKind.HANDSHAKE_SUCCEEDED:
-                    self._met += 1
-                elif event.kind is omq.EventKind.DISCONNECTED and event.peer is not None:
-                    self._gone += event.peer.messages_in
-        except (omq.ReceiveTimeout, omq.ClosedError):
-            pass
 
 
 class _Read:

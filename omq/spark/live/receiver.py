@@ -96,7 +96,7 @@ class Microbatch:
     def __init__(self, number: int) -> None:
         self.number = number
         self.rows = self.read = self.bytes = 0
-        self.over = self.bounded = False
+        self.over = self.bounded = self._begun = False
         self.error: Exception | None = None
         self._taken: list[Taken] = []
         self._changed = threading.Condition()
@@ -115,13 +115,13 @@ class Microbatch:
             self.over, self.bounded, self.error = True, bounded, error
             self._changed.notify_all()
 
-    def begin_again(self) -> bool:
-        """Has what failed go on where it failed; gives whether it had failed."""
+    def begin(self) -> bool:
+        """Returns True to the caller that is to fill it: it is new, or has failed, and goes on where it failed."""
         with self._changed:
-            failed = self.error is not None
-            if failed:
+            is_free, self._begun = not self._begun or self.error is not None, True
+            if is_free:
                 self.over, self.error = False, None
-            return failed
+            return is_free
 
     def follow(self, patience: float | None = None, at: int = 0) -> Iterator[Taken | None]:
         """Everything from the beginning, up to the end.
@@ -157,41 +157,6 @@ class Microbatch:
                 self.read = max(self.read, rows)
 
 
-class Uncommitted:
-    """The microbatches that may be asked for again."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._kept: dict[int, Microbatch] = {}
-        self._committed = -1
-
-    def find(self, number: int) -> tuple[Microbatch, bool]:
-        """Returns a microbatch, and whether it has to be filled: it is new, or has failed before its end.
-
-        Raises:
-            StateError: It has been committed.
-        """
-        with self._lock:
-            if number <= self._committed:
-                raise omq.StateError(f"microbatch {number} has been committed, and is not kept any more")
-            found = self._kept.get(number)
-            if found is None:
-                found = self._kept[number] = Microbatch(number)
-                return found, True
-            return found, found.begin_again()
-
-    def commit(self, number: int) -> None:
-        """Forgets microbatches up to this one."""
-        with self._lock:
-            self._committed = max(self._committed, number)
-            for one in [one for one in self._kept if one <= number]:
-                del self._kept[one]
-
-    def __iter__(self) -> Iterator[Microbatch]:
-        with self._lock:
-            return iter(list(self._kept.values()))
-
-
 class Receiver:
     """The connection of a partition, and the microbatches that were taken from it.
 
@@ -206,7 +171,9 @@ class Receiver:
 
     def __init__(self, settings: Settings, endpoint: str) -> None:
         self._settings = settings
-        self._uncommitted = Uncommitted()
+        self._lock = threading.Lock()
+        self._kept: dict[int, Microbatch] = {}  # that Spark has not committed, by their numbers
+        self._committed = -1
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
@@ -245,10 +212,17 @@ class Receiver:
         Args:
             request: `read`, its number; `after`, that of the last one which is committed; `given`, how many batches of
                 it the task has had; and `drains`, whether the query ends with what is there.
+
+        Raises:
+            StateError: It has been committed.
         """
-        self._uncommitted.commit(request["after"])
-        found, fresh = self._uncommitted.find(request["read"])
-        if fresh:
+        self.commit(request["after"])
+        number = request["read"]
+        with self._lock:
+            if number <= self._committed:
+                raise omq.StateError(f"microbatch {number} has been committed, and is not kept any more")
+            found = self._kept.setdefault(number, Microbatch(number))
+        if found.begin():
             self._jobs.put(lambda: self._take(found, request["drains"]))
         return found
 
@@ -294,7 +268,9 @@ class Receiver:
 
     def commit(self, number: int) -> None:
         """Forgets microbatches up to this one."""
-        self._uncommitted.commit(number)
+        with self._lock:
+            self._committed = max(self._committed, number)
+            self._kept = {one: kept for one, kept in self._kept.items() if one > self._committed}
 
     def close(self) -> None:
         """Stops taking, closes the connection, and logs how many messages are lost with the query."""
@@ -302,11 +278,11 @@ class Receiver:
         self._jobs.put(None)
         self._thread.join()
         arrived = self._connection.close()
-        uncommitted = sum(one.rows for one in self._uncommitted)
+        uncommitted = sum(one.rows for one in self._kept.values())
         if arrived or uncommitted:
             log.warning(
-                "%s: the query has ended. Lost are %d messages of microbatches that are not known to be committed, and"
-                " %d that had arrived and were not read%s",
+                "%s: the receiver has ended. Lost are %d messages of microbatches that are not known to be committed,"
+                " and %d that had arrived and were not read%s",
                 self._connection.endpoint,
                 uncommitted,
                 arrived,
@@ -315,7 +291,7 @@ class Receiver:
 
     def status(self) -> dict[str, Any]:
         """Returns the report for the coordinator."""
-        kept = list(self._uncommitted)
+        kept = list(self._kept.values())
         last = self.last
         return {
             "endpoint": self._connection.endpoint,

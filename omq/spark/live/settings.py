@@ -25,7 +25,7 @@ from omq.spark.options import (
     seconds,
     some_words,
 )
-from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER
+from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER, read_secret
 from omq.spark.settings import Settings as BaseSettings
 
 #: The socket types of each side.
@@ -78,8 +78,8 @@ class Settings(BaseSettings):
         max_seconds: Seconds that it reads at most; `None` for the default (`connection.Limits.of`).
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a sink keeps a connection without using it.
-        first_peer_seconds: Seconds for the first peer to connect; `None` for any time.
-        first_peer_required: Whether the query fails after that; else that is logged.
+        connect_timeout: Seconds for the first peer to connect; `None` for any time.
+        fail_on_connect_timeout: Whether the query fails after that; else that is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
         keys: The paths of CURVE keys by option.
@@ -94,21 +94,6 @@ class Settings(BaseSettings):
         "timestamp": "timestamp",
         "sequence": "bigint",
     }
-    FIELDS: ClassVar = {
-        "batchBytes": "batch_bytes",
-        "maxRows": "max_rows",
-        "maxBytes": "max_bytes",
-        "maxSeconds": "max_seconds",
-        "maxRowsPerTrigger": "max_rows",
-        "maxBytesPerTrigger": "max_bytes",
-        "triggerSeconds": "max_seconds",
-        "quietSeconds": "quiet_seconds",
-        "keepSeconds": "keep_seconds",
-        "connectTimeout": "first_peer_seconds",
-        "failOnConnectTimeout": "first_peer_required",
-        "failOnDataLoss": "fail_on_data_loss",
-    }
-
     socket: str
     bind: tuple[str, ...] = ()
     connect: tuple[str, ...] = ()
@@ -116,8 +101,8 @@ class Settings(BaseSettings):
     max_seconds: float | None = None
     quiet_seconds: float = 1.0
     keep_seconds: float = 60.0
-    first_peer_seconds: float | None = 30.0
-    first_peer_required: bool = True
+    connect_timeout: float | None = 30.0
+    fail_on_connect_timeout: bool = True
     fail_on_data_loss: bool = False
     topic: bytes | None = None
     subscribers: int = 0
@@ -135,11 +120,11 @@ class Settings(BaseSettings):
         Raises:
             OptionError: A file cannot be read, or has no key.
         """
-        keys = {name: _read(name, path) for name, path in self.keys}
-        secret = keys["curveSecretKeyFile"].strip() if "curveSecretKeyFile" in keys else None
+        keys = {name: read_secret(name, path) for name, path in self.keys}
+        secret = keys.get("curveSecretKeyFile")
         try:
             if "curveServerKeyFile" in keys:
-                return omq.CurveClient(keys["curveServerKeyFile"].strip(), secret_key=secret)
+                return omq.CurveClient(keys["curveServerKeyFile"], secret_key=secret)
             if secret is None:
                 return None
             allowed = keys.get("curveAuthorizedKeysFile")
@@ -184,7 +169,8 @@ class Settings(BaseSettings):
     @classmethod
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
         keys = tuple((name, str(own.pop(name))) for name in list(own) if name.startswith("curve"))
-        return {**super()._fields(use, own), "keys": keys}
+        seconds = {"max_seconds": own.pop("triggerSeconds")} if "triggerSeconds" in own else {}
+        return {**super()._fields(use, own), **seconds, "keys": keys}
 
     def check(self) -> None:
         """Raises if options do not go together."""
@@ -227,12 +213,3 @@ class Settings(BaseSettings):
             raise omq.OptionError(
                 f"partitions={self.partitions}: each connection of a SUB gets every message; it has one partition"
             )
-
-
-def _read(option: str, path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="ascii")
-    except OSError as error:
-        raise omq.OptionError(f"{option}={path!r}: {error.strerror or error}") from None
-    except UnicodeDecodeError:
-        raise omq.OptionError(f"{option}={path!r}: it has no keys as Z85") from None

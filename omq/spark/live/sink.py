@@ -26,7 +26,7 @@ from pyspark.sql.types import StructType
 
 import omq
 from omq.spark.errors import hidden_traceback
-from omq.spark.live.first_peer import POLL_INTERVAL_S, FirstPeer
+from omq.spark.live.peers import POLL_INTERVAL_S, Peers
 from omq.spark.live.rpc import is_same_user
 from omq.spark.live.settings import Settings
 from omq.spark.options import STREAM_WRITE
@@ -103,9 +103,11 @@ class Sender:
 
     def _await_peers(self, settings: Settings) -> None:
         """Waits for a peer, and for the subscriptions that are wanted, for connectTimeout at most."""
-        seconds, fails = settings.first_peer_seconds, settings.first_peer_required
+        seconds, fails = settings.connect_timeout, settings.fail_on_connect_timeout
         if settings.connect and not settings.bind and seconds is not None:
-            FirstPeer(self.socket, ",".join(settings.connect), seconds, fails).wait(seconds + POLL_INTERVAL_S)
+            peers = Peers(self.socket, ",".join(settings.connect), seconds, fails)
+            peers.wait(seconds + POLL_INTERVAL_S)
+            peers.close()
         if settings.subscribers:
             try:
                 self.socket.wait_subscribed(n=settings.subscribers, timeout=seconds)

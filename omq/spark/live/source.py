@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, Final
 
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -26,19 +25,6 @@ VERSION: Final = 3  # of an offset in a checkpoint; before, it had the name of a
 IDLE_WAIT_S: Final = 1.0  # for which Spark's question for the next microbatch waits until there is something
 
 
-@dataclass
-class Partition(InputPartition):
-    """One connection of a batch read.
-
-    Attributes:
-        number: The partition's number.
-        endpoint: The endpoint of the connection.
-    """
-
-    number: int
-    endpoint: str
-
-
 class SocketReader(DataSourceReader):
     """Reads once, until a bound is reached."""
 
@@ -46,11 +32,11 @@ class SocketReader(DataSourceReader):
         self._settings = settings
 
     def partitions(self) -> Any:
-        return [Partition(number, endpoint) for number, endpoint in enumerate(self._settings.endpoints)]
+        return [InputPartition(endpoint) for endpoint in self._settings.endpoints]
 
     def read(self, partition: Any) -> Iterator[Any]:
         with hidden_traceback():
-            yield from read_once(self._settings, partition.endpoint)
+            yield from read_once(self._settings, partition.value)
 
 
 class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):

@@ -61,16 +61,14 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
     from omq.spark.live import sink
 
     found = Settings.parse(WRITE, _texts(given))
-    sent = sink.send_through(found, _checked(found, _batched(rows)))
+
+    def checked() -> Iterator[pa.RecordBatch]:
+        for batch in _batched(rows):
+            sink.check_columns(found, batch.schema.names)
+            yield batch
+
+    sent = sink.send_through(found, checked())
     return iter([pa.RecordBatch.from_pydict({"rows": [sent.rows], "bytes": [sent.bytes]})])
-
-
-def _checked(found: Settings, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    from omq.spark.live import sink
-
-    for batch in batches:
-        sink.check_columns(found, batch.schema.names)
-        yield batch
 
 
 def _batched(rows: Iterable[Any]) -> Iterator[pa.RecordBatch]:

@@ -131,18 +131,18 @@ class Catalog:
     def starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
         """The first id of each topic, as the options say; it may no longer be kept."""
         settings = self._settings
-        if settings.since is not None:
-            return {name: self._first_since(info, settings.since) for name, info in infos.items()}
-        if settings.starting == EARLIEST:
+        if settings.starting_timestamp is not None:
+            return {name: self._first_since(info, settings.starting_timestamp) for name, info in infos.items()}
+        if settings.starting_offsets == EARLIEST:
             return {name: info.first or 1 for name, info in infos.items()}
-        return self._ids("startingOffsets", settings.starting, infos)
+        return self._ids("startingOffsets", settings.starting_offsets, infos)
 
     def stops(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
         """The id behind the last of each topic."""
         settings = self._settings
-        if settings.until is not None:
-            return {name: self._first_since(info, settings.until) for name, info in infos.items()}
-        return self._ids("endingOffsets", settings.ending, infos)
+        if settings.ending_timestamp is not None:
+            return {name: self._first_since(info, settings.ending_timestamp) for name, info in infos.items()}
+        return self._ids("endingOffsets", settings.ending_offsets, infos)
 
     def _ids(self, option: str, offsets: Offsets, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
         if offsets == LATEST:
@@ -274,7 +274,11 @@ class Catalog:
     def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
         """Returns the start of a stream that has no subscription yet."""
         settings = self._settings
-        if settings.subscription is None and settings.starting == LATEST and settings.since is None:
+        if (
+            settings.subscription is None
+            and settings.starting_offsets == LATEST
+            and settings.starting_timestamp is None
+        ):
             log.warning(
                 "startingOffsets=latest without the option 'subscription': a crash before the checkpoint has the first"
                 " microbatch moves the start, and what came meanwhile is passed over"

@@ -29,7 +29,7 @@ from omq.spark.options import (
     seconds,
     size,
 )
-from omq.spark.settings import FLAG, SHARED_OPTIONS, WHOLE_NUMBER
+from omq.spark.settings import FLAG, SHARED_OPTIONS, WHOLE_NUMBER, read_secret
 from omq.spark.settings import Settings as BaseSettings
 
 EARLIEST: Final = "earliest"
@@ -166,14 +166,14 @@ class Settings(BaseSettings):
         endpoint: The broker's.
         topics: Names of topics; of a write one, or none where a column has it.
         pattern: What the whole name of a topic matches; `None` where topics are named.
-        starting: Where a read begins; ids are included.
-        ending: Where a batch ends; ids are excluded.
-        since: It begins with the first message of this time: milliseconds since 1970; `None` where *starting* says.
-        until: It ends before the first message of this time; `None` where *ending* says.
+        starting_offsets: Where a read begins; ids are included.
+        ending_offsets: Where a batch ends; ids are excluded.
+        starting_timestamp: It begins with the first message of this time: milliseconds since 1970; `None` for offsets.
+        ending_timestamp: It ends before the first message of this time; `None` for offsets.
         min_partitions: Partitions at least, as far as there are messages; `None` for one a topic.
         subscription: The name under which the broker keeps where a stream is; `None` for none.
         min_rows: Rows for which a microbatch waits; `None` for one.
-        max_delay: Seconds for which it waits for *min_rows* at most.
+        max_trigger_delay: Seconds for which it waits for *min_rows* at most.
         delivery: `exactly-once` or `at-least-once`.
         timeout: Seconds that the broker may be away, or take for an answer.
         username: The user that PLAIN says; `None` without PLAIN.
@@ -190,32 +190,17 @@ class Settings(BaseSettings):
         "headers": "map<string,binary>",
     }
     NULLABLE: ClassVar = ", all of which may be null"
-    FIELDS: ClassVar = {
-        "connect": "endpoint",
-        "startingOffsets": "starting",
-        "endingOffsets": "ending",
-        "startingTimestamp": "since",
-        "endingTimestamp": "until",
-        "minPartitions": "min_partitions",
-        "failOnDataLoss": "fail_on_data_loss",
-        "batchBytes": "batch_bytes",
-        "maxRowsPerTrigger": "max_rows",
-        "minRowsPerTrigger": "min_rows",
-        "maxBytesPerTrigger": "max_bytes",
-        "maxTriggerDelay": "max_delay",
-    }
-
     endpoint: str
     topics: tuple[str, ...] = ()
     pattern: str | None = None
-    starting: Offsets = EARLIEST
-    ending: Offsets = LATEST
-    since: int | None = None
-    until: int | None = None
+    starting_offsets: Offsets = EARLIEST
+    ending_offsets: Offsets = LATEST
+    starting_timestamp: int | None = None
+    ending_timestamp: int | None = None
     min_partitions: int | None = None
     subscription: str | None = None
     min_rows: int | None = None
-    max_delay: float = 900.0
+    max_trigger_delay: float = 900.0
     delivery: str = EXACTLY_ONCE
     timeout: float = 30.0
     username: str | None = None
@@ -237,17 +222,13 @@ class Settings(BaseSettings):
         found: Any = None
         held: dict[str, str] = {}
         for name, path in self.secrets:
+            held[name] = read_secret(name, path)
             try:
-                held[name] = Path(path).read_text(encoding="utf-8").strip()
                 # One after the other, so that it is known which one does not fit.
                 if name == "passwordFile":
                     found = omq.PlainClient(self.username or "", held[name])
                 else:
                     found = omq.CurveClient(held["curveServerKeyFile"], secret_key=held.get("curveSecretKeyFile"))
-            except OSError as error:
-                raise omq.OptionError(f"option {name}={path!r} cannot be read: {error}") from None
-            except UnicodeDecodeError:
-                raise omq.OptionError(f"option {name}={path!r}: the file is not text in UTF-8") from None
             except (omq.OmqError, ValueError) as error:
                 with_user = "" if self.username is None else f" with username={self.username!r}"
                 raise omq.OptionError(f"option {name}={path!r}{with_user}: {error}") from None
@@ -301,9 +282,9 @@ class Settings(BaseSettings):
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
         secrets = tuple((name, str(own.pop(name))) for name in _SECRETS if name in own)
         topics = own.pop("topics", ()) + ((own.pop("topic"),) if "topic" in own else ())
-        pattern = own.pop("topicPattern", None)
-        start = {"starting": LATEST} if use == STREAM_READ else {}
-        return {**start, **super()._fields(use, own), "topics": topics, "pattern": pattern, "secrets": secrets}
+        chosen = {"endpoint": own.pop("connect"), "topics": topics, "pattern": own.pop("topicPattern", None)}
+        start = {"starting_offsets": LATEST} if use == STREAM_READ else {}
+        return {**start, **super()._fields(use, own), **chosen, "secrets": secrets}
 
     def check(self) -> None:
         """Raises if options do not go together."""

@@ -42,7 +42,7 @@ class TopicReader(DataSourceReader):
             broker, infos = catalog.known()
             starts, stops = catalog.starts(infos), catalog.stops(infos)
             for name, start in starts.items():
-                if start > stops[name] and settings.since is None:
+                if start > stops[name] and settings.starting_timestamp is None:
                     raise omq.OptionError(
                         f"option startingOffsets={start} of topic {name!r} is behind endingOffsets={stops[name]}"
                     )
@@ -188,7 +188,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if settings.max_rows is not None:
             begins |= self._behind_gaps(begins, ends, infos, settings.max_rows)
         there = [ends[name] - begins[name] for name in names]
-        waits = time.monotonic() - self._given < settings.max_delay and self._until is None
+        waits = time.monotonic() - self._given < settings.max_trigger_delay and self._until is None
         if settings.min_rows is not None and sum(there) < settings.min_rows and waits:
             return {name: place.next for name, place in places.items()}
         if settings.max_rows is not None:

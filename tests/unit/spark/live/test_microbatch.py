@@ -8,7 +8,7 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark.live.columns import Taken  # noqa: E402
-from omq.spark.live.receiver import Uncommitted  # noqa: E402
+from omq.spark.live.receiver import Microbatch  # noqa: E402
 
 
 def taken(*numbers: int) -> Taken:
@@ -16,9 +16,8 @@ def taken(*numbers: int) -> Taken:
 
 
 def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
-    kept = Uncommitted()
-    found, fresh = kept.find(1)
-    assert fresh
+    found = Microbatch(1)
+    assert found.begin()
     seen: list[list[Taken]] = [[] for _ in range(3)]
     threads = [threading.Thread(target=lambda one=one: one.extend(found.follow())) for one in seen]
     parts = [taken(0, 1), taken(2), taken(3, 4)]
@@ -30,41 +29,27 @@ def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
         thread.join(20)
     assert seen == [parts] * 3
     assert (found.rows, found.bytes, found.bounded) == (5, 5, True)
-    assert kept.find(1) == (found, False)
+    assert not found.begin()
     assert list(found.follow()) == parts
 
 
-def test_what_is_committed_is_forgotten_and_said_to_be() -> None:
-    kept = Uncommitted()
-    for number in (1, 2, 3):
-        kept.find(number)
-    kept.commit(2)
-    assert [one.number for one in kept] == [3]
-    with pytest.raises(omq.StateError, match="microbatch 2 has been committed"):
-        kept.find(2)
-    kept.commit(1)
-    assert not kept.find(3)[1]
-
-
 def test_what_failed_goes_on_where_it_failed() -> None:
-    kept = Uncommitted()
-    found, _ = kept.find(1)
+    found = Microbatch(1)
+    assert found.begin()
     found.add(taken(0))
     found.end(False, omq.MultipartError("a message of 2 parts"))
     reader = found.follow()
     assert next(reader).first == 0
     with pytest.raises(omq.MultipartError):
         next(reader)
-    again, fresh = kept.find(1)
-    assert again is found
-    assert fresh
+    assert found.begin()
     found.add(taken(1))
     found.end(False)
     assert [one.first for one in found.follow()] == [0, 1]
 
 
 def test_who_has_had_some_gets_the_rest_and_nobody_more_than_there_is() -> None:
-    found, _ = Uncommitted().find(1)
+    found = Microbatch(1)
     for number in range(3):
         found.add(taken(number, number + 10))
     reader = found.follow(at=1)

@@ -192,7 +192,7 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
 def test_a_key_file_that_is_none_is_named_with_its_option(tmp_path: Path) -> None:
     given = {"socket": "PULL", "connect": "tcp://127.0.0.1:5555", "maxRows": "1"}
     missing = Settings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
-    with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none': No such file"):
+    with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none' cannot be read: No such file"):
         missing.open()
     for text in (b"no key", b"\xff"):
         wrong = Settings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})

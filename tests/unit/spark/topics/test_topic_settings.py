@@ -21,8 +21,13 @@ PUBLIC, _ = omq.curve_keypair()
 
 def test_a_topic_is_all_that_is_needed() -> None:
     batch, stream = Settings.parse("read", TOPIC), Settings.parse("readStream", TOPIC)
-    assert (batch.topics, batch.pattern, batch.starting, batch.ending) == (("ticks",), None, "earliest", "latest")
-    assert stream.starting == "latest"
+    assert (batch.topics, batch.pattern, batch.starting_offsets, batch.ending_offsets) == (
+        ("ticks",),
+        None,
+        "earliest",
+        "latest",
+    )
+    assert stream.starting_offsets == "latest"
     assert batch.fail_on_data_loss
     assert Settings.parse("write", TOPIC).delivery == "exactly-once"
     assert Settings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
@@ -49,10 +54,10 @@ def test_values_are_made_of_texts() -> None:
         },
     )
     assert found.topics == ("a", "b c", "d")
-    assert found.starting == (("a", 1), ("d", 3))
+    assert found.starting_offsets == (("a", 1), ("d", 3))
     assert (found.min_partitions, found.fail_on_data_loss, found.columns) == (4, False, ("id", "value"))
     assert (found.batch_bytes, found.max_rows, found.min_rows, found.max_bytes) == (1 << 20, 10, 5, 65536)
-    assert (found.max_delay, found.timeout, found.subscription) == (120.0, 1.5, "job")
+    assert (found.max_trigger_delay, found.timeout, found.subscription) == (120.0, 1.5, "job")
     assert dict(found.options) == {"heartbeat_interval": 1.0}
 
 
@@ -61,7 +66,7 @@ def test_values_are_made_of_texts() -> None:
 )
 def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
     found = Settings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
-    assert found.max_delay == seconds
+    assert found.max_trigger_delay == seconds
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
-"""Waits for a socket's first peer, and reports a connect timeout."""
+"""The peers of a socket: the wait for the first one with its connect timeout, and counts."""
 
 from __future__ import annotations
 
 import logging
 import math
 import time
-from typing import Final
+from typing import Any, Final
 
 import omq
 from omq.unpatched import threading
@@ -13,12 +13,12 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.spark")
 
 POLL_INTERVAL_S: Final = 0.05
-EVENTS: Final = 100  # that may wait until they are read
+EVENTS: Final = 1000  # that may wait until they are read
 _TROUBLE: Final = frozenset({omq.EventKind.CONNECT_FAILED, omq.EventKind.HANDSHAKE_FAILED})
 
 
-class FirstPeer:
-    """The first peer of a socket.
+class Peers:
+    """The peers of a socket, by its events. Threads may share it.
 
     Args:
         socket: A socket that was opened just now.
@@ -35,7 +35,10 @@ class FirstPeer:
         self._until = math.inf if seconds is None else time.monotonic() + seconds
         self._reported = self._noted = False
         self._trouble = ""
-        self._monitor: omq.Monitor | None = socket.monitor(EVENTS)
+        self._met = 0
+        self._gone = 0  # messages of peers that have gone
+        self._lock = threading.Lock()
+        self._monitor = socket.monitor(EVENTS)
 
     @property
     def left(self) -> float:
@@ -45,34 +48,44 @@ class FirstPeer:
     @property
     def is_overdue(self) -> bool:
         """True if the connect timeout has passed without a peer, and that was not reported yet."""
-        if self._monitor is not None and self._socket.peers:
-            self._met()
-        return self._monitor is not None and self.left <= 0 and not self._reported
+        return not self._is_met() and self.left <= 0 and not self._reported
 
     def wait(self, seconds: float, interrupted: threading.Event | None = None) -> bool:
-        """Waits for the first peer, for so long at most, or until interrupted; returns whether there is, or was, one.
+        """Waits for the first peer, for *seconds* at most, or until interrupted; returns whether there is, or was, one.
 
         Raises:
             ConnectError: The connect timeout has passed.
         """
-        if self._monitor is None:
-            return True
         end = time.monotonic() + seconds
-        while not (self._socket.peers or self._socket.poll(0, omq.POLL_IN)):
+        while not self._is_met():
             if self.left <= 0 and not self._reported:
                 self._report()
-            left = min(end, math.inf if self._reported else self._until) - time.monotonic()
-            if end <= time.monotonic() or (interrupted is not None and interrupted.is_set()):
+            left = end - time.monotonic()
+            if left <= 0 or (interrupted is not None and interrupted.is_set()):
                 self._note()
                 return False
-            self._read_event(max(min(POLL_INTERVAL_S, left), 0))
-        self._met()
+            self._read_event(min(POLL_INTERVAL_S, left))
         return True
 
-    def _met(self) -> None:
-        assert self._monitor is not None
+    def health(self) -> dict[str, Any]:
+        """Returns how many peers are connected, how often they have come back, and how many messages have arrived."""
+        self._read_events()
+        with self._lock:
+            peers = self._socket.peers
+            return {
+                "connected": len(peers),
+                "reconnects": max(self._met - max(len(peers), 1), 0),
+                "arrived": self._gone + sum(peer.messages_in for peer in peers),
+            }
+
+    def close(self) -> None:
+        """Ends the counts; the socket stays open."""
         self._monitor.close()
-        self._monitor = None
+
+    def _is_met(self) -> bool:
+        if not self._met:
+            self._read_events()
+        return self._met > 0
 
     def _note(self) -> None:
         if not self._noted:
@@ -86,19 +99,25 @@ class FirstPeer:
         self._reported = True
         log.warning("%s", text)
 
+    def _last_trouble(self) -> str:
+        """Returns why the last attempt has failed, if one has."""
+        return f"; last failure: {self._trouble}" if self._trouble else ""
+
+    def _read_events(self) -> None:
+        while self._read_event(0):
+            pass
+
     def _read_event(self, seconds: float) -> bool:
         """Waits for the next event of the socket; returns whether there was one."""
-        assert self._monitor is not None
         try:
             event = self._monitor.recv(timeout=seconds)
         except (omq.ReceiveTimeout, omq.ClosedError):
             return False
-        if event.kind in _TROUBLE:
-            self._trouble = event.detail
+        with self._lock:
+            if event.kind in _TROUBLE:
+                self._trouble = event.detail
+            elif event.kind is omq.EventKind.HANDSHAKE_SUCCEEDED:
+                self._met += 1
+            elif event.kind is omq.EventKind.DISCONNECTED and event.peer is not None:
+                self._gone += event.peer.messages_in
         return True
-
-    def _last_trouble(self) -> str:
-        """Returns why the last attempt has failed, if one has."""
-        while self._read_event(0):
-            pass
-        return f"; last failure: {self._trouble}" if self._trouble else ""

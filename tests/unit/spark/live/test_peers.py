@@ -1,4 +1,4 @@
-"""The wait for the first peer, without Spark."""
+"""The wait for the first peer, and counts, without Spark."""
 
 import logging
 import time
@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark.live.first_peer import FirstPeer
+from omq.spark.live.peers import Peers
 
 REFUSED = "tcp://127.0.0.1:1"
 
@@ -16,30 +16,30 @@ REFUSED = "tcp://127.0.0.1:1"
 def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
         with pull.monitor() as monitor:
-            first_peer = FirstPeer(pull, REFUSED, 2.0, True)
+            peers = Peers(pull, REFUSED, 2.0, True)
             while monitor.recv(timeout=20).kind is not omq.EventKind.CONNECT_FAILED:
                 pass
-        first_peer._until = time.monotonic() + 2.0
-        assert not first_peer.wait(0.1)
-        assert not first_peer.wait(0.05)
+        peers._until = time.monotonic() + 2.0
+        assert not peers.wait(0.1)
+        assert not peers.wait(0.05)
         assert [one.message for one in caplog.records if "nobody is connected yet; last failure" in one.message]
         assert len(caplog.records) == 1
         with pytest.raises(omq.ConnectError, match=r"connectTimeout=2 s; last failure: .*connection refused"):
-            first_peer.wait(20)
+            peers.wait(20)
 
 
 def test_nobody_is_a_warning_once_and_the_wait_goes_on(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "omq.spark"), omq.PULL(connect=REFUSED) as pull:
-        first_peer = FirstPeer(pull, REFUSED, 0.1, False)
-        assert not first_peer.wait(0.3)
-        assert not first_peer.wait(0.1)
+        peers = Peers(pull, REFUSED, 0.1, False)
+        assert not peers.wait(0.3)
+        assert not peers.wait(0.1)
         assert [one.message for one in caplog.records if "connectTimeout=0.1 s" in one.message]
         assert len(caplog.records) == 2
 
 
 def test_any_time_is_no_time_that_is_up() -> None:
     with omq.PULL(connect=REFUSED) as pull:
-        assert not FirstPeer(pull, REFUSED, None, True).wait(0.1)
+        assert not Peers(pull, REFUSED, None, True).wait(0.1)
 
 
 def test_a_wrong_key_is_told() -> None:
@@ -48,23 +48,23 @@ def test_a_wrong_key_is_told() -> None:
         url = push.endpoints[0]
         stranger = omq.CurveClient(public)
         with omq.PULL(connect=url, security=stranger) as pull, pytest.raises(omq.ConnectError, match="last failure: "):
-            FirstPeer(pull, url, 1.0, True).wait(10)
+            Peers(pull, url, 1.0, True).wait(10)
 
 
 def test_a_peer_is_met_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.spark.live.first_peer.POLL_INTERVAL_S", 60.0)
+    monkeypatch.setattr("omq.spark.live.peers.POLL_INTERVAL_S", 60.0)
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push, omq.PULL(connect=push.endpoints[0]) as pull:
         begun = time.monotonic()
-        assert FirstPeer(pull, push.endpoints[0], 60.0, True).wait(60)
+        assert Peers(pull, push.endpoints[0], 60.0, True).wait(60)
         assert time.monotonic() - begun < 30, "a look at intervals must not decide when reading begins"
 
 
 def test_a_peer_that_has_gone_again_was_there_if_it_left_something() -> None:
     with omq.PULL(bind="tcp://127.0.0.1:*") as pull:
-        first_peer = FirstPeer(pull, pull.endpoints[0], 5.0, True)
+        peers = Peers(pull, pull.endpoints[0], 5.0, True)
         with omq.PUSH(connect=pull.endpoints[0]) as push:
             push.send(b"all of it")
         while pull.peers:
             assert pull.poll(1.0, omq.POLL_IN)
-        assert first_peer.wait(5.0)
+        assert peers.wait(5.0)
         assert pull.recv(timeout=5) == b"all of it"
