@@ -37,6 +37,18 @@ def read_secret(option: str, path: str) -> str:
         raise omq.OptionError(f"option {option}={path!r}: the file is not text in UTF-8") from None
 
 
+def check_endpoint(option: str, endpoint: str, kind: omq.SocketType) -> None:
+    """Raises an `OptionError` unless the endpoint is one that a socket of Spark's may `bind`, or `connect` to."""
+    try:
+        omq.check_endpoint(endpoint, bind=option == "bind", socket_type=kind)
+    except omq.EndpointError as error:
+        raise omq.OptionError(f"option {option!r}: {error}") from None
+    if endpoint.startswith("inproc:"):
+        raise omq.OptionError(
+            f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
+        )
+
+
 @dataclass(frozen=True, kw_only=True)
 class Settings:
     """The options of one read or write.

@@ -8,7 +8,6 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, Final
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from omq.spark.buffer_pool import BufferPool
 from omq.spark.live.columns import BODY_AT, MAX_ROWS, Taken
 from omq.spark.live.peers import POLL_INTERVAL_S, Peers
 from omq.spark.live.settings import Settings
-from omq.spark.options import STREAM_READ
 from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq.spark")
@@ -31,8 +29,6 @@ BATCH_LIMIT: Final = 64  # messages that one call takes where they may have seve
 MAX_WAIT_S: Final = 0.25
 BIND_TIMEOUT_S: Final = 5.0  # for an endpoint of another process to become free
 FIRST_PEER_TIMEOUT_S: Final = 10.0  # of a drain without connectTimeout
-GATHERING_S: Final = 1.0  # for a microbatch without triggerSeconds
-DRAINING_S: Final = 10.0  # likewise for all microbatches of one availableNow
 
 # The end of a connection.
 LEAVE_POLL_S: Final = 0.005  # between two looks at whether peers are still there
@@ -40,29 +36,73 @@ LEAVE_IDLE_TIMEOUT_S: Final = 2.0  # for which nothing may come of what is on it
 LEAVE_TIMEOUT_S: Final = 20.0  # a peer that does not know of the end sends for ever
 
 
-@dataclass(frozen=True)
-class Limits:
-    """The end of a read: the first limit that is reached.
+class Read:
+    """One read: its limits, the first of which ends it, and how far it is.
+
+    Args:
+        rows: Messages at most; `None` for no bound.
+        bytes: Bytes of their bodies; the first message is taken whatever its size. `None` for no bound.
+        seconds: Seconds from now; `None` for no bound.
+        quiet: Seconds without a message, after which peers are asked to send no more; `None`: it is not a drain.
 
     Attributes:
-        rows: Messages; `None` for no bound.
-        bytes: Bytes of message bodies; the first message is taken whatever its size. `None` for no bound.
-        seconds: Seconds since the read began; `None` for no bound.
-        quiet: Seconds without a message, after which peers are asked to send no more; `None` for no bound.
+        drains: Whether it is a drain.
+        is_empty: Whether no message has been taken.
+        ended: Whether a message did not fit.
+        patience: Seconds that one wait may last once the time is up; `None` before.
+        interrupted: While this is set it ends as if its time were up.
     """
 
-    rows: int | None = None
-    bytes: int | None = None
-    seconds: float | None = None
-    quiet: float | None = None
+    def __init__(
+        self,
+        rows: int | None = None,
+        bytes: int | None = None,
+        seconds: float | None = None,
+        quiet: float | None = None,
+    ) -> None:
+        self.rows_left = sys.maxsize if rows is None else rows
+        self.bytes_left = sys.maxsize if bytes is None else bytes
+        self._last = time.monotonic()
+        self._end = math.inf if seconds is None else self._last + seconds
+        self._quiet = math.inf if quiet is None else quiet
+        self.drains = quiet is not None
+        self.is_empty = True
+        self.ended = False
+        self.patience: float | None = None
+        self.interrupted = threading.Event()
 
-    @classmethod
-    def of(cls, settings: Settings, drains: bool = False) -> Limits:
-        """Returns the limits of a read, or of a microbatch."""
-        seconds = settings.max_seconds
-        if settings.use == STREAM_READ and seconds is None:
-            seconds = DRAINING_S if drains else GATHERING_S
-        return cls(settings.max_rows, settings.max_bytes, seconds, settings.quiet_seconds if drains else None)
+    @property
+    def bounded(self) -> bool:
+        """True if there is no more room."""
+        return self.ended or self.rows_left <= 0 or self.bytes_left <= 0
+
+    @property
+    def cut(self) -> bool:
+        """True if its time is up, and there is room."""
+        return not self.bounded and time.monotonic() >= self._end
+
+    @property
+    def in_time(self) -> bool:
+        """True until its time is up."""
+        return self.patience is None and self.left() > 0 and not self.interrupted.is_set()
+
+    def left(self) -> float:
+        """Returns the seconds until its time is up, if nothing comes."""
+        return min(self._end, self._last + self._quiet) - time.monotonic()
+
+    def wait(self) -> float:
+        """Returns the seconds that the next wait may last."""
+        return max(0.0, min(MAX_WAIT_S, self.left())) if self.patience is None else self.patience
+
+    def touched(self) -> None:
+        """Records that a message has come."""
+        self._last = time.monotonic()
+
+    def took(self, rows: int, size: int) -> None:
+        """Records that messages have been taken."""
+        self.rows_left -= rows
+        self.bytes_left -= size
+        self.is_empty = False
 
 
 class Connection:
@@ -113,11 +153,8 @@ class Connection:
 
     # ------------------------------------------------------------------ how far the socket reads ahead
 
-    def pause(self) -> None:
-        """Stops reading ahead: the socket holds one message, or what it has read already."""
-        self._hold(1)
-
     def _hold(self, messages: int) -> None:
+        """Has the socket hold that many messages; with one it reads nothing ahead."""
         if self.socket.options.recv_hwm != messages and not self.socket.closed:
             self.socket.set_options(recv_hwm=messages)
 
@@ -131,32 +168,31 @@ class Connection:
 
     # ------------------------------------------------------------------ reading
 
-    def take(self, limits: Limits) -> Iterator[Taken]:
-        """Yields what arrives until a limit is reached; then pauses the socket.
+    def take(self, read: Read) -> Iterator[Taken]:
+        """Yields what arrives until a limit is reached; then has the socket read no more ahead.
 
         A drain that ends first has its peers send no more, and takes what is on its way, too.
         """
-        read = _Read(limits, self.interrupted)
-        drains = limits.quiet is not None
+        read.interrupted = self.interrupted
         self.cut = False
         try:
             if self._leaving is None:
-                self._await_peer(read, drains)
-                while read.goes_on:
+                self._await_peer(read)
+                while not read.bounded and read.in_time:
                     taken = self._next(read)
                     if taken is not None:
                         yield taken
                 self.cut = read.cut
-            if drains:
+            if read.drains:
                 yield from self._rest(read)
         finally:
             self.bounded = read.bounded
-            self.pause()
+            self._hold(1)
 
-    def _next(self, read: _Read) -> Taken | None:
+    def _next(self, read: Read) -> Taken | None:
         return self._messages(read) if self._pending else self._columns(read)
 
-    def _rest(self, read: _Read) -> Iterator[Taken]:
+    def _rest(self, read: Read) -> Iterator[Taken]:
         """Yields what is on its way when a drain ends, as far as there is room."""
         goes_on = True
         while goes_on and not read.bounded and not self.interrupted.is_set():
@@ -167,9 +203,9 @@ class Connection:
             if taken is not None:
                 yield taken
 
-    def _await_peer(self, read: _Read, drains: bool) -> None:
+    def _await_peer(self, read: Read) -> None:
         """Waits for the first peer: a drain until connectTimeout, any other read until its end."""
-        if drains:
+        if read.drains:
             left = self._peers.left
             seconds = FIRST_PEER_TIMEOUT_S if left == math.inf else max(left, 0) + POLL_INTERVAL_S
             self._peers.wait(seconds, self.interrupted)
@@ -177,7 +213,7 @@ class Connection:
         else:
             self._peers.wait(read.left(), self.interrupted)
 
-    def _columns(self, read: _Read) -> Taken | None:
+    def _columns(self, read: Read) -> Taken | None:
         """Takes messages of one part, or any if the first has several; returns `None` if none comes in time."""
         block = self._memory.take(BODY_AT + self._batch_bytes)
         runs: list[tuple[int, int]] = []
@@ -190,7 +226,7 @@ class Connection:
         except omq.MultipartError:
             return self._messages(read)
         except omq.MessageTooLarge as error:
-            if read.rows and error.size is not None and error.size > read.bytes_left:
+            if not read.is_empty and error.size is not None and error.size > read.bytes_left:
                 read.ended = True
                 return None
             body = self.socket.recv(timeout=0)
@@ -204,7 +240,7 @@ class Connection:
             taken = Taken(self.endpoint, self.sequence, runs, body, ends)
         return self._noted(taken, read)
 
-    def _fill(self, target: memoryview, view: memoryview, large: bool, read: _Read, runs: list[tuple[int, int]]) -> int:
+    def _fill(self, target: memoryview, view: memoryview, large: bool, read: Read, runs: list[tuple[int, int]]) -> int:
         """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
 
         Raises:
@@ -243,7 +279,7 @@ class Connection:
                 sleep(GATHER_S)
         return used
 
-    def _messages(self, read: _Read) -> Taken | None:
+    def _messages(self, read: Read) -> Taken | None:
         """Takes messages of any number of parts; messages that do not fit stay pending."""
         runs: list[tuple[int, int]] = []
         taken: list[list[bytes]] = []
@@ -262,7 +298,7 @@ class Connection:
                     " such peers refused (max_parts)"
                 )
             size = sum(map(len, parts))
-            if used + size > read.bytes_left and (taken or read.rows):
+            if used + size > read.bytes_left and (taken or not read.is_empty):
                 read.ended = not taken
                 break
             taken.append(self._pending.popleft())
@@ -270,14 +306,14 @@ class Connection:
             runs.append(_run(1))
         return self._noted(Taken.of_messages(self.endpoint, self.sequence, runs, taken), read) if taken else None
 
-    def _noted(self, taken: Taken, read: _Read) -> Taken:
+    def _noted(self, taken: Taken, read: Read) -> Taken:
         """Counts what was taken, and adapts how far the socket reads ahead."""
         self.sequence += taken.count
         read.took(taken.count, taken.size)
         self._read_ahead(taken.size, taken.count)
         return taken
 
-    def _restock(self, read: _Read, wait: bool) -> bool:
+    def _restock(self, read: Read, wait: bool) -> bool:
         # As many messages as may be read ahead; one while their size is unknown.
         limit = min(BATCH_LIMIT, max(1, int(self._batch_bytes / self._mean))) if self._mean else 1
         try:
@@ -360,68 +396,11 @@ class _Leaving:
         return False
 
 
-class _Read:
-    """The progress of one read."""
-
-    def __init__(self, limits: Limits, interrupted: threading.Event) -> None:
-        self._limits = limits
-        self._interrupted = interrupted
-        self._last = time.monotonic()
-        self._end = self._last + (math.inf if limits.seconds is None else limits.seconds)
-        self._quiet = math.inf if limits.quiet is None else limits.quiet
-        self.rows = 0
-        self.bytes = 0
-        self.ended = False
-        self.patience: float | None = None  # seconds that one wait may last once the time is up
-
-    @property
-    def rows_left(self) -> int:
-        return sys.maxsize if self._limits.rows is None else self._limits.rows - self.rows
-
-    @property
-    def bytes_left(self) -> int:
-        return sys.maxsize if self._limits.bytes is None else self._limits.bytes - self.bytes
-
-    @property
-    def bounded(self) -> bool:
-        return self.ended or self.rows_left <= 0 or self.bytes_left <= 0
-
-    @property
-    def cut(self) -> bool:
-        return not self.bounded and time.monotonic() >= self._end
-
-    @property
-    def goes_on(self) -> bool:
-        return not self.bounded and self.in_time
-
-    @property
-    def in_time(self) -> bool:
-        return self.patience is None and self.left() > 0 and not self._interrupted.is_set()
-
-    def left(self) -> float:
-        """Seconds until the end, if nothing comes."""
-        return min(self._end, self._last + self._quiet) - time.monotonic()
-
-    def wait(self) -> float:
-        """Seconds that the next wait may last."""
-        if self.patience is not None:
-            return self.patience
-        return max(0.0, min(MAX_WAIT_S, self.left()))
-
-    def touched(self) -> None:
-        """Records that a message has come."""
-        self._last = time.monotonic()
-
-    def took(self, rows: int, size: int) -> None:
-        self.rows += rows
-        self.bytes += size
-
-
 def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:
     """Reads one partition once, from a connection that is opened and closed for it."""
     connection = Connection(settings, endpoint)
     try:
-        for taken in connection.take(Limits.of(settings)):
+        for taken in connection.take(Read(settings.max_rows, settings.max_bytes, settings.max_seconds)):
             yield taken.batch(settings)
     finally:
         if lost := connection.close():

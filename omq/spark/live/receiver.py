@@ -33,7 +33,7 @@ from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
 from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
 from omq.spark.live.columns import Taken
-from omq.spark.live.connection import Connection, Limits
+from omq.spark.live.connection import Connection, Read
 from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
 from omq.spark.live.settings import Settings
 from omq.unpatched import queue, subprocess, threading
@@ -43,6 +43,8 @@ log = logging.getLogger("omq.spark")
 MAX_BATCH_BYTES: Final = 1 << 30  # of a microbatch without a bound of its own: all is kept until it is committed
 MIN_BATCH_BYTES: Final = 64 << 20  # to which that goes down where memory is short
 MEMORY_PART: Final = 8  # the part of the memory that is available, as one in so many, that a microbatch may have
+GATHERING_S: Final = 1.0  # for a microbatch without triggerSeconds
+DRAINING_S: Final = 10.0  # likewise for all microbatches of one availableNow
 MAX_BATCH_ROWS: Final = 1 << 24  # likewise of a microbatch without a bound of its own
 ALIVE_INTERVAL_S: Final = 2.0  # after which a task that waits is sent a sign of life
 REPORT_INTERVAL_S: Final = 0.5  # between two reports to the coordinator
@@ -191,18 +193,14 @@ class Receiver:
             try:
                 job = self._jobs.get(timeout=POLL_INTERVAL_S)
             except queue.Empty:
-                self._look()
+                # It is reported at once when a microbatch would have something.
+                if self._ready != (ready := self._connection.ready):
+                    self._ready = ready
+                    self.changed.set()
                 continue
             if job is None:
                 return
             job()
-
-    def _look(self) -> None:
-        """Reports it at once when a microbatch would have something."""
-        ready = self._connection.ready
-        if ready != self._ready:
-            self._ready = ready
-            self.changed.set()
 
     # ------------------------------------------------------------------ reading
 
@@ -232,7 +230,7 @@ class Receiver:
         failed: Exception | None = None
         begun = time.monotonic()
         try:
-            for taken in connection.take(self._limits(microbatch, drains)):
+            for taken in connection.take(self._rest(microbatch, drains)):
                 microbatch.add(taken)
                 self._drain_begun = min(self._drain_begun, time.monotonic())
         except Exception as error:
@@ -243,27 +241,31 @@ class Receiver:
                 "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
                 " (option triggerSeconds)",
                 connection.endpoint,
-                Limits.of(self._settings, drains).seconds,
+                self._seconds(drains),
             )
         # Before the task is answered: Spark asks for the next microbatch at once.
         self._ready = connection.ready
         microbatch.end(failed is None and connection.bounded, failed)
         self.changed.set()
 
-    def _limits(self, microbatch: Microbatch, drains: bool) -> Limits:
-        """Returns what is left of the limits, where the microbatch has begun before, and of the time of a drain."""
-        wanted = Limits.of(self._settings, drains)
-        seconds = wanted.seconds
-        if drains and seconds is not None:
+    def _seconds(self, drains: bool) -> float:
+        """Returns how long a microbatch gathers, or all of a drain do."""
+        return self._settings.max_seconds or (DRAINING_S if drains else GATHERING_S)
+
+    def _rest(self, microbatch: Microbatch, drains: bool) -> Read:
+        """Returns a read of what a microbatch may still have, which may have begun before, in the time of a drain."""
+        settings = self._settings
+        seconds = self._seconds(drains)
+        if drains:
             # Under a cap a microbatch gathers in no time, and Spark takes its own for each: an explicit triggerSeconds
             # means all of it. Else what is there is to be read whole, however many microbatches it needs.
-            spent = self._drained_s if self._settings.max_seconds is None else time.monotonic() - self._drain_begun
+            spent = self._drained_s if settings.max_seconds is None else time.monotonic() - self._drain_begun
             seconds = max(seconds - max(spent, 0.0), 0.0)
-        return Limits(
-            rows=(MAX_BATCH_ROWS if wanted.rows is None else wanted.rows) - microbatch.rows,
-            bytes=(self._max_bytes if wanted.bytes is None else wanted.bytes) - microbatch.bytes,
-            seconds=seconds,
-            quiet=wanted.quiet,
+        return Read(
+            (settings.max_rows or MAX_BATCH_ROWS) - microbatch.rows,
+            (settings.max_bytes or self._max_bytes) - microbatch.bytes,
+            seconds,
+            settings.quiet_seconds if drains else None,
         )
 
     def commit(self, number: int) -> None:
@@ -345,17 +347,19 @@ class _Process:
 
     def _follow(self) -> None:
         goes_on = True
-        while goes_on:
-            with contextlib.suppress(OSError, EOFError):
-                self._channel.set_send_timeout(IDLE_TIMEOUT_S)
-                self._channel.send({"register": self._request.name, "address": self._server.address})
-                goes_on = "serve" in self._channel.recv() and self._begin()
-                if goes_on:
-                    self._obey(self._channel)
-            self._attached.clear()
-            self._channel.close()
-            goes_on = goes_on and self._attach()
-        self._end()
+        try:
+            while goes_on and not self._ending.is_set():
+                with contextlib.suppress(OSError, EOFError):
+                    self._channel.set_send_timeout(IDLE_TIMEOUT_S)
+                    self._channel.send({"register": self._request.name, "address": self._server.address})
+                    goes_on = "serve" in self._channel.recv() and self._begin()
+                    if goes_on:
+                        self._obey(self._channel)
+                self._attached.clear()
+                self._channel.close()
+                goes_on = goes_on and self._attach()
+        finally:
+            self._end()
 
     def _begin(self) -> bool:
         """Opens the connection, at first; returns False if it cannot."""
@@ -417,9 +421,7 @@ class _Process:
         request = channel.recv()
         receiver = self._receiver
         if receiver is None or not self._attached.is_set():
-            # Another process may have the partition by now, or the query has ended.
-            channel.send({"detached": True})
-            return
+            return  # another process may have the partition by now, or the query has ended
         sent: list[Taken] = []  # while the task may look at it
         try:
             for taken in receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):

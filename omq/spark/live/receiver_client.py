@@ -27,14 +27,6 @@ RETRY_DELAY_S: Final = 0.2
 MAX_BREAKS: Final = 3  # of the connection to the receiver, one after the other, before a message has come
 
 
-class _Broken(Exception):
-    """The connection to the receiver has broken before the end."""
-
-
-class _Detached(Exception):
-    """The receiver has lost its coordinator, and tries to reach it."""
-
-
 def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """Yields the rows of one microbatch of one partition.
 
@@ -68,9 +60,7 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
                 given, breaks = given + 1, 0
                 yield taken.batch(settings)
             return
-        except _Detached:
-            sleep(RETRY_DELAY_S)
-        except (_Broken, Unreachable) as error:
+        except Unreachable as error:
             broken = error
 
 
@@ -117,36 +107,27 @@ def _called(request: ReadRequest, asked: dict[str, Any]) -> Iterator[dict[str, A
 
 
 def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken]:
-    """Yields what the receiver has of the microbatch, without the first that were given before."""
+    """Yields what the receiver has of the microbatch, without the first that were given before.
+
+    Raises:
+        Unreachable: The connection to it has broken, or it has no coordinator now.
+        OmqError: The microbatch has failed.
+    """
     with contextlib.closing(connect(address, request.secret)) as channel:
         asked = {"read": request.microbatch, "after": request.after, "drains": request.drains, "given": given}
-        with _receivers():
+        try:
             channel.sock.settimeout(IDLE_TIMEOUT_S)
             channel.send(asked)
-        while True:
-            with _receivers():
+            while True:
                 found, attached, descriptors = channel.receive()
-            if "first" in found:
-                yield _decoded(found, attached, descriptors)
-            elif "waits" in found:
-                continue
-            elif "detached" in found:
-                raise _Detached
-            elif "error" in found:
-                raise _error(found)
-            elif "done" in found:
-                return
-            else:
-                raise _Broken(f"an unknown message: {sorted(found)}")
-
-
-@contextlib.contextmanager
-def _receivers() -> Iterator[None]:
-    """Makes errors of the connection to the receiver a `_Broken`."""
-    try:
-        yield
-    except (OSError, EOFError) as error:
-        raise _Broken(str(error)) from error
+                if "first" in found:
+                    yield _decoded(found, attached, descriptors)
+                elif "waits" not in found:
+                    break
+        except (OSError, EOFError) as error:
+            raise Unreachable(f"the connection has broken: {error}") from error
+    if "error" in found:
+        raise _error(found)
 
 
 def _decoded(found: dict[str, Any], attached: list[bytearray], descriptors: list[int]) -> Taken:

@@ -235,11 +235,8 @@ class Server:
         """Binds to addresses of this host; returns the port."""
         where = found[0] if os.environ.get("SPARK_LOCAL_IP") or found[0].startswith("127.") else ""
         family = socket.AF_INET6 if any(":" in one for one in found) else socket.AF_INET
-        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener = socket.create_server((where, 0), family=family, dualstack_ipv6=family == socket.AF_INET6)
         self._listeners.append(listener)
-        if family == socket.AF_INET6 and not where:
-            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        listener.bind((where, 0))
         return int(listener.getsockname()[1])
 
     def _accept(self, listener: socket.socket) -> None:
@@ -302,9 +299,11 @@ def connect(to: Address, secret: bytes) -> Channel:
     Raises:
         Unreachable: No process that knows the secret is there.
     """
+    ways: list[tuple[int, Any]] = [(socket.AF_UNIX, f"\0{to.name}")] if to.host == this_host() else []
+    ways += [(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, to.port)) for one in to.addresses]
     reasons = []
     refused = True
-    for family, address in _ways(to):
+    for family, address in ways:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.settimeout(HANDSHAKE_TIMEOUT_S)
         try:
@@ -314,15 +313,8 @@ def connect(to: Address, secret: bytes) -> Channel:
         except (OSError, Unreachable) as error:
             sock.close()
             refused = refused and isinstance(error, ConnectionRefusedError)
-            where = str(address[1:]) if isinstance(address, str) else f"{address[0]}:{address[1]}"
+            where = to.name if isinstance(address, str) else f"{address[0]}:{address[1]}"
             reasons.append(f"{where}: {error}")
             continue
         return channel
     raise Unreachable("; ".join(reasons), refused)
-
-
-def _ways(to: Address) -> list[tuple[int, Any]]:
-    found: list[tuple[int, Any]] = []
-    if to.host == this_host():
-        found.append((socket.AF_UNIX, f"\0{to.name}"))
-    return found + [(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, to.port)) for one in to.addresses]

@@ -25,7 +25,7 @@ from omq.spark.options import (
     seconds,
     some_words,
 )
-from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER, read_secret
+from omq.spark.settings import BYTES, FLAG, SHARED_OPTIONS, WHOLE_NUMBER, check_endpoint, read_secret
 from omq.spark.settings import Settings as BaseSettings
 
 #: The socket types of each side.
@@ -75,7 +75,7 @@ class Settings(BaseSettings):
         bind: Endpoints to listen on.
         connect: Endpoints to dial.
         partitions: Connections to the only endpoint; `None` for one connection per endpoint.
-        max_seconds: Seconds that it reads at most; `None` for the default (`connection.Limits.of`).
+        max_seconds: Seconds that it reads at most; `None` for the default of a microbatch.
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
         keep_seconds: Seconds that a sink keeps a connection without using it.
         connect_timeout: Seconds for the first peer to connect; `None` for any time.
@@ -195,14 +195,7 @@ class Settings(BaseSettings):
     def _check_endpoints(self) -> None:
         for option, endpoints in (("bind", self.bind), ("connect", self.connect)):
             for endpoint, times in Counter(endpoints).items():
-                try:
-                    omq.check_endpoint(endpoint, bind=option == "bind", socket_type=omq.SocketType(self.socket))
-                except omq.EndpointError as error:
-                    raise omq.OptionError(f"option {option!r}: {error}") from None
-                if endpoint.startswith("inproc:"):
-                    raise omq.OptionError(
-                        f"option {option}={endpoint!r}: inproc stays within a process, and Spark's tasks have several"
-                    )
+                check_endpoint(option, endpoint, omq.SocketType(self.socket))
                 if times > 1 and option == "bind":
                     raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
                 if times > 1 and self.socket == "SUB":

@@ -128,7 +128,12 @@ class Sender:
         sent = Sent()
         for batch in batches:
             self._send(batch, sent)
-        self.flush()
+        limit = self.socket.options.linger
+        try:
+            if limit != 0:
+                self.socket.flush(limit)
+        except omq.SendTimeout:
+            raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
         return sent
 
     def _send(self, batch: pa.RecordBatch, sent: Sent) -> None:
@@ -157,16 +162,6 @@ class Sender:
         while done < len(bodies):
             # If the time is up after some messages, there was progress: go on with the rest.
             done += self.socket.send_many(bodies[done:] if done else bodies)
-
-    def flush(self) -> None:
-        """Waits until what was sent has left this process."""
-        limit = self.socket.options.linger
-        if limit == 0:
-            return
-        try:
-            self.socket.flush(limit)
-        except omq.SendTimeout:
-            raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
 
 
 def _octets(part: Any) -> bytes:

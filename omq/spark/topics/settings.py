@@ -29,7 +29,7 @@ from omq.spark.options import (
     seconds,
     size,
 )
-from omq.spark.settings import FLAG, SHARED_OPTIONS, WHOLE_NUMBER, read_secret
+from omq.spark.settings import FLAG, SHARED_OPTIONS, WHOLE_NUMBER, check_endpoint, read_secret
 from omq.spark.settings import Settings as BaseSettings
 
 EARLIEST: Final = "earliest"
@@ -289,14 +289,7 @@ class Settings(BaseSettings):
     def check(self) -> None:
         """Raises if options do not go together."""
         super().check()
-        try:
-            omq.check_endpoint(self.endpoint, socket_type=omq.SocketType.DEALER)
-        except omq.EndpointError as error:
-            raise omq.OptionError(f"option 'connect': {error}") from None
-        if self.endpoint.startswith("inproc:"):
-            raise omq.OptionError(
-                f"option connect={self.endpoint!r}: inproc stays within a process, and Spark's tasks have several"
-            )
+        check_endpoint("connect", self.endpoint, omq.SocketType.DEALER)
         for name in self.topics:
             try:
                 check_name(name)

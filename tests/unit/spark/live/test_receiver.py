@@ -479,7 +479,7 @@ def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(
 
 
 def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.spark.live.connection.DRAINING_S", 1.0)
+    monkeypatch.setattr("omq.spark.live.receiver.DRAINING_S", 1.0)
     wanted = parsed(connect=push.endpoints[0], maxRowsPerTrigger="10", quietSeconds="0.3", columns="value")
     one = Receiver(wanted, push.endpoints[0])
     push.send_many(numbered(0, 150))
