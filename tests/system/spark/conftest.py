@@ -1,5 +1,6 @@
 """A Spark of our own, once a run; tests that need one are skipped, loudly, where there is no Java."""
 
+import contextlib
 import os
 import sys
 import threading
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 import omq
+from omq.broker import Client, Server
 
 ROOT = Path(__file__).parents[3]
 #: Where the module lies that Spark finds the data source by; an installed package has it at the top.
@@ -152,3 +154,72 @@ def feed() -> Iterator[Feeder]:
     feeder = Feeder()
     yield feeder
     feeder.stop()
+
+
+@pytest.fixture
+def started() -> Iterator[list[Any]]:
+    """Queries that are stopped when the test ends."""
+    queries: list[Any] = []
+    yield queries
+    for query in queries:
+        query.stop()
+
+
+class Seen:
+    """What reached a `foreachBatch`."""
+
+    def __init__(self, wanted: int) -> None:
+        self.rows: list[Any] = []
+        self.batches: list[int] = []
+        self.numbers: list[int] = []
+        self._wanted = wanted
+        self._all = threading.Event()
+
+    def __call__(self, frame: Any, number: int) -> None:
+        rows = frame.collect()
+        self.batches.append(len(rows))
+        self.numbers.append(number)
+        self.rows += rows
+        if len(self.rows) >= self._wanted:
+            self._all.set()
+
+    def wait(self) -> None:
+        assert self._all.wait(60), self.batches
+
+    @property
+    def ids(self) -> list[int]:
+        return [row.id for row in self.rows]
+
+    @property
+    def values(self) -> list[int]:
+        return [int(row.value) for row in self.rows]
+
+
+# ---------------------------------------------------------------------- a broker
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[Server]:
+    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
+        yield server
+
+
+@pytest.fixture
+def url(server: Server) -> str:
+    return server.endpoints["zmtp"]
+
+
+@pytest.fixture
+def client(url: str) -> Iterator[Client]:
+    with Client(url, timeout=20.0) as client:
+        yield client
+
+
+@pytest.fixture
+def topic(client: Client, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A topic with the name of the test."""
+    name = request.node.name
+    client.create(name, persistence="transient", max_bytes=256 << 20)
+    yield name
+    with contextlib.suppress(Exception):
+        client.delete(name)

@@ -251,10 +251,7 @@ class Driver:
 
     def run(self, stage: Callable[[Iterator[Any]], Iterator[Any]] | None, sink: Callable[[Any, int], None]) -> None:
         """Runs the query until standard input ends; tells if it fails."""
-        reader = self._spark.readStream.format("omq")
-        for name, value in self._options.items():
-            reader = reader.option(name, value)
-        frame = reader.load()
+        frame = self._spark.readStream.format("omq").options(**self._options).load()
         if stage is not None:
             frame = frame.mapInArrow(stage, STAGE)
         # The driver alone writes it, so it may stand where the executors do not see it.

@@ -13,10 +13,7 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def read(spark: Any, **options: Any) -> Any:
-    reader = spark.read.format("omq")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
+    return spark.read.format("omq").options(**options).load()
 
 
 def test_the_shortest_read(spark: Any, feed: Feeder) -> None:

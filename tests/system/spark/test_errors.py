@@ -22,9 +22,7 @@ pytestmark = pytest.mark.timeout(120)
     ],
 )
 def test_a_slip_in_an_option_is_the_first_line(spark: Any, method: str, options: dict[str, str], says: str) -> None:
-    reader = getattr(spark, method).format("omq")
-    for name, value in options.items():
-        reader = reader.option(name, value)
+    reader = getattr(spark, method).format("omq").options(**options)
     with pytest.raises(Exception, match=says) as caught:
         reader.load()
     first = str(caught.value).splitlines()[0]

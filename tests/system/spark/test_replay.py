@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 import omq
-from tests.system.spark.conftest import TOP, Feeder
-from tests.system.spark.test_stream import Seen, stream
+from tests.system.spark.conftest import TOP, Feeder, Seen
+from tests.system.spark.test_stream import stream
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -1,57 +1,19 @@
 """Structured Streaming over live sockets, against a real Spark."""
 
-import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import omq
-from tests.system.spark.conftest import Feeder
+from tests.system.spark.conftest import Feeder, Seen
 
 pytestmark = pytest.mark.timeout(120)
 
 
 def stream(spark: Any, **options: Any) -> Any:
-    reader = spark.readStream.format("omq")
-    for name, value in options.items():
-        reader = reader.option(name, value)
-    return reader.load()
-
-
-@pytest.fixture
-def started() -> Iterator[list[Any]]:
-    """Queries that are stopped when the test ends."""
-    queries: list[Any] = []
-    yield queries
-    for query in queries:
-        query.stop()
-
-
-class Seen:
-    """What reached a `foreachBatch`."""
-
-    def __init__(self, wanted: int) -> None:
-        self.rows: list[tuple[int, Any]] = []
-        self.batches: list[int] = []
-        self._wanted = wanted
-        self._all = threading.Event()
-
-    def __call__(self, frame: Any, number: int) -> None:
-        rows = frame.collect()
-        self.batches.append(len(rows))
-        self.rows += [(number, row) for row in rows]
-        if len(self.rows) >= self._wanted:
-            self._all.set()
-
-    def wait(self) -> None:
-        assert self._all.wait(60), self.batches
-
-    @property
-    def values(self) -> list[int]:
-        return [int(row.value) for _, row in self.rows]
+    return spark.readStream.format("omq").options(**options).load()
 
 
 def wait_until_committed(checkpoint: Path, batch: int) -> None:
@@ -74,7 +36,7 @@ def test_every_message_comes_once_and_in_order_over_many_microbatches(
     assert max(seen.batches) <= 2000
     assert len(seen.batches) >= 10
     for url in urls:
-        of_one = [row for _, row in seen.rows if row.endpoint == url]
+        of_one = [row for row in seen.rows if row.endpoint == url]
         assert [int(row.value) for row in of_one] == list(range(count))
         assert [row.sequence for row in of_one] == list(range(count))
 
@@ -112,7 +74,7 @@ def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: F
         frame = stream(spark, socket="PULL", connect=push.endpoints[0], triggerSeconds=0.5)
         query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
         seen.wait()
-        numbers.append({number for number, _ in seen.rows})
+        numbers.append({number for number, rows in zip(seen.numbers, seen.batches, strict=True) if rows})
         # Of a microbatch that is not committed before the stop, the rows are lost.
         wait_until_committed(tmp_path, max(numbers[-1]))
         query.stop()
@@ -181,9 +143,7 @@ def test_a_sink_that_cannot_send_fails_the_query_and_the_next_one_is_not_hindere
     def written(url: str, columns: list[str], **more: str) -> Any:
         source = feed.push([b"%d" % n for n in range(100)])
         frame = stream(spark, socket="PULL", connect=source, columns="value", triggerSeconds=0.5)
-        writer = frame.selectExpr(*columns).writeStream.format("omq").option("socket", "PUSH").option("connect", url)
-        for name, value in more.items():
-            writer = writer.option(name, value)
+        writer = frame.selectExpr(*columns).writeStream.format("omq").options(socket="PUSH", connect=url, **more)
         return writer.option("checkpointLocation", str(tmp_path / url[-5:])).start()
 
     with pytest.raises(Exception, match=complaint):

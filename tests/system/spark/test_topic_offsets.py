@@ -92,12 +92,6 @@ def server() -> Iterator[Server]:
         yield server
 
 
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with Client(server.endpoints["zmtp"], timeout=20.0) as client:
-        yield client
-
-
 class Query:
     """A query with its checkpoint."""
 

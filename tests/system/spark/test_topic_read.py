@@ -3,7 +3,6 @@
 import datetime
 import hashlib
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,31 +13,6 @@ from tests.ports import held
 from tests.system.spark.topics import read
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: Server) -> str:
-    return server.endpoints["zmtp"]
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url, timeout=20.0) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name
-    client.create(name, persistence="transient", max_bytes=256 << 20)
-    yield name
-    client.delete(name)
 
 
 def test_a_message_is_a_row_with_all_that_the_broker_knows_of_it(

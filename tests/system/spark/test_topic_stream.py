@@ -1,12 +1,11 @@
 """Structured Streaming from a broker's topics, against a real Spark."""
 
-import contextlib
 import json
 import logging
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,45 +13,11 @@ import pytest
 
 from omq.broker import Client, Server
 from tests.ports import held
-from tests.system.spark.topics import Seen, stream
+from tests.system.spark.conftest import Seen
+from tests.system.spark.topics import stream
 from tests.waits import until
 
 pytestmark = pytest.mark.timeout(120)
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: Server) -> str:
-    return server.endpoints["zmtp"]
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url, timeout=20.0) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name
-    client.create(name, persistence="transient")
-    yield name
-    with contextlib.suppress(Exception):
-        client.delete(name)
-
-
-@pytest.fixture
-def started() -> Iterator[list[Any]]:
-    """Queries that are stopped when the test ends."""
-    queries: list[Any] = []
-    yield queries
-    for query in queries:
-        query.stop()
 
 
 def drained(frame: Any, checkpoint: Path, seen: Any = None) -> Any:

@@ -19,32 +19,6 @@ pytestmark = pytest.mark.timeout(120)
 ONCE, LEAST = {"delivery": "exactly-once"}, {"delivery": "at-least-once"}
 
 
-@pytest.fixture(scope="module")
-def server() -> Iterator[Server]:
-    with Server(memory=True, bind="tcp://127.0.0.1:*") as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: Server) -> str:
-    return server.endpoints["zmtp"]
-
-
-@pytest.fixture
-def client(url: str) -> Iterator[Client]:
-    with Client(url, timeout=20.0) as client:
-        yield client
-
-
-@pytest.fixture
-def topic(client: Client, request: pytest.FixtureRequest) -> Iterator[str]:
-    name = request.node.name
-    client.create(name, persistence="transient")
-    yield name
-    with contextlib.suppress(Exception):
-        client.delete(name)
-
-
 @pytest.fixture
 def source(client: Client, topic: str) -> Iterator[str]:
     """A topic with a hundred messages."""

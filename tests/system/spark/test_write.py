@@ -14,10 +14,7 @@ ANY_TIME = {"connectTimeout": "none"}
 
 
 def write(frame: Any, **options: Any) -> None:
-    writer = frame.write.format("omq").mode("append")
-    for name, value in options.items():
-        writer = writer.option(name, value)
-    writer.save()
+    frame.write.format("omq").mode("append").options(**options).save()
 
 
 def test_rows_to_a_pull(spark: Any, feed: Feeder) -> None:

@@ -578,6 +578,21 @@ def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
     following.end()
 
 
+def test_a_receiver_that_is_sent_a_signal_reports_what_is_lost_and_has_a_successor(
+    push: omq.PUSH, stream: Stream, capfd: pytest.CaptureFixture[str]
+) -> None:
+    push.send_many(numbered(0, 150))
+    assert stream.read(1) == numbered(0, 100)
+    assert stream.report()["rows"] == 100
+    receiver = stream.receiver()
+    os.kill(receiver, signal.SIGTERM)
+    assert gone(receiver, 20)
+    assert "Lost are 100 messages of microbatches that are not known to be committed, and 50" in capfd.readouterr().err
+    push.send_many(numbered(150, 10))
+    assert stream.read(2) == numbered(150, 10)
+    assert [(one["microbatch"], one["rows"]) for one in stream.lost()] == [(1, 100)]
+
+
 def test_a_query_that_has_committed_all_loses_nothing_and_says_nothing(
     push: omq.PUSH, stream: Stream, capfd: pytest.CaptureFixture[str]
 ) -> None:
