@@ -8,7 +8,7 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from omq.spark.live.stages import pull_batches, push_partition
+    from omq.spark.live.source import pull_batches, push_partition
 
 __all__ = ["pull_batches", "push_partition", "register"]
 
@@ -16,9 +16,9 @@ __all__ = ["pull_batches", "push_partition", "register"]
 def __getattr__(name: str) -> Any:
     # `register` does without Arrow.
     if name in ("pull_batches", "push_partition"):
-        from omq.spark.live import stages
+        from omq.spark.live import source
 
-        return getattr(stages, name)
+        return getattr(source, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 

@@ -85,12 +85,6 @@ class Coordinator:
                 seconds,
             )
 
-    def close(self) -> None:
-        """Ends the run, as the end of the process does."""
-        self._server.close()
-        for one in self._all():
-            one.channel.close()
-
     def _all(self) -> list[_Registered]:
         with self._changed:
             return list(self._receivers.values())

@@ -266,8 +266,6 @@ class Server:
         channel = Channel(sock)
         try:
             try:
-                if channel.local and not is_same_user(sock):
-                    return
                 channel.authenticate(self._secret, serves=True)
             except Unreachable:
                 return

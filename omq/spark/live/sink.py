@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from array import array
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -41,6 +41,11 @@ SEND_TIMEOUT_S: Final = 120.0  # seconds that a PUSH may wait for room, until it
 REQUEST_TIMEOUT_S: Final = 5.0  # for a process that has connected to send its first rows
 IDLE_POLL_S: Final = 0.5  # between two looks at how long a connection has not been used
 BACKLOG: Final = 64  # processes that may wait for their turn
+_TYPES: Final = {
+    "value": ("binary", "string"),
+    "parts": ("array<binary>", "array<string>"),
+    "topic": ("binary", "string"),
+}
 _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_string, pa.types.is_large_string)
 
 
@@ -57,32 +62,24 @@ class Sent(WriterCommitMessage):
     bytes: int = 0
 
 
-def _check_rows(settings: Settings, rows: StructType) -> None:
-    """Raises unless rows of a schema can be sent."""
-    fitting = {
-        "value": ("binary", "string"),
-        "parts": ("array<binary>", "array<string>"),
-        "topic": ("binary", "string"),
-    }
-    for column in rows.fields:
-        if column.dataType.simpleString() not in fitting.get(column.name, ()):
+def check_columns(settings: Settings, columns: Mapping[str, str | None]) -> None:
+    """Raises an `OptionError` unless columns make messages.
+
+    Args:
+        settings: The options of the write.
+        columns: Their types by name, as Spark writes them; `None` where only the values show it.
+    """
+    for name, kind in columns.items():
+        if name not in _TYPES or kind not in (None, *_TYPES[name]):
             raise omq.OptionError(
-                f"column {column.name!r} of type {column.dataType.simpleString()}: a sink takes value (binary or"
-                " string) or parts (array of them), and topic for a PUB"
+                f"column {name!r}{f' of type {kind}' if kind else ''}: a sink takes value (binary or string) or parts"
+                " (array of them), and topic for a PUB"
             )
-    check_columns(settings, rows.fieldNames())
-
-
-def check_columns(settings: Settings, names: Iterable[str]) -> None:
-    """Raises unless columns of these names make messages."""
-    found = set(names)
-    if extra := found - {"value", "parts", "topic"}:
-        raise omq.OptionError(f"columns {sorted(extra)}: only value or parts, and topic, are sent")
-    if len(found & {"value", "parts"}) != 1:
+    if len(columns.keys() & {"value", "parts"}) != 1:
         raise omq.OptionError("a sink takes one of the columns value and parts")
-    if "topic" in found and settings.socket != "PUB":
+    if "topic" in columns and settings.socket != "PUB":
         raise omq.OptionError(f"column 'topic': it is for a PUB, not for a {settings.socket}")
-    if "topic" in found and settings.topic is not None:
+    if "topic" in columns and settings.topic is not None:
         raise omq.OptionError("option 'topic' and column 'topic' exclude each other")
 
 
@@ -396,7 +393,7 @@ class SocketSink(Sink):
     """
 
     def __init__(self, settings: Settings, rows: StructType) -> None:
-        _check_rows(settings, rows)
+        check_columns(settings, {one.name: one.dataType.simpleString() for one in rows.fields})
         self._settings = settings
 
     @hidden_traceback()

@@ -293,7 +293,7 @@ def test_rows_of_every_kind_are_pushed() -> None:
         large = pa.RecordBatch.from_arrays([pa.array([b"x", b"yy"], pa.large_binary())], names=["value"])
         push_partition([large.slice(1)], socket="PUSH", connect=url)
         assert pull.recv(timeout=5) == b"yy"
-        with pytest.raises(omq.OptionError, match=r"columns \['extra'\]"):
+        with pytest.raises(omq.OptionError, match="column 'extra'"):
             push_partition([pa.RecordBatch.from_pydict({"extra": [1]})], socket="PUSH", connect=url)
 
 

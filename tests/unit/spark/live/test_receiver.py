@@ -49,7 +49,9 @@ class Stream:
 
     def end(self) -> None:
         """Ends the run, as the end of the process does that Spark asks for offsets."""
-        self.coordinator.close()
+        self.coordinator._server.close()
+        for one in self.coordinator._all():
+            one.channel.close()
 
     def request(self, number: int, drains: bool = False) -> ReadRequest:
         address = self.coordinator.address
