@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import secrets
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Address, Channel, Server
@@ -17,16 +18,16 @@ from omq.unpatched import threading
 STATUS_TIMEOUT_S: Final = 2.0  # that receivers may take to report
 
 
+@dataclass(eq=False)
 class _Registered:
     """A receiver, as the coordinator knows it."""
 
-    def __init__(self, name: str, address: Address, channel: Channel) -> None:
-        self.name = name
-        self.address = address
-        self.channel = channel
-        self.status: dict[str, Any] = {}
-        self.answered = 0  # the last request for a report that it has answered
-        self.ended = False
+    name: str
+    address: Address
+    channel: Channel
+    status: dict[str, Any] = field(default_factory=dict)
+    answered: int = 0  # the last request for a report that it has answered
+    ended: bool = False
 
     def send(self, **order: Any) -> None:
         """Sends it an order; that it has gone is noticed where its reports are read."""

@@ -59,10 +59,16 @@ class Peers:
         end = time.monotonic() + seconds
         while not self._is_met():
             if self.left <= 0 and not self._reported:
-                self._report()
+                text = self._nobody(f"after connectTimeout={self._seconds:g} s")
+                if self._fails:
+                    raise omq.ConnectError(text)
+                self._reported = True
+                log.warning("%s", text)
             left = end - time.monotonic()
             if left <= 0 or (interrupted is not None and interrupted.is_set()):
-                self._note()
+                if not self._noted:
+                    self._noted = True
+                    log.warning("%s", self._nobody("yet"))
                 return False
             self._read_event(min(POLL_INTERVAL_S, left))
         return True
@@ -87,21 +93,9 @@ class Peers:
             self._read_events()
         return self._met > 0
 
-    def _note(self) -> None:
-        if not self._noted:
-            self._noted = True
-            log.warning("%s: nobody is connected yet%s", self._endpoint, self._last_trouble())
-
-    def _report(self) -> None:
-        text = f"{self._endpoint}: nobody is connected after connectTimeout={self._seconds:g} s{self._last_trouble()}"
-        if self._fails:
-            raise omq.ConnectError(text)
-        self._reported = True
-        log.warning("%s", text)
-
-    def _last_trouble(self) -> str:
-        """Returns why the last attempt has failed, if one has."""
-        return f"; last failure: {self._trouble}" if self._trouble else ""
+    def _nobody(self, when: str) -> str:
+        why = f"; last failure: {self._trouble}" if self._trouble else ""
+        return f"{self._endpoint}: nobody is connected {when}{why}"
 
     def _read_events(self) -> None:
         while self._read_event(0):

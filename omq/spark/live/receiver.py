@@ -280,7 +280,7 @@ class Receiver:
         self._jobs.put(None)
         self._thread.join()
         arrived = self._connection.close()
-        uncommitted = sum(one.rows for one in self._kept.values())
+        uncommitted = sum(one.rows for one in list(self._kept.values()))
         if arrived or uncommitted:
             log.warning(
                 "%s: the receiver has ended. Lost are %d messages of microbatches that are not known to be committed,"
@@ -464,8 +464,7 @@ def start(settings: Settings, request: ReadRequest) -> dict[str, Any] | None:
         said, _ = process.communicate(pickle.dumps((settings, request)), timeout=START_TIMEOUT_S)
     if process.returncode:
         raise OSError(f"{' '.join(command)} has failed: its standard error says why")
-    found: dict[str, Any] | None = json.loads(said) if said else None
-    return found
+    return dict(json.loads(said)) if said else None
 
 
 def main() -> None:

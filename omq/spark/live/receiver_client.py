@@ -86,23 +86,20 @@ def _find(settings: Settings, request: ReadRequest, broken: str = "") -> Address
 def _called(request: ReadRequest, asked: dict[str, Any]) -> Iterator[dict[str, Any]]:
     """Calls the coordinator; the network to it may break for a moment. The channel stays open meanwhile."""
     deadline = time.monotonic() + UNREACHABLE_TIMEOUT_S
-    while True:
-        try:
-            channel = connect(request.coordinator, request.secret)
+    with contextlib.ExitStack() as stack:
+        while True:
             try:
+                channel = stack.enter_context(contextlib.closing(connect(request.coordinator, request.secret)))
                 answer = channel.call(asked)
-            except BaseException:
-                channel.close()
-                raise
-            break
-        except (OSError, EOFError, Unreachable) as error:
-            if getattr(error, "refused", False) or time.monotonic() > deadline:
-                raise omq.StateError(
-                    "the stream's coordinator, next to the driver, cannot be reached from this executor: the query has"
-                    f" ended; or SPARK_LOCAL_IP on the driver has to name the address that it listens on: {error}"
-                ) from None
-            sleep(RETRY_DELAY_S)
-    with contextlib.closing(channel):
+                break
+            except (OSError, EOFError, Unreachable) as error:
+                if getattr(error, "refused", False) or time.monotonic() > deadline:
+                    raise omq.StateError(
+                        "the stream's coordinator, next to the driver, cannot be reached from this executor: the query"
+                        " has ended; or SPARK_LOCAL_IP on the driver has to name the address that it listens on:"
+                        f" {error}"
+                    ) from None
+                sleep(RETRY_DELAY_S)
         yield answer
 
 

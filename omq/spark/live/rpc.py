@@ -13,6 +13,7 @@ import json
 import os
 import secrets
 import struct
+from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -26,7 +27,7 @@ IDLE_TIMEOUT_S: Final = 15.0  # after which a connection on which nothing comes 
 FROZEN_TIMEOUT_S: Final = 45.0  # after which a process that sends nothing counts as dead
 SEND_TIMEOUT_S: Final = 600.0  # after which a task that takes nothing of what is sent counts as dead
 BACKLOG: Final = 128
-MAX_UNAUTHENTICATED: Final = 64  # connections; of more the oldest is closed
+MAX_UNAUTHENTICATED: Final = 64  # connections to a listener; of more the oldest is closed
 MAX_MESSAGE_BYTES: Final = 64 << 20  # without attachments; only an authenticated peer sends any
 _LENGTH: Final = struct.Struct(">I")
 
@@ -91,11 +92,13 @@ class Channel:
     Attributes:
         sock: The socket.
         local: Whether descriptors can be sent: the peer is on this host.
+        authenticated: Whether the peer has proved that it knows the secret.
     """
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
         self._sending = threading.Lock()
+        self.authenticated = False
         self.local = sock.family == socket.AF_UNIX
         if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -132,6 +135,7 @@ class Channel:
         except (OSError, EOFError) as error:
             raise Unreachable(f"no answer: {error}") from error
         self.sock.settimeout(None)
+        self.authenticated = True
 
     def send(self, message: dict[str, Any], attached: Sequence[Any] = (), descriptors: Sequence[int] = ()) -> None:
         """Sends a message, with bytes and, on the same host, descriptors attached.
@@ -216,8 +220,6 @@ class Server:
     def __init__(self, role: str, secret: bytes, serve: Callable[[Channel], None]) -> None:
         self._secret = secret
         self._serve = serve
-        self._unauthenticated: dict[socket.socket, None] = {}
-        self._lock = threading.Lock()
         self._listeners = [socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)]
         name = f"omq-spark/{role}/{os.getpid()}/{secrets.token_hex(8)}"
         found = addresses()
@@ -240,6 +242,7 @@ class Server:
         return int(listener.getsockname()[1])
 
     def _accept(self, listener: socket.socket) -> None:
+        newest: deque[Channel] = deque(maxlen=MAX_UNAUTHENTICATED)
         while True:
             try:
                 sock, _ = listener.accept()
@@ -248,32 +251,21 @@ class Server:
                     return
                 threading.Event().wait(0.1)  # no descriptor is left; peers wait until one is
                 continue
-            with self._lock:
-                self._unauthenticated[sock] = None
-                # A peer that knows the secret is quick to prove it.
-                oldest = next(iter(self._unauthenticated)) if len(self._unauthenticated) > MAX_UNAUTHENTICATED else None
-            if oldest is not None:
-                with contextlib.suppress(OSError):
-                    oldest.shutdown(socket.SHUT_RDWR)
+            if len(newest) == MAX_UNAUTHENTICATED and not newest[0].authenticated:
+                newest[0].close()  # a peer that knows the secret is quick to prove it
+            channel = Channel(sock)
+            newest.append(channel)
             try:
-                threading.Thread(target=self._admit, args=(sock,), name="omq-spark-serve", daemon=True).start()
+                threading.Thread(target=self._admit, args=(channel,), name="omq-spark-serve", daemon=True).start()
             except RuntimeError:
-                sock.close()  # no thread can be had; the peer comes again
-                with self._lock:
-                    self._unauthenticated.pop(sock, None)
+                channel.close()  # no thread can be had; the peer comes again
 
-    def _admit(self, sock: socket.socket) -> None:
-        channel = Channel(sock)
+    def _admit(self, channel: Channel) -> None:
         try:
-            try:
-                channel.authenticate(self._secret, serves=True)
-            except Unreachable:
-                return
-            finally:
-                with self._lock:
-                    self._unauthenticated.pop(sock, None)
-            with contextlib.suppress(OSError, EOFError):
-                self._serve(channel)
+            channel.authenticate(self._secret, serves=True)
+            self._serve(channel)
+        except (OSError, EOFError, Unreachable):
+            pass
         finally:
             channel.close()
 

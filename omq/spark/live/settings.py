@@ -176,7 +176,19 @@ class Settings(BaseSettings):
         """Raises if options do not go together."""
         super().check()
         omq.Options.parse(omq.SocketType(self.socket), dict(self.options))
-        self._check_endpoints()
+        for option, endpoints in (("bind", self.bind), ("connect", self.connect)):
+            for endpoint, times in Counter(endpoints).items():
+                check_endpoint(option, endpoint, omq.SocketType(self.socket))
+                if times > 1 and option == "bind":
+                    raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
+                if times > 1 and self.socket == "SUB":
+                    raise omq.OptionError(
+                        f"option connect: {endpoint!r} stands there twice: every message would come twice"
+                    )
+        if self.partitions and self.partitions > 1 and self.socket == "SUB":
+            raise omq.OptionError(
+                f"partitions={self.partitions}: each connection of a SUB gets every message; it has one partition"
+            )
         if self.partitions and len(self.bind + self.connect) != 1:
             raise omq.OptionError("option 'partitions' is for a single endpoint: several have a partition each")
         if self.partitions and self.partitions > 1 and self.bind:
@@ -191,18 +203,3 @@ class Settings(BaseSettings):
     def read_columns(self) -> tuple[str, ...]:
         """The columns of a read."""
         return self.columns or tuple(name for name in self._known_columns() if name != "parts")
-
-    def _check_endpoints(self) -> None:
-        for option, endpoints in (("bind", self.bind), ("connect", self.connect)):
-            for endpoint, times in Counter(endpoints).items():
-                check_endpoint(option, endpoint, omq.SocketType(self.socket))
-                if times > 1 and option == "bind":
-                    raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
-                if times > 1 and self.socket == "SUB":
-                    raise omq.OptionError(
-                        f"option connect: {endpoint!r} stands there twice: every message would come twice"
-                    )
-        if self.partitions and self.partitions > 1 and self.socket == "SUB":
-            raise omq.OptionError(
-                f"partitions={self.partitions}: each connection of a SUB gets every message; it has one partition"
-            )

@@ -150,15 +150,12 @@ class Sender:
                 parts = body if "parts" in names else [body]
                 self.socket.send_multipart(parts if heads is None else [heads[number], *parts])
         else:
-            self._send_all(bodies)
+            done = 0
+            while done < len(bodies):
+                # If the time is up after some messages, there was progress: go on with the rest.
+                done += self.socket.send_many(bodies[done:] if done else bodies)
         sent.rows += len(bodies)
         sent.bytes += size
-
-    def _send_all(self, bodies: list[Any]) -> None:
-        done = 0
-        while done < len(bodies):
-            # If the time is up after some messages, there was progress: go on with the rest.
-            done += self.socket.send_many(bodies[done:] if done else bodies)
 
 
 def _octets(part: Any) -> bytes:
@@ -206,6 +203,10 @@ class HostWriter:
         key: The name of the connection on this host.
         settings: The options of the write.
 
+    Attributes:
+        sender: The connection.
+        listener: The socket whose name is the claim.
+
     Raises:
         OSError: Another process has it.
         OmqError: It cannot be opened.
@@ -216,14 +217,14 @@ class HostWriter:
         self._keep_seconds = settings.keep_seconds
         self._lock = threading.Lock()
         self._used = time.monotonic()
-        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
+        self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self._listener.bind(_name(key))
-            self._listener.listen(BACKLOG)
-            self._listener.settimeout(IDLE_POLL_S)
+            self.listener.bind(_name(key))
+            self.listener.listen(BACKLOG)
+            self.listener.settimeout(IDLE_POLL_S)
             self.sender = Sender(settings)
         except BaseException:
-            self._listener.close()
+            self.listener.close()
             raise
         threading.Thread(target=self._run, name="omq-spark-writer", daemon=True).start()
 
@@ -238,7 +239,7 @@ class HostWriter:
     def _run(self) -> None:
         while True:
             try:
-                peer, _ = self._listener.accept()
+                peer, _ = self.listener.accept()
             except TimeoutError:
                 with self._lock:
                     if time.monotonic() - self._used < self._keep_seconds:
@@ -246,10 +247,10 @@ class HostWriter:
                     # A process that comes from here on finds the name free, and opens a connection of its own.
                     _kept.pop(self._key, None)
                     self.sender.socket.close()  # messages that have not left have its linger to do so
-                    self.abandon()
+                    self.listener.close()
                 return
             except OSError:
-                if self._listener.fileno() < 0:
+                if self.listener.fileno() < 0:
                     return
                 sleep(IDLE_POLL_S)  # no descriptor is left: processes that connect wait until one is
                 continue
@@ -274,10 +275,6 @@ class HostWriter:
             except OSError:
                 pass  # the process that asked is gone
 
-    def abandon(self) -> None:
-        """Gives the name up; in a forked child, only closes the inherited descriptor: the parent still has the name."""
-        self._listener.close()
-
 
 _kept: dict[str, HostWriter] = {}
 
@@ -285,7 +282,7 @@ _kept: dict[str, HostWriter] = {}
 def _forget() -> None:
     """Forgets, in a forked child, the connections and the names, which are the parent's."""
     for one in _kept.values():
-        one.abandon()
+        one.listener.close()  # only the descriptor that was inherited: the parent still has the name
     _kept.clear()
 
 
@@ -355,7 +352,9 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
             raise
         sender.socket.close()
         return sent
-    if settings.socket == "PUB" and settings.bind and not settings.subscribers and _is_single_use():
+    # Whether this process of Spark's ends with its task.
+    single_use = TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
+    if settings.socket == "PUB" and settings.bind and not settings.subscribers and single_use:
         raise omq.OptionError(
             f"bind={settings.bind[0]!r}: a PUB would lose its subscribers with each task, since"
             " spark.python.worker.reuse=false; set it to true, give 'subscribers', or connect"
@@ -374,11 +373,6 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
             delivered = deliver(key, first.schema, batches)
             if delivered is not None:
                 return delivered
-
-
-def _is_single_use() -> bool:
-    """Returns whether this process of Spark's ends with its task."""
-    return TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
 
 
 class SocketSink(Sink):

@@ -170,8 +170,8 @@ PROVIDER: Final = Provider(
 # ---------------------------------------------------------------------- for stages of a user's own
 
 
-def _texts(given: dict[str, Any]) -> dict[str, str]:
-    return {name: _text(value) for name, value in given.items()}
+def _parsed(use: str, given: dict[str, Any]) -> Settings:
+    return Settings.parse(use, {name: _text(value) for name, value in given.items()})
 
 
 def _text(value: Any) -> str:
@@ -194,7 +194,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     Raises:
         OptionError: An option is unknown or missing, does not fit, or there are several endpoints.
     """
-    found = Settings.parse(READ, _texts(given))
+    found = _parsed(READ, given)
     if len(found.endpoints) != 1:
         raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
     return read_once(found, found.endpoints[0])
@@ -215,7 +215,7 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
         OptionError: An option or a column is unknown or missing or does not fit.
         SendTimeout: See `omq.spark.live.sink.Sender.send`.
     """
-    found = Settings.parse(WRITE, _texts(given))
+    found = _parsed(WRITE, given)
 
     def checked() -> Iterator[pa.RecordBatch]:
         for batch in _batched(rows):

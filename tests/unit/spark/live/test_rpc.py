@@ -37,8 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture(params=["this host", "another host"])
 def place(server: Server, request: pytest.FixtureRequest) -> Address:
-    mine = server.address
-    return mine if request.param == "this host" else Address("elsewhere", mine.name, mine.addresses, mine.port)
+    return server.address if request.param == "this host" else server.address._replace(host="elsewhere")
 
 
 def test_messages_go_both_ways_with_bytes_attached_them(place: Address) -> None:
@@ -144,13 +143,27 @@ def test_one_for_whom_no_thread_can_be_had_comes_again(server: Server, monkeypat
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", starved)
-    place = Address("elsewhere", server.address.name, server.address.addresses, server.address.port)
+    place = server.address._replace(host="elsewhere")
     with pytest.raises(Unreachable):
         connect(place, SECRET)
     with contextlib.closing(connect(place, SECRET)) as channel:
         assert channel.call({"a": 1}) == {"a": 1, "descriptors": 0}
     assert refused
-    assert not server._unauthenticated
+
+
+def test_of_too_many_that_prove_nothing_the_oldest_is_let_go(
+    server: Server,
+) -> None:
+    known = connect(server.address._replace(host="elsewhere"), SECRET)
+    strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(rpc.MAX_UNAUTHENTICATED)]
+    oldest = strangers[0]
+    oldest.settimeout(rpc.HANDSHAKE_TIMEOUT_S / 2)
+    strangers.append(socket.create_connection(("127.0.0.1", server.address.port)))
+    assert len(oldest.recv(100)) == rpc.NONCE_BYTES
+    assert oldest.recv(100) == b""
+    assert known.call({"a": 1})["a"] == 1
+    for one in [*strangers, known]:
+        one.close()
 
 
 def test_what_the_other_side_would_refuse_is_not_sent(place: Address, monkeypatch: pytest.MonkeyPatch) -> None:

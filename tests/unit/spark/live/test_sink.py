@@ -32,6 +32,6 @@ def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch
         with pytest.raises(omq.OmqError, match="has a null"):
             sink.deliver(key, nulls.schema, [nulls])
     writer.sender.socket.stop()
-    writer.abandon()
+    writer.listener.close()
     sink._kept.clear()
     assert sink.deliver(secrets.token_hex(8), batch.schema, [batch]) is None
