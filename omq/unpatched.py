@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import subprocess as subprocess
     import threading as threading
     import time as time
+    from _thread import get_ident as get_ident
 
 #: What is patched, or builds upon it. A copy of one uses the copies of the others.
 _FAMILY: Final = (
@@ -170,3 +171,4 @@ if not TYPE_CHECKING:
     subprocess = Unpatched("subprocess")
     threading = Unpatched("threading")
     time = Unpatched("time")
+    get_ident = _thread.get_ident  # looked up once, for hot paths: no later patch changes what it returns

@@ -5,78 +5,54 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
-from itertools import groupby
 from typing import Any, Final
 
 import omq.asyncio as omq
-from omq.broker import protocol
-from omq.broker.client.checks import patience
-from omq.broker.client.client_core import ClientCore, State
-from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
-from omq.broker.client.feeds import Feed, ShareFeed
-from omq.broker.client.request import Request
-from omq.broker.errors import BrokerFailed, BrokerTimeout, SyntaxFault
+from omq.broker.client.caller import _DENSE_S, RECV_BATCH, CallerBase, Watch
+from omq.broker.client.client_core import Request, State
+from omq.broker.client.feeds import Feed
+from omq.broker.errors import BrokerFailed, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
 from omq.types import UNSET, Unset
 
 log = logging.getLogger("omq")
 
-_AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
-_FULL: Final = 0.005  # seconds until the next attempt where the socket takes nothing
-_DENSE_S: Final = 0.001  # seconds between acknowledgements that leave together
+_FULL_DELAY_S: Final = 0.005  # until the next attempt where the socket takes nothing
 
 
-class AsyncCaller:
-    """A client's connection, kept by a task, and the calls that wait for something of it.
+class AsyncCaller(CallerBase):
+    """The connection of an asyncio client, which a task keeps.
 
     Attributes:
-        core: What is known.
-        closed: Whether `close` was called.
+        acknowledged: Calls that have acknowledged something.
     """
 
     def __init__(
         self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
     ) -> None:
-        self.endpoint = endpoint
-        self.timeout = patience(timeout)
-        self.core = ClientCore(os.urandom(16))
-        self.closed = False
-        self._context = context
-        self._options = {**SESSION_OPTIONS, **options}
-        self._pid = os.getpid()
+        super().__init__(endpoint, timeout, context, options)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        self._settled: list[tuple[ShareFeed, int, int]] = []  # acknowledged; leaves when the loop's turn ends
-        self._said = 0.0  # when something acknowledged has left
-        self._acknowledged = self._durable = 0  # calls of `ack` and `nack`; those that are recorded
+        self._acks_due = False  # they leave when the loop's turn ends
+        self.acknowledged = 0
+        self._durable = 0  # of those, the recorded ones
         self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
-        self._dropped: deque[Feed] = deque()  # whose holders are gone
         self._later: asyncio.TimerHandle | None = None
         self._again: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
         self._up = False
-        self._pause = Pause()
-        self._watch: Watch
         self._socket: omq.DEALER | None = self._open()
 
     # ------------------------------------------------------------------ life
-
-    @property
-    def inherited(self) -> bool:
-        """Whether this is a forked child."""
-        return os.getpid() != self._pid
 
     def refuse(self) -> None:
         """Raises where no call can be made: in a forked child, in another loop, and once the client is closed."""
         if self.inherited:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
-        if self.closed:
-            raise ClosedError(f"the client of {self.endpoint} is closed")
+        self.refuse_closed()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -95,15 +71,11 @@ class AsyncCaller:
             self.refuse()  # before anything ends: this may be another loop
         try:
             if self._keeper is not None:
-                await self.flush()
-                if self.core.state is State.UP:
-                    self.core.give_back()
-                    with contextlib.suppress(BrokerTimeout):
-                        await self.ask(protocol.BYE)
+                await self.say_goodbye()
         finally:
             self.closed = True
             self.core.close()
-            self._changed()
+            self.wake_ready()
             for timer in (self._later, self._again):
                 if timer is not None:
                     timer.cancel()
@@ -115,94 +87,42 @@ class AsyncCaller:
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._keeper
 
-    def drop(self, feed: Feed) -> None:
-        """A feed has no holder any more."""
+    def drop(self, one: Feed | Request) -> None:
         loop = self._loop
-        if not feed.ended and not self.closed and loop is not None and not loop.is_closed():
-            self._dropped.append(feed)
-            loop.call_soon_threadsafe(self._cancel_dropped)  # any thread may collect garbage
+        if not self.closed and loop is not None and not loop.is_closed() and not (isinstance(one, Feed) and one.ended):
+            super().drop(one)
+            loop.call_soon_threadsafe(self.settle_dropped)
 
-    def _cancel_dropped(self) -> None:
-        while self._dropped and not self.closed:
-            self.core.cancel(self._dropped.popleft())
-            self.send_out()
+    # ------------------------------------------------------------------ waiting
 
-    # ------------------------------------------------------------------ requests
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
+        return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
-    @contextlib.contextmanager
-    def asking(self) -> Iterator[ClientCore]:
-        """For what makes requests; they leave at its end."""
-        self.refuse()
-        self._cancel_dropped()
-        self._settle()
-        yield self.core
-        self.send_out()
-
-    async def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
-        """Makes a request, and waits for its answer."""
-        with self.asking() as core:
-            request = core.request(command, *parts)
-        return await self.finish(request)
-
-    async def finish(self, request: Request, timeout: float | Unset | None = UNSET) -> list[bytes]:
-        """Waits for an answer; *timeout*: other seconds than those of the client."""
-        if not request.done:
-            try:
-                future = asyncio.get_running_loop().create_future()
-                request.wake = partial(wake, future)
-                await self._in_time(future, f"an answer to {request.command.decode()}", timeout)
-            except BaseException:
-                if not self.closed:
-                    self.core.give_up(request)
-                    self.send_out()
-                raise
-        return request.result()
-
-    async def wait_for(self, ready: Callable[[], bool], what: str, timeout: float | Unset | None = UNSET) -> None:
-        """Waits until something is so."""
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
         while not ready():
             self.refuse()
             future = asyncio.get_running_loop().create_future()
             self._changes.append((ready, future))
             try:
-                await self._in_time(future, what, timeout)
+                if not await in_time(future, until):
+                    return ready()
             finally:
                 self._changes = [change for change in self._changes if change[1] is not future]
+        return True
 
-    async def _in_time(self, future: asyncio.Future[None], what: str, timeout: float | Unset | None) -> None:
-        seconds = self.timeout if isinstance(timeout, Unset) else timeout
-        try:
-            async with asyncio.timeout(seconds):
-                await future
-        except TimeoutError:
-            if self.core.is_busy:
-                raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time") from None
-            if self.core.state is State.UP:
-                raise BrokerTimeout(f"{self.endpoint}: {what} has not come within {seconds} s") from None
-            raise BrokerTimeout(self._watch.failure(self.endpoint, seconds)) from None
+    async def answer(self, request: Request, until: float | None) -> bool:
+        future = asyncio.get_running_loop().create_future()
+        request.wake = partial(wake, future)
+        await in_time(future, until)
+        return request.done
 
-    async def flush(self, flush: Request | None = None, timeout: float | Unset | None = UNSET) -> None:
-        """Waits until what was acknowledged is durable.
+    def wake_ready(self) -> None:
+        for ready, future in self._changes:
+            if self.closed or ready():
+                wake(future)
 
-        Args:
-            flush: A flush that was asked for already.
-            timeout: Seconds from one answer to the next, where they are not those of the client.
-        """
-        self._settle()
-        while flush is not None or self.core.dirty:
-            if flush is None:
-                with self.asking() as core:
-                    flush = core.flush()
-            await self.finish(flush, timeout)
-            # What goes on after a lost connection is settled again, and may say a position again.
-            await self.wait_for(lambda: not self.core.resuming, "an answer to what went on", timeout)
-            if flush.session == self.core.session:
-                return
-            flush = None
-        other = self.core.flushing
-        if other is not None and not other.done:  # another task's covers what was acknowledged before
-            await self.wait_for(lambda: other.done, "an answer to FLUSH", timeout)
-            await self.flush(timeout=timeout)  # it may have come to nothing
+    # ------------------------------------------------------------------ acknowledgements
 
     async def recorded(self) -> None:
         """Waits until what was acknowledged before this call is durable. Calls that wait share a flush.
@@ -211,7 +131,7 @@ class AsyncCaller:
             BrokerTimeout: The broker has not said so in time.
             ClosedError: The client was closed.
         """
-        mark = self._acknowledged
+        mark = self.acknowledged
         while self._durable < mark:
             self.refuse()
             if self._flushing is None:
@@ -220,60 +140,27 @@ class AsyncCaller:
             await asyncio.shield(self._flushing)
 
     async def _flush_all(self) -> None:
-        mark = self._acknowledged
+        mark = self.acknowledged
         try:
-            await self.flush()
+            await self.flush(self.until())
         finally:
             self._flushing = None
         self._durable = max(self._durable, mark)
 
-    def acknowledge(self, feed: ShareFeed, session: int, number: int) -> None:
-        """Acknowledges a message: at once where such calls are sparse, else with those that follow in this turn."""
-        self._acknowledged += 1
-        now = time.monotonic()
-        if not self._settled:
-            assert self._loop is not None
-            if now - self._said > _DENSE_S:
-                self._said = now
-                self.core.settle(feed, session, (number,), True)
-                self.send_out()
-                return
-            self._loop.call_soon(self._settle)
-        self._settled.append((feed, session, number))
-        if now - self._said > _DENSE_S:
-            self._settle()
+    def send_acks_later(self) -> None:
+        if not self._acks_due and self._loop is not None:
+            self._acks_due = True
+            self._loop.call_soon(self._send_due_acks)
 
-    def note_acknowledged(self) -> None:
-        """Something was acknowledged, and said."""
-        self._acknowledged += 1
+    def _send_due_acks(self) -> None:
+        self._acks_due = False
+        if self.core.gathering:
+            self.send_acks()
 
-    def retry(self, feed: ShareFeed, session: int, numbers: Sequence[int], delay: float | None) -> None:
-        """Asks for messages again."""
-        self._acknowledged += 1
-        self._settle()  # in their order
-        self.core.settle(feed, session, numbers, False, delay)
-        self.send_out()
-
-    def progress(self, feed: ShareFeed, session: int, number: int) -> None:
-        """Restarts the `ack_timeout` of a message."""
-        self._acknowledged += 1
-        self._settle()
-        self.core.progress(feed, session, number)
-        self.send_out()
-
-    def _settle(self) -> None:
-        settled, self._settled = self._settled, []
-        for (feed, session), group in groupby(settled, key=_holding):
-            if not feed.ended:
-                self.core.settle(feed, session, [number for *_, number in group], True)
-        if settled:
-            self._said = time.monotonic()
-            self.send_out()
-
-    def settle_late(self) -> None:
-        """Says what was acknowledged a while ago: the program may go off to work for long."""
-        if self._settled and time.monotonic() - self._said > _DENSE_S:
-            self._settle()
+    def send_late_acks(self) -> None:
+        """Sends what was acknowledged a while ago: the program may go off to work for long."""
+        if self.core.gathering and time.monotonic() - self._acks_sent > _DENSE_S:
+            self.send_acks()
 
     # ------------------------------------------------------------------ the socket
 
@@ -292,7 +179,7 @@ class AsyncCaller:
         """The keeper has ended: nobody may wait for ever."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
-            self._changed()
+            self.wake_ready()
 
     async def _keep(self) -> None:
         """Keeps a connection, and takes what comes."""
@@ -310,7 +197,7 @@ class AsyncCaller:
             self.core.connected()
             self.send_out()
             while True:
-                self._take(await socket.recv_many(_AT_ONCE))
+                self._take(await socket.recv_many(RECV_BATCH))
         except ContextTerminated:
             raise
         except ClosedError:
@@ -324,7 +211,7 @@ class AsyncCaller:
             self._up = False
             self._socket = None
             socket.stop()
-            self._changed()
+            self.wake_ready()
 
     def _take(self, messages: Iterable[bytes | list[bytes]]) -> None:
         for message in messages:
@@ -332,7 +219,7 @@ class AsyncCaller:
         if self.core.is_busy and self._again is None and self._loop is not None:
             self._again = self._loop.call_later(self.core.retreat.next(), self._repeat)
         self.send_out()
-        self._changed()
+        self.wake_ready()
 
     async def _look_after(self, socket: omq.DEALER, monitor: omq.Monitor, watch: Watch) -> None:
         """Waits for the connection's end, and stops the socket then."""
@@ -340,20 +227,14 @@ class AsyncCaller:
             while not watch.takes(await monitor.recv()):
                 if (refusal := watch.refusal(self.endpoint)) is not None and self.core.fault is None:
                     self.core.fail(refusal)
-                    self._changed()
+                    self.wake_ready()
             # What has arrived is taken yet: an answer means that its request is not made again.
             with contextlib.suppress(ReceiveTimeout):
                 while self._up:
-                    self._take(await socket.recv_many(_AT_ONCE, timeout=0))
+                    self._take(await socket.recv_many(RECV_BATCH, timeout=0))
         socket.stop()
 
-    def _changed(self) -> None:
-        for ready, future in self._changes:
-            if self.closed or ready():
-                wake(future)
-
     def send_out(self) -> None:
-        """Sends what is to be sent, as far as the socket takes it."""
         core, socket = self.core, self._socket
         if socket is None or not self._up:
             return
@@ -363,7 +244,7 @@ class AsyncCaller:
                 core.out.popleft()
         except SendTimeout:
             if self._later is None and self._loop is not None:
-                self._later = self._loop.call_later(_FULL, self._send_later)
+                self._later = self._loop.call_later(_FULL_DELAY_S, self._send_later)
         except ClosedError:
             pass  # the keeper finds out
 
@@ -383,8 +264,14 @@ def _look_at(task: asyncio.Task[None]) -> None:
         task.exception()
 
 
-def _holding(settled: tuple[ShareFeed, int, int]) -> tuple[ShareFeed, int]:
-    return settled[:2]
+async def in_time(future: asyncio.Future[None], until: float | None) -> bool:
+    """Waits for a future until a time of the loop. Returns whether it is there."""
+    try:
+        async with asyncio.timeout_at(until):
+            await future
+    except TimeoutError:
+        return False
+    return True
 
 
 def wake(future: asyncio.Future[None]) -> None:

@@ -4,26 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Generator, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Generator
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from operator import length_hint
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
-from weakref import ref
+from typing import Any, Self, TypeVar
 
-from omq.broker.client.async_caller import AsyncCaller, wake
-from omq.broker.client.checks import check_limit, patience
-from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
-from omq.broker.errors import (
-    BrokerError,
-    BrokerTimeout,
-)
-from omq.broker.types import Delivery, Message, check_delay
-from omq.errors import ClosedError, ReceiveTimeout, StateError
-
-if TYPE_CHECKING:
-    pass
+from omq.broker.client.async_caller import AsyncCaller, in_time, wake
+from omq.broker.client.caller import check_count, check_timeout
+from omq.broker.client.feeds import Feed
+from omq.broker.client.streams import ConsumerBase, StreamBase, SubscriptionBase
+from omq.broker.errors import BrokerTimeout
+from omq.broker.types import Delivery, Message
+from omq.errors import ClosedError, ReceiveTimeout
 
 log = logging.getLogger("omq")
 
@@ -42,46 +36,39 @@ class Recorded:
         return self._caller.recorded().__await__()
 
 
-class AsyncStream(Generic[_Message]):
-    """What subscriptions and consumers have in common."""
+class AsyncStream(StreamBase[_Message, Recorded]):
+    """What subscriptions and consumers of the asyncio client have in common."""
+
+    _caller: AsyncCaller
 
     def __init__(self, caller: AsyncCaller, feed: Feed) -> None:
-        self._caller = caller
-        self._feed = feed
-        self._batch: Iterator[_Message] = iter(())
+        super().__init__(caller, feed)
         self._recorded = Recorded(caller)
-        feed.reader = ref(self)
         self._waiting: set[asyncio.Future[None]] = set()
         feed.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
 
-    @property
-    def topic(self) -> str:
-        """The topic's name."""
-        return self._feed.topic
-
-    @property
-    def closed(self) -> bool:
-        """Whether nothing follows: it was closed, or the broker has ended it."""
-        return self._feed.ended
+    def _noted(self) -> Recorded:
+        self._caller.acknowledged += 1
+        return self._recorded
 
     async def recv(self, *, timeout: float | None = None) -> _Message:
         """Takes the next message; see `omq.broker.Subscription.recv`. A call that is cancelled has taken none."""
-        until = self._until(timeout)
+        until = self._caller.until(check_timeout(timeout))
         while True:
             for message in self._batch:
                 if self._counts(message):
-                    self._caller.settle_late()
+                    self._caller.send_late_acks()
                     return message
             await self._load(until)
 
     async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block, *limit* messages at most; see `omq.broker.Subscription.recv_many`."""
-        check_limit(limit)
-        until = self._until(timeout)
+        check_count("limit", limit)
+        until = self._caller.until(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]
             if messages := [message for message in taken if self._counts(message)]:
-                self._caller.settle_late()
+                self._caller.send_late_acks()
                 return messages
             if taken:
                 continue
@@ -105,10 +92,6 @@ class AsyncStream(Generic[_Message]):
         except ClosedError:
             raise StopAsyncIteration from None
 
-    def _until(self, timeout: float | None) -> float | None:
-        timeout = patience(timeout)
-        return None if timeout is None else asyncio.get_running_loop().time() + timeout
-
     async def _load(self, until: float | None) -> None:
         """Waits for a block, and decodes it."""
         caller, feed = self._caller, self._feed
@@ -119,7 +102,8 @@ class AsyncStream(Generic[_Message]):
             await asyncio.sleep(0)  # others have their turn between two blocks, and more may come meanwhile
         block = caller.core.take(feed)
         if block is not None:
-            self._batch = iter([*self._batch, *self._decode(block)])  # another task may have loaded one, too
+            messages = self._decode(block, caller.core.session)
+            self._batch = iter([*self._batch, *messages])  # another task may have loaded one, too
             caller.send_out()
             _wake_all(self._waiting)  # there may be some for other tasks
         elif feed.ended and not length_hint(self._batch):
@@ -127,45 +111,20 @@ class AsyncStream(Generic[_Message]):
 
     async def _stirred(self, until: float | None) -> None:
         feed = self._feed
-        try:
-            async with asyncio.timeout_at(until):
-                while not feed.stirred and not length_hint(self._batch):  # another task may have filled it
-                    future = asyncio.get_running_loop().create_future()
-                    self._waiting.add(future)
-                    try:
-                        await future
-                    finally:
-                        self._waiting.discard(future)
-        except TimeoutError:
-            raise ReceiveTimeout(f"no message of {feed.topic!r} in time") from None
-
-    def _decode(self, block: Block) -> list[_Message]:
-        raise NotImplementedError
-
-    def _counts(self, message: _Message) -> bool:
-        """Whether a message that was taken from the feed may still be handed out."""
-        return True
-
-    def _forget(self) -> list[_Message]:
-        """What `Feed.forget` calls."""
-        return list(self._batch)
+        while not feed.stirred and not length_hint(self._batch):  # another task may have filled it
+            future = asyncio.get_running_loop().create_future()
+            self._waiting.add(future)
+            try:
+                if not await in_time(future, until):
+                    raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
+            finally:
+                self._waiting.discard(future)
 
     async def close(self) -> None:
         """Ends it, and returns once the broker knows; see `omq.broker.Subscription.close`."""
-        caller, feed = self._caller, self._feed
-        if caller.closed or caller.inherited or feed.ended:
-            return
-        with caller.asking() as core:
-            request = core.cancel(feed)
-            self._batch = iter(())
-        if request is not None:
-            try:
-                await caller.finish(request)
-            except BrokerTimeout:
-                raise
-            except BrokerError:
-                pass  # it is over, whatever the broker says
-        await caller.flush()
+        if not self._caller.closed and not self._caller.inherited:
+            self._caller.refuse()
+            await self._end()
 
     async def __aenter__(self) -> Self:
         return self
@@ -175,114 +134,32 @@ class AsyncStream(Generic[_Message]):
     ) -> None:
         await leave(self.close, error)
 
-    def __del__(self) -> None:
-        self._feed.left = self._forget()
-        self._caller.drop(self._feed)
 
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "in force" if self._feed.in_force else "waits for the broker"
-        return f"<omq.asyncio.broker.{type(self).__name__[5:]} of {self.topic!r}, {state}>"
-
-
-class AsyncSubscription(AsyncStream[Message]):
+class AsyncSubscription(SubscriptionBase[Recorded], AsyncStream[Message]):
     """The messages of a broadcast topic, in order and each once; see `omq.broker.Subscription`."""
 
-    _feed: SubscriptionFeed
-
-    @property
-    def name(self) -> str | None:
-        """The name that the broker keeps its position under."""
-        return self._feed.name
-
-    def ack(self, message: Message | int) -> Recorded:
-        """Moves the position of the subscription's name; see `omq.broker.Subscription.ack`.
-
-        Returns:
-            An awaitable: calling is enough, awaiting it waits until the broker has recorded the position.
-        """
-        if self._feed.name is None:
-            raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
-        with self._caller.asking() as core:
-            if self._feed.ended:
-                raise ClosedError(f"the subscription of {self.topic!r} is closed")
-            core.move(self._feed, message)
-        self._caller.note_acknowledged()
-        return self._recorded
-
-    def _decode(self, block: Block) -> list[Message]:
-        return messages_of(self._feed, block)
+    _shown_as = "omq.asyncio.broker.Subscription"
 
 
-class AsyncConsumer(AsyncStream[Delivery]):
+class AsyncConsumer(ConsumerBase[Recorded], AsyncStream[Delivery]):
     """A share of a round-robin topic; see `omq.broker.Consumer`.
 
     `ack`, `nack` and `in_progress` give an awaitable: calling them is enough, and awaiting waits until the broker has
     recorded them.
     """
 
-    _feed: ShareFeed
-
-    def ack(self, deliveries: Iterable[Delivery]) -> Recorded:
-        """Acknowledges many; see `omq.broker.Consumer.ack`."""
-        for delivery in deliveries:
-            self.acknowledge(delivery)
-        return self._recorded
-
-    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> Recorded:
-        """Asks for many again; see `omq.broker.Consumer.nack`."""
-        delay = check_delay(delay)
-        self._refuse_ended()
-        for session, group in groupby(deliveries, key=_session):
-            self._caller.retry(self._feed, session, [one.id for one in group], delay)
-        return self._recorded
-
-    def acknowledge(self, delivery: Delivery) -> Recorded:
-        """Does what `Delivery.ack` is for."""
-        self._refuse_ended()
-        self._caller.acknowledge(self._feed, delivery.session, delivery.id)
-        return self._recorded
-
-    def retry(self, delivery: Delivery, delay: float | None) -> Recorded:
-        """Does what `Delivery.nack` is for."""
-        self._refuse_ended()
-        self._caller.retry(self._feed, delivery.session, (delivery.id,), delay)
-        return self._recorded
-
-    def progress(self, delivery: Delivery) -> Recorded:
-        """Does what `Delivery.in_progress` is for."""
-        self._refuse_ended()
-        self._caller.progress(self._feed, delivery.session, delivery.id)
-        return self._recorded
-
-    def _refuse_ended(self) -> None:
-        self._caller.refuse()
-        if self._feed.ended:
-            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+    _shown_as = "omq.asyncio.broker.Consumer"
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while True:
             for delivery in self._batch:
                 if self._counts(delivery):
-                    self._caller.settle_late()
+                    self._caller.send_late_acks()
                     yield delivery
             try:
                 await self._load(None)
             except ClosedError:
                 return
-
-    def _counts(self, message: Delivery) -> bool:
-        if message.session != self._caller.core.session:
-            return False  # the broker delivers it again
-        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
-
-    def _decode(self, block: Block) -> list[Delivery]:
-        feed = self._feed
-        found = deliveries_of(feed, block, self, self._caller.core.session)
-        if not feed.may_repeat(block[2]):
-            return found
-        if done := [one for one in found if feed.is_done(one.id)]:
-            self.ack(done)  # the broker has not heard of it
-        return [one for one in found if not feed.is_done(one.id)]
 
 
 async def leave(close: Callable[[], Any], error: BaseException | None) -> None:
@@ -293,10 +170,6 @@ async def leave(close: Callable[[], Any], error: BaseException | None) -> None:
         if error is None:
             raise
         log.warning("%s", trouble)
-
-
-def _session(delivery: Delivery) -> int:
-    return delivery.session
 
 
 def _wake_all(waiting: set[asyncio.Future[None]]) -> None:

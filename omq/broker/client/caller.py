@@ -1,8 +1,9 @@
-"""How the threads that call share a client's one socket: the thread that calls does the work.
+"""How the calls of a client share its one socket: what both twins have in common, and the blocking one.
 
-One thread at a time reads the socket, whoever waits for something; the others sleep until theirs has come, or until
-they are to read. Nothing runs in the background but the socket's own heartbeats, and, while acknowledgements come one
-close upon the other, a thread that says the last of them where no call follows.
+In the blocking twin the thread that calls does the work: one at a time reads the socket, whoever waits for something;
+the others sleep until theirs has come, or until they are to read. Nothing runs in the background but the socket's own
+heartbeats, and, while acknowledgements come one close upon the other, a thread that sends the last of them where no
+call follows.
 """
 
 from __future__ import annotations
@@ -13,33 +14,393 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable
-from typing import Any, Final, TypeVar
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final, Protocol, TypeVar
 from weakref import WeakSet
 
 import omq
 from omq.broker import protocol
-from omq.broker.client.checks import patience
-from omq.broker.client.client_core import ClientCore, State
-from omq.broker.client.connection import SESSION_OPTIONS, Pause, Watch
+from omq.broker.client.client_core import Backoff, ClientCore, Request, State
 from omq.broker.client.feeds import Feed, ShareFeed
-from omq.broker.client.request import Request
-from omq.broker.errors import BrokerTimeout, SyntaxFault
+from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
-from omq.unpatched import sleep, threading
+from omq.event import Event, EventKind, HandshakeFailure
+from omq.types import UNSET, Unset
+from omq.unpatched import get_ident, sleep, threading
 
 log = logging.getLogger("omq")
 
 _Asked = TypeVar("_Asked")
+_Result = TypeVar("_Result")
 
-_FIRST_NAP: Final = 0.02  # seconds of a first look at the socket; a lost connection is noticed in between
-_LAST_NAP: Final = 0.25  # seconds of the longest
-_FULL_NAP: Final = 0.005  # seconds, while the socket takes nothing
-_DENSE: Final = 0.001  # seconds between acknowledgements that are said together
-_LATE: Final = 0.02  # seconds after which they are said in any case
-_IDLE: Final = 25  # times that the thread which says them finds none before it ends
-_FAREWELL: Final = 1.0  # seconds that a program's end waits for what was acknowledged, at most
-_AT_ONCE: Final = 64  # messages that are taken from the socket in one turn
+#: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
+#: session. What it has not sent then is sent in the new one.
+SESSION_OPTIONS: Final[dict[str, Any]] = {
+    "reconnect_interval": (0.02, 1.0),
+    "reconnect_stop": "after disconnect",
+    "heartbeat_interval": 2.0,
+    "heartbeat_timeout": 10.0,
+    "linger": 0,
+}
+
+_FIRST_NAP_S: Final = 0.02  # of a first look at the socket; a lost connection is noticed in between
+_LAST_NAP_S: Final = 0.25  # of the longest
+_FULL_NAP_S: Final = 0.005  # while the socket takes nothing
+_DENSE_S: Final = 0.001  # between acknowledgements that leave together
+_LATE_S: Final = 0.02  # after which they leave in any case
+_IDLE_LOOKS: Final = 25  # times that the thread which sends them finds none before it ends
+_EXIT_TIMEOUT_S: Final = 1.0  # that a program's end waits for what was acknowledged, at most
+RECV_BATCH: Final = 64  #: Messages that are taken from the socket in one turn.
+_LASTING_S: Final = 1.0  # of a connection after which the next attempt is made at once
+
+
+def run(call: Coroutine[Any, Any, _Result]) -> _Result:
+    """Returns the result of a call of the blocking twin, which blocks where that of asyncio suspends."""
+    try:
+        call.send(None)
+    except StopIteration as end:
+        result: _Result = end.value
+        return result
+    raise AssertionError("a call of the blocking client was suspended")
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Returns the seconds to wait; `None` for ever.
+
+    Raises:
+        ValueError: They are below 0, or no number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
+    return float(timeout)
+
+
+def check_count(name: str, value: int | None, *, optional: bool = True) -> None:
+    """Raises `ValueError` where an argument is neither a whole number of 1 or more nor, if it is optional, `None`."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more{', or None' if optional else ''}")
+
+
+class Events(Protocol):
+    """A monitor of either twin."""
+
+    def take(self) -> Event | None:
+        """The next event, if one is there."""
+
+
+class Watch:
+    """Knows from a socket's monitor whether its one connection is over.
+
+    Attributes:
+        trouble: Why the last attempt to connect failed; empty if none did.
+        refused: Whether the broker has refused this client's key or password: no attempt leads further.
+        unwelcome: Whether the last attempt reached a peer, and its handshake failed.
+    """
+
+    def __init__(self, monitor: Events) -> None:
+        self.trouble = ""
+        self.refused = False
+        self.unwelcome = False
+        self._monitor = monitor
+        self._connected = False
+        self._over = False
+
+    def is_over(self) -> bool:
+        """Whether there was a connection, and it has ended."""
+        while not self._over:
+            try:
+                event = self._monitor.take()
+            except ClosedError:
+                self._over = True
+            else:
+                if event is None:
+                    break
+                self._over = self.takes(event)
+        return self._over
+
+    def refusal(self, endpoint: str) -> PermissionDenied | None:
+        """Why no attempt leads further, if that is so."""
+        if not self.refused:
+            return None
+        return PermissionDenied(
+            f"{endpoint}: the broker does not let this client in: its key, user or password is wrong"
+        )
+
+    def failure(self, endpoint: str, timeout: float | None) -> str:
+        """Why there is no connection in time."""
+        if self.unwelcome:
+            return f"{endpoint}: the handshake fails, for {timeout} s: {self.trouble}"
+        trouble = f"; last failure: {self.trouble}" if self.trouble else ""
+        return f"{endpoint}: no broker is there within {timeout} s{trouble}"
+
+    def takes(self, event: Event) -> bool:
+        """Takes an event in. Gives whether it is the end of the connection."""
+        if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+            self._connected, self.trouble, self.unwelcome = True, "", False
+        elif event.kind is EventKind.DISCONNECTED and self._connected:
+            return True
+        elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
+            self.trouble = event.detail
+            self.unwelcome = event.kind is EventKind.HANDSHAKE_FAILED
+            # An ERROR with this status (RFC 27); 300 and 500 may pass.
+            if event.category is HandshakeFailure.AUTHENTICATION and self.trouble.endswith("'400'"):
+                self.refused = True
+        return event.kind is EventKind.MONITOR_STOPPED
+
+
+class Pause(Backoff):
+    """The time until the client dials again.
+
+    Nothing after a connection that lasted; a moment after one that the broker welcomed; longer each time else.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until = float("-inf")
+
+    def lost(self, now: float, welcomed: bool) -> None:
+        """Notes that a connection is lost, or came to nothing.
+
+        Args:
+            now: Seconds of a clock that only goes forward.
+            welcomed: Whether the broker had answered.
+        """
+        if welcomed:
+            self.over()
+        lasted = welcomed and now - self._until > _LASTING_S
+        self._until = now if lasted else now + self.next()
+
+    def left(self, now: float) -> float:
+        """Returns the seconds until the next attempt; 0 or less: at once."""
+        return self._until - now
+
+
+class CallerBase:
+    """A client's connection, and the calls that wait for something of it: what both twins have in common.
+
+    What waits is a coroutine. In the blocking twin it blocks in place of suspending, and `run` has its result.
+
+    Args:
+        endpoint: The broker's.
+        timeout: Seconds that a call waits; `None` for ever.
+        context: For the sockets.
+        options: Of the sockets.
+
+    Attributes:
+        core: The state of the protocol; under the lock.
+        lock: Held for moments only, never while anything waits.
+        closed: True once `close` was called.
+    """
+
+    def __init__(
+        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout = check_timeout(timeout)
+        self.core = ClientCore(os.urandom(16))
+        self.lock = threading.RLock()  # no call takes it twice: it tells a signal handler that its thread has it
+        self.closed = False
+        self._context = context
+        self._options = {**SESSION_OPTIONS, **options}
+        self._pid = os.getpid()
+        self._dropped: deque[Feed | Request] = deque()  # whose holders are gone
+        self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
+        self._pause = Pause()
+        self._watch: Watch
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child, where the lock may be held for ever."""
+        return os.getpid() != self._pid
+
+    @property
+    def state(self) -> str:
+        """The state of the connection, for `repr`."""
+        return "closed" if self.closed else "connected" if self.core.state is State.UP else "not connected"
+
+    # ------------------------------------------------------------------ for each twin
+
+    def refuse(self) -> None:
+        """Raises where no call can be made: in a forked child, for instance, and once the client is closed."""
+        raise NotImplementedError
+
+    def refuse_waiting(self) -> None:
+        """Raises where no call can wait."""
+
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        """Returns when the time of a call is up; *timeout*: other seconds than those of the client."""
+        raise NotImplementedError
+
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+        """Waits until something is so. Returns whether it is."""
+        raise NotImplementedError
+
+    async def answer(self, request: Request, until: float | None) -> bool:
+        """Waits for an answer. Returns whether it has come."""
+        raise NotImplementedError
+
+    def send_out(self) -> None:
+        """Sends what is to be sent, as far as the socket takes it. Under the lock."""
+        raise NotImplementedError
+
+    def wake_ready(self) -> None:
+        """Wakes the calls for which something is there. Under the lock."""
+        raise NotImplementedError
+
+    def send_acks_later(self) -> None:
+        """Has `send_acks` called soon. Under the lock."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ requests
+
+    def refuse_closed(self) -> None:
+        """Raises once the client is closed."""
+        if self.closed:
+            raise ClosedError(f"the client of {self.endpoint} is closed")
+
+    def make(self, ask: Callable[[], _Asked]) -> _Asked:
+        """Calls what makes requests, under the lock; they leave. What has raised has made none.
+
+        No context manager does: a signal handler may raise on the way into its end, which is then not reached.
+        """
+        self.refuse()
+        self.settle_dropped()
+        with self.lock:
+            self.refuse_closed()
+            mark = self.core.mark()
+            try:
+                asked = ask()
+                self.send_out()
+                return asked
+            except BaseException:
+                self.core.give_up_since(mark)
+                raise
+
+    async def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
+        """Makes a request, and waits for its answer."""
+        (request,) = await self.answered(lambda: [self.core.request(command, *parts)], self.until())
+        return request.result()
+
+    async def answered(self, ask: Callable[[], Sequence[Request]], until: float | None) -> list[Request]:
+        """Calls what makes requests, and waits for an answer to the first of them.
+
+        Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
+        behind what was asked for later.
+        """
+        self.refuse_waiting()
+        asked: list[Request] = []
+        try:
+            self.make(lambda: asked.extend(ask()))
+            await self.finish(asked[0], until)
+        except BaseException:
+            self.give_up(asked)
+            raise
+        return asked
+
+    async def finish(self, request: Request, until: float | None) -> list[bytes]:
+        """Waits for an answer."""
+        try:
+            if not request.done and not await self.answer(request, until):
+                raise self._too_late(f"an answer to {request.command.decode()}")
+        except BaseException:
+            self.give_up([request])
+            raise
+        return request.result()
+
+    async def wait_for(self, ready: Callable[[], bool], until: float | None, what: str) -> None:
+        """Waits until something is so."""
+        if not await self.come(ready, until):
+            raise self._too_late(what)
+
+    def _too_late(self, what: str) -> BrokerTimeout:
+        if self.core.is_busy:
+            return BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
+        if self.core.state is State.UP:
+            return BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
+        return BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
+
+    def give_up(self, requests: Sequence[Request]) -> None:
+        """Gives requests up that no call waits for any more."""
+        if requests:
+            with self.lock:
+                for request in requests:
+                    self.core.give_up(request)
+                self.send_out()
+
+    async def flush(self, until: float | None, flush: Request | None = None) -> None:
+        """Waits until what was acknowledged is durable.
+
+        Args:
+            until: When the time of the call is up.
+            flush: A flush that was asked for already.
+        """
+        while flush is not None or self.core.dirty:
+            if flush is None:
+                (flush,) = await self.answered(lambda: [self.core.flush()], until)
+            else:
+                await self.finish(flush, until)
+            # What goes on after a lost connection is settled again, and may send a position again.
+            await self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
+            if flush.session == self.core.session:
+                return
+            flush = None
+        other = self.core.flushing
+        if other is not None and not other.done:  # another call's covers what was acknowledged before
+            await self.wait_for(lambda: other.done, until, "an answer to FLUSH")
+            await self.flush(until)  # it may have come to nothing
+
+    async def say_goodbye(self) -> None:
+        """Flushes what was acknowledged, and gives back what is held."""
+        await self.flush(self.until())
+        with self.lock:
+            if self.core.state is not State.UP:
+                return
+            self.core.give_back()
+            bye = self.core.request(protocol.BYE)
+            self.send_out()
+        with contextlib.suppress(BrokerTimeout):
+            await self.finish(bye, self.until())
+
+    def drop(self, one: Feed | Request) -> None:
+        """Notes that a feed or a request has lost its holder. Locks nothing: the next call ends it.
+
+        Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
+        """
+        self._dropped.append(one)
+
+    def settle_dropped(self) -> None:
+        """Ends what has no holder any more."""
+        while self._dropped:
+            with self.lock, contextlib.suppress(IndexError):  # another thread was faster
+                one = self._dropped.popleft()
+                if isinstance(one, Request):
+                    self.core.give_up(one)
+                elif not one.ended:
+                    self.core.cancel(one)
+                    self.wake_ready()
+                self.send_out()
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def acknowledge(self, feed: ShareFeed, session: int, number: int) -> None:
+        """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
+        enough = self.core.gather(feed, session, number)
+        if not self.core.gathering:
+            self.send_out()
+        elif enough or time.monotonic() - self._acks_sent > _DENSE_S:
+            self.send_acks()
+        else:
+            self.send_acks_later()
+
+    def send_acks(self) -> None:
+        """Sends what was acknowledged. Under the lock."""
+        self.core.say_gathered()
+        self._acks_sent = time.monotonic()
+        self.send_out()
 
 
 class _Waiter:
@@ -47,6 +408,10 @@ class _Waiter:
 
     def __init__(self, ready: Callable[[], bool]) -> None:
         self.ready = ready
+        self._asleep: threading.Lock  # held while nothing has woken it; most calls read, and never need one
+
+    def line_up(self) -> None:
+        """Gets ready to sleep. Under the client's lock."""
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
@@ -60,54 +425,26 @@ class _Waiter:
         self._asleep.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
 
 
-class Caller:
-    """A client's connection, and the calls that wait for something of it.
-
-    Args:
-        endpoint: The broker's.
-        timeout: Seconds that a call waits; `None` for ever.
-        context: For the sockets.
-        options: Of the sockets.
-
-    Attributes:
-        core: What is known; under the lock.
-        lock: Held for moments only, never while anything waits.
-        closed: Whether `close` was called.
-    """
+class Caller(CallerBase):
+    """The connection of a blocking client, which the threads that call share."""
 
     def __init__(
         self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
     ) -> None:
-        self.endpoint = endpoint
-        self.timeout = patience(timeout)
-        self.core = ClientCore(os.urandom(16))
-        self.lock = threading.RLock()  # nobody takes it twice: it tells a signal handler that its thread has it
-        self.closed = False
-        self._context = context
-        self._options = {**SESSION_OPTIONS, **options}
-        self._pid = os.getpid()
+        super().__init__(endpoint, timeout, context, options)
         self._waiting: set[int] = set()  # threads in which a call waits
         self._to_close = False  # a signal handler has asked the call that it interrupts to close this
         self._closing = False
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
-        self._dropped: deque[Feed | Request] = deque()  # whose holders are gone
-        self._minded = False  # whether a thread says what was acknowledged
-        self._said = 0.0  # when an acknowledgement left, by the monotonic clock
-        self._pause = Pause()
+        self._minded = False  # a thread sends what was acknowledged
         self._again: float | None = None  # when what a busy broker refused is asked for again
         self._greeted = False  # in this connection
         self._socket: omq.DEALER | None = None
-        self._watch: Watch
         self._open()
         _callers.add(self)
 
     # ------------------------------------------------------------------ life
-
-    @property
-    def inherited(self) -> bool:
-        """Whether this is a forked child, where the lock may be held for ever."""
-        return os.getpid() != self._pid
 
     def close(self) -> None:
         """Flushes what was acknowledged, gives back what is held, and ends.
@@ -125,8 +462,7 @@ class Caller:
             return
         self._to_close, self._closing = False, True
         try:
-            self.flush(self.until())
-            self._say_goodbye()
+            run(self.say_goodbye())
         finally:
             with self.lock:
                 self.closed = True
@@ -143,20 +479,10 @@ class Caller:
             except OmqError as error:
                 log.warning("%s", error)
 
-    def _say_goodbye(self) -> None:
-        with self.lock:
-            if self.core.state is not State.UP:
-                return
-            self.core.give_back()
-            bye = self.core.request(protocol.BYE)
-            self.send_out()
-        with contextlib.suppress(BrokerTimeout):
-            self.finish(bye, self.until())
-
     @property
     def nested(self) -> bool:
         """Whether this is in a signal handler that has interrupted a call which waits: nothing can be waited for."""
-        return threading.get_ident() in self._waiting
+        return get_ident() in self._waiting
 
     @property
     def amid(self) -> bool:
@@ -167,14 +493,7 @@ class Caller:
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
-                self.flush(until)
-
-    def drop(self, one: Feed | Request) -> None:
-        """A feed or a request has lost its holder. Locks nothing: who reads the socket sees to it, or the next call.
-
-        Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
-        """
-        self._dropped.append(one)
+                run(self.flush(until))
 
     def wake_all(self) -> None:
         """Has every call that waits look again. Under the lock."""
@@ -198,157 +517,50 @@ class Caller:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
         if self.amid:
             raise StateError("a signal handler cannot use the client amid a call of its thread, but for close()")
-        self._refuse_closed()
+        self.refuse_closed()
 
-    def _refuse_closed(self) -> None:
-        if self.closed:
-            raise ClosedError(f"the client of {self.endpoint} is closed")
-
-    def _refuse_nested(self) -> None:
+    def refuse_waiting(self) -> None:
         if self.nested:
             raise StateError("a signal handler cannot wait for the broker amid a call of its thread that does")
 
-    def until(self) -> float | None:
-        """When the time of a call is up."""
-        return None if self.timeout is None else time.monotonic() + self.timeout
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
+        return None if seconds is None else time.monotonic() + seconds
 
-    def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
-        """Makes a request, and waits for its answer."""
-        (request,) = self.answered(lambda: [self.core.request(command, *parts)], self.until())
-        return request.result()
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+        return self.wait(ready, until)
 
-    def make(self, ask: Callable[[], _Asked]) -> _Asked:
-        """Calls what makes requests, under the lock; they leave. What has raised has made none.
-
-        No context manager does: a signal handler may raise on the way into its end, which is then not reached.
-        """
-        self.refuse()
-        self.settle_dropped()
-        with self.lock:
-            self._refuse_closed()
-            mark = self.core.mark()
-            try:
-                asked = ask()
-                self.send_out()
-                return asked
-            except BaseException:
-                self.core.give_up_since(mark)
-                raise
-
-    def answered(self, ask: Callable[[], list[Request]], until: float | None) -> list[Request]:
-        """Calls what makes requests, and waits for an answer to the first of them.
-
-        Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
-        behind what was asked for later.
-        """
-        self._refuse_nested()
-        asked: list[Request] = []
-        try:
-            self.make(lambda: asked.extend(ask()))
-            self.finish(asked[0], until)
-        except BaseException:
-            with self.lock:
-                for request in asked:
-                    self.core.give_up(request)
-                self.send_out()
-            raise
-        return asked
-
-    def finish(self, request: Request, until: float | None) -> list[bytes]:
-        """Waits for an answer."""
-        try:
-            if not request.done:
-                self.wait_for(lambda: request.done, until, f"an answer to {request.command.decode()}")
-        except BaseException:
-            with self.lock:
-                self.core.give_up(request)
-                self.send_out()
-            raise
-        return request.result()
-
-    def wait_for(self, ready: Callable[[], bool], until: float | None, what: str) -> None:
-        if self.wait(ready, until):
-            return
-        if self.core.is_busy:
-            raise BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
-        if self.core.state is State.UP:
-            raise BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
-        raise BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
-
-    def flush(self, until: float | None, flush: Request | None = None) -> None:
-        """Waits until what was acknowledged is durable.
-
-        Args:
-            until: When the time of the call is up.
-            flush: A flush that was asked for already.
-        """
-        while flush is not None or self.core.dirty:
-            if flush is None:
-                (flush,) = self.answered(lambda: [self.core.flush()], until)
-            else:
-                self.finish(flush, until)
-            # What goes on after a lost connection is settled again, and may say a position again.
-            self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
-            if flush.session == self.core.session:
-                return
-            flush = None
-        other = self.core.flushing
-        if other is not None and not other.done:  # another thread's covers what was acknowledged before
-            self.wait_for(lambda: other.done, until, "an answer to FLUSH")
-            self.flush(until)  # it may have come to nothing
-
-    def settle_dropped(self) -> None:
-        """Ends what has no holder any more."""
-        while self._dropped:
-            with self.lock, contextlib.suppress(IndexError):  # another thread was faster
-                one = self._dropped.popleft()
-                if isinstance(one, Request):
-                    self.core.give_up(one)
-                elif not one.ended:
-                    self.core.cancel(one)
-                    self.wake_ready()
+    async def answer(self, request: Request, until: float | None) -> bool:
+        return self.wait(lambda: request.done, until)
 
     # ------------------------------------------------------------------ acknowledgements
 
-    def acknowledge(self, feed: ShareFeed, session: int, number: int) -> None:
-        """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
-        enough = self.core.gather(feed, session, number)
-        if not self.core.gathering:
-            self.send_out()
-            return
-        if enough or time.monotonic() - self._said > _DENSE:
-            self.say_gathered()
-        elif not self._minded:
+    def send_acks_later(self) -> None:
+        if not self._minded:
             self._minded = True
             threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
-
-    def say_gathered(self) -> None:
-        """Says what was acknowledged. Under the lock."""
-        self.core.say_gathered()
-        self._said = time.monotonic()
-        self.send_out()
 
     def _mind(self) -> None:
         """Says what was acknowledged where no call follows; a thread of its own, for as long as there is any."""
         idle = 0
-        while idle < _IDLE:
-            sleep(_LATE)
+        while idle < _IDLE_LOOKS:
+            sleep(_LATE_S)
             self.settle_dropped()
             with self.lock:
                 idle = 0 if self.core.gathering else idle + 1
                 if self.closed:
-                    idle = _IDLE
+                    idle = _IDLE_LOOKS
                 elif self.core.gathering:
                     with contextlib.suppress(OmqError):  # who reads finds out
-                        self.say_gathered()
-                self._minded = idle < _IDLE
+                        self.send_acks()
+                self._minded = idle < _IDLE_LOOKS
 
     # ------------------------------------------------------------------ the socket
 
     def wait(self, ready: Callable[[], bool], until: float | None) -> bool:
         """Waits until something has come; reads the socket if no other thread does. Gives whether it has come."""
-        self._refuse_nested()
-        thread = threading.get_ident()
+        self.refuse_waiting()
+        thread = get_ident()
         try:
             self._waiting.add(thread)
             come = self._wait(ready, until)
@@ -356,16 +568,16 @@ class Caller:
             self._waiting.discard(thread)
         if self._to_close:
             self.close()
-            self._refuse_closed()
+            self.refuse_closed()
         return come
 
     def _wait(self, ready: Callable[[], bool], until: float | None) -> bool:
         me = _Waiter(ready)
-        nap = _FIRST_NAP
+        nap = _FIRST_NAP_S
         try:
             while True:
                 with self.lock:
-                    self._refuse_closed()
+                    self.refuse_closed()
                     if ready():
                         return True
                     if self._to_close:
@@ -373,11 +585,12 @@ class Caller:
                     if self._leader is None:
                         self._leader = me
                     elif self._leader is not me and me not in self._waiters:
+                        me.line_up()
                         self._waiters.append(me)
                 left = None if until is None else max(until - time.monotonic(), 0)
                 if self._leader is me:
                     moved = self._turn(nap if left is None else min(nap, left))
-                    nap = _FIRST_NAP if moved else min(2 * nap, _LAST_NAP)
+                    nap = _FIRST_NAP_S if moved else min(2 * nap, _LAST_NAP_S)
                 else:
                     me.sleep(left)
                 if left == 0:
@@ -416,9 +629,9 @@ class Caller:
             if self.core.is_busy:
                 nap = self._repeat(nap)
             if self.core.out:
-                nap = min(nap, _FULL_NAP)
+                nap = min(nap, _FULL_NAP_S)
             try:
-                messages = socket.recv_many(_AT_ONCE, timeout=nap)
+                messages = socket.recv_many(RECV_BATCH, timeout=nap)
             except ReceiveTimeout:
                 with self.lock:
                     self.send_out()
@@ -520,7 +733,7 @@ _callers: WeakSet[Caller] = WeakSet()
 
 
 def _leave_all() -> None:
-    until = time.monotonic() + _FAREWELL
+    until = time.monotonic() + _EXIT_TIMEOUT_S
     for caller in list(_callers):
         caller.leave(until)
 

@@ -2,47 +2,16 @@
 
 from __future__ import annotations
 
-import itertools
 import logging
-import time
-from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from omq._core.blocks import encode_record
-from omq.broker import protocol
-from omq.broker.client.caller import Caller
-from omq.broker.client.checks import (
-    check_bodies,
-    check_headers,
-    check_in_flight,
-    check_reading,
-    check_sequence,
-    check_share,
-    check_stage,
-    check_stages,
-    check_subscription,
-    patience,
-)
-from omq.broker.client.client_core import (
-    State,
-    describe,
-    read_committed,
-    read_first,
-    read_names,
-    read_topic,
-    read_topics,
-    write_stages,
-)
-from omq.broker.client.column_reader import BATCH_BYTES, PARTS, ColumnReader
+from omq.broker.client.caller import Caller, run
+from omq.broker.client.calls import Calls
 from omq.broker.client.feeds import CREDIT_BYTES
-from omq.broker.client.packing import check_body, pack, turn
-from omq.broker.client.range_reader import MOST_BYTES, RangeReader
-from omq.broker.client.request import Request
+from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerError, BrokerTimeout
-from omq.broker.protocol import u64
 from omq.broker.types import Columns, Committed, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
 from omq.types import UNSET, Unset
@@ -87,6 +56,7 @@ class Client:
         **options: Any,
     ) -> None:
         self._caller = Caller(endpoint, timeout, context, {"security": security, **options})
+        self._calls = Calls(self._caller, Subscription, Consumer)
 
     @property
     def endpoint(self) -> str:
@@ -130,27 +100,23 @@ class Client:
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        about = describe(topic, delivery, persistence, settings)
-        return read_topic(self._caller.ask(protocol.CREATE, about))
+        return run(self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
 
     def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
-        caller = self._caller
-        caller.ask(protocol.DELETE, protocol.check_name(topic).encode())
+        run(self._calls.delete(topic))
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """All topics, or that one. Raises as `create`: a `TopicError` where there is no such topic."""
-        parts = [] if topic is None else [protocol.check_name(topic).encode()]
-        return read_topics(self._caller.ask(protocol.TOPICS, *parts))
+        return run(self._calls.topics(topic))
 
     def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
-        return read_names(self._caller.ask(protocol.NAMES, protocol.check_name(topic).encode()))
+        return run(self._calls.names(topic))
 
     def forget(self, topic: str, name: str) -> None:
         """Has the broker forget a name that nobody holds, with its position. Raises as `create`."""
-        named = protocol.check_name(topic).encode(), protocol.check_name(name, "a subscription's name").encode()
-        self._caller.ask(protocol.FORGET, *named)
+        run(self._calls.forget(topic, name))
 
     # ------------------------------------------------------------------ publishing
 
@@ -179,23 +145,7 @@ class Client:
             StoreFull: The topic, or the broker's disk, has no room for it.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        caller.refuse()
-        check_body(body, caller.core.max_body)
-        check_headers(headers)
-        records = encode_record(body, key, headers)
-        until = caller.until()
-        if not caller.core.has_room(len(records)):
-            caller.wait_for(partial(caller.core.has_room, len(records)), until, "room for a message")
-
-        def ask() -> list[Request]:
-            request = caller.core.append(topic, records)
-            return [request, caller.core.flush()] if caller.core.dirty else [request]
-
-        request, *flushes = caller.answered(ask, until)
-        for flush in flushes:
-            caller.flush(until, flush)
-        return read_first(request)
+        return run(self._calls.publish(topic, body, key=key, headers=headers))
 
     def publish_many(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
@@ -219,43 +169,7 @@ class Client:
             Exception: As `publish`; the client's `timeout` counts from one answer to the next.
             ValueError: *in_flight* is below 1.
         """
-        caller = self._caller
-        check_bodies(bodies)
-        check_in_flight(in_flight)
-        protocol.check_name(topic)
-        numbers: list[int] = []
-        for request, count in self._ask_all(bodies, partial(caller.core.append, topic), in_flight):
-            first = read_first(request)
-            numbers.extend(range(first, first + count))
-        caller.flush(caller.until())
-        return numbers
-
-    def _ask_all(
-        self, bodies: Iterable[Buffer | Record | Records], ask: Callable[[bytes], Request], in_flight: int | None = None
-    ) -> Iterator[tuple[Request, int]]:
-        """Makes requests of bodies, many on their way at once; the answered ones in order, with their counts."""
-        caller = self._caller
-        caller.refuse()
-        core = caller.core
-        asked: deque[tuple[Request, int]] = deque()
-        caller.settle_dropped()
-        try:
-            for records, count in pack(bodies, core.max_body, in_flight):
-                may_append = turn(core, len(records), count, asked, in_flight)
-                if not may_append():
-                    caller.wait_for(may_append, caller.until(), "an answer to what was published")
-                while asked and asked[0][0].done:
-                    yield asked.popleft()
-                caller.make(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
-            while asked:
-                caller.finish(asked[0][0], caller.until())
-                yield asked.popleft()
-        finally:
-            if asked:
-                with caller.lock:
-                    for request, _ in reversed(asked):  # else the broker might store later ones meanwhile
-                        core.give_up(request)
-                    caller.send_out()
+        return run(self._calls.publish_many(topic, bodies, in_flight=in_flight))
 
     def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
@@ -277,14 +191,7 @@ class Client:
         Raises:
             BrokerError: As `publish`, and where the stage is another topic's.
         """
-        core, name = self._caller.core, check_stage(stage)
-        check_bodies(bodies)
-        protocol.check_name(topic)
-        check_sequence(sequence)
-        numbers = itertools.count(sequence)
-        for request, _ in self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers))):
-            request.result()
-        return next(numbers)
+        return run(self._calls.stage(topic, bodies, stage, sequence=sequence))
 
     def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
         """Publishes stages at once: readers get all of their messages, or none where it fails.
@@ -300,11 +207,7 @@ class Client:
         Raises:
             BrokerError: As `publish`, and where a stage is not there: then nothing is published.
         """
-        name, names = check_stage(commit, "a commit's name"), [check_stage(stage) for stage in check_stages(stages)]
-        if not names:
-            self._caller.refuse()
-            return []
-        return read_committed(self._caller.ask(protocol.COMMIT, name, write_stages(names)))
+        return run(self._calls.commit(commit, stages))
 
     def abort(self, stage: str, *, prefix: bool = False) -> None:
         """Forgets a stage; one that is not there is forgotten. Raises as `publish`.
@@ -313,7 +216,7 @@ class Client:
             stage: Its name.
             prefix: Forgets every stage whose name begins so.
         """
-        self._caller.ask(protocol.ABORT, check_stage(stage), *([b"all"] if prefix else []))
+        run(self._calls.abort(stage, prefix=prefix))
 
     # ------------------------------------------------------------------ reading
 
@@ -339,17 +242,7 @@ class Client:
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        check_subscription(replay, name, credit)
-        opened: list[Subscription] = []
-
-        def ask() -> list[Request]:
-            feed, request = caller.core.subscribe(topic, replay, name, credit)
-            opened.append(Subscription(caller, feed))
-            return [request]
-
-        caller.answered(ask, caller.until())
-        return opened[0]
+        return run(self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
 
     def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
         """Takes a share of a round-robin topic, and returns once it is in force.
@@ -368,17 +261,7 @@ class Client:
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        check_share(ack_timeout, credit)
-        opened: list[Consumer] = []
-
-        def ask() -> list[Request]:
-            feed, request = caller.core.consume(topic, ack_timeout, credit)
-            opened.append(Consumer(caller, feed))
-            return [request]
-
-        caller.answered(ask, caller.until())
-        return opened[0]
+        return run(self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
 
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
@@ -394,25 +277,16 @@ class Client:
         Returns:
             An iterator. Its steps raise as `subscribe`.
         """
-        caller = self._caller
-        caller.refuse()
-        protocol.check_name(topic)
-        check_reading(start, stop, limit)
-        return self._read(topic, start, stop, limit)
+        self._caller.refuse()
+        return self._read(RangeReader(self._caller, topic, start, stop, limit=limit))
 
-    def _read(self, topic: str, start: int | None, stop: int | None, limit: int | None) -> Iterator[Message]:
-        caller = self._caller
-        (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
-        reader = caller.make(lambda: RangeReader(caller.core, info, start, stop, limit))
+    def _read(self, reader: RangeReader) -> Iterator[Message]:
         try:
-            while (request := reader.request) is not None:
-                caller.finish(request, caller.until())
-                blocks = caller.make(reader.blocks)
-                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+            while (blocks := run(reader.blocks())) is not None:
+                for header, records in blocks:
                     yield from reader.messages(header, records)
         finally:
-            if reader.request is not None:
-                caller.drop(reader.request)
+            reader.close()
 
     def read_columns(
         self,
@@ -442,32 +316,25 @@ class Client:
             ValueError: A name or a number does not fit.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        caller.refuse()
-        protocol.check_name(topic)
-        check_reading(start, stop, None)
-        return self._read_columns(topic, start, stop, ColumnReader(topic, batch_bytes, parts, memory))
+        self._caller.refuse()
+        reader = RangeReader(self._caller, topic, start, stop, whole=True)
+        return self._read_columns(reader, ColumnReader(topic, batch_bytes, parts, memory))
 
-    def _read_columns(
-        self, topic: str, start: int | None, stop: int | None, columns: ColumnReader
-    ) -> Iterator[Columns]:
-        caller = self._caller
-        (info,) = read_topics(caller.ask(protocol.TOPICS, topic.encode()))
-        reader = caller.make(lambda: RangeReader(caller.core, info, start, stop, None, strict=True, size=MOST_BYTES))
+    def _read_columns(self, reader: RangeReader, columns: ColumnReader) -> Iterator[Columns]:
         try:
-            while (request := reader.request) is not None:
+            while True:
                 try:
-                    caller.finish(request, caller.until())
-                    blocks = caller.make(reader.blocks)
+                    blocks = run(reader.blocks())
                 except BrokerError:
                     yield from columns.rest()  # what is well before
                     raise
-                for header, records in zip(blocks[::2], blocks[1::2], strict=True):
+                if blocks is None:
+                    break
+                for header, records in blocks:
                     yield from columns.add(header, records)
             yield from columns.rest()
         finally:
-            if reader.request is not None:
-                caller.drop(reader.request)
+            reader.close()
 
     def reach(self, topic: str, start: int, stop: int, size: int) -> int:
         """How far so many bytes of messages reach, with what the broker keeps beside their bodies.
@@ -484,16 +351,7 @@ class Client:
         Raises:
             BrokerError: As `subscribe`.
         """
-        caller = self._caller
-        named = protocol.check_name(topic).encode()
-        check_reading(start, stop, size)
-        while start < stop:
-            answer = caller.ask(protocol.REACH, named, u64(start), u64(stop), u64(size))
-            before, (start, seen) = start, map(protocol.number, answer)
-            size -= seen
-            if size <= 0 or start == before:
-                break
-        return start
+        return run(self._calls.reach(topic, start, stop, size))
 
     def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every acknowledgement, `nack` and position of this client is recorded.
@@ -505,12 +363,7 @@ class Client:
             BrokerTimeout: The broker has not said so in time.
             ClosedError: The client is closed.
         """
-        caller = self._caller
-        caller.refuse()
-        seconds = caller.timeout if isinstance(timeout, Unset) else patience(timeout)
-        with caller.lock:
-            caller.say_gathered()
-        caller.flush(None if seconds is None else time.monotonic() + seconds)
+        run(self._calls.flush(timeout=timeout))
 
     # ------------------------------------------------------------------ life
 
@@ -546,6 +399,4 @@ class Client:
             log.warning("%s", trouble)
 
     def __repr__(self) -> str:
-        caller = self._caller
-        state = "closed" if self._caller.closed else "connected" if caller.core.state is State.UP else "not connected"
-        return f"<omq.broker.Client {self.endpoint} {state}>"
+        return f"<omq.broker.Client {self.endpoint} {self._caller.state}>"

@@ -11,23 +11,23 @@ Nothing here waits or locks: the twin does. It may set `wake` of a request or a 
 
 from __future__ import annotations
 
-from base64 import b64decode, b64encode
+import random
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Sequence
 from enum import Enum
 from itertools import count
 from typing import Any, Final
 
 from omq.broker import protocol
-from omq.broker.client.connection import Retreat
 from omq.broker.client.feeds import Acked, Block, Feed, LaterMessage, ShareFeed, SubscriptionFeed
-from omq.broker.client.request import Request
 from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
 from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
-from omq.broker.types import Committed, Message, NameInfo, TopicInfo
+from omq.broker.types import Message
 from omq.errors import ClosedError, OmqError
 from omq.ranges import ranges_of
 
+BLOCK_BYTES: Final = 128 << 10  #: Bytes of records in one request of many, about.
+BLOCK_RECORDS: Final = 256  #: Records in one request of many, at most.
 FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
 FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
 
@@ -61,6 +61,9 @@ _STORED_LATER: Final = {protocol.APPEND, protocol.COMMIT}
 #: What has no meaning in another connection.
 _MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
 
+_FIRST_DELAY_S: Final = 0.02
+_LAST_DELAY_S: Final = 1.0
+
 
 class State(Enum):
     """How far the connection is."""
@@ -68,6 +71,86 @@ class State(Enum):
     DOWN = "there is none"
     GREETING = "the broker was greeted"
     UP = "the broker has answered"
+
+
+class Request:
+    """A request to the broker.
+
+    Attributes:
+        command: Its command.
+        done: Whether it is over: then there is an `answer` or an `error`.
+        answer: The parts of the answer behind its tag.
+        error: Why there is no answer.
+        wake: Called once it is over.
+        session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
+    """
+
+    __slots__ = (
+        "acked",
+        "answer",
+        "command",
+        "done",
+        "error",
+        "feed",
+        "parts",
+        "repeated",
+        "sent",
+        "sequence",
+        "session",
+        "size",
+        "tag",
+        "wake",
+    )
+
+    def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
+        self.command = command
+        self.tag = tag
+        self.parts = parts
+        self.sequence = 0  # of an APPEND
+        self.size = 0  # bytes of its records
+        self.feed: Feed | None = None  # that it begins
+        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
+        self.session = 0
+        self.sent = False
+        self.repeated = False  # sent in an earlier connection, too
+        self.done = False
+        self.answer: list[bytes] = []
+        self.error: OmqError | None = None
+        self.wake: Callable[[], None] | None = None
+
+    def result(self) -> list[bytes]:
+        """Returns the answer.
+
+        Raises:
+            BrokerError: The broker has refused.
+            ClosedError: The client was closed.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
+        """Ends the request with an answer or an error, and calls `wake`."""
+        self.done, self.answer, self.error, self.parts = True, answer, error, ()
+        if self.wake is not None:
+            self.wake()
+
+
+class Backoff:
+    """Delays between attempts: longer each time, until one succeeds."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+
+    def next(self) -> float:
+        """Returns the seconds until the next attempt."""
+        self._delay = min(max(2 * self._delay, _FIRST_DELAY_S), _LAST_DELAY_S)
+        # Jitter keeps the clients of a broker that returns from coming all at once.
+        return self._delay * random.uniform(0.75, 1.0)
+
+    def over(self) -> None:
+        """Notes that an attempt has succeeded."""
+        self._delay = 0.0
 
 
 class ClientCore:
@@ -99,7 +182,7 @@ class ClientCore:
         self.flight = 0
         self._laden = 0  # requests with records that wait for their answers
         self.fault: OmqError | None = None
-        self.retreat = Retreat()
+        self.retreat = Backoff()
         self._requests: dict[bytes, Request] = {}
         self._feeds: dict[bytes, Feed] = {}
         self.gathering: list[ShareFeed] = []
@@ -322,7 +405,9 @@ class ClientCore:
         """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
         if request.feed is not None:
             self.cancel(request.feed)
-        elif not request.done:
+        elif request.done:
+            self._drop(request)  # a signal handler has raised before that was done
+        else:
             waits = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
             self._come_to_nothing(request)
@@ -381,8 +466,7 @@ class ClientCore:
             first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
             if delay is not None:
                 first.append(protocol.pack_delay(delay))
-            pairs = ranges_of(numbers) if len(numbers) > 1 else [(numbers[0], numbers[0])]  # nearly always one
-            self.out += [[*first, part] for part in packed_ranges(pairs)]
+            self.out += [[*first, part] for part in _parts(numbers)]
             self._changed = True
             if done:
                 feed.unsure += numbers
@@ -394,7 +478,7 @@ class ClientCore:
         """Restarts the `ack_timeout` of a message, if the broker still has it as delivered."""
         self.say_gathered()
         if session == self.session and feed.in_force:
-            self._say(protocol.PROGRESS, feed.tag, *packed_ranges([(number, number)]))
+            self._say(protocol.PROGRESS, feed.tag, *_parts((number,)))
             self._changed = True
 
     def gather(self, feed: ShareFeed, session: int, number: int) -> bool:
@@ -419,7 +503,7 @@ class ClientCore:
         """Says what was acknowledged."""
         for feed in self.gathering:
             if feed.gathered and feed.in_force:
-                for part in packed_ranges(ranges_of(feed.gathered)):
+                for part in _parts(feed.gathered):
                     self._say(protocol.ACK, feed.tag, part)
                 feed.unsure += feed.gathered
                 self._make_sure(feed)
@@ -443,7 +527,7 @@ class ClientCore:
 
     def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
         """Settles again what was acknowledged; the answer says that it is durable, or that it cannot be."""
-        for part in packed_ranges(ranges_of(numbers)):
+        for part in _parts(numbers):
             request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
             self._claims.add(request.tag)
             self._enter(request)
@@ -520,7 +604,7 @@ class ClientCore:
         done = [number for number in unseen if feed.is_done(number)]
         rest = [number for number in unseen if not feed.is_done(number)]
         for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
-            for part in packed_ranges(ranges_of(numbers)):
+            for part in _parts(numbers):
                 self._say(word, feed.tag, part)
 
     def close(self) -> None:
@@ -609,42 +693,10 @@ def _store(message: Message) -> int:
     return message.store if isinstance(message, LaterMessage) else 0
 
 
-def describe(topic: str, delivery: str, persistence: str, settings: dict[str, Any]) -> bytes:
-    """The argument of CREATE.
-
-    Raises:
-        TopicError: No topic can have this name.
-    """
-    name = protocol.check_name(topic)
-    return pack_json({"name": name, "delivery": delivery, "persistence": persistence, "settings": settings})
-
-
-def read_topics(answer: list[bytes]) -> list[TopicInfo]:
-    """What TOPICS tells."""
-    return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
-
-
-def read_names(answer: list[bytes]) -> list[NameInfo]:
-    """What NAMES tells."""
-    return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
-
-
-def write_stages(stages: Iterable[bytes]) -> bytes:
-    """The list of stages in COMMIT."""
-    return pack_json([b64encode(stage).decode() for stage in stages])
-
-
-def read_committed(answer: list[bytes]) -> list[Committed]:
-    """What COMMITTED tells."""
-    return [
-        Committed(b64decode(one["stage"]).decode(errors="replace"), one["topic"], one["first"], one["count"])
-        for one in protocol.read_value(answer[0])
-    ]
-
-
-def read_topic(answer: list[bytes]) -> TopicInfo:
-    """What CREATED tells."""
-    return TopicInfo.read(read_json(answer[0]))
+def _parts(numbers: Sequence[int]) -> list[bytes]:
+    """The ids of messages, each in one of as many parts as they need."""
+    pairs = [(numbers[0], numbers[0])] if len(numbers) == 1 else ranges_of(numbers)  # nearly always one
+    return packed_ranges(pairs)
 
 
 def _error(parts: list[bytes]) -> BrokerError:

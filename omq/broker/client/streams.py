@@ -1,19 +1,17 @@
-"""Subscriptions and consumers of the blocking client."""
+"""Subscriptions and consumers of a client: what both twins have in common, and those of the blocking one."""
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
-from operator import length_hint
+from operator import attrgetter, length_hint
 from types import TracebackType
-from typing import Generic, Self, TypeVar
+from typing import Final, Generic, Self, TypeVar
 from weakref import ref
 
-from omq.broker.client.caller import Caller
-from omq.broker.client.checks import check_limit, patience
+from omq.broker.client.caller import Caller, CallerBase, check_count, check_timeout, run
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
@@ -22,16 +20,21 @@ from omq.errors import ClosedError, ReceiveTimeout, StateError
 log = logging.getLogger("omq")
 
 _Message = TypeVar("_Message", bound=Message)
+#: Given by what acknowledges: nothing, or in asyncio an awaitable.
+_Recorded = TypeVar("_Recorded", bound=Awaitable[None] | None)
+
+_session: Final = attrgetter("session")
 
 
-class Stream(Generic[_Message]):
-    """What subscriptions and consumers have in common."""
+class StreamBase(Generic[_Message, _Recorded]):
+    """What subscriptions and consumers of both twins have in common."""
 
-    def __init__(self, caller: Caller, feed: Feed) -> None:
+    _shown_as = ""  # in `repr`
+
+    def __init__(self, caller: CallerBase, feed: Feed) -> None:
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
-        self._loaded: Block | None = None  # stands in the batch, and in the feed still
         feed.reader = ref(self)
 
     @property
@@ -43,6 +46,167 @@ class Stream(Generic[_Message]):
     def closed(self) -> bool:
         """Whether nothing follows: it was closed, or the broker has ended it."""
         return self._feed.ended
+
+    def _decode(self, block: Block, session: int) -> list[_Message]:
+        raise NotImplementedError
+
+    def _counts(self, message: _Message) -> bool:
+        """Returns whether a message that was taken from the feed may still be handed out."""
+        return True
+
+    def _noted(self) -> _Recorded:
+        """Returns what a call gives that has acknowledged something."""
+        raise NotImplementedError
+
+    def _forget(self) -> list[_Message]:
+        """What `Feed.forget` calls."""
+        return list(self._batch)
+
+    async def _end(self) -> None:
+        """Ends it, and returns once the broker knows."""
+        caller = self._caller
+        with caller.lock:
+            ended = self._feed.ended
+            request = None if ended else caller.core.cancel(self._feed)
+            self._batch = iter(())  # now: what is in it was given back
+            caller.send_out()
+            caller.wake_ready()
+        if ended:
+            return
+        if request is not None:
+            try:
+                await caller.finish(request, caller.until())
+            except BrokerTimeout:
+                raise
+            except BrokerError:
+                pass  # it is over, whatever the broker answers
+        await caller.flush(caller.until())
+
+    def __del__(self) -> None:
+        # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
+        self._feed.left = self._forget()
+        self._caller.drop(self._feed)
+
+    def __repr__(self) -> str:
+        state = "closed" if self.closed else "in force" if self._feed.in_force else "waits for the broker"
+        return f"<{self._shown_as} of {self.topic!r}, {state}>"
+
+
+class SubscriptionBase(StreamBase[Message, _Recorded]):
+    """What the subscriptions of both twins have in common."""
+
+    _feed: SubscriptionFeed
+
+    @property
+    def name(self) -> str | None:
+        """The name that the broker keeps its position under."""
+        return self._feed.name
+
+    def ack(self, message: Message | int) -> _Recorded:
+        """Moves the position of the subscription's name to a message, or an id. Does not wait: see `Client.close`.
+
+        Returns:
+            `None`. In asyncio an awaitable: calling is enough, awaiting it waits until the broker has recorded it.
+
+        Raises:
+            StateError: The subscription has no name.
+            ClosedError: It is closed, or the client is.
+        """
+        if self._feed.name is None:
+            raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
+        caller = self._caller
+        caller.refuse()
+        with caller.lock:
+            if self._feed.ended:
+                raise ClosedError(f"the subscription of {self.topic!r} is closed")
+            caller.core.move(self._feed, message)
+            caller.send_out()
+        return self._noted()
+
+    def _decode(self, block: Block, session: int) -> list[Message]:
+        return messages_of(self._feed, block)
+
+
+class ConsumerBase(StreamBase[Delivery, _Recorded]):
+    """What the consumers of both twins have in common. Each call gives nothing; in asyncio an awaitable."""
+
+    _feed: ShareFeed
+
+    def ack(self, deliveries: Iterable[Delivery]) -> _Recorded:
+        """Acknowledges many, in one message; see `Delivery.ack`."""
+        self._settle(list(deliveries), True)
+        return self._noted()
+
+    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _Recorded:
+        """Asks for many again, in one message; see `Delivery.nack`."""
+        self._settle(list(deliveries), False, check_delay(delay))
+        return self._noted()
+
+    def acknowledge(self, delivery: Delivery) -> _Recorded:
+        """Does what `Delivery.ack` is for."""
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        with caller.lock:
+            if feed.ended:
+                self._refuse_ended()
+            caller.acknowledge(feed, delivery.session, delivery.id)
+        return self._noted()
+
+    def retry(self, delivery: Delivery, delay: float | None) -> _Recorded:
+        """Does what `Delivery.nack` is for."""
+        self._settle((delivery,), False, delay)
+        return self._noted()
+
+    def progress(self, delivery: Delivery) -> _Recorded:
+        """Does what `Delivery.in_progress` is for."""
+        caller = self._caller
+        caller.refuse()
+        with caller.lock:
+            self._refuse_ended()
+            caller.core.progress(self._feed, delivery.session, delivery.id)
+            caller.send_out()
+        return self._noted()
+
+    def _settle(self, deliveries: Sequence[Delivery], done: bool, delay: float | None = None) -> None:
+        caller = self._caller
+        caller.refuse()
+        with caller.lock:
+            self._refuse_ended()
+            for session, group in groupby(deliveries, key=_session):
+                caller.core.settle(self._feed, session, [one.id for one in group], done, delay)
+            caller.send_out()
+
+    def _refuse_ended(self) -> None:
+        if self._feed.ended:
+            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+
+    def _counts(self, message: Delivery) -> bool:
+        if message.session != self._caller.core.session:
+            return False  # the broker delivers it again
+        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
+
+    def _decode(self, block: Block, session: int) -> list[Delivery]:
+        feed = self._feed
+        found = deliveries_of(feed, block, self, session)
+        if not feed.may_repeat(block[2]):
+            return found
+        if done := [one for one in found if feed.is_done(one.id)]:
+            with contextlib.suppress(ClosedError):
+                self._settle(done, True)  # the broker has not heard of it
+        return [one for one in found if not feed.is_done(one.id)]
+
+
+class Stream(StreamBase[_Message, None]):
+    """What subscriptions and consumers of the blocking client have in common."""
+
+    _caller: Caller
+
+    def __init__(self, caller: Caller, feed: Feed) -> None:
+        super().__init__(caller, feed)
+        self._loaded: Block | None = None  # stands in the batch, and in the feed still
+
+    def _noted(self) -> None:
+        return None
 
     def recv(self, *, timeout: float | None = None) -> _Message:
         """Takes the next message.
@@ -56,7 +220,7 @@ class Stream(Generic[_Message]):
                 on after a lost connection and retention had dropped what follows.
             ClosedError: It is closed, or the client is.
         """
-        until = _deadline(timeout)
+        until = self._caller.until(check_timeout(timeout))
         while True:
             for message in self._batch:
                 try:
@@ -77,8 +241,8 @@ class Stream(Generic[_Message]):
         Raises:
             ValueError: *limit* is not a whole number of 1 or more.
         """
-        check_limit(limit)
-        until = _deadline(timeout)
+        check_count("limit", limit)
+        until = self._caller.until(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]  # no signal handler runs before this stands where it is put back from
             try:
@@ -117,7 +281,7 @@ class Stream(Generic[_Message]):
         caller.settle_dropped()
         if not feed.stirred and caller.core.gathering:
             with caller.lock:
-                caller.say_gathered()  # the broker may wait for them
+                caller.send_acks()  # the broker may wait for them
         if not feed.stirred and not caller.wait(self._has_some, until):
             raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
         with caller.lock:
@@ -154,17 +318,6 @@ class Stream(Generic[_Message]):
     def _has_some(self) -> bool:
         return self._has_some_left() or self._feed.ended
 
-    def _decode(self, block: Block, session: int) -> list[_Message]:
-        raise NotImplementedError
-
-    def _counts(self, message: _Message) -> bool:
-        """Whether a message that was taken from the feed may still be handed out."""
-        return True
-
-    def _forget(self) -> list[_Message]:
-        """What `Feed.forget` calls."""
-        return list(self._batch)
-
     def close(self) -> None:
         """Ends it, and returns once the broker knows. Idempotent.
 
@@ -177,22 +330,7 @@ class Stream(Generic[_Message]):
         if caller.nested or caller.amid:
             caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
-        with caller.lock:
-            if self._feed.ended:
-                self._batch = iter(())
-                return
-            request = caller.core.cancel(self._feed)
-            self._batch = iter(())
-            caller.send_out()
-            caller.wake_all()
-        if request is not None:
-            try:
-                caller.finish(request, caller.until())
-            except BrokerTimeout:
-                raise
-            except BrokerError:
-                pass  # it is over, whatever the broker says
-        caller.flush(caller.until())
+        run(self._end())
 
     def __enter__(self) -> Self:
         return self
@@ -207,52 +345,18 @@ class Stream(Generic[_Message]):
                 raise
             log.warning("%s", trouble)
 
-    def __del__(self) -> None:
-        # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
-        self._feed.left = self._forget()
-        self._caller.drop(self._feed)
 
-    def __repr__(self) -> str:
-        state = "closed" if self.closed else "in force" if self._feed.in_force else "waits for the broker"
-        return f"<omq.broker.{type(self).__name__} of {self.topic!r}, {state}>"
-
-
-class Subscription(Stream[Message]):
+class Subscription(SubscriptionBase[None], Stream[Message]):
     """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
 
     It goes on after a lost connection, and after a restart of the broker, behind the last message that had arrived.
     Iteration ends when it, or its client, is closed. Threads may share it.
     """
 
-    _feed: SubscriptionFeed
-
-    @property
-    def name(self) -> str | None:
-        """The name that the broker keeps its position under."""
-        return self._feed.name
-
-    def ack(self, message: Message | int) -> None:
-        """Moves the position of the subscription's name to a message, or an id. Does not wait: see `Client.close`.
-
-        Raises:
-            StateError: The subscription has no name.
-            ClosedError: It is closed, or the client is.
-        """
-        if self._feed.name is None:
-            raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
-            if self._feed.ended:
-                raise ClosedError(f"the subscription of {self.topic!r} is closed")
-            caller.core.move(self._feed, message)
-            caller.send_out()
-
-    def _decode(self, block: Block, session: int) -> list[Message]:
-        return messages_of(self._feed, block)
+    _shown_as = "omq.broker.Subscription"
 
 
-class Consumer(Stream[Delivery]):
+class Consumer(ConsumerBase[None], Stream[Delivery]):
     """A share of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
     What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is
@@ -260,50 +364,7 @@ class Consumer(Stream[Delivery]):
     was acknowledged before is durable. Threads may share it.
     """
 
-    _feed: ShareFeed
-
-    def ack(self, deliveries: Iterable[Delivery]) -> None:
-        """Acknowledges many, in one message; see `Delivery.ack`."""
-        self._settle(list(deliveries), True)
-
-    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> None:
-        """Asks for many again, in one message; see `Delivery.nack`."""
-        self._settle(list(deliveries), False, check_delay(delay))
-
-    def acknowledge(self, delivery: Delivery) -> None:
-        """Does what `Delivery.ack` is for."""
-        caller, feed = self._caller, self._feed
-        caller.refuse()
-        with caller.lock:
-            if feed.ended:
-                self._refuse_ended()
-            caller.acknowledge(feed, delivery.session, delivery.id)
-
-    def retry(self, delivery: Delivery, delay: float | None) -> None:
-        """Does what `Delivery.nack` is for."""
-        self._settle((delivery,), False, delay)
-
-    def progress(self, delivery: Delivery) -> None:
-        """Does what `Delivery.in_progress` is for."""
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
-            self._refuse_ended()
-            caller.core.progress(self._feed, delivery.session, delivery.id)
-            caller.send_out()
-
-    def _settle(self, deliveries: Sequence[Delivery], done: bool, delay: float | None = None) -> None:
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
-            self._refuse_ended()
-            for session, group in groupby(deliveries, key=_session):
-                caller.core.settle(self._feed, session, [one.id for one in group], done, delay)
-            caller.send_out()
-
-    def _refuse_ended(self) -> None:
-        if self._feed.ended:
-            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+    _shown_as = "omq.broker.Consumer"
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:
@@ -319,27 +380,3 @@ class Consumer(Stream[Delivery]):
                 self._load(None)
             except ClosedError:
                 return
-
-    def _counts(self, message: Delivery) -> bool:
-        if message.session != self._caller.core.session:
-            return False  # the broker delivers it again
-        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
-
-    def _decode(self, block: Block, session: int) -> list[Delivery]:
-        feed = self._feed
-        found = deliveries_of(feed, block, self, session)
-        if not feed.may_repeat(block[2]):
-            return found
-        if done := [one for one in found if feed.is_done(one.id)]:
-            with contextlib.suppress(ClosedError):
-                self._settle(done, True)  # the broker has not heard of it
-        return [one for one in found if not feed.is_done(one.id)]
-
-
-def _session(delivery: Delivery) -> int:
-    return delivery.session
-
-
-def _deadline(timeout: float | None) -> float | None:
-    timeout = patience(timeout)
-    return None if timeout is None else time.monotonic() + timeout

@@ -12,11 +12,11 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from omq._core import blocks
 from omq.broker import protocol
+from omq.broker.client import calls as packing
 from omq.broker.client import client_core as module
-from omq.broker.client import packing
+from omq.broker.client.calls import pack
 from omq.broker.client.client_core import ClientCore, Request, State, read_first
 from omq.broker.client.feeds import ShareFeed, SubscriptionFeed, deliveries_of, messages_of
-from omq.broker.client.packing import pack
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.protocol import u64
 from omq.errors import ClosedError

@@ -1,0 +1,381 @@
+"""The calls of a client, once for both twins: they check their arguments, make requests, and read the answers.
+
+`omq.asyncio.broker.Client` has them as they are; `omq.broker.Client` runs them with a caller that blocks.
+"""
+
+from __future__ import annotations
+
+import itertools
+from base64 import b64decode, b64encode
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
+from itertools import chain, islice
+from math import inf
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from omq._core.blocks import encode, encode_record
+from omq.broker import protocol
+from omq.broker.client.caller import CallerBase, check_count, check_timeout
+from omq.broker.client.client_core import BLOCK_BYTES, BLOCK_RECORDS, Request, read_first
+from omq.broker.client.feeds import CREDIT_BYTES, Feed
+from omq.broker.client.readers import check_reading
+from omq.broker.errors import TooLarge
+from omq.broker.protocol import check_name, pack_json, u64
+from omq.broker.types import Committed, NameInfo, Record, Records, TopicInfo
+from omq.types import UNSET, Unset
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+_Stream = TypeVar("_Stream")
+_Subscription = TypeVar("_Subscription")
+_Consumer = TypeVar("_Consumer")
+
+
+class Calls(Generic[_Subscription, _Consumer]):
+    """The calls of a client that wait; `omq.broker.Client` describes them.
+
+    Args:
+        caller: The connection.
+        subscription: Makes a subscription of the twin.
+        consumer: Makes a consumer of the twin.
+    """
+
+    def __init__(
+        self, caller: Any, subscription: Callable[[Any, Any], _Subscription], consumer: Callable[[Any, Any], _Consumer]
+    ) -> None:
+        self._caller: CallerBase = caller
+        self._make_subscription = subscription
+        self._make_consumer = consumer
+
+    # ------------------------------------------------------------------ topics
+
+    async def create(
+        self, topic: str, *, delivery: str = "broadcast", persistence: str = "strong", **settings: Any
+    ) -> TopicInfo:
+        """Makes a topic, or finds it as asked; see `omq.broker.Client.create`."""
+        name = check_name(topic)
+        about = {"name": name, "delivery": delivery, "persistence": persistence, "settings": settings}
+        answer = await self._caller.ask(protocol.CREATE, pack_json(about))
+        return TopicInfo.read(protocol.read_json(answer[0]))
+
+    async def delete(self, topic: str) -> None:
+        """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
+        await self._caller.ask(protocol.DELETE, check_name(topic).encode())
+
+    async def topics(self, topic: str | None = None) -> list[TopicInfo]:
+        """All topics, or that one; see `omq.broker.Client.topics`."""
+        parts = [] if topic is None else [check_name(topic).encode()]
+        answer = await self._caller.ask(protocol.TOPICS, *parts)
+        return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
+
+    async def names(self, topic: str) -> list[NameInfo]:
+        """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""
+        answer = await self._caller.ask(protocol.NAMES, check_name(topic).encode())
+        return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
+
+    async def forget(self, topic: str, name: str) -> None:
+        """Has the broker forget a name that nobody holds, with its position; see `omq.broker.Client.forget`."""
+        named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
+        await self._caller.ask(protocol.FORGET, *named)
+
+    # ------------------------------------------------------------------ publishing
+
+    async def publish(
+        self, topic: str, body: Buffer, *, key: bytes | None = None, headers: Mapping[str, Buffer] | None = None
+    ) -> int:
+        """Publishes a message, and waits until the topic's persistence holds for it; see `omq.broker.Client.publish`.
+
+        Whether a message was published whose call is cancelled is unknown.
+        """
+        caller, core = self._caller, self._caller.core
+        caller.refuse()
+        check_body(body, core.max_body)
+        _check_headers(headers)
+        records = encode_record(body, key, headers)
+        until = caller.until()
+        if not core.has_room(len(records)):
+            await caller.wait_for(partial(core.has_room, len(records)), until, "room for a message")
+
+        def ask() -> list[Request]:
+            request = core.append(topic, records)
+            return [request, core.flush()] if core.dirty else [request]
+
+        request, *flushes = await caller.answered(ask, until)
+        for flush in flushes:
+            await caller.flush(until, flush)
+        return read_first(request)
+
+    async def publish_many(
+        self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
+    ) -> list[int]:
+        """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
+        caller = self._caller
+        _check_bodies(bodies)
+        check_count("in_flight", in_flight)
+        check_name(topic)
+        ids: list[int] = []
+        for answer, count in await self._ask_all(bodies, partial(caller.core.append, topic), in_flight):
+            first = protocol.number(answer[0])
+            ids.extend(range(first, first + count))
+        await caller.flush(caller.until())
+        return ids
+
+    async def _ask_all(
+        self, bodies: Iterable[Buffer | Record | Records], ask: Callable[[bytes], Request], in_flight: int | None = None
+    ) -> list[tuple[list[bytes], int]]:
+        """Makes requests of bodies, many on their way at once; their answers in order, with what is in each."""
+        caller, core = self._caller, self._caller.core
+        caller.refuse()
+        asked: deque[tuple[Request, int]] = deque()
+        answers: list[tuple[list[bytes], int]] = []
+
+        def take() -> None:
+            request, count = asked.popleft()
+            answers.append((request.result(), count))
+
+        def has_turn(size: int, count: int) -> bool:
+            if in_flight is not None:
+                waiting = sum(some for request, some in asked if not request.done)
+                if waiting > max(in_flight - count, 0):
+                    return False
+            return core.has_turn(size)
+
+        try:
+            for records, count in pack(bodies, core.max_body, in_flight):
+                if not has_turn(len(records), count):
+                    ready = partial(has_turn, len(records), count)
+                    await caller.wait_for(ready, caller.until(), "an answer to what was published")
+                while asked and asked[0][0].done:
+                    take()
+                caller.make(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
+            while asked:
+                await caller.finish(asked[0][0], caller.until())
+                take()
+        finally:
+            caller.give_up([request for request, _ in reversed(asked)])  # else the broker might store later ones
+        return answers
+
+    async def stage(
+        self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1
+    ) -> int:
+        """Keeps messages aside until `commit` publishes them; see `omq.broker.Client.stage`."""
+        core, name = self._caller.core, _check_stage(stage)
+        _check_bodies(bodies)
+        check_name(topic)
+        check_count("sequence", sequence, optional=False)
+        numbers = itertools.count(sequence)
+        await self._ask_all(bodies, lambda records: core.stage(topic, records, name, next(numbers)))
+        return next(numbers)
+
+    async def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
+        """Publishes stages at once; see `omq.broker.Client.commit`."""
+        name = _check_stage(commit, "a commit's name")
+        if isinstance(stages, str):
+            raise TypeError("the names of several stages are expected, not one")
+        names = [b64encode(_check_stage(stage)).decode() for stage in stages]
+        if not names:
+            self._caller.refuse()
+            return []
+        answer = await self._caller.ask(protocol.COMMIT, name, pack_json(names))
+        return [
+            Committed(b64decode(one["stage"]).decode(errors="replace"), one["topic"], one["first"], one["count"])
+            for one in protocol.read_value(answer[0])
+        ]
+
+    async def abort(self, stage: str, *, prefix: bool = False) -> None:
+        """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
+        await self._caller.ask(protocol.ABORT, _check_stage(stage), *([b"all"] if prefix else []))
+
+    # ------------------------------------------------------------------ reading
+
+    async def subscribe(
+        self, topic: str, *, replay: str | int | None = None, name: str | None = None, credit: int = CREDIT_BYTES
+    ) -> _Subscription:
+        """Begins to read a broadcast topic, and returns once it is in force; see `omq.broker.Client.subscribe`."""
+        is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
+        if not is_id and replay not in (None, "current", "beginning"):
+            raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+        if name is not None:
+            check_name(name, "a subscription's name")
+        if credit < 1:
+            raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
+        core = self._caller.core
+        return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
+
+    async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> _Consumer:
+        """Takes a share of a round-robin topic, and returns once it is in force; see `omq.broker.Client.consume`."""
+        if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
+            raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
+        if credit < 1:
+            raise ValueError(f"credit={credit!r}: must be messages, at least 1")
+        core = self._caller.core
+        return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
+
+    async def _open(
+        self, begin: Callable[[], tuple[Feed, Request]], make: Callable[[CallerBase, Feed], _Stream]
+    ) -> _Stream:
+        opened: list[_Stream] = []
+
+        def ask() -> list[Request]:
+            feed, request = begin()
+            opened.append(make(self._caller, feed))
+            return [request]
+
+        await self._caller.answered(ask, self._caller.until())
+        return opened[0]
+
+    async def reach(self, topic: str, start: int, stop: int, size: int) -> int:
+        """How far so many bytes of messages reach; see `omq.broker.Client.reach`."""
+        named = check_name(topic).encode()
+        check_reading(start, stop, size)
+        while start < stop:
+            answer = await self._caller.ask(protocol.REACH, named, u64(start), u64(stop), u64(size))
+            before, (start, seen) = start, map(protocol.number, answer)
+            size -= seen
+            if size <= 0 or start == before:
+                break
+        return start
+
+    async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
+        """Waits until every acknowledgement, `nack` and position is recorded; see `omq.broker.Client.flush`."""
+        caller = self._caller
+        caller.refuse()
+        await caller.flush(caller.until(timeout if isinstance(timeout, Unset) else check_timeout(timeout)))
+
+
+# ---------------------------------------------------------------------- from bodies to requests
+
+
+def pack(
+    bodies: Iterable[Buffer | Record | Records], limit: int, in_flight: int | None = None
+) -> Iterator[tuple[bytes, int]]:
+    """Makes records of bodies, and requests of records: what is in each, and how many.
+
+    Args:
+        bodies: The bodies; or `Records`, each a request of its own.
+        limit: Bytes that a body may have.
+        in_flight: How many records may wait for an answer; a request has a quarter of them at most. None: any number.
+
+    Raises:
+        TooLarge: A body has more than *limit* bytes; what came before was given.
+        TypeError: A body is none, or there are `Records` and bodies.
+    """
+    rest: Iterator[Buffer | Record] = iter(bodies)  # type: ignore[arg-type]
+    for first in rest:
+        if isinstance(first, Records):
+            yield from _encoded(first, rest)
+            return
+        rest = chain([first], rest)
+        break
+    most = BLOCK_RECORDS if in_flight is None else min(max(in_flight // 4, 1), BLOCK_RECORDS)
+    number = min(BLOCK_RECORDS // 4, most)
+    while some := list(islice(rest, number)):
+        sizes = _sizes(some, limit)
+        total = sum(sizes)
+        if total <= 2 * BLOCK_BYTES:
+            yield _encode(some), len(some)
+        else:
+            for start, stop in _cuts(sizes):
+                yield _encode(some[start:stop]), stop - start
+        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), most)
+
+
+def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
+    """What is encoded already."""
+    for one in chain([first], rest):
+        if not isinstance(one, Records):
+            raise TypeError(f"Records, and none among them of {type(one).__name__}, are expected")
+        if one.count:
+            yield one.data, one.count
+
+
+def check_body(body: Buffer, limit: int) -> int:
+    """The size of a body in bytes.
+
+    Raises:
+        TooLarge: It has more than *limit*.
+        TypeError: It is none.
+    """
+    if isinstance(body, bytes):
+        size = len(body)
+    else:
+        with memoryview(body) as view:
+            size = view.nbytes
+    if size > limit:
+        raise TooLarge(f"a body of {size} bytes: the broker takes {limit} at most")
+    return size
+
+
+def _sizes(some: list[Buffer | Record], limit: int) -> list[int]:
+    """About the sizes of records; raises as `check_body`."""
+    if set(map(type, some)) == {bytes}:  # as nearly always, and much sooner done
+        sizes = list(map(len, some))  # type: ignore[arg-type]
+        if max(sizes) <= limit:
+            return sizes
+    return [_size(one, limit) for one in some]
+
+
+def _size(one: Buffer | Record, limit: int) -> int:
+    """About the size of a record; raises as `check_body`."""
+    if not isinstance(one, Record):
+        return check_body(one, limit)
+    _check_headers(one.headers)
+    beside = [one.key or b"", *(one.headers or {}).values()]
+    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in beside)
+
+
+def _encode(some: list[Buffer | Record]) -> bytes:
+    """The records, one after the other."""
+    try:
+        return encode(some)  # type: ignore[arg-type]
+    except TypeError:  # there is a Record among them, most likely
+        each = (one if isinstance(one, Record) else Record(one) for one in some)
+        return b"".join(encode_record(*one) for one in each)
+
+
+def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+    """Where to cut bodies of these sizes; large ones stand alone."""
+    start = total = 0
+    for index, size in enumerate(sizes):
+        if index > start and total + size > BLOCK_BYTES:
+            yield start, index
+            start, total = index, 0
+        total += size
+    yield start, len(sizes)
+
+
+# ---------------------------------------------------------------------- arguments
+
+
+def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
+    """Raises for headers that no message can have.
+
+    Raises:
+        TypeError: A name is no string.
+    """
+    for name in headers or ():
+        if not isinstance(name, str):
+            raise TypeError(f"headers: a name must be a string, not {name!r}")
+
+
+def _check_stage(name: str, what: str = "a stage's name") -> bytes:
+    """Gives a name of a stage, or a commit, as the broker takes it.
+
+    Raises:
+        ValueError: It is empty, or has more than 255 bytes.
+        TypeError: It is no string.
+    """
+    if not isinstance(name, str):
+        raise TypeError(f"{what} is a string, unlike {name!r:.80}")
+    encoded = name.encode()
+    if not 1 <= len(encoded) <= protocol.MAX_NAME:
+        raise ValueError(f"{what} has 1 to {protocol.MAX_NAME} bytes, not {len(encoded)}: {name[:40]!r}")
+    return encoded
+
+
+def _check_bodies(bodies: object) -> None:
+    """Raises where one body was given for several; iterating over it would give numbers."""
+    if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
+        raise TypeError(f"several bodies are expected, not one of {type(bodies).__name__}")

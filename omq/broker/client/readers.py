@@ -1,0 +1,203 @@
+"""Reads a range of a topic: as blocks, whose messages it decodes, and as columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from omq._core.columns import Gatherer
+from omq.broker import protocol
+from omq.broker.client.caller import CallerBase
+from omq.broker.client.client_core import BLOCK_BYTES, BLOCK_RECORDS, Request
+from omq.broker.client.feeds import decoded
+from omq.broker.errors import BrokerFailed, Overrun
+from omq.broker.protocol import u32, u64
+from omq.broker.types import Columns, Maps, Message, Texts, TopicInfo
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+BATCH_BYTES: Final = 16 << 20  #: What columns have of bodies, keys and headers, about.
+#: What may be wanted of a message beside its id and its timestamp.
+PARTS: Final = ("bodies", "keys", "headers")
+READ_BYTES: Final = 2 << 20  #: What one `READ` asks for.
+MAX_READ_BYTES: Final = 4 << 20  #: What one can get, and what one asks for to make columns.
+
+
+def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
+    """Raises for bounds of `read` that are no numbers.
+
+    Raises:
+        TypeError: One is neither a whole number nor `None`.
+    """
+    for name, value in (("start", start), ("stop", stop), ("limit", limit)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int)):
+            raise TypeError(f"{name}={value!r}: must be a whole number, or None")
+
+
+class RangeReader:
+    """The requests of one `read`, one ahead of what is used.
+
+    Args:
+        caller: The client's connection.
+        topic: The topic's name.
+        start: The first id; `None` for the oldest.
+        stop: Behind the last id; `None` for the newest at the moment of the first step.
+        limit: Messages at most; `None` for no bound.
+        whole: What is no longer kept of the range is an error, and requests are as large as can be, for columns.
+
+    Raises:
+        TypeError: A bound is neither a whole number nor `None`.
+    """
+
+    def __init__(
+        self,
+        caller: CallerBase,
+        topic: str,
+        start: int | None,
+        stop: int | None,
+        *,
+        limit: int | None = None,
+        whole: bool = False,
+    ) -> None:
+        check_reading(start, stop, limit)
+        self._caller = caller
+        self._topic = protocol.check_name(topic)
+        self._start = start
+        self._stop = stop
+        self._left = limit
+        self._strict = whole and start is not None
+        few = limit is not None and limit <= BLOCK_RECORDS
+        self._bytes = MAX_READ_BYTES if whole else BLOCK_BYTES if few else READ_BYTES
+        self._begun = False
+        self._at = start or 1  # the next id
+        self._end = 0
+        self._request: Request | None = None
+
+    async def blocks(self) -> list[tuple[bytes, bytes]] | None:
+        """Waits for the next headers and records; `None` where nothing follows."""
+        caller = self._caller
+        if not self._begun:
+            answer = await caller.ask(protocol.TOPICS, self._topic.encode())
+            (info,) = map(TopicInfo.read, protocol.read_value(answer[0]))
+            self._begun = True
+            caller.make(partial(self._begin, info))
+        if self._request is None:
+            return None
+        await caller.finish(self._request, caller.until())
+        found = caller.make(self._go_on)
+        return list(zip(found[::2], found[1::2], strict=True))
+
+    def _begin(self, topic: TopicInfo) -> None:
+        end = topic.last + 1
+        self._end = end if self._stop is None else self._stop
+        self._refuse_gap(topic.first)
+        self._end = min(self._end, end)
+        self._ask(max(self._at, topic.first))
+
+    def _refuse_gap(self, first: int) -> None:
+        """Raises where the next id is no longer kept."""
+        if self._strict and self._at < min(first, self._end):
+            text = f"topic {self._topic!r}: {self._at} is no longer kept, {first} is the oldest id that is"
+            raise Overrun(text, first)
+
+    def _ask(self, start: int) -> None:
+        if start < self._end and (self._left is None or self._left > 0):
+            parts = self._topic.encode(), u64(start), u64(self._end), u32(self._bytes)
+            self._request = self._caller.core.request(protocol.READ, *parts)
+
+    def _go_on(self) -> list[bytes]:
+        """Returns the headers and records that have come, and asks for what follows."""
+        assert self._request is not None
+        answer = self._request.result()
+        self._request = None
+        following = protocol.number(answer[0])
+        self._refuse_gap(protocol.number(answer[1]))
+        self._at = following or self._end
+        self._ask(self._at)
+        return answer[2:]
+
+    def messages(self, header: bytes, records: bytes) -> list[Message]:
+        """The messages of one of the blocks; raises as `feeds.messages_of`."""
+        found = decoded(header, records, self._topic, Message)
+        if self._left is not None:
+            found = found[: self._left]
+            self._left -= len(found)
+        return found
+
+    def close(self) -> None:
+        """Reads no more."""
+        if self._request is not None:
+            self._caller.drop(self._request)
+            self._request = None
+
+
+class ColumnReader:
+    """Gathers blocks into columns.
+
+    Args:
+        topic: The topic's name, for messages.
+        batch_bytes: Bytes of bodies, keys and headers in them, about; one message is taken whatever its size.
+        parts: What is wanted of a message; see `PARTS`.
+        memory: Gives a writable buffer of so many bytes, or more, in which the bodies will stand.
+
+    Raises:
+        ValueError: A number or a name does not fit.
+    """
+
+    def __init__(self, topic: str, batch_bytes: int, parts: Collection[str], memory: Callable[[int], Buffer]) -> None:
+        if batch_bytes < 1:
+            raise ValueError(f"batch_bytes={batch_bytes!r}: must be bytes, at least 1")
+        if unknown := [part for part in parts if part not in PARTS]:
+            raise ValueError(f"parts={unknown[0]!r}: known are {', '.join(PARTS)}")
+        self._topic = topic
+        self._limit = batch_bytes
+        self._gatherer = Gatherer(batch_bytes, **{part: part in parts for part in PARTS})
+        self._new = memory if "bodies" in parts else None
+        self._memory: Buffer | None = None
+
+    def add(self, header: bytes, records: bytes) -> Iterator[Columns]:
+        """Adds a block; gives the columns that it has filled.
+
+        Raises:
+            BrokerFailed: The broker sent what is damaged.
+        """
+        gatherer = self._gatherer
+        try:
+            gatherer.load(header, records)
+            self._begin(self._limit)
+            while (wanted := gatherer.fill()) is not None:
+                if gatherer.count:
+                    yield self._take()
+                    self._begin(max(self._limit, wanted))
+                else:
+                    self._memory = None  # too small
+                    self._begin(wanted)
+        except ValueError as error:
+            raise BrokerFailed(f"{self._topic}: the broker sent records that are damaged: {error}") from error
+
+    def rest(self) -> Iterator[Columns]:
+        """What is left."""
+        if self._gatherer.count:
+            yield self._take()
+
+    def _begin(self, size: int) -> None:
+        """Has memory ready for the next row."""
+        if self._new is not None and self._memory is None:
+            self._memory = self._new(size)
+            self._gatherer.begin(self._memory)
+
+    def _take(self) -> Columns:
+        count, ids, timestamps, ends, size, keys, headers = self._gatherer.take()
+        bodies, self._memory = self._memory, None
+        return Columns(
+            count,
+            ids,
+            timestamps,
+            ends,
+            bodies,
+            size,
+            None if keys is None else Texts(*keys),
+            None if headers is None else Maps(headers[0], Texts(*headers[1]), Texts(*headers[2]), *headers[3:]),
+        )
