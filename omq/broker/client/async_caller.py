@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -37,7 +38,6 @@ class AsyncCaller(CallerBase):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
-        self._acks_due = False  # they leave when the loop's turn ends
         self.acknowledged = 0
         self._durable = 0  # of those, the recorded ones
         self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
@@ -50,9 +50,10 @@ class AsyncCaller(CallerBase):
 
     def refuse(self) -> None:
         """Raises where no call can be made: in a forked child, in another loop, and once the client is closed."""
-        if self.inherited:
+        if os.getpid() != self._pid:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
-        self.refuse_closed()
+        if self.closed:
+            self.refuse_closed()
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
@@ -148,9 +149,7 @@ class AsyncCaller(CallerBase):
         self._durable = max(self._durable, mark)
 
     def send_acks_later(self) -> None:
-        if not self._acks_due and self._loop is not None:
-            self._acks_due = True
-            self._loop.call_soon(self._send_due_acks)
+        asyncio.get_running_loop().call_soon(self._send_due_acks)
 
     def _send_due_acks(self) -> None:
         self._acks_due = False

@@ -53,7 +53,7 @@ class AsyncStream(StreamBase[_Message, Recorded]):
 
     async def recv(self, *, timeout: float | None = None) -> _Message:
         """Takes the next message; see `omq.broker.Subscription.recv`. A call that is cancelled has taken none."""
-        until = self._caller.until(check_timeout(timeout))
+        until = None if timeout is None else self._caller.until(check_timeout(timeout))
         while True:
             for message in self._batch:
                 if self._counts(message):
@@ -64,7 +64,7 @@ class AsyncStream(StreamBase[_Message, Recorded]):
     async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block, *limit* messages at most; see `omq.broker.Subscription.recv_many`."""
         check_count("limit", limit)
-        until = self._caller.until(check_timeout(timeout))
+        until = None if timeout is None else self._caller.until(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]
             if messages := [message for message in taken if self._counts(message)]:
@@ -149,6 +149,16 @@ class AsyncConsumer(ConsumerBase[Recorded], AsyncStream[Delivery]):
     """
 
     _shown_as = "omq.asyncio.broker.Consumer"
+
+    def acknowledge(self, delivery: Delivery) -> Recorded:
+        """Does what `Delivery.ack` is for."""
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        if feed.ended:
+            self._refuse_ended()
+        caller.acknowledge(feed, delivery.session, delivery.id)
+        caller.acknowledged += 1
+        return self._recorded
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while True:

@@ -208,6 +208,7 @@ class CallerBase:
         self._options = {**SESSION_OPTIONS, **options}
         self._pid = os.getpid()
         self._dropped: deque[Feed | Request] = deque()  # whose holders are gone
+        self._acks_due = False  # `send_acks` will be called
         self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
         self._pause = Pause()
         self._watch: Watch
@@ -393,7 +394,8 @@ class CallerBase:
             self.send_out()
         elif enough or time.monotonic() - self._acks_sent > _DENSE_S:
             self.send_acks()
-        else:
+        elif not self._acks_due:
+            self._acks_due = True
             self.send_acks_later()
 
     def send_acks(self) -> None:
@@ -437,7 +439,6 @@ class Caller(CallerBase):
         self._closing = False
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
-        self._minded = False  # a thread sends what was acknowledged
         self._again: float | None = None  # when what a busy broker refused is asked for again
         self._greeted = False  # in this connection
         self._socket: omq.DEALER | None = None
@@ -536,9 +537,7 @@ class Caller(CallerBase):
     # ------------------------------------------------------------------ acknowledgements
 
     def send_acks_later(self) -> None:
-        if not self._minded:
-            self._minded = True
-            threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
+        threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
 
     def _mind(self) -> None:
         """Says what was acknowledged where no call follows; a thread of its own, for as long as there is any."""
@@ -553,7 +552,7 @@ class Caller(CallerBase):
                 elif self.core.gathering:
                     with contextlib.suppress(OmqError):  # who reads finds out
                         self.send_acks()
-                self._minded = idle < _IDLE_LOOKS
+                self._acks_due = idle < _IDLE_LOOKS
 
     # ------------------------------------------------------------------ the socket
 

@@ -144,13 +144,7 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
 
     def acknowledge(self, delivery: Delivery) -> _Recorded:
         """Does what `Delivery.ack` is for."""
-        caller, feed = self._caller, self._feed
-        caller.refuse()
-        with caller.lock:
-            if feed.ended:
-                self._refuse_ended()
-            caller.acknowledge(feed, delivery.session, delivery.id)
-        return self._noted()
+        raise NotImplementedError  # in each twin by itself, for it is called for each message
 
     def retry(self, delivery: Delivery, delay: float | None) -> _Recorded:
         """Does what `Delivery.nack` is for."""
@@ -220,7 +214,7 @@ class Stream(StreamBase[_Message, None]):
                 on after a lost connection and retention had dropped what follows.
             ClosedError: It is closed, or the client is.
         """
-        until = self._caller.until(check_timeout(timeout))
+        until = None if timeout is None else self._caller.until(check_timeout(timeout))
         while True:
             for message in self._batch:
                 try:
@@ -242,7 +236,7 @@ class Stream(StreamBase[_Message, None]):
             ValueError: *limit* is not a whole number of 1 or more.
         """
         check_count("limit", limit)
-        until = self._caller.until(check_timeout(timeout))
+        until = None if timeout is None else self._caller.until(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]  # no signal handler runs before this stands where it is put back from
             try:
@@ -365,6 +359,15 @@ class Consumer(ConsumerBase[None], Stream[Delivery]):
     """
 
     _shown_as = "omq.broker.Consumer"
+
+    def acknowledge(self, delivery: Delivery) -> None:
+        """Does what `Delivery.ack` is for."""
+        caller, feed = self._caller, self._feed
+        caller.refuse()
+        with caller.lock:
+            if feed.ended:
+                self._refuse_ended()
+            caller.acknowledge(feed, delivery.session, delivery.id)
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:
