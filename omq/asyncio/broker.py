@@ -12,13 +12,12 @@ async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 from omq.broker.client.async_caller import AsyncCaller
+from omq.broker.client.async_streams import AsyncClosing
 from omq.broker.client.async_streams import AsyncConsumer as Consumer
 from omq.broker.client.async_streams import AsyncSubscription as Subscription
-from omq.broker.client.async_streams import leave
 from omq.broker.client.calls import Calls
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
 from omq.broker.errors import (
@@ -66,7 +65,7 @@ __all__ = [
 ]
 
 
-class Client(Calls[Subscription, Consumer]):
+class Client(Calls[Subscription, Consumer], AsyncClosing):
     """A client of a broker; see `omq.broker.Client`.
 
     It belongs to the loop of its first call. The connection is dialled in the background, from then on.
@@ -172,14 +171,6 @@ class Client(Calls[Subscription, Consumer]):
         """Flushes what was acknowledged, gives back what is held, and ends; see `omq.broker.Client.close`."""
         if not self._caller.closed and not self._caller.inherited:
             await self._caller.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await leave(self.close, error)
 
     def __repr__(self) -> str:
         return f"<omq.asyncio.broker.Client {self.endpoint} {self._caller.state}>"

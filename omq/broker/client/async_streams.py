@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncIterator, Generator
 from functools import partial
 from itertools import islice
 from operator import length_hint
@@ -36,7 +36,28 @@ class Recorded:
         return self._caller.recorded().__await__()
 
 
-class AsyncStream(StreamBase[_Message, Recorded]):
+class AsyncClosing:
+    """What is closed at the end of an `async with` block; an error of the block stands above trouble with that."""
+
+    async def close(self) -> None:
+        """Ends it."""
+        raise NotImplementedError
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            await self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
+
+
+class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
     """What subscriptions and consumers of the asyncio client have in common."""
 
     _caller: AsyncCaller
@@ -126,14 +147,6 @@ class AsyncStream(StreamBase[_Message, Recorded]):
             self._caller.refuse()
             await self._end()
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await leave(self.close, error)
-
 
 class AsyncSubscription(SubscriptionBase[Recorded], AsyncStream[Message]):
     """The messages of a broadcast topic, in order and each once; see `omq.broker.Subscription`."""
@@ -170,16 +183,6 @@ class AsyncConsumer(ConsumerBase[Recorded], AsyncStream[Delivery]):
                 await self._load(None)
             except ClosedError:
                 return
-
-
-async def leave(close: Callable[[], Any], error: BaseException | None) -> None:
-    """Closes at the end of a block; an error of the block stands above trouble with that."""
-    try:
-        await close()
-    except BrokerTimeout as trouble:
-        if error is None:
-            raise
-        log.warning("%s", trouble)
 
 
 def _wake_all(waiting: set[asyncio.Future[None]]) -> None:

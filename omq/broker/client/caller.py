@@ -15,7 +15,8 @@ import os
 import time
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any, Final, Protocol, TypeVar
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import WeakSet
 
 import omq
@@ -177,6 +178,27 @@ class Pause(Backoff):
     def left(self, now: float) -> float:
         """Returns the seconds until the next attempt; 0 or less: at once."""
         return self._until - now
+
+
+class Closing:
+    """What is closed at the end of a `with` block; an error of the block stands above trouble with that."""
+
+    def close(self) -> None:
+        """Ends it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
 
 
 class CallerBase:

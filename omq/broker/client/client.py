@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
-from omq.broker.client.caller import Caller, run
+from omq.broker.client.caller import Caller, Closing, run
 from omq.broker.client.calls import Calls
 from omq.broker.client.feeds import CREDIT_BYTES
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
 from omq.broker.client.streams import Consumer, Subscription
-from omq.broker.errors import BrokerError, BrokerTimeout
+from omq.broker.errors import BrokerError
 from omq.broker.types import Columns, Committed, Message, NameInfo, Record, Records, TopicInfo
 from omq.context import Context
 from omq.types import UNSET, Unset
 
 if TYPE_CHECKING:
-    from types import TracebackType
-
     from typing_extensions import Buffer
 
     from omq.types import Security
 
 __all__ = ["Client"]
 
-log = logging.getLogger("omq")
 
-
-class Client:
+class Client(Closing):
     """A client of a broker. Threads may share it: one publishes while another one iterates over a subscription.
 
     It connects when it is made, in the background, and again whenever the connection is lost: requests that have no
@@ -384,19 +379,6 @@ class Client:
         """
         if not self._caller.closed and not self._caller.inherited:
             self._caller.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except BrokerTimeout as trouble:
-            if error is None:
-                raise
-            log.warning("%s", trouble)
 
     def __repr__(self) -> str:
         return f"<omq.broker.Client {self.endpoint} {self._caller.state}>"

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Awaitable, Iterable, Iterator, Sequence
 from itertools import groupby, islice
 from operator import attrgetter, length_hint
-from types import TracebackType
-from typing import Final, Generic, Self, TypeVar
+from typing import Final, Generic, TypeVar
 from weakref import ref
 
-from omq.broker.client.caller import Caller, CallerBase, check_count, check_timeout, run
+from omq.broker.client.caller import Caller, CallerBase, Closing, check_count, check_timeout, run
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
-
-log = logging.getLogger("omq")
 
 _Message = TypeVar("_Message", bound=Message)
 #: Given by what acknowledges: nothing, or in asyncio an awaitable.
@@ -190,7 +186,7 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
         return [one for one in found if not feed.is_done(one.id)]
 
 
-class Stream(StreamBase[_Message, None]):
+class Stream(StreamBase[_Message, None], Closing):
     """What subscriptions and consumers of the blocking client have in common."""
 
     _caller: Caller
@@ -325,19 +321,6 @@ class Stream(StreamBase[_Message, None]):
             caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
         run(self._end())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        try:
-            self.close()
-        except BrokerTimeout as trouble:
-            if error is None:
-                raise
-            log.warning("%s", trouble)
 
 
 class Subscription(SubscriptionBase[None], Stream[Message]):
