@@ -164,7 +164,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Returns whether `close` was called."""
         return self._caller.closed
 
     async def close(self) -> None:

@@ -1,1 +1,1 @@
-"""The clients of a broker over ZMTP: what both twins know, without I/O, and how each of them waits."""
+"""The clients of a broker over ZMTP: the calls and the protocol once for both twins, and the waiting of each."""

@@ -1,4 +1,4 @@
-"""How the tasks that call share the one socket of an asyncio client: a task keeps it and takes what comes."""
+"""The tasks that call share the one socket of an asyncio client: a task keeps it and takes what comes."""
 
 from __future__ import annotations
 

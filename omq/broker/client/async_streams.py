@@ -37,7 +37,7 @@ class Recorded:
 
 
 class AsyncClosing:
-    """What is closed at the end of an `async with` block; an error of the block stands above trouble with that."""
+    """Closes at the end of an `async with` block; an error of the block stands above trouble with that."""
 
     async def close(self) -> None:
         """Ends it."""
@@ -58,7 +58,7 @@ class AsyncClosing:
 
 
 class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
-    """What subscriptions and consumers of the asyncio client have in common."""
+    """The common part of subscriptions and consumers of the asyncio client."""
 
     _caller: AsyncCaller
 

@@ -111,7 +111,7 @@ class Watch:
         self._over = False
 
     def is_over(self) -> bool:
-        """Whether there was a connection, and it has ended."""
+        """Returns whether there was a connection, and it has ended."""
         while not self._over:
             try:
                 event = self._monitor.take()
@@ -181,7 +181,7 @@ class Pause(Backoff):
 
 
 class Closing:
-    """What is closed at the end of a `with` block; an error of the block stands above trouble with that."""
+    """Closes at the end of a `with` block; an error of the block stands above trouble with that."""
 
     def close(self) -> None:
         """Ends it."""
@@ -504,12 +504,12 @@ class Caller(CallerBase):
 
     @property
     def nested(self) -> bool:
-        """Whether this is in a signal handler that has interrupted a call which waits: nothing can be waited for."""
+        """Returns whether a signal handler runs that has interrupted a call which waits: nothing can be waited for."""
         return get_ident() in self._waiting
 
     @property
     def amid(self) -> bool:
-        """Whether this is in a signal handler that has interrupted its thread while that has the lock."""
+        """Returns whether a signal handler runs that has interrupted its thread while that has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def leave(self, until: float) -> None:

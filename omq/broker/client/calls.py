@@ -227,7 +227,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return opened[0]
 
     async def reach(self, topic: str, start: int, stop: int, size: int) -> int:
-        """How far so many bytes of messages reach; see `omq.broker.Client.reach`."""
+        """Returns how far so many bytes of messages reach; see `omq.broker.Client.reach`."""
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:
@@ -283,7 +283,7 @@ def pack(
 
 
 def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
-    """What is encoded already."""
+    """Gives records that are encoded already."""
     for one in chain([first], rest):
         if not isinstance(one, Records):
             raise TypeError(f"Records, and none among them of {type(one).__name__}, are expected")

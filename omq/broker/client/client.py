@@ -332,7 +332,7 @@ class Client(Closing):
             reader.close()
 
     def reach(self, topic: str, start: int, stop: int, size: int) -> int:
-        """How far so many bytes of messages reach, with what the broker keeps beside their bodies.
+        """Returns how far so many bytes of messages reach, with what the broker keeps beside their bodies.
 
         Args:
             topic: The topic's name.
@@ -364,7 +364,7 @@ class Client(Closing):
 
     @property
     def closed(self) -> bool:
-        """Whether `close` was called."""
+        """Returns whether `close` was called."""
         return self._caller.closed
 
     def close(self) -> None:

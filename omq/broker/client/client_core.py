@@ -66,7 +66,7 @@ _LAST_DELAY_S: Final = 1.0
 
 
 class State(Enum):
-    """How far the connection is."""
+    """The progress of a connection."""
 
     DOWN = "there is none"
     GREETING = "the broker was greeted"
@@ -354,11 +354,11 @@ class ClientCore:
         return self._enter(request)
 
     def has_room(self, size: int) -> bool:
-        """Whether so many bytes of records may be on their way beside what is."""
+        """Returns whether so many bytes of records may be on their way beside what is."""
         return not self._laden or self.flight + size <= FLIGHT_BYTES
 
     def has_turn(self, size: int) -> bool:
-        """Whether one request of many more, with so many bytes of records, may be on its way."""
+        """Returns whether one request of many more, with so many bytes of records, may be on its way."""
         return self._laden < FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> Request:
@@ -381,12 +381,12 @@ class ClientCore:
 
     @property
     def dirty(self) -> bool:
-        """Whether something was acknowledged, or a position moved, and a flush is needed to know that it is durable."""
+        """Returns whether a flush is needed to know that what was acknowledged, or a position, is durable."""
         return self._changed or bool(self._claims)
 
     @property
     def is_busy(self) -> bool:
-        """Whether the broker was too busy for something: `repeat` is due after a `retreat`."""
+        """Returns whether the broker was too busy for something: `repeat` is due after a `retreat`."""
         return bool(self._busy)
 
     def repeat(self) -> None:
@@ -398,7 +398,7 @@ class ClientCore:
 
     @property
     def resuming(self) -> bool:
-        """Whether the broker is still to say that something goes on, or is settled again."""
+        """Returns whether the broker is still to say that something goes on, or is settled again."""
         return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
 
     def give_up(self, request: Request) -> None:
@@ -424,7 +424,7 @@ class ClientCore:
             self.cancel(self._feeds[tag])
 
     def mark(self) -> bytes:
-        """What is asked from now on is behind this."""
+        """Returns what comes before all that is asked from now on; see `give_up_since`."""
         return self._tag()
 
     # ------------------------------------------------------------------ subscriptions and shares
@@ -554,7 +554,7 @@ class ClientCore:
         return found
 
     def _disclaim(self) -> None:
-        """What was acknowledged was another store's."""
+        """Drops what was acknowledged: it was another store's."""
         self._unsure.clear()
         for request in list(self._requests.values()):
             request.acked = []
@@ -700,6 +700,6 @@ def _parts(numbers: Sequence[int]) -> list[bytes]:
 
 
 def _error(parts: list[bytes]) -> BrokerError:
-    """What an ERROR says."""
+    """Returns the error of an ERROR."""
     first, last = (protocol.number(part) for part in parts[4:6]) if len(parts) > 5 else (0, 0)
     return error_for(parts[2].decode(), parts[3].decode(), first, last)

@@ -47,14 +47,14 @@ class LaterMessage(Message):
 
 
 class Reader(Protocol):
-    """Who hands out what has come: a stream of either twin."""
+    """A stream of either twin, which hands out what has come."""
 
     def _forget(self) -> Iterable[Message]:
         """Gives up what it has taken of its feed and not handed out, and says what that is."""
 
 
 class Feed:
-    """What the broker delivers by a tag: a subscription or a share.
+    """Deliveries of the broker by a tag: a subscription or a share.
 
     Attributes:
         topic: The topic's name.
@@ -89,11 +89,11 @@ class Feed:
 
     @property
     def stirred(self) -> bool:
-        """Whether a reader need not wait."""
+        """Returns whether a reader need not wait."""
         return bool(self.queue) or self.ended
 
     def finds(self, answer: dict[str, Any]) -> bool:
-        """Whether the topic that the broker has found is the one that this began with, and not a later one."""
+        """Returns whether the topic that the broker has found is the one that this began with, and not a later one."""
         before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
         return before in (0, self.topic_id)
 
@@ -287,11 +287,11 @@ class ShareFeed(Feed):
         return False
 
     def may_repeat(self, counts: bytes) -> bool:
-        """Whether there may be anything in a block that was acknowledged."""
+        """Returns whether there may be anything in a block that was acknowledged."""
         return self.resumed or bool(counts)
 
     def take_unsure(self) -> list[Acked]:
-        """What may not be durable, for whoever makes sure of it."""
+        """Returns what may not be durable, for whoever makes sure of it."""
         numbers, self.unsure = self.unsure, []
         return [(self.topic, self.topic_id, numbers)] if numbers else []
 
@@ -307,7 +307,7 @@ class ShareFeed(Feed):
         return found
 
     def is_done(self, number: int) -> bool:
-        """Whether a message that comes again was acknowledged: in a connection that was lost, or after its time."""
+        """Returns whether a message that comes again was acknowledged: in a lost connection, or after its time."""
         return number in self._done
 
 

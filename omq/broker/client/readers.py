@@ -178,7 +178,7 @@ class ColumnReader:
             raise BrokerFailed(f"{self._topic}: the broker sent records that are damaged: {error}") from error
 
     def rest(self) -> Iterator[Columns]:
-        """What is left."""
+        """Gives the columns of what is left."""
         if self._gatherer.count:
             yield self._take()
 

@@ -23,7 +23,7 @@ _session: Final = attrgetter("session")
 
 
 class StreamBase(Generic[_Message, _Recorded]):
-    """What subscriptions and consumers of both twins have in common."""
+    """The common part of subscriptions and consumers of both twins."""
 
     _shown_as = ""  # in `repr`
 
@@ -40,7 +40,7 @@ class StreamBase(Generic[_Message, _Recorded]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing follows: it was closed, or the broker has ended it."""
+        """Returns whether nothing follows: it was closed, or the broker has ended it."""
         return self._feed.ended
 
     def _decode(self, block: Block, session: int) -> list[_Message]:
@@ -55,7 +55,7 @@ class StreamBase(Generic[_Message, _Recorded]):
         raise NotImplementedError
 
     def _forget(self) -> list[_Message]:
-        """What `Feed.forget` calls."""
+        """Returns what was not handed out; for `Feed.forget`."""
         return list(self._batch)
 
     async def _end(self) -> None:
@@ -89,7 +89,7 @@ class StreamBase(Generic[_Message, _Recorded]):
 
 
 class SubscriptionBase(StreamBase[Message, _Recorded]):
-    """What the subscriptions of both twins have in common."""
+    """The common part of the subscriptions of both twins."""
 
     _feed: SubscriptionFeed
 
@@ -124,7 +124,7 @@ class SubscriptionBase(StreamBase[Message, _Recorded]):
 
 
 class ConsumerBase(StreamBase[Delivery, _Recorded]):
-    """What the consumers of both twins have in common. Each call gives nothing; in asyncio an awaitable."""
+    """The common part of the consumers of both twins. Each call gives nothing; in asyncio an awaitable."""
 
     _feed: ShareFeed
 
@@ -187,7 +187,7 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
 
 
 class Stream(StreamBase[_Message, None], Closing):
-    """What subscriptions and consumers of the blocking client have in common."""
+    """The common part of subscriptions and consumers of the blocking client."""
 
     _caller: Caller
 
