@@ -1,4 +1,4 @@
-"""CHANNEL (RFC 52): one peer at a time, and messages of one part."""
+"""CHANNEL (RFC 52) and PAIR (RFC 31): one peer at a time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from tests.system.conformance.conftest import drain, fill
 from tests.waits import BOUND, until
 
 FAST = {"reconnect_interval": 0.01}
+BOTH_TYPES = pytest.mark.parametrize("kind", ["CHANNEL", "PAIR"])
 
 
-def test_both_ways_in_any_order(twin, endpoint):
-    one = twin("CHANNEL", bind=endpoint)
-    other = twin("CHANNEL", connect=one.endpoints[0])
+@BOTH_TYPES
+def test_both_ways_in_any_order(twin, kind, endpoint):
+    one = twin(kind, bind=endpoint)
+    other = twin(kind, connect=one.endpoints[0])
     bodies = [b"", b"\0", bytes(100_000)]
     for sender, receiver in ((one, other), (other, one), (other, one)):
         for body in bodies:
@@ -21,18 +23,19 @@ def test_both_ways_in_any_order(twin, endpoint):
         assert drain(receiver, 3) == bodies
 
 
-def test_a_second_peer_is_refused_and_taken_after_the_first_has_gone(twin, endpoint):
-    one = twin("CHANNEL", bind=endpoint)
-    first = twin("CHANNEL", connect=one.endpoints[0])
+@BOTH_TYPES
+def test_a_second_peer_is_refused_and_taken_after_the_first_has_gone(twin, kind, endpoint):
+    one = twin(kind, bind=endpoint)
+    first = twin(kind, connect=one.endpoints[0])
     first.send(b"the first", timeout=BOUND)
     assert one.recv(timeout=BOUND) == b"the first"
     monitor = one.monitor()
-    second = twin("CHANNEL", connect=one.endpoints[0], **FAST)
+    second = twin(kind, connect=one.endpoints[0], **FAST)
     second.send(b"kept until there is room")
     event = twin.event(monitor)
     while not event.reason:
         event = twin.event(monitor)
-    assert "CHANNEL" in str(event.reason)
+    assert kind in str(event.reason)
     assert len(one.peers) == 1
     first.send(b"still alone", timeout=BOUND)
     assert one.recv(timeout=BOUND) == b"still alone"
@@ -42,30 +45,33 @@ def test_a_second_peer_is_refused_and_taken_after_the_first_has_gone(twin, endpo
     assert second.recv(timeout=BOUND) == b"welcome"
 
 
-def test_what_waits_goes_to_the_next_peer(twin, endpoint):
-    one = twin("CHANNEL", bind=endpoint)
-    first = twin("CHANNEL", connect=one.endpoints[0])
+@BOTH_TYPES
+def test_what_waits_goes_to_the_next_peer(twin, kind, endpoint):
+    one = twin(kind, bind=endpoint)
+    first = twin(kind, connect=one.endpoints[0])
     one.wait_connected(timeout=BOUND)
     first.stop()
     until(lambda: not one.peers)
     for number in range(3):
         one.send(b"%d" % number, timeout=0)
-    second = twin("CHANNEL", connect=one.endpoints[0])
+    second = twin(kind, connect=one.endpoints[0])
     assert drain(second, 3) == [b"0", b"1", b"2"]
 
 
 @pytest.mark.parametrize("bound", [False, True], ids=["alone", "bound"])
-def test_without_a_peer_it_accepts_no_more_than_its_mark(twin, inproc, bound):
-    one = twin("CHANNEL", send_hwm=3, linger=0, bind=inproc if bound else None)
+@BOTH_TYPES
+def test_without_a_peer_it_accepts_no_more_than_its_mark(twin, kind, inproc, bound):
+    one = twin(kind, send_hwm=3, linger=0, bind=inproc if bound else None)
     for _ in range(3):
         one.send(b"x", timeout=0)
     with pytest.raises(omq.SendTimeout):
         one.send(b"x", timeout=0)
 
 
-def test_a_full_peer_blocks_and_loses_nothing(twin, inproc):
-    one = twin("CHANNEL", bind=inproc, send_hwm=2)
-    other = twin("CHANNEL", connect=inproc, recv_hwm=2)
+@BOTH_TYPES
+def test_a_full_peer_blocks_and_loses_nothing(twin, kind, inproc):
+    one = twin(kind, bind=inproc, send_hwm=2)
+    other = twin(kind, connect=inproc, recv_hwm=2)
     one.wait_connected(timeout=BOUND)
     accepted = fill(one, 1000)
     assert 2 <= accepted < 1000

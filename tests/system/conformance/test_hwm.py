@@ -70,6 +70,8 @@ def test_hwm_without_a_peer_is_exactly_send_hwm(twin, inproc, kind):
     # REQ has one request under way: a new one takes the older one's place.
     assert fill(socket, 9) == (9 if kind == "REQ" else 5)
     assert bool(socket.poll(0, omq.POLL_OUT)) == (kind == "REQ")
+    unbounded = twin(kind, connect=inproc, send_hwm=0, **options)
+    assert fill(unbounded, 2000) == 2000
 
 
 # sockopt_hwm

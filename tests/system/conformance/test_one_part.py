@@ -23,7 +23,6 @@ RECEIVERS = [
     ("CHANNEL", "CHANNEL"),
     ("PEER", "PEER"),
 ]
-FAIR = [pair for pair in PAIRS if pair[1] != "CHANNEL"]
 TURNS = [("CLIENT", "SERVER"), ("SCATTER", "GATHER")]
 SENDERS = sorted({kind for kind, _ in PAIRS})
 ids = "-".join

@@ -39,9 +39,9 @@ def test_router_mandatory_an_unknown_name_is_dropped_or_told(twin, endpoint):
 
 def test_router_needs_a_name_and_a_body(twin, endpoint):
     router = twin("ROUTER", bind=endpoint)
-    with pytest.raises(omq.StateError):
+    with pytest.raises(omq.StateError, match="at least two parts"):
         router.send(b"x")
-    with pytest.raises(omq.StateError):
+    with pytest.raises(omq.StateError, match="at least two parts"):
         router.send_multipart([b"x"])
 
 
@@ -96,13 +96,14 @@ def test_router_handover(twin, endpoint, handover):
     assert second.recv(timeout=BOUND) == b"heir"
 
 
-@pytest.mark.parametrize("kind", ["DEALER", "ROUTER"])
+@pytest.mark.parametrize("kind", ["DEALER", "REQ", "ROUTER"])
 def test_probe_router_an_empty_message_with_the_name(twin, endpoint, kind):
     server = twin("ROUTER", bind=endpoint)
     client = twin(kind, connect=server.endpoints[0], identity=b"X", probe_router=True)
     assert server.recv_multipart(timeout=BOUND) == [b"X", b""]
-    server.send_multipart([b"X", b"Hello"])
-    assert client.recv_multipart(timeout=BOUND)[-1] == b"Hello"
+    if kind != "REQ":
+        server.send_multipart([b"X", b"Hello"])
+        assert client.recv_multipart(timeout=BOUND)[-1] == b"Hello"
 
 
 def test_a_router_talks_to_a_router(twin, endpoint):
@@ -116,16 +117,37 @@ def test_a_router_talks_to_a_router(twin, endpoint):
     assert one.recv_multipart(timeout=BOUND) == [b"two", b"c"]
 
 
-def test_what_has_arrived_from_a_peer_that_goes_stays_readable(twin, endpoint):
+@pytest.mark.parametrize(("kind", "sender"), [("ROUTER", "DEALER"), ("PULL", "PUSH")], ids="-".join)
+def test_what_has_arrived_from_a_peer_that_goes_stays_readable(twin, endpoint, kind, sender):
     """libzmq destroys it; omq does not."""
-    router = twin("ROUTER", bind=endpoint)
-    dealer = twin("DEALER", connect=router.endpoints[0], identity=b"X")
+    receiver = twin(kind, bind=endpoint)
+    name = [b"X"] if kind == "ROUTER" else []
+    gone = twin(sender, connect=receiver.endpoints[0], identity=b"X")
     for number in range(100):
-        dealer.send_multipart([b"%d" % number, b"x"])
-    dealer.close()
-    assert [router.recv_multipart(timeout=BOUND) for _ in range(100)] == [[b"X", b"%d" % n, b"x"] for n in range(100)]
+        gone.send_multipart([b"%d" % number, b"x"])
+    gone.close()
+    until(lambda: not receiver.peers)
+    assert [receiver.recv_multipart(timeout=0) for _ in range(100)] == [[*name, b"%d" % n, b"x"] for n in range(100)]
+    assert not receiver.poll(0.01)
+
+
+def test_a_late_answer_through_a_restarted_router_reaches_no_stranger(twin, endpoint):
+    router = twin("ROUTER", bind=endpoint)
+    place = router.endpoints[0]
+    asker = twin("REQ", connect=place)
+    asker.send(b"balance of X?")
+    held = router.recv_multipart(timeout=BOUND)
+    asker.stop()
     until(lambda: not router.peers)
-    assert not router.poll(0.01)
+    router.stop()
+    router = twin("ROUTER", bind=place, router_mandatory=True)
+    stranger = twin("REQ", connect=place)
+    stranger.send(b"balance of Y?")
+    asked = router.recv_multipart(timeout=BOUND)
+    with pytest.raises(omq.UnroutableError):
+        router.send_multipart([*held[:2], b"X has a million"])
+    router.send_multipart([*asked[:2], b"Y has nothing"])
+    assert stranger.recv(timeout=BOUND) == b"Y has nothing"
 
 
 # A name that this side chooses (ZMQ_CONNECT_ROUTING_ID)

@@ -2,18 +2,7 @@
 
 import asyncio
 
-import pytest
-
 import omq.asyncio as omq
-from tests.unit.conftest import until
-
-
-@pytest.mark.parametrize("parts", [[b"one"], [b"two", b"parts"]])
-async def test_a_bounce(make, endpoint, parts):
-    one, other = await make.linked(omq.PAIR, omq.PAIR, endpoint)
-    for sender, receiver in ((one, other), (other, one)) * 3:
-        await sender.send_multipart(parts)
-        assert await receiver.recv_multipart() == parts
 
 
 async def test_both_ways_at_once(make, endpoint):
@@ -29,23 +18,6 @@ async def test_both_ways_at_once(make, endpoint):
 
     results = await asyncio.gather(sending(one), sending(other), receiving(one), receiving(other))
     assert results[2:] == [messages, messages]
-
-
-async def test_a_second_peer_is_refused_and_admitted_later(make, endpoint):
-    one, first = await make.linked(omq.PAIR, omq.PAIR, endpoint)
-    second = make(omq.PAIR, connect=one.endpoints[0], reconnect_interval=0.01)
-    await second.send(b"kept until there is room")
-    with pytest.raises(omq.Timeout):
-        await second.wait_connected(timeout=0.1)
-    assert len(one.peers) == 1
-    await first.send(b"still the only one")
-    assert await one.recv(timeout=5) == b"still the only one"
-    assert await one.poll(0.02) == 0
-    await first.close()
-    await second.wait_connected(timeout=5)
-    assert await one.recv(timeout=5) == b"kept until there is room"
-    await one.send(b"welcome")
-    assert await second.recv(timeout=5) == b"welcome"
 
 
 async def test_a_pending_handshake_does_not_take_the_place(make):
@@ -65,22 +37,6 @@ async def test_a_pending_handshake_does_not_take_the_place(make):
     assert await one.recv(timeout=5) == b"still here"
     silent.close()
     slow.close()
-
-
-async def test_what_waits_goes_to_the_next_peer(make, endpoint):
-    one, first = await make.linked(omq.PAIR, omq.PAIR, endpoint)
-    where = one.endpoints[0]
-    first.stop()
-    await until(lambda: not one.peers)
-    for number in range(5):
-        await one.send(b"%d" % number, timeout=0)
-    second = make(omq.PAIR, connect=where)
-    assert [await second.recv(timeout=5) for _ in range(5)] == [b"%d" % number for number in range(5)]
-
-
-async def test_without_a_peer_exactly_send_hwm_are_accepted(make, inproc):
-    one = make(omq.PAIR, bind=inproc, send_hwm=3)
-    assert await one.send_many([b"x"] * 10, timeout=0) == 3
 
 
 async def test_nothing_comes_from_a_peer_that_is_refused(make):

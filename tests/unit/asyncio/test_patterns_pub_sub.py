@@ -21,35 +21,6 @@ async def heard(sub):
     return got
 
 
-async def test_a_prefix_covers_what_starts_with_it(make, endpoint):
-    pub, sub = await linked(make, endpoint, b"ab", b"x")
-    for topic in (b"", b"a", b"ab", b"abc", b"b", b"x", b"xab", b"aab"):
-        await pub.send(topic)
-    assert await heard(sub) == [b"ab", b"abc", b"x", b"xab"]
-
-
-async def test_the_empty_prefix_covers_everything(make, endpoint):
-    pub, sub = await linked(make, endpoint, b"")
-    topics = [b"", b"a", b"\0", b"\1", bytes(10_000)]
-    for topic in topics:
-        await pub.send(topic)
-    assert await heard(sub) == topics
-
-
-async def test_only_the_first_part_counts(make, endpoint):
-    pub, sub = await linked(make, endpoint, b"a")
-    await pub.send_multipart([b"b", b"a"])
-    await pub.send_multipart([b"a", b"b"])
-    assert await sub.recv_multipart(timeout=5) == [b"a", b"b"]
-    assert await heard(sub) == []
-
-
-async def test_subscriptions_that_overlap_give_a_message_once(make, endpoint):
-    pub, sub = await linked(make, endpoint, b"", b"a", b"ab")
-    await pub.send(b"abc")
-    assert await heard(sub) == [b"abc"]
-
-
 async def test_unsubscribing_takes_one_subscription_back(make, endpoint):
     pub, sub = await linked(make, endpoint, b"a", b"a", b"b")
     sub.unsubscribe(b"a")
@@ -72,49 +43,6 @@ async def test_what_was_on_its_way_is_dropped_after_unsubscribing(make, endpoint
     assert await heard(sub) == [b"b"]
 
 
-async def test_subscribing_later_works(make, endpoint):
-    pub, sub = await linked(make, endpoint)
-    sub.subscribe(b"late")
-    await pub.wait_subscribed(b"late", timeout=5)
-    await pub.send(b"late news")
-    assert await sub.recv(timeout=5) == b"late news"
-
-
-async def test_the_publisher_may_dial(make, endpoint):
-    sub = make(omq.SUB, bind=endpoint, subscribe=[b"a", b"b"])
-    pub = make(omq.PUB, connect=sub.endpoints[0])
-    await pub.wait_subscribed(n=2, timeout=5)
-    await pub.send(b"a")
-    assert await sub.recv(timeout=5) == b"a"
-
-
-async def test_wait_subscribed_counts_pairs_of_peer_and_prefix(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint)
-    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=[b"a", b"a", b"b"]) for _ in range(3)]
-    await pub.wait_subscribed(n=6, timeout=5)
-    await pub.wait_subscribed(b"a", n=3, timeout=0)
-    with pytest.raises(omq.Timeout):
-        await pub.wait_subscribed(n=7, timeout=0.01)
-    with pytest.raises(omq.Timeout):
-        await pub.wait_subscribed(b"", timeout=0.01)
-    await subs[0].close()
-    await until(lambda: pub._engine.pattern.subscriptions(None) == 4)
-    with pytest.raises(omq.Timeout):
-        await pub.wait_subscribed(b"a", n=3, timeout=0.01)
-
-
-async def test_every_subscriber_gets_its_own(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint)
-    wanted = [b"a", b"b", b"ab", b""]
-    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=prefix) for prefix in wanted]
-    await pub.wait_subscribed(n=4, timeout=5)
-    topics = [b"a", b"ab", b"abc", b"b", b"c", b"a" * 5000, b"b" * 50_000]
-    for topic in topics:
-        await pub.send(topic)
-    for prefix, sub in zip(wanted, subs, strict=True):
-        assert await heard(sub) == [topic for topic in topics if topic.startswith(prefix)]
-
-
 async def test_a_reconnected_subscriber_subscribes_again(make, endpoint):
     pub, sub = await linked(make, endpoint, b"a", b"b", reconnect_interval=0.01)
     where = pub.endpoints[0]
@@ -127,69 +55,7 @@ async def test_a_reconnected_subscriber_subscribes_again(make, endpoint):
     assert await sub.recv(timeout=5) == b"a"
 
 
-async def test_nobody_listens_and_nothing_waits(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint, send_hwm=1)
-    for _ in range(2000):
-        await pub.send(b"x", timeout=0)
-    sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"")
-    await pub.wait_subscribed(timeout=5)
-    await pub.send(b"y")
-    assert await heard(sub) == [b"y"]
-
-
 # High-water marks
-
-
-async def test_a_slow_subscriber_loses_and_the_others_do_not(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint, send_hwm=50)
-    slow = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=10)
-    fast = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"", recv_hwm=10)
-    await pub.wait_subscribed(n=2, timeout=5)
-    body = bytes(50_000)
-    for number in range(600):
-        await pub.send(b"%d " % number + body, timeout=0)
-        assert (await fast.recv(timeout=5)).startswith(b"%d " % number)
-    dropped = sorted(peer.dropped for peer in pub.peers)
-    assert dropped[0] == 0
-    assert dropped[1] > 100
-    got = [int(message.split()[0]) for message in await heard(slow)]
-    assert len(got) == 600 - dropped[1]
-    assert got == sorted(set(got))
-
-
-async def test_over_inproc_a_subscriber_gets_exactly_what_fits(make, inproc):
-    pub, sub = await linked(make, inproc, b"", send_hwm=7, recv_hwm=5)
-    for number in range(30):
-        await pub.send(b"%d" % number, timeout=0)
-    assert await heard(sub) == [b"%d" % number for number in range(12)]
-    assert pub.peers[0].dropped == 18
-    await pub.send(b"again")
-    assert await heard(sub) == [b"again"]
-
-
-async def test_nodrop_waits_for_the_slowest(make, endpoint):
-    xpub = make(omq.XPUB, bind=endpoint, xpub_nodrop=True, send_hwm=10)
-    slow = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"", recv_hwm=10)
-    await xpub.wait_subscribed(timeout=5)
-    body = bytes(100_000)
-
-    full = asyncio.Event()
-
-    async def sending():
-        for number in range(500):
-            message = b"%d " % number + body
-            try:
-                await xpub.send(message, timeout=0)
-            except omq.SendTimeout:
-                full.set()
-                await xpub.send(message)
-
-    task = asyncio.create_task(sending())
-    await asyncio.wait_for(full.wait(), 10)
-    for number in range(500):
-        assert (await slow.recv(timeout=5)).startswith(b"%d " % number)
-    await task
-    assert xpub.peers[0].dropped == 0
 
 
 async def test_nodrop_goes_on_when_the_slow_one_leaves(make, endpoint):
@@ -235,37 +101,6 @@ async def test_a_subscriber_may_be_reset_while_others_are_served(make):
 
 
 # XPUB and XSUB
-
-
-async def test_xpub_hears_of_new_prefixes_and_of_their_end(make, endpoint):
-    xpub = make(omq.XPUB, bind=endpoint)
-    one = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
-    assert await xpub.recv(timeout=5) == b"\1A"
-    other = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"A", b"B"])
-    assert await xpub.recv(timeout=5) == b"\1B"
-    other.unsubscribe(b"B")
-    assert await xpub.recv(timeout=5) == b"\0B"
-    one.unsubscribe(b"A")
-    assert await xpub.poll(0.02) == 0
-    await other.close()
-    assert await xpub.recv(timeout=5) == b"\0A"
-    assert await xpub.poll(0.02) == 0
-
-
-@pytest.mark.parametrize("verboser", [False, True])
-async def test_verbose_passes_duplicates(make, endpoint, verboser):
-    xpub = make(omq.XPUB, bind=endpoint, xpub_verbose=True, xpub_verboser=verboser)
-    one = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
-    assert await xpub.recv(timeout=5) == b"\1A"
-    other = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"A")
-    assert await xpub.recv(timeout=5) == b"\1A"
-    one.unsubscribe(b"A")
-    if verboser:
-        assert await xpub.recv(timeout=5) == b"\0A"
-    else:
-        assert await xpub.poll(0.02) == 0
-    other.unsubscribe(b"A")
-    assert await xpub.recv(timeout=5) == b"\0A"
 
 
 # behaviour.md, "xpub_manual"
@@ -357,49 +192,11 @@ async def test_an_xpub_subscribes_only_by_hand_and_to_something(make, endpoint):
         make(omq.XPUB, xpub_manual=True).subscribe(b"A")
 
 
-async def test_the_welcome_message_greets_each_subscriber_once(make, endpoint):
-    xpub = make(omq.XPUB, bind=endpoint, xpub_welcome_message=b"W hello")
-    for _ in range(2):
-        sub = make(omq.SUB, connect=xpub.endpoints[0], subscribe=[b"W", b"X", b"Y"])
-        await sub.wait_connected(timeout=5)
-        assert await heard(sub) == [b"W hello"]
-    silent = make(omq.SUB, connect=xpub.endpoints[0], subscribe=b"X")
-    assert await heard(silent) == []
-
-
-async def test_xsub_subscribes_by_hand(make, endpoint):
-    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint)
-    await xsub.send(b"\1A")
-    assert await xpub.recv(timeout=5) == b"\1A"
-    await xsub.send(b"\1A")
-    await xsub.send(b"\0A")
-    await xsub.send(b"\0never")
-    await xpub.send(b"A1")
-    assert await xsub.recv(timeout=5) == b"A1"
-    await xsub.send(b"\0A")
-    assert await xpub.recv(timeout=5) == b"\0A"
-    assert await xpub.poll(0.02) == 0
-    await xpub.send(b"A2")
-    assert await xsub.poll(0.02) == 0
-
-
 async def test_an_xsub_that_connects_later_tells_what_it_wants(make, inproc):
     xsub = make(omq.XSUB, connect=inproc, subscribe=b"opt")
     await xsub.send(b"\1early")
     xpub = make(omq.XPUB, bind=inproc)
     assert {await xpub.recv(timeout=5), await xpub.recv(timeout=5)} == {b"\1early", b"\1opt"}
-
-
-async def test_users_messages_go_up_from_xsub_to_xpub(make, endpoint):
-    xpub, xsub = await make.linked(omq.XPUB, omq.XSUB, endpoint)
-    await xsub.send(b"hello")
-    await xsub.send_multipart([b"two", b"parts"])
-    await xsub.send_multipart([b"\2no", b"\1subscription"])
-    await xsub.send(b"")
-    assert await xpub.recv_multipart(timeout=5) == [b"hello"]
-    assert await xpub.recv_multipart(timeout=5) == [b"two", b"parts"]
-    assert await xpub.recv_multipart(timeout=5) == [b"\2no", b"\1subscription"]
-    assert await xpub.recv_multipart(timeout=5) == [b""]
 
 
 async def test_a_subscription_may_begin_a_message_of_several_parts(make, endpoint):
@@ -414,46 +211,6 @@ async def test_a_subscription_may_begin_a_message_of_several_parts(make, endpoin
     assert await xsub.recv(timeout=5) == b"A1"
     assert sorted(xsub._engine.pattern.matcher.prefixes()) == [(b"A", 1), (b"C", 1)]
     assert await xpub.poll(0.02) == 0
-
-
-async def test_a_pub_throws_users_messages_away(make, endpoint):
-    pub, xsub = await make.linked(omq.PUB, omq.XSUB, endpoint)
-    for _ in range(100):
-        await xsub.send(b"hello")
-    await xsub.send(b"\1A")
-    await pub.wait_subscribed(b"A", timeout=5)
-    await pub.send(b"A")
-    assert await xsub.recv(timeout=5) == b"A"
-
-
-async def test_a_forwarder_passes_subscriptions_up_and_messages_down(make, inproc):
-    xpub, xsub = make(omq.XPUB, bind=f"{inproc}-down"), make(omq.XSUB, bind=f"{inproc}-up")
-    pub = make(omq.PUB, connect=f"{inproc}-up")
-    sub = make(omq.SUB, connect=f"{inproc}-down", subscribe=b"")
-    await xsub.send(await xpub.recv(timeout=5))
-    await pub.wait_subscribed(b"", timeout=5)
-    await pub.send(b"")
-    await xpub.send(await xsub.recv(timeout=5))
-    assert await sub.recv(timeout=5) == b""
-
-
-async def test_invert_matching_sends_what_was_not_asked_for(make, endpoint):
-    pub, sub = await linked(make, endpoint, b"a", invert_matching=True)
-    for topic in (b"a", b"ab", b"b", b"c"):
-        await pub.send(topic)
-    assert await heard(sub) == [b"b", b"c"]
-
-
-@pytest.mark.parametrize("length", [244, 245, 246, 255, 256, 70_000])
-async def test_topics_of_every_length(make, endpoint, length):
-    topic = bytes(range(1, 251)) * (length // 250 + 1)
-    topic = topic[:length]
-    pub, sub = await linked(make, endpoint, topic)
-    await pub.send(topic[:-1])
-    await pub.send(topic + b"!")
-    assert await heard(sub) == [topic + b"!"]
-    sub.unsubscribe(topic)
-    await until(lambda: pub._engine.pattern.subscriptions(None) == 0)
 
 
 async def test_ten_thousand_subscriptions_arrive(make, endpoint):

@@ -7,7 +7,6 @@ from collections import Counter
 import pytest
 
 import omq.asyncio as omq
-from tests.unit.conftest import until
 
 
 async def drain(pull):
@@ -46,102 +45,6 @@ async def test_messages_that_waited_are_shared_too(make, inproc):
     assert sum(len(share) for share in shares) == 400
 
 
-async def test_a_stuck_worker_does_not_hold_the_others_up(make, endpoint):
-    push = make(omq.PUSH, bind=endpoint, send_hwm=10, send_buffer=None)
-    stuck = make(omq.PULL, connect=push.endpoints[0], recv_hwm=1)
-    busy = [make(omq.PULL, connect=push.endpoints[0]) for _ in range(2)]
-    await push.wait_connected(3, timeout=5)
-    body = bytes(100_000)
-
-    async def working(pull):
-        count = 0
-        while True:
-            try:
-                await pull.recv(timeout=1)
-            except omq.ReceiveTimeout:
-                return count
-            count += 1
-
-    workers = [asyncio.create_task(working(pull)) for pull in busy]
-    for _ in range(600):
-        await push.send(body, timeout=5)
-    counts = await asyncio.gather(*workers)
-    left = 600 - sum(counts)
-    # What the kernel and one batch hold stays with the stuck one; everything else went round it.
-    assert left < 120
-    assert min(counts) > 100
-    assert len(stuck.peers) == 1
-    # And it is not lost: it is there when the worker comes back.
-    assert len(await drain(stuck)) == left
-
-
-@pytest.mark.parametrize("hwm", [1, 2, 3, 10, 1000])
-async def test_without_a_peer_exactly_send_hwm_are_accepted(make, inproc, hwm):
-    push = make(omq.PUSH, connect=inproc, send_hwm=hwm)
-    for _ in range(hwm):
-        await push.send(b"x", timeout=0)
-    assert await push.poll(0, omq.POLL_OUT) == 0
-    with pytest.raises(omq.SendTimeout):
-        await push.send(b"x", timeout=0)
-
-
-async def test_without_a_peer_and_a_mark_everything_is_accepted(make, inproc):
-    push = make(omq.PUSH, connect=inproc, send_hwm=0)
-    assert await push.send_many([b"x"] * 20_000) == 20_000
-
-
-@pytest.mark.parametrize("first", ["bind", "connect"])
-@pytest.mark.parametrize(("send_hwm", "recv_hwm", "accepted"), [(1000, 1000, 2000), (1, 1, 2), (5, 1, 6), (1, 5, 6)])
-async def test_over_inproc_both_marks_add_up(make, inproc, first, send_hwm, recv_hwm, accepted):
-    push, pull = make(omq.PUSH, send_hwm=send_hwm), make(omq.PULL, recv_hwm=recv_hwm)
-    for socket in (pull, push) if first == "bind" else (push, pull):
-        socket.bind(inproc) if socket is pull else socket.connect(inproc)
-    await push.wait_connected(timeout=5)
-    count = 0
-    while True:
-        try:
-            await push.send(b"%d" % count, timeout=0)
-        except omq.SendTimeout:
-            break
-        count += 1
-        assert count <= accepted
-    assert count == accepted
-    assert [await pull.recv(timeout=5) for _ in range(count)] == [b"%d" % number for number in range(count)]
-    await push.send(b"room again", timeout=5)
-    assert await pull.recv(timeout=5) == b"room again"
-
-
-@pytest.mark.parametrize(("send_hwm", "recv_hwm"), [(0, 1), (1, 0), (0, 0)])
-async def test_over_inproc_one_side_without_a_mark_is_no_bound(make, inproc, send_hwm, recv_hwm):
-    push, pull = make(omq.PUSH, send_hwm=send_hwm), make(omq.PULL, recv_hwm=recv_hwm)
-    pull.bind(inproc)
-    push.connect(inproc)
-    await push.wait_connected(timeout=5)
-    for _ in range(10_000):
-        await push.send(b"x", timeout=0)
-    assert len([await pull.recv() for _ in range(10_000)]) == 10_000
-
-
-async def test_a_raised_mark_counts_from_then_on(make, inproc):
-    push, pull = make(omq.PUSH, send_hwm=1), make(omq.PULL, recv_hwm=1)
-    pull.bind(inproc)
-    push.connect(inproc)
-    await push.wait_connected(timeout=5)
-    assert await push.send_many([b"x"] * 10, timeout=0) == 2
-    push.set_options(send_hwm=5)
-    assert await push.send_many([b"x"] * 10, timeout=0) == 4
-    push.set_options(send_hwm=1)
-    assert len(await drain(pull)) == 6
-
-
-async def test_messages_before_the_bind_arrive_in_order(make, endpoint):
-    push = make(omq.PUSH, connect=endpoint)
-    for number in range(300):
-        await push.send(b"%d" % number)
-    pull = make(omq.PULL, bind=endpoint)
-    assert [await pull.recv(timeout=5) for _ in range(300)] == [b"%d" % number for number in range(300)]
-
-
 async def test_one_blocked_sender_goes_on_when_the_first_peer_takes_what_waited(make, inproc):
     push = make(omq.PUSH, bind=inproc, send_hwm=1)
     await push.send(b"1")
@@ -151,25 +54,6 @@ async def test_one_blocked_sender_goes_on_when_the_first_peer_takes_what_waited(
     pull = make(omq.PULL, connect=inproc)
     await asyncio.wait_for(waiting, 5)
     assert [await pull.recv(timeout=5), await pull.recv(timeout=5)] == [b"1", b"2"]
-
-
-async def test_fair_queueing_takes_from_each_in_turn(make, endpoint):
-    pull = make(omq.PULL, bind=endpoint, recv_hwm=0)
-    pushes = [make(omq.PUSH, connect=pull.endpoints[0]) for _ in range(4)]
-    await pull.wait_connected(4, timeout=5)
-
-    async def sending(push, name):
-        for _ in range(3000):
-            await push.send(name)
-
-    tasks = [asyncio.create_task(sending(push, b"%d" % name)) for name, push in enumerate(pushes)]
-    await until(lambda: all(peer.messages_in >= 2000 for peer in pull.peers))
-    first = Counter([await pull.recv() for _ in range(4000)])
-    assert set(first) == {b"0", b"1", b"2", b"3"}
-    assert all(700 <= count <= 1300 for count in first.values()), first
-    rest = Counter([await pull.recv() for _ in range(8000)])
-    assert (first + rest) == Counter({b"%d" % name: 3000 for name in range(4)})
-    await asyncio.gather(*tasks)
 
 
 async def test_a_peer_that_was_paused_reads_on_when_its_own_messages_are_taken(make, endpoint):
@@ -201,27 +85,6 @@ async def test_reading_stops_at_recv_hwm_and_goes_on(make, endpoint):
         assert len(await pull.recv(timeout=5)) == len(body)
     await push.send(b"goes on", timeout=5)
     assert await pull.recv(timeout=5) == b"goes on"
-
-
-async def test_what_has_arrived_from_a_peer_that_left_stays_readable(make, endpoint):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
-    await push.send_many([b"1", b"2", b"3"])
-    await push.close()
-    await until(lambda: not pull.peers)
-    assert [await pull.recv(timeout=0) for _ in range(3)] == [b"1", b"2", b"3"]
-
-
-@pytest.mark.parametrize("kind", [omq.PULL, omq.DEALER, omq.SUB])
-async def test_conflate_keeps_the_last(make, endpoint, kind):
-    sender = {omq.PULL: omq.PUSH, omq.DEALER: omq.DEALER, omq.SUB: omq.PUB}[kind]
-    one, other = await make.linked(kind, sender, endpoint, conflate=True, subscribe=b"")
-    if kind is omq.SUB:
-        await other.wait_subscribed(timeout=5)
-    for number in range(20):
-        await other.send(b"%d" % number)
-    await until(lambda: one.peers[0].messages_in == other.peers[0].messages_out)
-    assert await one.recv(timeout=5) == b"19"
-    assert await one.poll(0.01) == 0
 
 
 @pytest.mark.parametrize("kind", [omq.PUSH, omq.DEALER, omq.PUB])

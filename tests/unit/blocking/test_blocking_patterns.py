@@ -13,53 +13,6 @@ from tests.unit.conftest import needs_address_space
 from tests.waits import until
 
 
-def test_a_pipeline_shares_work_and_takes_turns(make, endpoint):
-    push = make(omq.PUSH, bind=endpoint)
-    workers = [make(omq.PULL, connect=push.endpoints[0]) for _ in range(3)]
-    push.wait_connected(3, timeout=BOUND)
-    for n in range(300):
-        push.send(b"%d" % n)
-    got = [[worker.recv(timeout=BOUND) for _ in range(100)] for worker in workers]
-    assert sorted(int(one) for messages in got for one in messages) == list(range(300))
-    assert all(sorted(map(int, messages)) == list(map(int, messages)) for messages in got)
-
-
-def test_a_pipeline_collects_from_all(make, endpoint):
-    pull = make(omq.PULL, bind=endpoint)
-    pushes = [make(omq.PUSH, connect=pull.endpoints[0]) for _ in range(3)]
-    for n in range(100):
-        for name, push in enumerate(pushes):
-            push.send(b"%d %d" % (name, n))
-    got = [tuple(map(int, pull.recv(timeout=BOUND).split())) for _ in range(300)]
-    for name in range(3):
-        assert [n for who, n in got if who == name] == list(range(100))
-
-
-def test_publishing_to_those_who_subscribed(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint)
-    subs = [make(omq.SUB, connect=pub.endpoints[0], subscribe=prefix) for prefix in (b"a", b"ab", b"")]
-    pub.wait_subscribed(n=3, timeout=BOUND)
-    for word in (b"a", b"ab", b"b"):
-        pub.send_multipart([word, b"more"])
-    for sub, words in zip(subs, ([b"a", b"ab"], [b"ab"], [b"a", b"ab", b"b"]), strict=True):
-        assert [sub.recv_multipart(timeout=BOUND) for _ in words] == [[word, b"more"] for word in words]
-        assert not sub.poll(0.02)
-
-
-def test_a_forwarder_of_subscriptions(make, endpoint, inproc):
-    pub = make(omq.PUB, bind=endpoint)
-    xsub = make(omq.XSUB, connect=pub.endpoints[0])
-    xpub = make(omq.XPUB, bind=inproc)
-    sub = make(omq.SUB, connect=inproc, subscribe=b"a")
-    xsub.send(xpub.recv(timeout=BOUND))
-    pub.wait_subscribed(b"a", timeout=BOUND)
-    pub.send(b"all")
-    xpub.send(xsub.recv(timeout=BOUND))
-    assert sub.recv(timeout=BOUND) == b"all"
-    sub.unsubscribe(b"a")
-    assert xpub.recv(timeout=BOUND) == b"\0a"
-
-
 def test_requests_and_replies_in_lockstep(make, crew, endpoint):
     rep = make(omq.REP, bind=endpoint)
 
@@ -83,31 +36,6 @@ def test_requests_and_replies_in_lockstep(make, crew, endpoint):
     crew.join()
 
 
-def test_a_router_names_and_reaches_each_dealer(make, endpoint):
-    router = make(omq.ROUTER, bind=endpoint, router_mandatory=True)
-    dealers = {name: make(omq.DEALER, connect=router.endpoints[0], identity=name) for name in (b"one", b"two")}
-    router.wait_connected(2, timeout=BOUND)
-    for name, dealer in dealers.items():
-        router.send_multipart([name, b"to", name])
-        assert dealer.recv_multipart(timeout=BOUND) == [b"to", name]
-        dealer.send(b"from")
-        assert router.recv_multipart(timeout=BOUND) == [name, b"from"]
-    with pytest.raises(omq.UnroutableError):
-        router.send_multipart([b"three", b"x"])
-
-
-def test_a_pair_has_one_peer(make, endpoint):
-    one, other = make.linked(omq.PAIR, omq.PAIR, endpoint)
-    third = make(omq.PAIR, connect=one.endpoints[0])
-    for n in range(100):
-        one.send(b"%d" % n)
-        other.send(other.recv(timeout=BOUND))
-        assert one.recv(timeout=BOUND) == b"%d" % n
-    third.send(b"nobody")
-    assert not one.poll(0.05)
-    third.close(0)
-
-
 def test_a_peer_that_comes_back_is_found_again(make, endpoint):
     push = make(omq.PUSH, reconnect_interval=0.01)
     pull = make(omq.PULL, bind=endpoint)
@@ -121,14 +49,6 @@ def test_a_peer_that_comes_back_is_found_again(make, endpoint):
         pull = make(omq.PULL, bind=name)
 
 
-def test_what_has_arrived_stays_readable_when_its_sender_is_gone(make, crew, endpoint):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
-    push.send_many([b"%d" % n for n in range(500)])
-    push.close()
-    until(lambda: not pull.peers)
-    assert [pull.recv(timeout=0) for _ in range(500)] == [b"%d" % n for n in range(500)]
-
-
 @pytest.mark.parametrize("busy_poll", [0, 0.002, "adaptive"])
 def test_a_round_trip_whatever_the_wait_is_like(make, crew, endpoint, busy_poll):
     rep, req = make.linked(omq.REP, omq.REQ, endpoint, busy_poll=busy_poll)
@@ -139,20 +59,6 @@ def test_a_round_trip_whatever_the_wait_is_like(make, crew, endpoint, busy_poll)
         if n % 100 == 0:
             time.sleep(0.03)  # the I/O thread takes over
     crew.join()
-
-
-def test_unbind_and_disconnect(make, endpoint):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
-    name = pull.endpoints[0]
-    pull.unbind(name)
-    assert pull.endpoints == []
-    push.send(b"x")
-    assert pull.recv(timeout=BOUND) == b"x"
-    push.disconnect(name)
-    until(lambda: not push.peers and not pull.peers)
-    for call in (pull.unbind, push.disconnect):
-        with pytest.raises(omq.EndpointError):
-            call(name)
 
 
 def test_a_receiver_that_disconnects_gets_no_more_than_it_held(make):
@@ -232,21 +138,3 @@ def test_a_request_that_memory_is_short_for_leaves_the_one_before_as_it_was(make
     little_memory(None)
     rep.send(b"answer")
     assert req.recv(timeout=BOUND) == b"answer"
-
-
-def test_a_late_answer_through_a_restarted_router_reaches_no_stranger(make, endpoint):
-    router = make(omq.ROUTER, bind=endpoint)
-    place = router.endpoints[0]
-    asker = make(omq.REQ, connect=place)
-    asker.send(b"balance of X?")
-    held = router.recv_multipart(timeout=BOUND)
-    asker.stop()
-    router.stop()
-    router = make(omq.ROUTER, bind=place, router_mandatory=True)
-    stranger = make(omq.REQ, connect=place)
-    stranger.send(b"balance of Y?")
-    asked = router.recv_multipart(timeout=BOUND)
-    with pytest.raises(omq.UnroutableError):
-        router.send_multipart([*held[:2], b"X has a million"])
-    router.send_multipart([*asked[:2], b"Y has nothing"])
-    assert stranger.recv(timeout=BOUND) == b"Y has nothing"
