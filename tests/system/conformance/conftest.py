@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import itertools
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import pytest
@@ -30,6 +32,18 @@ class Awaited:
             return found
         return lambda *arguments, **options: self._twin.call(lambda: found(*arguments, **options))
 
+    def __repr__(self) -> str:
+        return repr(self._socket)
+
+    def __iter__(self) -> Awaited:
+        return self
+
+    def __next__(self) -> Any:
+        try:
+            return self._twin.call(self._socket.__anext__)
+        except StopAsyncIteration:
+            raise StopIteration from None
+
 
 class Twin:
     """Makes sockets of one twin, in a context of the test's own."""
@@ -47,6 +61,14 @@ class Twin:
 
     def make(self, kind: str, context: Any, options: dict[str, Any]) -> Any:
         raise NotImplementedError
+
+    def linked(self, one: str, other: str, endpoint: str, **options: Any) -> tuple[Any, Any]:
+        """Two sockets: the first bound, the second connected, both knowing it; options for whom they fit."""
+        bound = self(one, bind=endpoint, **fitting(one, options))
+        dialled = self(other, connect=bound.endpoints[0], **fitting(other, options))
+        bound.wait_connected(timeout=BOUND)
+        dialled.wait_connected(timeout=BOUND)
+        return bound, dialled
 
     def wait(self, work: Callable[[], Any]) -> Any:
         """Does something that is awaited in one of the twins."""
@@ -110,10 +132,10 @@ class BlockingTwin(Twin):
 class AsyncioTwin(Twin):
     name = "asyncio"
 
-    def __init__(self) -> None:
+    def __init__(self, new_loop: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop) -> None:
         super().__init__()
         self.context = omq.asyncio.Context()
-        self._loop = uvloop.new_event_loop()
+        self._loop = new_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
 
@@ -147,10 +169,16 @@ class AsyncioTwin(Twin):
         assert all(task.done() for task in left), left
 
 
-TWINS = {twin.name: twin for twin in (BlockingTwin, AsyncioTwin)}
+TWINS: dict[str, Callable[[], Twin]] = {
+    "blocking": BlockingTwin,
+    "asyncio": AsyncioTwin,
+    "asyncio-without-uvloop": partial(AsyncioTwin, asyncio.SelectorEventLoop),
+}
+#: For what the loop could make different.
+on_every_loop = pytest.mark.parametrize("twin", list(TWINS), indirect=True)
 
 
-@pytest.fixture(params=list(TWINS))
+@pytest.fixture(params=["blocking", "asyncio"])
 def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
     """Makes sockets: `twin("PUSH", bind=...)`; each test runs with both twins."""
     made = TWINS[request.param]()
@@ -158,6 +186,16 @@ def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
         yield made
     finally:
         made.stop()
+
+
+def fitting(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns the options that a type of socket takes."""
+    found = {}
+    for name, value in options.items():
+        with contextlib.suppress(omq.OptionError):
+            omq.Options.parse(omq.SocketType[kind], {name: value})
+            found[name] = value
+    return found
 
 
 _names = itertools.count()

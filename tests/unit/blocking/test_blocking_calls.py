@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import array
 import asyncio
 import gc
 import os
@@ -18,8 +17,6 @@ import omq.asyncio
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
 from tests.waits import until
 
-LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
-
 
 @pytest.fixture(params=[0, 0.001, "adaptive"], ids=lambda spin: f"busy_poll={spin}")
 def spin(request):
@@ -27,67 +24,6 @@ def spin(request):
 
 
 # What can be sent and received
-
-
-@pytest.mark.parametrize(
-    "data",
-    [
-        b"",
-        b"x",
-        b"x" * 255,
-        b"x" * 256,
-        b"x" * 4097,
-        LARGE,
-        bytearray(LARGE),
-        memoryview(LARGE)[9:],
-        array.array("i", [1]),
-    ],
-    ids=lambda data: f"{type(data).__name__}-{memoryview(data).nbytes}",
-)
-def test_every_contiguous_buffer_in_every_way(make, endpoint, data):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
-    body = memoryview(data).tobytes()
-    push.send(data)
-    assert pull.recv(timeout=BOUND) == body
-    push.send_multipart([data])
-    assert pull.recv_multipart(timeout=BOUND) == [body]
-    assert push.send_many([data, data]) == 2
-    assert pull.recv(timeout=BOUND) == body
-    buffer = bytearray(len(body) + 1)
-    assert pull.recv_into(buffer, timeout=BOUND) == len(body)
-    assert buffer[: len(body)] == body
-    push.send_multipart([b"", data, b"end"])
-    message = pull.recv_message(timeout=BOUND)
-    assert message.parts == [b"", body, b"end"]
-    assert message.peer.endpoint
-
-
-@pytest.mark.parametrize("data", ["text", 7, None, memoryview(b"abcdef")[::2]], ids=lambda data: type(data).__name__)
-def test_what_has_no_contiguous_buffer_is_a_type_error(make, inproc, data):
-    pull, push = make.linked(omq.PULL, omq.PUSH, inproc)
-    for call, argument in ((push.send, data), (push.send_multipart, [b"good", data]), (push.send_many, [data])):
-        with pytest.raises(TypeError):
-            call(argument)
-    push.send(b"next")
-    assert pull.recv() == b"next"
-
-
-def test_a_message_of_several_parts_stays_first_in_line(make, endpoint, spin):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=spin)
-    push.send_multipart([b"a", b"b"])
-    push.send(b"c")
-    with pytest.raises(omq.MultipartError):
-        pull.recv(timeout=BOUND)
-    with pytest.raises(omq.MultipartError):
-        pull.recv_into(bytearray(9))
-    assert pull.recv_many(timeout=BOUND)[0] == [b"a", b"b"]
-    push.send(b"too long")
-    assert pull.poll(BOUND)
-    if pull.recv_many(1, timeout=0) == [b"c"]:
-        assert pull.poll(BOUND)
-        with pytest.raises(omq.MessageTooLarge):
-            pull.recv_into(bytearray(3), timeout=BOUND)
-        assert pull.recv() == b"too long"
 
 
 def test_many_at_a_time(make, endpoint, spin):
@@ -102,53 +38,6 @@ def test_many_at_a_time(make, endpoint, spin):
     assert got == messages
     with pytest.raises(ValueError, match="limit"):
         pull.recv_many(0)
-
-
-def test_many_of_one_part_or_of_several(make, endpoint, spin):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint, busy_poll=spin)
-    given = [b"one", [b"a", b""], (b"b", bytearray(b"c"), b"d" * 9), bytearray(b"two"), [b"alone"], *[b"x"] * 300]
-    expected = [b"one", [b"a", b""], [b"b", b"c", b"d" * 9], b"two", b"alone", *[b"x"] * 300]
-    assert push.send_many(given) == len(given)
-    got: list = []
-    while len(got) < len(given):
-        got += pull.recv_many(timeout=BOUND)
-    assert got == expected
-    assert push.send_many(got) == len(got)  # what was received is sent as it is
-    again: list = []
-    while len(again) < len(got):
-        again += pull.recv_many(timeout=BOUND)
-    assert again == expected
-    for wrong, kind in ((["str"], TypeError), ([[]], ValueError), ([["str"]], TypeError), ([{b"a": 1}], TypeError)):
-        with pytest.raises(kind):
-            push.send_many([b"before", *wrong])
-        assert pull.recv(timeout=BOUND) == b"before"
-
-
-def test_one_at_a_time_where_the_type_says_so(make, endpoint):
-    rep = make(omq.REP, bind=endpoint)
-    clients = [make(omq.REQ, connect=rep.endpoints[0]) for _ in range(2)]
-    for client in clients:
-        client.send(b"question")
-        client.wait_connected(timeout=BOUND)
-    until(lambda: sum(peer.messages_in for peer in rep.peers) == 2, "both requests")
-    for _ in clients:
-        assert rep.recv_many(timeout=BOUND) == [b"question"]
-        with pytest.raises(omq.StateError):
-            rep.recv(timeout=0)
-        assert rep.send_many([b"answer"]) == 1
-    for client in clients:
-        assert client.recv_many(timeout=BOUND) == [b"answer"]
-
-
-def test_iteration_ends_when_the_socket_closes(make, crew, endpoint):
-    pull, push = make.linked(omq.PULL, omq.PUSH, endpoint)
-    crew(list, pull)
-    push.send_many([b"1", b"2"])
-    until(lambda: pull.peers[0].messages_in == 2 and not pull.poll(0))
-    asleep(pull)
-    pull.close()
-    assert crew.join() == [[b"1", b"2"]]
-    assert list(pull) == []
 
 
 @pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)
@@ -234,19 +123,6 @@ def test_no_time_is_no_wait_and_still_looks_into_the_kernel(make, tmp_path):
     assert time.monotonic() - before < 1
 
 
-def test_a_socket_without_peers_accepts_send_hwm_messages(make):
-    push = make(omq.PUSH, send_hwm=7)
-    assert push.send_many([b"x"] * 20, timeout=0) == 7
-    for call in (push.send, lambda data, **more: push.send_multipart([data], **more)):
-        with pytest.raises(omq.SendTimeout):
-            call(b"x", timeout=0)
-        with pytest.raises(omq.SendTimeout):
-            call(b"x", timeout=0.05)
-    with pytest.raises(omq.SendTimeout):
-        push.send_many([b"x"], timeout=0.05)
-    assert not push.poll(0, omq.POLL_OUT)
-
-
 def test_waits_for_peers_and_subscriptions(make, endpoint):
     pub = make(omq.PUB, bind=endpoint)
     for wait in (pub.wait_connected, pub.wait_subscribed):
@@ -301,17 +177,6 @@ def test_the_twins_meet_over_inproc(make, crew, inproc, who_binds):
 
 
 # Contexts
-
-
-def test_contexts_do_not_see_each_other():
-    with omq.Context() as one, omq.Context() as other:
-        first, second = omq.PULL(one, bind="inproc://x"), omq.PULL(other, bind="inproc://x")
-        push = omq.PUSH(other, connect="inproc://x")
-        push.send(b"x")
-        assert second.recv(timeout=BOUND) == b"x"
-        assert not first.poll(0.05)
-        with pytest.raises(omq.BindError):
-            omq.PULL(one, bind="inproc://x")
 
 
 def test_the_default_context_is_made_when_it_is_needed_and_after_its_end():
@@ -387,30 +252,6 @@ def test_term_while_others_make_and_use_sockets(crew):
 
 
 # The end of a socket
-
-
-def test_a_closed_socket_refuses_everything_but_its_end(make, endpoint):
-    dealer = make(omq.DEALER, bind=endpoint)
-    dealer.close()
-    dealer.close(0)
-    dealer.stop()
-    for call in (
-        lambda: dealer.send(b"x"),
-        lambda: dealer.send_many([b"x"]),
-        lambda: dealer.send_multipart([b"x"]),
-        dealer.recv,
-        dealer.recv_many,
-        dealer.recv_multipart,
-        dealer.recv_message,
-        lambda: dealer.recv_into(bytearray(1)),
-        dealer.poll,
-        dealer.fileno,
-        lambda: dealer.bind("inproc://other"),
-        lambda: dealer.connect("inproc://other"),
-        dealer.wait_connected,
-    ):
-        with pytest.raises(omq.ClosedError):
-            call()
 
 
 def test_several_threads_may_close_one_socket(make):
