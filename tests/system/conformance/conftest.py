@@ -32,6 +32,12 @@ class Awaited:
             return found
         return lambda *arguments, **options: self._twin.call(lambda: found(*arguments, **options))
 
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+        else:
+            self._twin.call(lambda: setattr(self._socket, name, value))
+
     def __repr__(self) -> str:
         return repr(self._socket)
 

@@ -21,26 +21,6 @@ def linked(twin, endpoint):
     return push, pull
 
 
-@pytest.mark.parametrize("timeout", [-1, -0.001, math.nan])
-def test_a_timeout_that_is_none_is_refused(linked, timeout):
-    push, pull = linked
-    for call in (
-        lambda: pull.recv(timeout=timeout),
-        lambda: pull.recv_multipart(timeout=timeout),
-        lambda: pull.recv_many(timeout=timeout),
-        lambda: pull.recv_into(bytearray(9), timeout=timeout),
-        lambda: pull.recv_message(timeout=timeout),
-        lambda: pull.poll(timeout),
-        lambda: push.send_many([b"x"], timeout=timeout),
-        lambda: push.wait_connected(5, timeout=timeout),
-    ):
-        with pytest.raises(ValueError, match="timeout="):
-            call()
-    with pytest.raises(TypeError):
-        pull.recv(timeout="soon")
-    assert not pull.poll(0.02)
-
-
 @pytest.mark.parametrize("linger", [-1, math.nan, math.inf, "x"])
 def test_a_linger_that_is_none_is_refused_and_closes_nothing(twin, linked, linger):
     push, pull = linked

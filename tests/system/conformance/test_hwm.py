@@ -343,24 +343,3 @@ def test_conflate_twenty_sent_one_read(twin, endpoint, kinds):
     until(lambda: receiver.peers[0].messages_in == 20)
     assert receiver.recv(timeout=BOUND) == b"19"
     assert not receiver.poll(0.02)
-
-
-# timeo
-
-
-@pytest.mark.parametrize("call", ["recv", "recv_multipart", "recv_many", "recv_message"])
-def test_timeo_is_kept(twin, inproc, call):
-    pull = twin("PULL", bind=inproc, recv_timeout=0.25)
-    start = time.monotonic()
-    with pytest.raises(omq.ReceiveTimeout):
-        getattr(pull, call)()
-    assert 0.24 <= time.monotonic() - start < 2
-
-
-def test_timeo_of_sending_is_kept(twin, inproc):
-    push = twin("PUSH", connect=inproc, send_hwm=1, send_timeout=0.25)
-    push.send(b"x")
-    start = time.monotonic()
-    with pytest.raises(omq.SendTimeout):
-        push.send(b"y")
-    assert 0.24 <= time.monotonic() - start < 2

@@ -8,7 +8,6 @@ import os
 import threading
 import time
 import weakref
-from functools import partial
 
 import pytest
 
@@ -66,46 +65,6 @@ def test_who_spins_at_one_connection_sees_all_else_too(make, crew, endpoint):
 # Time
 
 
-def test_timeouts_of_calls_and_of_options(make, inproc, spin):
-    pull, push = make.linked(omq.PULL, omq.PUSH, inproc, recv_timeout=0.05, busy_poll=spin)
-    for call in (pull.recv, pull.recv_many, pull.recv_multipart, pull.recv_message, lambda: next(pull)):
-        before = time.monotonic()
-        with pytest.raises(omq.ReceiveTimeout):
-            call()
-        assert 0.05 <= time.monotonic() - before < 1
-    before = time.monotonic()
-    with pytest.raises(TimeoutError):
-        pull.recv(timeout=0.1)
-    assert 0.1 <= time.monotonic() - before < 1
-    push.close()
-
-
-@pytest.mark.parametrize("bad", [-1, -0.001, float("nan")])
-def test_what_is_no_timeout_is_refused_whether_or_not_the_call_would_wait(make, inproc, bad):
-    pull, push = make.linked(omq.PULL, omq.PUSH, inproc)
-    push.send_many([b"x"] * 2)
-    assert pull.poll(5) == omq.POLL_IN
-    buffer = bytearray(10)
-    calls = [
-        *(partial(call, timeout=bad) for call in (pull.recv, pull.recv_multipart, pull.recv_many, pull.recv_message)),
-        *(partial(sock.poll, bad) for sock in (pull, push)),
-        partial(pull.recv_into, buffer, timeout=bad),
-        partial(pull.recv_columns, bytearray(10), bytearray(80), timeout=bad),
-        partial(push.send, b"y", timeout=bad),
-        partial(push.send, bytearray(b"y"), timeout=bad),
-        partial(push.send_multipart, [b"y"], timeout=bad),
-        partial(push.send_many, [b"y"], timeout=bad),
-        partial(push.monitor().recv, timeout=bad),
-        partial(omq.wait, [pull], bad),
-    ]
-    for call in calls:
-        with pytest.raises(ValueError, match=r"timeout=(-1|-0\.001|nan): must be seconds, 0 or more, or None"):
-            call()
-    assert pull.recv_many(timeout=5) == [b"x"] * 2
-    with pytest.raises(omq.ReceiveTimeout):
-        pull.recv(timeout=0)  # nothing was sent
-
-
 def test_no_time_is_no_wait_and_still_looks_into_the_kernel(make, tmp_path):
     pull, push = make.linked(omq.PULL, omq.PUSH, f"ipc://{tmp_path}/s")
     with pytest.raises(omq.ReceiveTimeout):
@@ -121,29 +80,6 @@ def test_no_time_is_no_wait_and_still_looks_into_the_kernel(make, tmp_path):
         with pytest.raises(omq.ReceiveTimeout):
             pull.recv(timeout=0)
     assert time.monotonic() - before < 1
-
-
-def test_waits_for_peers_and_subscriptions(make, endpoint):
-    pub = make(omq.PUB, bind=endpoint)
-    for wait in (pub.wait_connected, pub.wait_subscribed):
-        before = time.monotonic()
-        with pytest.raises(omq.Timeout):
-            wait(timeout=0.05)
-        assert time.monotonic() - before < 1
-        with pytest.raises(omq.Timeout):
-            wait(timeout=0)
-    sub = make(omq.SUB, connect=pub.endpoints[0], subscribe=[b"a", b"b"])
-    pub.wait_subscribed(n=2, timeout=BOUND)
-    pub.wait_subscribed(b"a", timeout=BOUND)
-    pub.wait_connected(timeout=BOUND)
-    sub.unsubscribe(b"a")
-    with pytest.raises(omq.StateError):
-        sub.wait_subscribed()
-    sub.subscribe(b"c")
-    pub.wait_subscribed(b"c", timeout=BOUND)
-    pub.send(b"a")
-    pub.send(b"c")
-    assert sub.recv(timeout=BOUND) == b"c"
 
 
 # Inproc between the twins
