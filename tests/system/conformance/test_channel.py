@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-import omq
 from tests.system.conformance.conftest import drain, fill
 from tests.waits import BOUND, until
 
@@ -56,16 +55,6 @@ def test_what_waits_goes_to_the_next_peer(twin, kind, endpoint):
         one.send(b"%d" % number, timeout=0)
     second = twin(kind, connect=one.endpoints[0])
     assert drain(second, 3) == [b"0", b"1", b"2"]
-
-
-@pytest.mark.parametrize("bound", [False, True], ids=["alone", "bound"])
-@BOTH_TYPES
-def test_without_a_peer_it_accepts_no_more_than_its_mark(twin, kind, inproc, bound):
-    one = twin(kind, send_hwm=3, linger=0, bind=inproc if bound else None)
-    for _ in range(3):
-        one.send(b"x", timeout=0)
-    with pytest.raises(omq.SendTimeout):
-        one.send(b"x", timeout=0)
 
 
 @BOTH_TYPES

@@ -25,17 +25,6 @@ def test_a_reply_goes_to_the_client_that_asked(twin, endpoint):
     assert [client.recv(timeout=BOUND) for client in clients] == [b"to from %d" % number for number in range(3)]
 
 
-def test_a_client_sends_to_its_servers_in_turn(twin, tmp_path, endpoint):
-    client = twin("CLIENT", bind=endpoint)
-    servers = [twin("SERVER", connect=client.endpoints[0]) for _ in range(2)]
-    client.wait_connected(2, timeout=BOUND)
-    for number in range(20):
-        client.send(b"%d" % number, timeout=BOUND)
-    taken = [[server.recv(timeout=BOUND) for _ in range(10)] for server in servers]
-    evens, odds = ([b"%d" % number for number in range(first, 20, 2)] for first in (0, 1))
-    assert sorted(taken) == sorted([evens, odds])
-
-
 def test_a_client_takes_from_its_servers_in_turn(twin, endpoint):
     client = twin("CLIENT", bind=endpoint, recv_timeout=BOUND)
     servers = [twin("SERVER", connect=client.endpoints[0]) for _ in range(2)]
@@ -177,14 +166,6 @@ def test_a_call_that_waits_for_a_client_ends_with_the_client(twin, inproc):
     client.stop()
     with pytest.raises(omq.UnroutableError, match=str(route)):
         waiting.result()
-
-
-def test_a_client_without_servers_accepts_no_more_than_its_mark(twin):
-    client = twin("CLIENT", send_hwm=3, linger=0)
-    for _ in range(3):
-        client.send(b"x", timeout=0)
-    with pytest.raises(omq.SendTimeout):
-        client.send(b"x", timeout=0)
 
 
 def test_the_server_receives_the_farewell_of_a_client_with_its_number(twin, endpoint):

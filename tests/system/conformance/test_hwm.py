@@ -63,7 +63,7 @@ def test_hwm_connect_before_bind_then_close_delivers(twin, endpoint):
     closing.result()
 
 
-@pytest.mark.parametrize("kind", ["PUSH", "DEALER", "PAIR", "REQ"])
+@pytest.mark.parametrize("kind", ["PUSH", "DEALER", "PAIR", "REQ", "SCATTER", "CLIENT", "CHANNEL"])
 def test_hwm_without_a_peer_is_exactly_send_hwm(twin, inproc, kind):
     options = {"req_relaxed": True} if kind == "REQ" else {}
     socket = twin(kind, connect=inproc, send_hwm=5, **options)

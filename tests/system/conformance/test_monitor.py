@@ -40,12 +40,20 @@ def test_monitor_the_whole_life_of_a_server(twin, endpoint, told):
     monitor = pull.monitor()
     where = pull.bind(endpoint)
     (listening,) = told(monitor, Kind.LISTENING)
+    assert "listening" in repr(listening)
+    with pytest.raises(AttributeError):
+        listening.kind = Kind.CLOSED
     push = twin("PUSH", connect=where)
     accepted, agreed = told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
+    assert agreed.mechanism == agreed.peer.mechanism == ("" if where.startswith("inproc") else "NULL")
+    push.send(b"one")
+    assert pull.recv(timeout=BOUND) == b"one"
     push.stop()
     (gone,) = told(monitor, Kind.DISCONNECTED)
+    assert gone.peer.messages_in == 1
     pull.unbind(where)
     (closed,) = told(monitor, Kind.CLOSED)
+    assert closed.reason == "unbind"
     pull.close()
     (stopped,) = told(monitor, Kind.MONITOR_STOPPED)
     assert {event.endpoint for event in (listening, accepted, agreed, gone, closed)} == {where}
@@ -66,7 +74,8 @@ def test_monitor_the_whole_life_of_a_client(twin, endpoint, told, end):
     pull.wait_connected(timeout=BOUND)
     if end == "disconnect":
         push.disconnect(where)
-        told(monitor, Kind.DISCONNECTED)
+        (gone,) = told(monitor, Kind.DISCONNECTED)
+        assert (gone.reason, gone.error) == ("closed by this side", None)
         push.stop()
         told(monitor, Kind.MONITOR_STOPPED)
     else:
@@ -84,6 +93,32 @@ def test_monitor_a_server_that_stops_listens_no_longer_before_its_connections_en
     told(monitor, Kind.CLOSED, *[Kind.DISCONNECTED] * len(pushes), Kind.MONITOR_STOPPED)
 
 
+def test_monitor_a_bind_that_fails_is_told_and_raised(twin, told):
+    pull, other = twin("PULL", bind="tcp://127.0.0.1:*"), twin("PULL")
+    monitor = other.monitor()
+    with pytest.raises(omq.BindError) as raised:
+        other.bind(pull.endpoints[0])
+    (failed,) = told(monitor, Kind.BIND_FAILED)
+    assert failed.error is raised.value
+    assert failed.endpoint == pull.endpoints[0]
+    assert "in use" in failed.reason
+
+
+@pytest.mark.parametrize("limit", [0, -1, None, 1.5, True, "5"])
+def test_monitor_a_limit_is_a_number_above_zero(twin, limit):
+    with pytest.raises((TypeError, ValueError), match="limit="):
+        twin("PULL").monitor(limit)
+
+
+def test_monitor_a_full_one_gets_the_end_too(twin, told):
+    pull = twin("PULL")
+    monitor = pull.monitor(limit=1)
+    pull.bind("tcp://127.0.0.1:*")
+    pull.close()
+    missed, _ = told(monitor, Kind.MISSED, Kind.MONITOR_STOPPED)
+    assert missed.count == 2
+
+
 @on_the_wire
 def test_reconnect_options_order_of_a_server_that_goes_and_comes_back(twin, endpoint, told):
     pull = twin("PULL", bind=endpoint)
@@ -93,11 +128,13 @@ def test_reconnect_options_order_of_a_server_that_goes_and_comes_back(twin, endp
     push.connect(where)
     told(monitor, Kind.CONNECT_DELAYED, Kind.CONNECTED, Kind.HANDSHAKE_SUCCEEDED)
     pull.stop()
-    told(monitor, Kind.DISCONNECTED)
-    order = [Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED]
-    told(monitor, *order)
+    gone, retried, _ = told(monitor, Kind.DISCONNECTED, Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED)
+    assert gone.peer.endpoint == where
+    assert gone.reason
+    assert 0 < retried.delay <= 0.02
     (failed,) = told(monitor, Kind.CONNECT_FAILED)
     assert isinstance(failed.error, omq.ConnectError)
+    assert str(failed.error) == failed.reason
     twin("PULL", bind=where)
     event = told(monitor, Kind.CONNECT_RETRIED)[0]
     while event.kind is not Kind.HANDSHAKE_SUCCEEDED:

@@ -318,6 +318,18 @@ def test_a_busy_peer_does_not_keep_another_one_waiting(twin, sender, receiver, e
 
 
 @pytest.mark.parametrize(("sender", "receiver"), TURNS, ids=map(ids, TURNS))
+def test_messages_go_to_the_peers_in_turn(twin, sender, receiver, endpoint):
+    one = twin(sender, bind=endpoint)
+    peers = [twin(receiver, connect=one.endpoints[0]) for _ in range(2)]
+    one.wait_connected(2, timeout=BOUND)
+    for number in range(20):
+        one.send(b"%d" % number, timeout=BOUND)
+    taken = [[peer.recv(timeout=BOUND) for _ in range(10)] for peer in peers]
+    evens, odds = ([b"%d" % number for number in range(first, 20, 2)] for first in (0, 1))
+    assert sorted(taken) == sorted([evens, odds])
+
+
+@pytest.mark.parametrize(("sender", "receiver"), TURNS, ids=map(ids, TURNS))
 def test_a_full_peer_is_passed_over(twin, sender, receiver, inproc):
     one = twin(sender, bind=inproc, send_hwm=4)
     full, free = (twin(receiver, connect=inproc, recv_hwm=1) for _ in range(2))

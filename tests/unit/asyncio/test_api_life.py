@@ -3,8 +3,6 @@
 import asyncio
 import gc
 import threading
-import time
-import warnings
 
 import pytest
 
@@ -28,33 +26,6 @@ CALLS = {
 
 
 # Close
-
-
-@on_both_loops
-@pytest.mark.parametrize("count", [1, 2, 5, 300, 1000])
-async def test_close_delivers_what_was_sent_before_any_peer_came(make, endpoint, count):
-    push = make(omq.PUSH, connect=endpoint)
-    messages = [b"%d" % number for number in range(count)]
-    assert await push.send_many(messages) == count
-    closing = asyncio.create_task(push.close())
-    await asyncio.sleep(0)
-    assert not closing.done()
-    pull = make(omq.PULL, bind=endpoint)
-    assert [await pull.recv() for _ in range(count)] == messages
-    await asyncio.wait_for(closing, 5)
-
-
-@on_both_loops
-async def test_close_delivers_what_the_kernel_has_not_taken(make, endpoint):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint, send_hwm=0, recv_hwm=4)
-    body = bytes(1_000_000)
-    for _ in range(30):
-        await push.send(body)
-    closing = asyncio.create_task(push.close())
-    for _ in range(30):
-        assert len(await pull.recv()) == len(body)
-    await asyncio.wait_for(closing, 5)
-    assert pull.peers == []
 
 
 async def test_close_of_a_rep_delivers_its_reply(make, endpoint):
@@ -119,18 +90,6 @@ async def test_close_does_not_wait_for_a_peer_that_has_gone(make, kind):
     await asyncio.wait_for(closing, 5)
 
 
-@on_both_loops
-@pytest.mark.parametrize("linger", [0, 0.05])
-async def test_close_gives_up_after_its_linger(make, inproc, linger):
-    push = make(omq.PUSH, connect=inproc)
-    await push.send(b"x")
-    begun = time.monotonic()
-    await push.close(linger=linger)
-    assert 0.8 * linger <= time.monotonic() - begun < linger + 1
-    pull = make(omq.PULL, bind=inproc)
-    assert await pull.poll(0.01) == 0
-
-
 async def test_the_linger_option_holds_when_none_is_given(make, inproc):
     push = make(omq.PUSH, connect=inproc, linger=0)
     await push.send(b"x")
@@ -169,37 +128,6 @@ async def test_calls_that_wait_are_told_of_the_end(make, inproc, call, how):
         await one.close(linger=0.01 if how == "close" else 0)
     for result in await asyncio.gather(*tasks, return_exceptions=True):
         assert isinstance(result, omq.ClosedError)
-
-
-@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_calls_on_a_closed_socket_say_so(make, inproc, call):
-    one = make(omq.PAIR, bind=inproc)
-    await one.close()
-    with pytest.raises(omq.ClosedError, match="PAIR socket is closed"):
-        await call(one)
-    for use in (one.bind, one.connect):
-        with pytest.raises(omq.ClosedError):
-            use("inproc://other")
-
-
-async def test_subscribing_on_a_closed_socket_says_so(make, inproc):
-    sub = make(omq.SUB, bind=inproc)
-    sub.stop()
-    with pytest.raises(omq.ClosedError):
-        sub.subscribe(b"x")
-
-
-@on_both_loops
-async def test_close_and_stop_are_idempotent(make, endpoint):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
-    await push.close()
-    await push.close()
-    push.stop()
-    pull.stop()
-    pull.stop()
-    await pull.close()
-    assert push.closed
-    assert pull.endpoints == []
 
 
 async def test_two_closes_at_once_both_return(make, inproc):
@@ -248,15 +176,6 @@ async def test_the_last_of_several_that_is_cancelled_stops(make, inproc):
         task.cancel()
     await asyncio.wait(closing)
     assert push._engine.closed
-
-
-async def test_stop_ends_a_close_that_lingers(make, inproc):
-    push = make(omq.PUSH, connect=inproc)
-    await push.send(b"x")
-    closing = asyncio.create_task(push.close())
-    await asyncio.sleep(0)
-    push.stop()
-    await asyncio.wait_for(closing, 2)
 
 
 @on_both_loops
@@ -416,19 +335,6 @@ async def test_a_socket_that_its_parent_does_not_take_is_closed(inproc):
 # Nothing is left
 
 
-async def test_no_warning_about_resources(endpoint):
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        for _ in range(3):
-            async with omq.PULL(bind=endpoint) as pull, omq.PUSH(connect=pull.endpoints[0]) as push:
-                push.connect("tcp://127.0.0.1:9")
-                await push.send(b"x")
-                await pull.recv()
-        del pull, push
-        gc.collect()
-    assert [str(one.message) for one in caught] == []
-
-
 async def test_closed_sockets_are_collected(endpoint):
     import weakref
 
@@ -444,13 +350,6 @@ async def test_closed_sockets_are_collected(endpoint):
         await asyncio.sleep(0)
     gc.collect()
     assert [one for one in watched if one() is not None] == []
-
-
-async def test_a_name_is_free_again_after_close(make, endpoint):
-    for _ in range(5):
-        pull = omq.PULL(bind=endpoint)
-        assert pull.endpoints == [endpoint]
-        await pull.close()
 
 
 @on_both_loops

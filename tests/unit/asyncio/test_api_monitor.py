@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import time
 
 import pytest
 
@@ -43,93 +42,6 @@ def now(monitor):
 # What is told
 
 
-@on_both_loops
-async def test_a_client_that_reconnects_and_its_server_are_followed_from_the_first_step(make, endpoint):
-    before = time.time()
-    pull = make(omq.PULL)
-    server = pull.monitor()
-    where = pull.bind(endpoint)
-    push = make(omq.PUSH, reconnect_interval=0.02)
-    client = push.monitor()
-    push.connect(where)
-
-    delayed, connected, succeeded = await told(client, Kind.CONNECT_DELAYED, Kind.CONNECTED, Kind.HANDSHAKE_SUCCEEDED)
-    assert (delayed.endpoint, connected.endpoint, succeeded.endpoint) == (where, where, where)
-    assert delayed.peer is None
-    assert connected.peer is None
-    listening, accepted, agreed = await told(server, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
-    assert (listening.endpoint, accepted.endpoint, agreed.endpoint) == (where, where, where)
-    mechanism = "" if where.startswith("inproc") else "NULL"
-    assert agreed.mechanism == succeeded.mechanism == agreed.peer.mechanism == mechanism
-    assert before <= listening.time <= accepted.time <= agreed.time <= time.time()
-    if where.startswith("tcp"):
-        assert connected.remote_address == where
-        assert accepted.remote_address == agreed.remote_address != where
-        assert accepted.remote_address.startswith("tcp://127.0.0.1:")
-
-    await push.send(b"one")
-    await pull.recv(timeout=5)
-    await pull.close()
-    events = [event async for event in server]
-    assert sorted(event.kind for event in events) == ["closed", "disconnected", "monitor_stopped"]
-    assert events[-1].kind is Kind.MONITOR_STOPPED
-    (lost,) = [event for event in events if event.kind is Kind.DISCONNECTED]
-    assert lost.peer.messages_in == 1
-
-    gone, retried, again = await told(client, Kind.DISCONNECTED, Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED)
-    assert gone.peer.endpoint == where
-    assert gone.reason
-    assert 0 < retried.delay <= 0.02
-    assert again.endpoint == where
-
-
-@on_both_loops
-@on_the_wire
-async def test_a_server_that_comes_back_is_found_again(make, endpoint):
-    pull = make(omq.PULL, bind=endpoint)
-    (where,) = pull.endpoints
-    push = make(omq.PUSH, reconnect_interval=0.01)
-    monitor = push.monitor()
-    push.connect(where)
-    await push.wait_connected(timeout=5)
-    pull.stop()
-    failed = await find(monitor, Kind.CONNECT_FAILED)
-    assert isinstance(failed.error, omq.ConnectError)
-    assert str(failed.error) == failed.reason
-    await told(monitor, Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED)
-    make(omq.PULL, bind=where)
-    await find(monitor, Kind.CONNECTED)
-    await told(monitor, Kind.HANDSHAKE_SUCCEEDED)
-
-
-async def test_a_bind_that_fails_is_told_and_raised(make):
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    other = make(omq.PULL)
-    monitor = other.monitor()
-    with pytest.raises(omq.BindError) as raised:
-        other.bind(pull.endpoints[0])
-    (failed,) = await told(monitor, Kind.BIND_FAILED)
-    assert failed.error is raised.value
-    assert failed.endpoint == pull.endpoints[0]
-    assert "in use" in failed.reason
-
-
-async def test_undoing_is_told(make, endpoint):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
-    server, client = pull.monitor(), push.monitor()
-    (where,) = pull.endpoints
-    pull.unbind(where)
-    (closed,) = await told(server, Kind.CLOSED)
-    assert (closed.endpoint, closed.reason) == (where, "unbind")
-    push.disconnect(where)
-    (gone,) = await told(client, Kind.DISCONNECTED)
-    assert gone.reason == "closed by this side"
-    assert gone.error is None
-    (lost,) = await told(server, Kind.DISCONNECTED)
-    assert lost.endpoint == where
-    assert now(server) == now(client) == []
-
-
 BAD = {
     "mechanism": (GREETING[:12] + b"PLAIN".ljust(20, b"\0") + bytes(32), b"", omq.MechanismError),
     "protocol": (b"GET / HTTP/1.0\r\n\r\n", b"", omq.RemoteProtocolError),
@@ -161,26 +73,6 @@ async def test_a_handshake_that_fails_tells_whose_fault_it_was(make, endpoint, c
     assert failed.peer is None
     assert gone.peer is None
     raw.close()
-
-
-async def test_a_second_peer_of_a_pair_is_refused(make, endpoint):
-    pair, _ = await make.linked(omq.PAIR, omq.PAIR, endpoint)
-    monitor = pair.monitor()
-    make(omq.PAIR, connect=pair.endpoints[0], reconnect_interval=None)
-    _, failed, _ = await told(monitor, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
-    assert failed.category is omq.HandshakeFailure.REFUSED
-
-
-async def test_inproc_sockets_that_do_not_fit_are_told_on_both_sides(make, inproc):
-    pull = make(omq.PULL)
-    sub = make(omq.SUB, reconnect_interval=None)
-    server, client = pull.monitor(), sub.monitor()
-    pull.bind(inproc)
-    sub.connect(inproc)
-    _, _, failed, _ = await told(server, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
-    assert failed.category is omq.HandshakeFailure.PROTOCOL
-    assert "SUB cannot talk to PULL" in failed.reason
-    await told(client, Kind.CONNECT_DELAYED, Kind.CONNECTED, Kind.HANDSHAKE_FAILED, Kind.DISCONNECTED)
 
 
 async def test_the_peer_of_a_lost_connection_did_not_get_what_was_dropped(make):
@@ -279,22 +171,6 @@ async def test_a_reader_that_lags_learns_how_many_it_has_missed(make):
     pull.unbind(first)
     pull.stop()
     assert [event.kind async for event in small] == [Kind.CLOSED, Kind.MONITOR_STOPPED]
-
-
-async def test_the_end_is_told_to_a_full_monitor_too(make):
-    pull = make(omq.PULL)
-    monitor = pull.monitor(limit=1)
-    pull.bind("tcp://127.0.0.1:*")
-    await pull.close()
-    assert [(event.kind, event.count) async for event in monitor] == [(Kind.MISSED, 2), (Kind.MONITOR_STOPPED, 0)]
-    with pytest.raises(omq.ClosedError):
-        await monitor.recv()
-
-
-@pytest.mark.parametrize("limit", [0, -1, None, 1.5, True, "5"])
-async def test_a_limit_is_a_number_above_zero(make, limit):
-    with pytest.raises((TypeError, ValueError), match="limit="):
-        make(omq.PULL).monitor(limit)
 
 
 # Reading
@@ -399,17 +275,6 @@ async def test_the_monitor_of_a_dropped_socket_ends(make, endpoint):
     with pytest.warns(ResourceWarning):
         del pull
     assert (await find(monitor, Kind.MONITOR_STOPPED)).kind == "monitor_stopped"
-
-
-async def test_events_are_values(make):
-    pull = make(omq.PULL)
-    monitor = pull.monitor()
-    pull.bind("tcp://127.0.0.1:*")
-    (event,) = await told(monitor, Kind.LISTENING)
-    with pytest.raises(AttributeError):
-        event.kind = Kind.CLOSED
-    assert "listening" in repr(event)
-    assert event.kind == "listening"
 
 
 @on_both_loops

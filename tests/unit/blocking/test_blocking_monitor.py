@@ -26,33 +26,6 @@ def sleeps(thread):
     assert thread.is_alive()
 
 
-@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:*", "ipc://{}/s", "inproc://monitored"])
-def test_a_client_that_reconnects_and_its_server_are_followed_from_the_first_step(make, endpoint, tmp_path):
-    pull = make(omq.PULL)
-    server = pull.monitor()
-    where = pull.bind(endpoint.format(tmp_path))
-    push = make(omq.PUSH, reconnect_interval=0.02)
-    client = push.monitor()
-    push.connect(where)
-    told(client, Kind.CONNECT_DELAYED, Kind.CONNECTED, Kind.HANDSHAKE_SUCCEEDED)
-    _, _, agreed = told(server, Kind.LISTENING, Kind.ACCEPTED, Kind.HANDSHAKE_SUCCEEDED)
-    assert agreed.peer.endpoint == where
-    pull.close()
-    assert sorted(event.kind for event in server) == ["closed", "disconnected", "monitor_stopped"]
-    _, retried, _ = told(client, Kind.DISCONNECTED, Kind.CONNECT_RETRIED, Kind.CONNECT_DELAYED)
-    assert 0 < retried.delay <= 0.02
-
-
-def test_a_bind_that_fails_is_told_and_raised(make):
-    pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
-    other = make(omq.PULL)
-    monitor = other.monitor()
-    with pytest.raises(omq.BindError) as raised:
-        other.bind(pull.endpoints[0])
-    (failed,) = told(monitor, Kind.BIND_FAILED)
-    assert failed.error is raised.value
-
-
 def test_subscriptions_are_told_whoever_reads_them(make, crew):
     """The thread that receives handles them while it leads, the I/O thread otherwise."""
     xpub = make(omq.XPUB, bind="tcp://127.0.0.1:*")
@@ -92,15 +65,6 @@ def test_closing_a_monitor_wakes_its_readers(make, crew):
         monitor.close()
         assert crew.join() == [[]]
     assert not pull._engine.reporter._monitors
-
-
-def test_timeouts(make):
-    monitor = make(omq.PULL).monitor()
-    for timeout in (0, 0.05):
-        begun = time.monotonic()
-        with pytest.raises(omq.ReceiveTimeout):
-            monitor.recv(timeout=timeout)
-        assert timeout <= time.monotonic() - begun < timeout + 5
 
 
 def test_nothing_is_lost_or_told_twice_among_threads(make, crew):
