@@ -10,25 +10,7 @@ import uvloop
 
 import omq.asyncio as omq
 from omq.engine.inproc import PipeSession
-from tests.unit.conftest import on_both_loops, until
-
-
-@on_both_loops
-async def test_connecting_before_the_bind_waits(make, inproc):
-    pushes = [make(omq.PUSH, connect=inproc) for _ in range(10)]
-    for number, push in enumerate(pushes):
-        await push.send(b"%d" % number)
-    pull = make(omq.PULL, bind=inproc)
-    got = [await pull.recv(timeout=5) for _ in pushes]
-    assert sorted(got) == [b"%d" % number for number in range(10)]
-
-
-async def test_connecting_only_and_closing(make, inproc):
-    push = make(omq.PUSH, connect=inproc)
-    await push.close(linger=0)
-    pull = make(omq.PULL, bind=inproc)
-    assert await pull.poll(0.01) == 0
-    assert pull.peers == []
+from tests.unit.conftest import until
 
 
 async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
@@ -38,52 +20,6 @@ async def test_names_that_nobody_waits_for_any_more_are_forgotten(make, inproc):
     assert context.inproc.waited_for == [inproc]
     push.disconnect(inproc)
     assert not context.inproc.waited_for
-
-
-async def test_two_contexts_do_not_see_each_other(make, inproc):
-    pull = make(omq.PULL, omq.Context(), bind=inproc)
-    make(omq.PULL, omq.Context(), bind=inproc)
-    push = make(omq.PUSH, omq.Context(), connect=inproc)
-    with pytest.raises(omq.Timeout):
-        await push.wait_connected(timeout=0.02)
-    assert pull.peers == []
-
-
-async def test_unbound_and_bound_again(make, inproc):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc)
-    pull.unbind(inproc)
-    other = make(omq.PULL, bind=inproc)
-    late = make(omq.PUSH, connect=inproc)
-    await push.send(b"old connection")
-    await late.send(b"new name")
-    assert await pull.recv(timeout=5) == b"old connection"
-    assert await other.recv(timeout=5) == b"new name"
-
-
-async def test_the_dialled_end_comes_back_when_the_bound_one_does(make, inproc):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, inproc, reconnect_interval=0.01)
-    for turn in range(3):
-        pull.stop()
-        await until(lambda: not push.peers)
-        await push.send(b"%d" % turn)
-        pull = make(omq.PULL, bind=inproc)
-        assert await pull.recv(timeout=5) == b"%d" % turn
-
-
-async def test_identities_are_told(make, inproc):
-    router = make(omq.ROUTER, bind=inproc, identity=b"r")
-    dealer = make(omq.DEALER, connect=inproc, identity=b"d")
-    await dealer.wait_connected(timeout=5)
-    await router.wait_connected(timeout=5)
-    assert [peer.identity for peer in router.peers] == [b"d"]
-    assert [peer.identity for peer in dealer.peers] == [b"r"]
-
-
-async def test_types_that_do_not_fit_do_not_meet(make, inproc):
-    make(omq.PULL, bind=inproc)
-    sub = make(omq.SUB, connect=inproc, reconnect_interval=0.01)
-    with pytest.raises(omq.Timeout):
-        await sub.wait_connected(timeout=0.05)
 
 
 async def test_messages_pass_by_reference(make, inproc):

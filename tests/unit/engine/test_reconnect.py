@@ -62,17 +62,6 @@ async def test_jitter_keeps_clients_apart(make, monkeypatch, free_place):
 
 
 @on_both_loops
-async def test_reconnect_ivl_none_does_not_reconnect_and_an_explicit_connect_works(make, endpoint):
-    pull = make(omq.PULL, bind=endpoint)
-    where = pull.endpoints[0]
-    push = make(omq.PUSH, connect=where, reconnect_interval=None)
-    await push.wait_connected(timeout=5)
-    pull.stop()
-    await until(lambda: push.peers == [])
-    await assert_left_alone(make, push, where)
-
-
-@on_both_loops
 async def test_reconnect_options_event_order(make):
     """DELAYED, CONNECTED, HANDSHAKE_SUCCEEDED, DISCONNECTED, RETRIED; and then nothing for a whole interval."""
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
@@ -106,14 +95,6 @@ async def test_reconnect_stop_when_refused(make, reports):
     pull.stop()
     await given_up(push, where)
     assert sum(event[0] == "connect_failed" for event in reports) == 1
-    await assert_left_alone(make, push, where)
-
-
-async def test_reconnect_stop_when_refused_over_ipc(make, tmp_path):
-    """Nobody listens at a file that is not there."""
-    where = f"ipc://{tmp_path}/s"
-    push = make(omq.PUSH, connect=where, reconnect_stop="refused", **FAST)
-    await given_up(push, where)
     await assert_left_alone(make, push, where)
 
 
@@ -151,19 +132,6 @@ async def assert_left_alone(make, push, where):
     push.connect(where)
     await push.send(b"asked", timeout=5)
     assert await pull.recv(timeout=5) == b"asked"
-
-
-@on_both_loops
-async def test_lingering_does_not_stop_reconnecting(make, reports, free_place):
-    """What waits at close is delivered to a server that comes back only then."""
-    where = free_place
-    push = make(omq.PUSH, connect=where, **FAST)
-    await push.send(b"late")
-    closing = asyncio.ensure_future(push.close(linger=10))
-    await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 3)
-    pull = make(omq.PULL, bind=where)
-    assert await pull.recv(timeout=5) == b"late"
-    await asyncio.wait_for(closing, 5)
 
 
 @on_both_loops

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import pytest
 
 import omq
+import omq.asyncio
+from tests.system.conformance.conftest import AsyncioTwin
 from tests.unit.blocking.conftest import Crew, Sockets, asleep
 from tests.waits import BOUND
 
@@ -36,7 +38,7 @@ def figures_of(parts: list[bytes]) -> Figures:
 class Steered:
     """A proxy that runs in a thread, and the sockets around it."""
 
-    def __init__(self, make: Sockets, crew: Crew, front: Any, back: Any, kinds: tuple[Any, Any], **more: Any) -> None:
+    def __init__(self, make: Any, crew: Crew, front: Any, back: Any, kinds: tuple[Any, Any], **more: Any) -> None:
         self.front, self.back = front, back
         own, others = kinds
         self._control = make(own, bind=TCP, **({"subscribe": b""} if own is omq.SUB else {}))
@@ -45,7 +47,7 @@ class Steered:
         self.steer.wait_connected(timeout=BOUND)
         if others is omq.PUB:
             self.steer.wait_subscribed(timeout=BOUND)
-        self.thread = crew(lambda: omq.proxy(front, back, control=self._control, **more))
+        self.thread = crew(lambda: make.proxy(front, back, control=self._control, **more))
 
     @property
     def front_end(self) -> str:
@@ -81,7 +83,7 @@ class Steered:
 class Proxies:
     """Starts proxies, and ends them with the test."""
 
-    def __init__(self, make: Sockets, crew: Crew) -> None:
+    def __init__(self, make: Any, crew: Crew) -> None:
         self._make, self._crew = make, crew
         self._running: list[Steered] = []
 
@@ -99,9 +101,38 @@ class Proxies:
                 one.ends()
 
 
+class BlockingSockets(Sockets):
+    """Makes blocking sockets, and runs their proxy."""
+
+    proxy = staticmethod(omq.proxy)
+
+
+class AsyncioSockets:
+    """Makes asyncio sockets by the class of their blocking twins, and runs their proxy in their loop."""
+
+    def __init__(self) -> None:
+        self._twin = AsyncioTwin()
+
+    def __call__(self, kind: type[omq.Socket], **options: Any) -> Any:
+        return self._twin(kind.socket_type.value, **options)
+
+    def proxy(self, *sockets: Any, **more: Any) -> None:
+        inner = [one._socket for one in sockets]
+        named = {name: one and one._socket for name, one in more.items()}
+        self._twin.call(lambda: omq.asyncio.proxy(*inner, **named))
+
+    def stop(self) -> None:
+        self._twin.stop()
+
+
+MAKERS = {"blocking": BlockingSockets, "asyncio": AsyncioSockets}
+#: For what the proxies of both twins do.
+in_both_twins = pytest.mark.parametrize("make", list(MAKERS), indirect=True)
+
+
 @pytest.fixture
-def make() -> Iterator[Sockets]:
-    sockets = Sockets()
+def make(request: pytest.FixtureRequest) -> Iterator[Any]:
+    sockets = MAKERS[getattr(request, "param", "blocking")]()
     yield sockets
     sockets.stop()
 
@@ -112,7 +143,7 @@ def crew() -> Crew:
 
 
 @pytest.fixture
-def proxied(make: Sockets, crew: Crew) -> Iterator[Proxies]:
+def proxied(make: Any, crew: Crew) -> Iterator[Proxies]:
     proxies = Proxies(make, crew)
     yield proxies
     proxies.stop()

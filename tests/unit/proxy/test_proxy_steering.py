@@ -17,7 +17,7 @@ import pytest
 
 import omq
 from tests.unit.blocking.conftest import asleep
-from tests.unit.proxy.conftest import TCP
+from tests.unit.proxy.conftest import TCP, in_both_twins
 from tests.waits import BOUND, descriptors, until
 
 CONTROLS = [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.REQ)]
@@ -72,6 +72,7 @@ class Sink:
         return self.got
 
 
+@in_both_twins
 @steered_by_each
 def test_pause_holds_and_resume_loses_nothing(make, crew, proxied, kinds):
     proxy = proxied(omq.PULL, omq.PUSH, kinds=kinds)
@@ -133,6 +134,7 @@ def test_who_cannot_be_answered_is_not(make, proxied):
     proxy.ends()
 
 
+@in_both_twins
 @pytest.mark.parametrize("paused", [False, True], ids=["", "paused"])
 @pytest.mark.parametrize(
     ("own", "others"), [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.DEALER)], ids=str
@@ -152,21 +154,20 @@ def test_messages_pass_beside_commands_that_never_cease(make, own, others, pause
     commands = [b"PAUSE" if paused else b"RESUME", *[b"no command"] * 500, b"KILL"]
     for command in commands:
         steer.send_multipart([b"", command] if own is omq.REP else [command], timeout=BOUND)
-    omq.proxy(front, back, control=control)
+    make.proxy(front, back, control=control)
     if paused:
         receiver = front
     assert [receiver.recv(timeout=BOUND) for _ in range(10)] == [b"%d" % number for number in range(10)]
 
 
+@in_both_twins
 @steered_by_each
 def test_what_was_received_before_terminate_is_forwarded(make, proxied, kinds):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=100_000), kinds=kinds)
     proxy.tell(b"PAUSE")
     senders = [make(omq.PUSH, connect=proxy.front_end) for _ in range(3)]
-    for number in range(3000):
-        for sender in senders:
-            sender.send(b"%d" % number)
     for sender in senders:
+        sender.send_many([b"%d" % number for number in range(3000)])
         sender.flush(BOUND)
     receiver = make(omq.PULL, connect=proxy.back_end)
     receiver.wait_connected(timeout=BOUND)
@@ -334,6 +335,7 @@ def test_several_workers_share(make, proxied):
 # ---------------------------------------------------------------------- ends
 
 
+@in_both_twins
 @pytest.mark.parametrize("which", ["front", "back", "capture", "control"])
 def test_closing_a_socket_ends_it(make, crew, which):
     sockets = {"front": make(omq.PULL, bind=TCP), "back": make(omq.PUSH, bind=TCP)}
@@ -342,11 +344,14 @@ def test_closing_a_socket_ends_it(make, crew, which):
 
     def run():
         with pytest.raises(omq.ClosedError, match=f"{sockets[which].socket_type.value} socket was closed"):
-            omq.proxy(sockets["front"], sockets["back"], capture=sockets["capture"], control=sockets["control"])
+            make.proxy(sockets["front"], sockets["back"], capture=sockets["capture"], control=sockets["control"])
         ended.append(which)
 
     crew(run)
-    until(lambda: sockets["front"].readable.waiting, "the proxy")
+    sender = make(omq.PUSH, connect=sockets["front"].endpoints[0])
+    receiver = make(omq.PULL, connect=sockets["back"].endpoints[0])
+    sender.send(b"it runs")
+    assert receiver.recv(timeout=BOUND) == b"it runs"
     sockets[which].close()
     crew.join()
     assert ended == [which]

@@ -103,32 +103,7 @@ def test_a_command_over_a_pipe_comes_whole(name, data):
     assert heard == [bytes((len(name),)) + name + data]
 
 
-def test_a_pair_refuses_a_second_peer():
-    pattern = make(T.PAIR)
-    assert pattern.refusal(b"") is None
-    session = join(pattern)
-    assert "has a peer" in pattern.refusal(b"")
-    pattern.disconnected(session)
-    assert pattern.refusal(b"") is None
-
-
-@pytest.mark.parametrize("kind", [T.REQ, T.DEALER, T.ROUTER])
-def test_a_probe_is_one_empty_message(kind):
-    session = join(make(kind, probe_router=True), b"name")
-    assert session.far.unread == 1
-    assert join(make(kind), b"name").far.unread == 0
-
-
 # ROUTER
-
-
-def test_router_names_those_without_a_name():
-    pattern = make(T.ROUTER)
-    names = [join(pattern).peer.identity for _ in range(3)]
-    assert len(set(names)) == 3
-    assert all(name[:1] == b"\0" for name in names)
-    assert join(pattern, b"own").peer.identity == b"own"
-    assert set(pattern.send_queue.table) == {*names, b"own"}
 
 
 def test_router_keeps_a_duplicate_waiting():
@@ -142,15 +117,6 @@ def test_router_keeps_a_duplicate_waiting():
     assert list(pattern.sessions) == [third]
     pattern.disconnected(third)
     assert pattern.send_queue.table == {}
-
-
-def test_router_hands_a_name_over():
-    pattern = make(T.ROUTER, router_handover=True)
-    first = join(pattern, b"same")
-    second = join(pattern, b"same")
-    assert first.ended == [None]
-    assert list(pattern.sessions) == [second]
-    assert pattern.send_queue.table[b"same"] is second.peer
 
 
 def test_router_hands_over_also_with_a_duplicate_waiting():
@@ -248,46 +214,8 @@ def test_what_is_to_be_told_gathers_until_the_engine_asks():
     assert asked == [True, True]
 
 
-@pytest.mark.parametrize(
-    ("message", "subscribed"), [(b"\1A", True), (b"\1", True), (b"\0A", False), (b"A", False), (b"", False)]
-)
-def test_a_message_of_the_older_form_subscribes(message, subscribed):
-    pattern = make(T.PUB)
-    join(pattern).far.send_parts([message])
-    assert pattern.subscriptions(None) == subscribed
-
-
 def unread(pattern):
     return pattern.send_queue.mailbox.unread
-
-
-@pytest.mark.parametrize(
-    ("options", "heard"),
-    [({}, 2), ({"xpub_verbose": True}, 4), ({"xpub_verboser": True}, 5)],
-    ids=["usual", "verbose", "verboser"],
-)
-def test_what_an_xpub_is_told(options, heard):
-    pattern = make(T.XPUB, **options)
-    one, other = join(pattern), join(pattern)
-    on_subscription(one, b"a", True)
-    on_subscription(one, b"a", True)
-    on_subscription(other, b"a", True)
-    on_subscription(one, b"a", False)
-    on_subscription(other, b"a", False)
-    on_subscription(other, b"a", False)
-    assert unread(pattern) == heard
-
-
-@pytest.mark.parametrize(("options", "heard"), [({}, 1), ({"xpub_verbose": True}, 1), ({"xpub_verboser": True}, 2)])
-def test_what_an_xpub_is_told_of_a_peer_that_goes(options, heard):
-    pattern = make(T.XPUB, **options)
-    one, other = join(pattern), join(pattern)
-    for session in (one, other):
-        on_subscription(session, b"a", True)
-    on_subscription(one, b"b", True)
-    before = unread(pattern)
-    pattern.disconnected(one)
-    assert unread(pattern) - before == heard
 
 
 def test_a_peer_that_goes_with_many_prefixes_holds_nobody_up():
@@ -327,33 +255,6 @@ def test_an_xpub_whose_user_lags_keeps_only_what_differs():
     assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 1)
     on_subscription(session, b"0", True)
     assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (5, 0)
-
-
-def test_without_a_mark_an_xpub_keeps_everything():
-    pattern = make(T.XPUB, recv_hwm=0)
-    session = join(pattern)
-    for number in range(3000):
-        on_subscription(session, b"%d" % number, True)
-    assert (unread(pattern), len(pattern.send_queue.mailbox.late)) == (3000, 0)
-
-
-def test_the_welcome_goes_to_each_peer_once():
-    pattern = make(T.XPUB, xpub_welcome_message=b"hello")
-    session = join(pattern)
-    for prefix in (b"a", b"b"):
-        on_subscription(session, prefix, True)
-    assert session.far.unread == 1
-
-
-def test_a_peer_that_asks_for_too_much_is_ended():
-    pattern = make(T.PUB, max_subscriptions=2)
-    session = join(pattern)
-    for prefix in (b"a", b"b", b"a"):
-        on_subscription(session, prefix, True)
-    assert session.ended == []
-    on_subscription(session, b"c", True)
-    assert [str(error) for error in session.ended] == ["the peer subscribes to more than max_subscriptions=2 prefixes"]
-    assert pattern.subscriptions(None) == 0
 
 
 def test_a_slot_is_free_only_when_the_matcher_has_forgotten_it():
