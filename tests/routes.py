@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any, Final
 
-from omq.types import TRAITS, Route
+from omq.errors import OptionError
+from omq.options import Options
+from omq.types import TRAITS, Route, SocketType
 
 #: Types whose messages have one part.
 ONE_PART: Final = frozenset(kind.value for kind, traits in TRAITS.items() if traits.single_part)
@@ -27,6 +30,16 @@ SENDER: Final = {receiver: sender for sender, receiver in PAIRS}
 GROUP: Final = "g"
 #: What a peer is sent first, where its number could be known from a message only.
 HELLO: Final = b"hello"
+
+
+def fitting(kind: str, options: dict[str, Any]) -> dict[str, Any]:
+    """Returns those of some options that a type of socket takes."""
+    found = {}
+    for name, value in options.items():
+        with contextlib.suppress(OptionError):
+            Options.parse(SocketType(kind), {name: value})
+            found[name] = value
+    return found
 
 
 def options_of(kind: str, peer: str) -> dict[str, Any]:

@@ -16,6 +16,7 @@ import uvloop
 
 import omq.asyncio as omq
 from tests import waits
+from tests.routes import fitting
 from tests.waits import descriptors
 
 #: Seconds that one test may take; every wait of a test ends by then.
@@ -62,8 +63,8 @@ class Sockets:
 
     async def linked(self, one: type[omq.Socket], other: type[omq.Socket], endpoint: str, **options: Any) -> Any:
         """Two sockets: the first bound, the second connected, both knowing it; options for whom they fit."""
-        bound = self(one, bind=endpoint, **_fitting(one, options))
-        dialled = self(other, connect=bound.endpoints[0], **_fitting(other, options))
+        bound = self(one, bind=endpoint, **fitting(one.socket_type, options))
+        dialled = self(other, connect=bound.endpoints[0], **fitting(other.socket_type, options))
         await bound.wait_connected(timeout=5)
         await dialled.wait_connected(timeout=5)
         return bound, dialled
@@ -71,17 +72,6 @@ class Sockets:
     def stop(self) -> None:
         for one in self._made:
             one.stop()
-
-
-def _fitting(kind: type[omq.Socket], options: dict[str, Any]) -> dict[str, Any]:
-    fitting = {}
-    for name, value in options.items():
-        try:
-            omq.Options.parse(kind.socket_type, {name: value})
-        except omq.OptionError:
-            continue
-        fitting[name] = value
-    return fitting
 
 
 async def until(condition: Callable[[], bool]) -> None:

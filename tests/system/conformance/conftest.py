@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import inspect
 import itertools
 import threading
@@ -16,6 +15,7 @@ import uvloop
 
 import omq
 import omq.asyncio
+from tests.routes import fitting
 from tests.waits import BOUND
 
 
@@ -192,16 +192,6 @@ def twin(request: pytest.FixtureRequest) -> Iterator[Twin]:
         yield made
     finally:
         made.stop()
-
-
-def fitting(kind: str, options: dict[str, Any]) -> dict[str, Any]:
-    """Returns the options that a type of socket takes."""
-    found = {}
-    for name, value in options.items():
-        with contextlib.suppress(omq.OptionError):
-            omq.Options.parse(omq.SocketType[kind], {name: value})
-            found[name] = value
-    return found
 
 
 _names = itertools.count()

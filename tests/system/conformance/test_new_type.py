@@ -1,12 +1,11 @@
 """What a new socket type is made of: a pattern, a row in the table of types, and a line in each twin.
 
-The types that are made here stand where SERVER, CLIENT, RADIO and DISH will: their rows are there, and their
-patterns are put together from queues that others use.
+The types that are made here stand in the rows of SERVER and CLIENT; their patterns are put together from queues that
+others use.
 """
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import socket
 from typing import Any
@@ -75,21 +74,13 @@ class Simple(Pattern):
         self.nudged.append(command)
 
 
-class Grouping(Numbering):
-    """Every peer is of the group that it names itself by."""
-
-    def connected(self, session):
-        session.peer.identity = b"news"
-        Pattern.connected(self, session)
-
-
 @pytest.fixture(autouse=True)
 def _new_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: dict[SocketType, Any] = {T.SERVER: Numbering, T.RADIO: Grouping, T.CLIENT: Simple, T.DISH: Simple}
+    made: dict[SocketType, Any] = {T.SERVER: Numbering, T.CLIENT: Simple}
     for kind, pattern in made.items():
         monkeypatch.setitem(PATTERNS, kind, pattern)
         for twin in (omq.socket, omq.asyncio.socket):
-            base = twin.RoutedSocket if kind in (T.SERVER, T.RADIO) else twin.Socket
+            base = twin.RoutedSocket if kind is T.SERVER else twin.Socket
             one = type(base)(kind.value, (base,), {"__module__": twin.__name__}, kind=kind)
             monkeypatch.setattr(omq if twin is omq.socket else twin, kind.value, one, raising=False)
 
@@ -107,13 +98,6 @@ def patterns(*sockets):
     return [getattr(one, "_socket", one)._engine.pattern for one in sockets]
 
 
-@pytest.mark.parametrize("module", [omq, omq.asyncio], ids=["blocking", "asyncio"])
-def test_its_class_says_what_the_table_says(module):
-    assert "RFC 41" in module.SERVER.__doc__
-    assert module.SERVER.socket_type is T.SERVER
-    assert issubclass(module.SERVER, module.Socket)
-
-
 def test_a_route_goes_out_with_a_message_and_comes_back(server_and_client):
     server, client = server_and_client
     client.send(b"question")
@@ -125,21 +109,6 @@ def test_a_route_goes_out_with_a_message_and_comes_back(server_and_client):
     answer = client.recv_message()
     assert (answer.body, answer.routing_id, answer.group) == (b"answer", None, None)
     assert [client.recv(), client.recv()] == [b"another", b"third"]
-
-
-def test_a_group_is_a_route_as_well(twin, endpoint):
-    radio = twin("RADIO", bind=endpoint)
-    dish = twin("DISH", connect=radio.endpoints[0])
-    radio.wait_connected(timeout=BOUND)
-    radio.send(b"one", group="news")
-    radio.send(b"two", group=b"news", timeout=BOUND)
-    assert [dish.recv(timeout=BOUND), dish.recv(timeout=BOUND)] == [b"one", b"two"]
-    with pytest.raises(omq.StateError, match="a RADIO socket takes no routing_id=: that is for SERVER, PEER"):
-        radio.send(b"x", routing_id=1)
-    with pytest.raises(omq.StateError, match="group= is missing"):
-        radio.send(b"x")
-    with pytest.raises(TypeError, match="a group is str or bytes, not int: 7"):
-        radio.send(b"x", group=7)
 
 
 def test_a_route_that_does_not_fit_is_told(server_and_client):
@@ -159,48 +128,6 @@ def test_a_route_that_does_not_fit_is_told(server_and_client):
         client.send(b"x", routing_id=7)
     server.send(b"none of these", routing_id=7)
     assert client.recv() == b"none of these"
-
-
-def fill_peer(server, routing_id):
-    """Sends numbered messages to one peer until there is no room; how many were accepted."""
-    sent = 0
-    with contextlib.suppress(omq.SendTimeout):
-        while True:
-            server.send(b"%d" % sent, routing_id=routing_id, timeout=0)
-            sent += 1
-    return sent
-
-
-def test_who_waits_for_one_peer_is_in_nobody_elses_way(twin, inproc):
-    server = twin("SERVER", bind=inproc, send_hwm=1)
-    full, other = (twin("CLIENT", connect=inproc, recv_hwm=1) for _ in range(2))
-    for one in (full, other):
-        one.send(b"who am I")
-    routes = [server.recv_message(timeout=BOUND).routing_id for _ in range(2)]
-    assert sorted(routes) == [7, 8]
-    taken = fill_peer(server, 7)
-    waiting = [twin.spawn(server, "send", b"late %d" % number, routing_id=7) for number in range(2)]
-    assert not any(call.done(0.05) for call in waiting)
-    server.send(b"at once", routing_id=8, timeout=BOUND)
-    by_route = {}
-    for one in (full, other):
-        by_route[one.recv(timeout=BOUND)] = one
-    assert set(by_route) == {b"0", b"at once"}
-    first = by_route[b"0"]
-    assert [first.recv(timeout=BOUND) for _ in range(taken - 1)] == [b"%d" % number for number in range(1, taken)]
-    assert {first.recv(timeout=BOUND) for _ in range(2)} == {b"late 0", b"late 1"}
-    for call in waiting:
-        call.result()
-
-
-def test_a_message_of_several_parts_is_refused(server_and_client):
-    server, client = server_and_client
-    with pytest.raises(omq.MultipartError, match="a CLIENT socket sends messages of one part, and this one has 2"):
-        client.send_multipart([b"a", b"b"])
-    with pytest.raises(omq.MultipartError, match="a SERVER socket sends messages of one part, and this one has 20"):
-        server.send_multipart([b"x"] * 20, routing_id=7)
-    client.send_multipart([b"alone"])
-    assert server.recv_multipart() == [b"alone"]
 
 
 def test_what_a_pattern_understands_it_is_told(server_and_client):

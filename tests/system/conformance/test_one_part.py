@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests import routes
 from tests.interop import rawpeer
 from tests.system.conformance.conftest import drain
 from tests.waits import BOUND, until
@@ -32,18 +33,7 @@ def routed(kind: str) -> bool:
     return kind in ("SERVER", "PEER")
 
 
-def joined(twin: Any, sender: str, receiver: str, endpoint: str, **options: Any) -> tuple[Any, Any, dict[str, int]]:
-    """Makes a socket that receives and one that sends, and what `send` needs to reach the former."""
-    bound = twin(receiver, bind=endpoint, **options)
-    if sender == "PEER":
-        one = twin(sender, **options)
-        return one, bound, {"routing_id": one.connect_peer(bound.endpoints[0], timeout=BOUND)}
-    one = twin(sender, connect=bound.endpoints[0], **options)
-    if sender != "SERVER":
-        one.wait_connected(timeout=BOUND)
-        return one, bound, {}
-    bound.send(b"here I am", timeout=BOUND)
-    return one, bound, {"routing_id": one.recv_message(timeout=BOUND).routing_id}
+joined = partial(routes.joined, bound=BOUND)
 
 
 @pytest.mark.parametrize(("sender", "receiver"), PAIRS, ids=map(ids, PAIRS))

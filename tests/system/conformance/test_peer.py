@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import socket
 import time
@@ -11,10 +12,19 @@ import pytest
 
 import omq
 from tests.system.conformance.socks_server import SocksServer
-from tests.system.conformance.test_new_type import fill_peer
 from tests.waits import BOUND, until
 
 FAST = {"reconnect_interval": 0.01}
+
+
+def fill_peer(peer, routing_id):
+    """Sends numbered messages to one peer until there is no room; how many were accepted."""
+    sent = 0
+    with contextlib.suppress(omq.SendTimeout):
+        while True:
+            peer.send(b"%d" % sent, routing_id=routing_id, timeout=0)
+            sent += 1
+    return sent
 
 
 def test_both_sides_send_by_number(twin, endpoint):

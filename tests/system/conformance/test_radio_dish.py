@@ -156,6 +156,8 @@ def test_each_type_goes_one_way_and_has_its_own_calls(twin):
         radio.recv(timeout=0)
     with pytest.raises(omq.StateError, match="does not send"):
         dish.send(b"x")
+    with pytest.raises(omq.StateError, match="a RADIO socket takes no routing_id=: that is for SERVER, PEER"):
+        radio.send(b"x", routing_id=1)
     with pytest.raises(omq.StateError, match="group= is missing"):
         radio.send(b"x")
     with pytest.raises(omq.MultipartError, match="a RADIO socket sends messages of one part, and this one has 2"):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import socket
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,19 +38,21 @@ def endpoint_of(sock: socket.socket) -> str:
 
 
 @pytest.fixture(params=["endpoint", "socket"])
-def bound(request, twin):
-    """Makes a PULL that is bound with a descriptor, given for the endpoint or for the whole socket."""
+def given(request, twin):
+    """Makes a PULL that binds or connects with a descriptor, given for the endpoint or for the whole socket."""
 
-    def make(endpoint: str, fd: int, **options: Any) -> Any:
-        if request.param == "socket":
-            one = twin("PULL", use_fd=fd, **options)
-            one.bind(endpoint)
-            return one
-        one = twin("PULL", **options)
-        one.bind(endpoint, use_fd=fd)
+    def make(call: str, endpoint: str, fd: int, **options: Any) -> Any:
+        whole, part = ({"use_fd": fd}, {}) if request.param == "socket" else ({}, {"use_fd": fd})
+        one = twin("PULL", **whole, **options)
+        getattr(one, call)(endpoint, **part)
         return one
 
     return make
+
+
+@pytest.fixture
+def bound(given):
+    return partial(given, "bind")
 
 
 @pytest.mark.parametrize("wildcard", [False, True])
@@ -197,20 +200,9 @@ def test_inproc_has_no_use_for_it(twin):
 # connect
 
 
-@pytest.fixture(params=["endpoint", "socket"])
-def dialled(request, twin):
-    """Makes a PULL that is connected with a descriptor, given for the endpoint or for the whole socket."""
-
-    def make(endpoint: str, fd: int, **options: Any) -> Any:
-        if request.param == "socket":
-            one = twin("PULL", use_fd=fd, **options)
-            one.connect(endpoint)
-            return one
-        one = twin("PULL", **options)
-        one.connect(endpoint, use_fd=fd)
-        return one
-
-    return make
+@pytest.fixture
+def dialled(given):
+    return partial(given, "connect")
 
 
 def test_a_descriptor_that_is_connected_is_the_first_connection_and_the_endpoint_is_dialled_after_it(dialled):

@@ -142,15 +142,6 @@ async def test_closing_cut_off_stops(make, inproc, way):
     assert push._engine.closed
 
 
-async def test_two_pending_receivers_get_their_messages_in_order(make, endpoint):
-    pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
-    first, second = asyncio.ensure_future(pull.recv()), asyncio.ensure_future(pull.recv())
-    await turns()
-    await push.send_many([b"1", b"2"])
-    assert await second == b"2"
-    assert first.result() == b"1"
-
-
 async def test_the_one_behind_a_cancelled_receiver_gets_the_message(make, endpoint):
     pull, push = await make.linked(omq.PULL, omq.PUSH, endpoint)
     for cut in range(3):

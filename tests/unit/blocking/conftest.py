@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 import omq
+from tests.routes import fitting
 from tests.waits import BOUND, until
 
 
@@ -26,8 +27,8 @@ class Sockets:
 
     def linked(self, one: type[omq.Socket], other: type[omq.Socket], endpoint: str, **options: Any) -> Any:
         """Two sockets: the first bound, the second connected, both knowing it; options for whom they fit."""
-        bound = self(one, bind=endpoint, **_fitting(one, options))
-        dialled = self(other, connect=bound.endpoints[0], **_fitting(other, options))
+        bound = self(one, bind=endpoint, **fitting(one.socket_type, options))
+        dialled = self(other, connect=bound.endpoints[0], **fitting(other.socket_type, options))
         bound.wait_connected(timeout=BOUND)
         dialled.wait_connected(timeout=BOUND)
         return bound, dialled
@@ -36,17 +37,6 @@ class Sockets:
         for socket in self._made:
             socket.stop()
         self.context.term(linger=0)
-
-
-def _fitting(kind: type[omq.Socket], options: dict[str, Any]) -> dict[str, Any]:
-    fitting = {}
-    for name, value in options.items():
-        try:
-            omq.Options.parse(kind.socket_type, {name: value})
-        except omq.OptionError:
-            continue
-        fitting[name] = value
-    return fitting
 
 
 @pytest.fixture
