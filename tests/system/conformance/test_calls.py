@@ -15,9 +15,7 @@ from tests.waits import BOUND, until
 
 @pytest.fixture
 def linked(twin, endpoint):
-    pull = twin("PULL", bind=endpoint)
-    push = twin("PUSH", connect=pull.endpoints[0])
-    push.wait_connected(timeout=BOUND)
+    pull, push = twin.linked("PULL", "PUSH", endpoint)
     return push, pull
 
 

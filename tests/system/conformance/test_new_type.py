@@ -7,7 +7,6 @@ others use.
 from __future__ import annotations
 
 import itertools
-import socket
 from typing import Any
 
 import pytest
@@ -24,6 +23,7 @@ from omq.routing import PATTERNS, Pattern
 from omq.types import SocketType
 from omq.zmtp.command import Command
 from tests.interop import rawpeer
+from tests.system.conformance.test_notices import dial
 from tests.waits import BOUND, until
 
 T = SocketType
@@ -137,37 +137,6 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
     assert simple.nudged == [Command(b"NUDGED", b"softly")]
 
 
-class Stranger:
-    """A peer made by hand, over tcp."""
-
-    def __init__(self, endpoint: str) -> None:
-        host, port = endpoint.removeprefix("tcp://").split(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=BOUND)
-
-    def send(self, data: bytes) -> None:
-        self._socket.sendall(data)
-
-    def read(self, size: int) -> bytes:
-        data = b""
-        while len(data) < size:
-            more = self._socket.recv(size - len(data))
-            assert more, data
-            data += more
-        return data
-
-    def all(self) -> bytes:
-        data = b""
-        while more := self._socket.recv(4096):
-            data += more
-        return data
-
-    def __enter__(self) -> Stranger:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._socket.close()
-
-
 @pytest.mark.parametrize(
     ("said", "why"),
     [
@@ -179,9 +148,10 @@ class Stranger:
 def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
     server = twin("SERVER", bind="tcp://127.0.0.1:*")
     monitor = server.monitor()
-    with Stranger(server.endpoints[0]) as peer:
-        peer.send(rawpeer.greeting() + rawpeer.ready("CLIENT") + rawpeer.frame(b"before") + said)
-        peer.all()
+    with dial(server.endpoints[0]) as peer:
+        peer.sendall(rawpeer.greeting() + rawpeer.ready("CLIENT") + rawpeer.frame(b"before") + said)
+        while peer.recv(4096):
+            pass
     events = []
     while not events or events[-1].kind is not omq.EventKind.DISCONNECTED:
         events.append(twin.wait(lambda: monitor.recv(timeout=BOUND)))

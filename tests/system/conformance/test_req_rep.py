@@ -10,18 +10,10 @@ import omq
 from tests.waits import BOUND, until
 
 
-def pair_of(twin, kinds, endpoint, bound=None, dialled=None):
-    one = twin(kinds[0], bind=endpoint, **(bound or {}))
-    other = twin(kinds[1], connect=one.endpoints[0], **(dialled or {}))
-    other.wait_connected(timeout=BOUND)
-    one.wait_connected(timeout=BOUND)
-    return one, other
-
-
 def test_pair_and_reqrep_bounce_messages_of_one_and_two_parts(twin, endpoint):
     for kinds in (("PAIR", "PAIR"), ("REP", "REQ"), ("DEALER", "DEALER")):
         where = "tcp://127.0.0.1:*" if endpoint.startswith("tcp") else f"{endpoint}-{kinds[0]}"
-        one, other = pair_of(twin, kinds, where)
+        one, other = twin.linked(*kinds, where)
         for parts in (
             [b"hello"],
             [b"", b"world"],
@@ -36,7 +28,7 @@ def test_pair_and_reqrep_bounce_messages_of_one_and_two_parts(twin, endpoint):
 
 
 def test_pair_by_a_host_name(twin):
-    one, other = pair_of(twin, ("PAIR", "PAIR"), "tcp://localhost:*")
+    one, other = twin.linked("PAIR", "PAIR", "tcp://localhost:*")
     other.send(b"x")
     assert one.recv(timeout=BOUND) == b"x"
 
@@ -44,14 +36,14 @@ def test_pair_by_a_host_name(twin):
 def test_pair_ipc_a_path_of_108_characters_is_too_long(twin, tmp_path):
     base = str(tmp_path)
     longest = f"ipc://{base}/{'x' * (107 - len(base) - 1)}"
-    pair_of(twin, ("PAIR", "PAIR"), longest)
+    twin.linked("PAIR", "PAIR", longest)
     for call in ("bind", "connect"):
         with pytest.raises(omq.EndpointError, match="long"):
             getattr(twin("PAIR"), call)(longest + "x")
 
 
 def test_spec_rep_keeps_the_whole_envelope(twin, endpoint):
-    rep, dealer = pair_of(twin, ("REP", "DEALER"), endpoint)
+    rep, dealer = twin.linked("REP", "DEALER", endpoint)
     dealer.send_multipart([b"X", b"Y", b"", b"body", b"more"])
     assert rep.recv_multipart(timeout=BOUND) == [b"body", b"more"]
     rep.send(b"answer")
@@ -109,7 +101,7 @@ def test_spec_req_without_a_peer_waits_for_room(twin, inproc):
 
 @pytest.mark.parametrize("garbage", [[b"no delimiter"], [b"", b"", b"x"][:1], [b"bottom", b""]])
 def test_invalid_rep_a_malformed_reply_is_ignored(twin, endpoint, garbage):
-    router, req = pair_of(twin, ("ROUTER", "REQ"), endpoint)
+    router, req = twin.linked("ROUTER", "REQ", endpoint)
     req.send(b"hi")
     identity, _empty, _body = router.recv_multipart(timeout=BOUND)
     router.send_multipart([identity, *garbage])
@@ -118,7 +110,7 @@ def test_invalid_rep_a_malformed_reply_is_ignored(twin, endpoint, garbage):
 
 
 def test_req_correlate_an_answer_to_another_question_is_dropped(twin, endpoint):
-    router, req = pair_of(twin, ("ROUTER", "REQ"), endpoint, dialled={"req_correlate": True})
+    router, req = twin.linked("ROUTER", "REQ", endpoint, req_correlate=True)
     req.send_multipart([b"A", b"B"])
     identity, number, empty, *body = router.recv_multipart(timeout=BOUND)
     assert (len(number), empty, body) == (4, b"", [b"A", b"B"])
@@ -131,7 +123,7 @@ def test_req_correlate_an_answer_to_another_question_is_dropped(twin, endpoint):
 
 def test_req_relaxed_a_late_answer_is_never_taken(twin, endpoint):
     options = {"req_correlate": True, "req_relaxed": True}
-    router, req = pair_of(twin, ("ROUTER", "REQ"), endpoint, dialled=options)
+    router, req = twin.linked("ROUTER", "REQ", endpoint, **options)
     req.send(b"first")
     first = router.recv_multipart(timeout=BOUND)
     req.send(b"second")
@@ -166,7 +158,7 @@ def test_req_relaxed_while_the_server_is_away_only_the_last_question_counts(twin
 
 
 def test_a_req_is_strict_about_its_turns(twin, endpoint):
-    rep, req = pair_of(twin, ("REP", "REQ"), endpoint)
+    rep, req = twin.linked("REP", "REQ", endpoint)
     both = omq.POLL_IN | omq.POLL_OUT
     with pytest.raises(omq.StateError, match="sends a request"):
         req.recv()
@@ -217,7 +209,7 @@ def test_reqrep_device_by_hand(twin, endpoint):
 
 
 def test_thread_safe_two_threads_at_one_socket(twin, endpoint):
-    pull, push = pair_of(twin, ("PULL", "PUSH"), endpoint)
+    pull, push = twin.linked("PULL", "PUSH", endpoint)
     count = 1500
     senders = [
         threading.Thread(target=lambda name=name: [push.send(b"%d %d" % (name, n)) for n in range(count)])

@@ -190,6 +190,7 @@ def test_terminate_ends_a_flood_and_keeps_what_is_not_forwarded(make, crew, prox
         got += 1
 
 
+@in_both_twins
 def test_terminate_waits_for_room_and_not_for_ever(make, proxied):
     proxy = proxied(omq.PULL, make(omq.PUSH, bind=TCP, send_hwm=10))
     sender = make(omq.PUSH, connect=proxy.front_end)
