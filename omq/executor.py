@@ -1,12 +1,12 @@
-"""Calls that an event loop leaves to another thread, because they take long."""
+"""Calls that an event loop leaves to another thread, because they take long; and coroutines that need no loop."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable, Iterator
-from typing import Final, TypeVar, cast
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from typing import Any, Final, TypeVar, cast
 
 from omq._core.switch_interval import restore, shorten
 from omq.unpatched import is_patched, threading
@@ -15,6 +15,19 @@ T = TypeVar("T")
 
 _WORK_S: Final = 0.0005
 _REST_S: Final = 0.001
+
+
+def run_blocking(call: Coroutine[Any, Any, T]) -> T:
+    """Returns the result of a coroutine that a blocking twin shares with the asyncio twin.
+
+    It is given objects whose calls block where those of asyncio suspend, so it runs to its end at once.
+    """
+    try:
+        call.send(None)
+    except StopIteration as end:
+        result: T = end.value
+        return result
+    raise AssertionError("a call of a blocking twin was suspended")
 
 
 def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:

@@ -6,13 +6,14 @@ import atexit
 import logging
 import os
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeVar
 from weakref import WeakSet
 
 import omq
 from omq.errors import ClosedError
+from omq.executor import run_blocking
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
 from omq.goby.portal_base import LINGER_S, PortalBase, SubscriptionBase
 from omq.goby.scheme import SchemeId
@@ -23,16 +24,6 @@ __all__ = ["Portal", "Subscription"]
 log = logging.getLogger("omq.goby")
 
 _T = TypeVar("_T")
-
-
-def finished(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs a coroutine of a blocking portal to its end: it never suspends, as what it calls waits itself."""
-    try:
-        coroutine.send(None)
-    except StopIteration as end:
-        result: _T = end.value
-        return result
-    raise AssertionError("not reached: a call of a blocking portal has suspended")
 
 
 class BlockingInbox(Inbox):
@@ -176,14 +167,14 @@ class Portal(PortalBase[Subscription]):
         self._threads: list[threading.Thread] = []
         self._caller: threading.Thread | None = None
         try:
-            finished(self._find())
+            run_blocking(self._find())
         except BaseException:
             self.close()
             raise
         for run in (
             self._run_readings,
-            lambda: finished(self._read_publications()),
-            lambda: finished(self._run()),
+            lambda: run_blocking(self._read_publications()),
+            lambda: run_blocking(self._run()),
         ):
             self._threads.append(self._thread(run))
         _portals.add(self)
@@ -218,7 +209,7 @@ class Portal(PortalBase[Subscription]):
         if self._outbox.open:
             self._pub.send(frame)
         else:
-            finished(self._keep(frame))
+            run_blocking(self._keep(frame))
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -230,7 +221,7 @@ class Portal(PortalBase[Subscription]):
             SendTimeout: Something has not left in time; nothing is lost.
             ClosedError: The portal is closed.
         """
-        finished(self._flush(timeout))
+        run_blocking(self._flush(timeout))
 
     def wait_released(self, timeout: float | None = None) -> None:
         """Waits until the hold is released, and what was kept has left.
@@ -242,7 +233,7 @@ class Portal(PortalBase[Subscription]):
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
             ClosedError: The portal is closed.
         """
-        finished(self._wait_released(timeout))
+        run_blocking(self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for, as omq's gobyd tells them; other managers do not.
@@ -250,7 +241,7 @@ class Portal(PortalBase[Subscription]):
         Args:
             timeout: Seconds that the manager has to answer; without an answer there are none.
         """
-        return finished(self._missing(timeout))
+        return run_blocking(self._missing(timeout))
 
     def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
@@ -261,7 +252,7 @@ class Portal(PortalBase[Subscription]):
             return
         self._ends = True
         if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
-            finished(self._drain(LINGER_S))
+            run_blocking(self._drain(LINGER_S))
         if self._end():
             for socket in self._open_sockets():
                 socket.close()
@@ -301,7 +292,7 @@ class Portal(PortalBase[Subscription]):
 
     def _begin_reading(self, answers: Any, number: int) -> None:
         self._read_to_end.clear()
-        self._readings.put(lambda: finished(self._read_answers(answers, number)))
+        self._readings.put(lambda: run_blocking(self._read_answers(answers, number)))
 
     async def _end_reading(self) -> None:
         self._read_to_end.wait()
@@ -334,7 +325,7 @@ def _farewell() -> None:
     until = time.monotonic() + LINGER_S
     for portal in list(_portals):
         if not portal._closed and portal._outbox:
-            finished(portal._drain(max(until - time.monotonic(), 0)))
+            run_blocking(portal._drain(max(until - time.monotonic(), 0)))
             portal._warn_dropped()
 
 

@@ -14,7 +14,7 @@ import logging
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import Any, Final, Protocol, Self, TypeVar
 from weakref import WeakSet
@@ -26,13 +26,13 @@ from omq.broker.client.feeds import Feed, ShareFeed
 from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
 from omq.event import Event, EventKind, HandshakeFailure
+from omq.executor import run_blocking
 from omq.types import UNSET, Unset
 from omq.unpatched import get_ident, sleep, threading
 
 log = logging.getLogger("omq")
 
 _Asked = TypeVar("_Asked")
-_Result = TypeVar("_Result")
 
 #: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
 #: session. What it has not sent then is sent in the new one.
@@ -53,16 +53,6 @@ _IDLE_LOOKS: Final = 25  # times that the thread which sends them finds none bef
 _EXIT_TIMEOUT_S: Final = 1.0  # that a program's end waits for what was acknowledged, at most
 RECV_BATCH: Final = 64  #: Messages that are taken from the socket in one turn.
 _LASTING_S: Final = 1.0  # of a connection after which the next attempt is made at once
-
-
-def run(call: Coroutine[Any, Any, _Result]) -> _Result:
-    """Returns the result of a call of the blocking twin, which blocks where that of asyncio suspends."""
-    try:
-        call.send(None)
-    except StopIteration as end:
-        result: _Result = end.value
-        return result
-    raise AssertionError("a call of the blocking client was suspended")
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -485,7 +475,7 @@ class Caller(CallerBase):
             return
         self._to_close, self._closing = False, True
         try:
-            run(self.say_goodbye())
+            run_blocking(self.say_goodbye())
         finally:
             with self.lock:
                 self.closed = True
@@ -516,7 +506,7 @@ class Caller(CallerBase):
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
-                run(self.flush(until))
+                run_blocking(self.flush(until))
 
     def wake_all(self) -> None:
         """Has every call that waits look again. Under the lock."""

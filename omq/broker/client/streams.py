@@ -9,11 +9,12 @@ from operator import attrgetter, length_hint
 from typing import Final, Generic, TypeVar
 from weakref import ref
 
-from omq.broker.client.caller import Caller, CallerBase, Closing, check_count, check_timeout, run
+from omq.broker.client.caller import Caller, CallerBase, Closing, check_count, check_timeout
 from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
+from omq.executor import run_blocking
 
 _Message = TypeVar("_Message", bound=Message)
 #: Given by what acknowledges: nothing, or in asyncio an awaitable.
@@ -320,7 +321,7 @@ class Stream(StreamBase[_Message, None], Closing):
         if caller.nested or caller.amid:
             caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
-        run(self._end())
+        run_blocking(self._end())
 
 
 class Subscription(SubscriptionBase[None], Stream[Message]):
