@@ -353,7 +353,7 @@ class Client(Closing):
         """Waits until every acknowledgement, `nack` and position of this client is recorded.
 
         Args:
-            timeout: Seconds from one answer of the broker to the next; `None` for ever; left out, the client's.
+            timeout: Seconds; `None` for ever; left out, the client's.
 
         Raises:
             BrokerTimeout: The broker has not said so in time.
