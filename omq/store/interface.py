@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
 from omq.store.errors import DamagedError
@@ -34,6 +34,7 @@ def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
 
 
+@dataclass(slots=True, eq=False)
 class Write:
     """Something that changes the store.
 
@@ -43,20 +44,18 @@ class Write:
         done: True once it was handed back.
     """
 
-    __slots__ = ("context", "done", "error")
-
-    def __init__(self, context: Any = None) -> None:
-        self.context = context
-        self.error: BaseException | None = None
-        self.done = False
+    context: Any = field(default=None, kw_only=True)
+    error: BaseException | None = field(default=None, init=False)
+    done: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class Append(Write):
     """Appends checked records (`blocks.check`).
 
     With a producer and a sequence (1 or more) it is done once: a repetition gets the answer of the first.
 
-    Args:
+    Attributes:
         topic_id: Where.
         records: The records; not copied until they are written.
         count: How many they are.
@@ -65,99 +64,57 @@ class Append(Write):
         sequence: The producer's number of this write.
         settled: The producer has the answers of all sequences below, and will not repeat them.
         repeats_only: Stores nothing: answers a repetition, and fails with `TopicFull` otherwise.
-
-    Attributes:
         first: The id of the first record; 0 where the sequence is settled, and its id forgotten.
         timestamp: What the block was given, in microseconds since 1970.
         duplicate: It had been stored before, or is settled.
     """
 
-    __slots__ = (
-        "count",
-        "duplicate",
-        "first",
-        "producer",
-        "records",
-        "repeats_only",
-        "sequence",
-        "settled",
-        "timestamp",
-        "topic_id",
-    )
-
-    def __init__(
-        self,
-        topic_id: int,
-        records: bytes | memoryview,
-        count: int,
-        producer: bytes = b"",
-        sequence: int = 0,
-        settled: int = 0,
-        context: Any = None,
-        *,
-        repeats_only: bool = False,
-    ) -> None:
-        super().__init__(context)
-        self.repeats_only = repeats_only
-        self.topic_id = topic_id
-        self.records = records
-        self.count = count
-        self.producer = producer
-        self.sequence = sequence
-        self.settled = settled
-        self.first = 0
-        self.timestamp = 0
-        self.duplicate = False
+    topic_id: int
+    records: bytes | memoryview
+    count: int
+    producer: bytes = b""
+    sequence: int = 0
+    settled: int = 0
+    repeats_only: bool = field(default=False, kw_only=True)
+    first: int = field(default=0, init=False)
+    timestamp: int = field(default=0, init=False)
+    duplicate: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class MakeTopic(Write):
     """Makes a topic; one that exists by this name is found, as it is (compare `topics()`).
 
-    Args:
+    Attributes:
         name: Its name.
         delivery: Who gets a message.
         persistence: What an acknowledgement means.
         settings: `max_age` (seconds), which the store obeys; `max_messages` and `max_bytes`, which it obeys where
             `drops_oldest` says so; and whatever else is to be kept (as JSON).
-
-    Attributes:
         topic_id: Its id, never used for another one.
         found: It existed.
     """
 
-    __slots__ = ("delivery", "found", "name", "persistence", "settings", "topic_id")
-
-    def __init__(
-        self,
-        name: str,
-        delivery: Delivery,
-        persistence: Persistence,
-        settings: dict[str, Any] | None = None,
-        context: Any = None,
-    ) -> None:
-        super().__init__(context)
-        self.name = name
-        self.delivery: Delivery = delivery
-        self.persistence: Persistence = persistence
-        self.settings = dict(settings or {})
-        self.topic_id = 0
-        self.found = False
+    name: str
+    delivery: Delivery
+    persistence: Persistence
+    settings: dict[str, Any] = field(default_factory=dict)
+    topic_id: int = field(default=0, init=False)
+    found: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class DeleteTopic(Write):
-    """Deletes a topic with all that belongs to it. Its pages are given back bit by bit, behind other writes."""
+    """Deletes a topic with all that belongs to it. Its pages are given back bit by bit, after other writes."""
 
-    __slots__ = ("topic_id",)
-
-    def __init__(self, topic_id: int, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
+    topic_id: int
 
 
+@dataclass(slots=True, eq=False)
 class Settle(Write):
     """Notes what consumers of a round-robin topic have done.
 
-    Args:
+    Attributes:
         topic_id: Where.
         ranges: First and last id, both included, of what is acknowledged.
         handed: The highest id ever handed out; 0 where it has not changed.
@@ -165,153 +122,115 @@ class Settle(Write):
             settled.
     """
 
-    __slots__ = ("deliveries", "handed", "ranges", "topic_id")
-
-    def __init__(
-        self,
-        topic_id: int,
-        ranges: list[tuple[int, int]],
-        handed: int = 0,
-        deliveries: dict[int, int] | None = None,
-        context: Any = None,
-    ) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.ranges = ranges
-        self.handed = handed
-        self.deliveries = deliveries or {}
+    topic_id: int
+    ranges: list[tuple[int, int]]
+    handed: int = 0
+    deliveries: dict[int, int] = field(default_factory=dict)
 
 
+@dataclass(slots=True, eq=False)
 class MoveToDeadLetter(Write):
     """Appends a record to another topic and settles it in its own, at once (after a crash between: once all the same).
 
     Attributes:
-        first: Its id there.
+        topic_id: Its topic.
+        id: Its id there.
+        target_id: The topic of dead letters.
+        first: Its id in that.
         size: The bytes that the other topic has got by it; 0 where it had come there before.
     """
 
-    __slots__ = ("first", "id", "size", "target_id", "topic_id")
-
-    def __init__(self, topic_id: int, id: int, target_id: int, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.id = id
-        self.target_id = target_id
-        self.first = self.size = 0
+    topic_id: int
+    id: int
+    target_id: int
+    first: int = field(default=0, init=False)
+    size: int = field(default=0, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class SetPosition(Write):
-    """Keeps the position of a named subscription: the last id that it is done with."""
+    """Keeps the position of a named subscription: the last id that it has finished."""
 
-    __slots__ = ("id", "name", "topic_id")
-
-    def __init__(self, topic_id: int, name: str, id: int, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.name = name
-        self.id = id
+    topic_id: int
+    name: str
+    id: int
 
 
+@dataclass(slots=True, eq=False)
 class DropPosition(Write):
     """Forgets a named position.
 
     Attributes:
+        topic_id: Where.
+        name: Of the position.
         found: There was one.
     """
 
-    __slots__ = ("found", "name", "topic_id")
-
-    def __init__(self, topic_id: int, name: str, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.name = name
-        self.found = False
+    topic_id: int
+    name: str
+    found: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class Stage(Write):
     """Keeps records aside, under a name, for a commit. A sequence (1 or more) that the stage has is not kept again."""
 
-    __slots__ = ("count", "records", "sequence", "stage", "topic_id")
-
-    def __init__(
-        self,
-        topic_id: int,
-        records: bytes | memoryview,
-        count: int,
-        stage: bytes,
-        sequence: int = 0,
-        context: Any = None,
-    ) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.records = records
-        self.count = count
-        self.stage = stage
-        self.sequence = sequence
+    topic_id: int
+    records: bytes | memoryview
+    count: int
+    stage: bytes
+    sequence: int = 0
 
 
+@dataclass(slots=True, eq=False)
 class CommitStages(Write):
     """Publishes stages at once, in this order; they get their ids now. What is staged is not written again.
 
     All stages of a commit are of topics of one kind: strong, weak and async together, or transient.
 
-    Args:
+    Attributes:
         commit: Its name.
         stages: Theirs.
-        context: The caller's own.
         may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
         has_room: Asked there whether the topic of this id has room for a number of messages with a number of bytes;
             `None`: any has.
-
-    Attributes:
         published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
         names: Of these topics, by id, as they were then: they may have been deleted since.
         grown: Records that topics have got by it, and their bytes, by id.
         repeated: It is a second one: nothing has grown.
     """
 
-    __slots__ = ("commit", "grown", "has_room", "may", "names", "published", "repeated", "stages")
-
-    def __init__(
-        self,
-        commit: bytes,
-        stages: list[bytes],
-        context: Any = None,
-        may: Callable[[int], bool] | None = None,
-        has_room: Callable[[int, int, int], bool] | None = None,
-    ) -> None:
-        super().__init__(context)
-        self.may = may
-        self.has_room = has_room
-        self.commit = commit
-        self.stages = stages
-        self.published: list[tuple[bytes, int, int, int]] = []
-        self.names: dict[int, str] = {}
-        self.grown: dict[int, tuple[int, int]] = {}
-        self.repeated = False
+    commit: bytes
+    stages: list[bytes]
+    may: Callable[[int], bool] | None = field(default=None, kw_only=True)
+    has_room: Callable[[int, int, int], bool] | None = field(default=None, kw_only=True)
+    published: list[tuple[bytes, int, int, int]] = field(default_factory=list, init=False)
+    names: dict[int, str] = field(default_factory=dict, init=False)
+    grown: dict[int, tuple[int, int]] = field(default_factory=dict, init=False)
+    repeated: bool = field(default=False, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class AbortStage(Write):
-    """Forgets a stage, or every stage whose name begins so; one that does not exist is no error."""
+    """Forgets a stage, or every stage whose name begins so; one that does not exist is no error.
 
-    __slots__ = ("places", "prefix", "stage")
+    Attributes:
+        stage: Its name.
+        prefix: It is the beginning of the names of all that are forgotten.
+        places: Of the store, where there are several, that it has been done in.
+    """
 
-    def __init__(self, stage: bytes, context: Any = None, *, prefix: bool = False) -> None:
-        super().__init__(context)
-        self.stage = stage
-        self.prefix = prefix
-        self.places = 0  # of the store, where there are several, that it has been done in
+    stage: bytes
+    prefix: bool = field(default=False, kw_only=True)
+    places: int = field(default=0, init=False)
 
 
+@dataclass(slots=True, eq=False)
 class Trim(Write):
     """Drops what is below `first`."""
 
-    __slots__ = ("first", "topic_id")
-
-    def __init__(self, topic_id: int, first: int, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.first = first
+    topic_id: int
+    first: int
 
 
 class TopicState(NamedTuple):
@@ -380,25 +299,14 @@ class Stats:
     engines: dict[str, Stats] = field(default_factory=dict)
 
     def sum_up(self) -> None:
-        """Adds the figures of the parts."""
+        """Adds the numbers of the engines."""
         for stats in self.engines.values():
-            for name in _SUMMED:
-                setattr(self, name, getattr(self, name) + getattr(stats, name))
+            for one in fields(Stats):
+                number = getattr(stats, one.name)
+                if isinstance(number, int | float):
+                    setattr(self, one.name, getattr(self, one.name) + number)
             for limit, number in stats.sync_buckets.items():
                 self.sync_buckets[limit] = self.sync_buckets.get(limit, 0) + number
-
-
-_SUMMED: Final = (
-    "file_bytes",
-    "used_bytes",
-    "commits",
-    "appended",
-    "appended_bytes",
-    "duplicates",
-    "full",
-    "syncs",
-    "sync_seconds",
-)
 
 
 class Reader(Protocol):

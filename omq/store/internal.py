@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import dataclass
 
 from omq.store.errors import StoreError
 from omq.store.interface import Append, DeleteTopic, Settle, Write
+
+
+class Elsewhere(StoreError):
+    """What is asked for is not in this environment; it may be in another."""
 
 
 class Sweep(DeleteTopic):
@@ -14,12 +18,14 @@ class Sweep(DeleteTopic):
     __slots__ = ()
 
 
-class Elsewhere(StoreError):
-    """What is asked for is not in this environment; it may be in another."""
-
-
 class Carried(Append):
     """The first half of moving a dead letter to another environment; its context is the whole."""
+
+    __slots__ = ()
+
+
+class Carry(Settle):
+    """The second half."""
 
     __slots__ = ()
 
@@ -34,8 +40,15 @@ class Owed(Append):
     __slots__ = ("told",)
 
     def __init__(self, write: Append) -> None:
-        super().__init__(
-            write.topic_id, write.records, write.count, write.producer, write.sequence, write.settled, write.context
+        Append.__init__(
+            self,
+            write.topic_id,
+            write.records,
+            write.count,
+            write.producer,
+            write.sequence,
+            write.settled,
+            context=write.context,
         )
         self.told = write.first
         self.timestamp = write.timestamp
@@ -48,27 +61,17 @@ class Noted(Owed):
     __slots__ = ()
 
 
-class Carry(Settle):
-    """The second half."""
-
-    __slots__ = ()
-
-
+@dataclass(slots=True, eq=False)
 class Reserve(Write):
     """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost.
 
-    Args:
+    Attributes:
         highest: By topic.
-        context: The caller's own.
         next_topic: Topics get no id below it.
     """
 
-    __slots__ = ("highest", "next_topic")
-
-    def __init__(self, highest: dict[int, int], context: Any = None, next_topic: int = 0) -> None:
-        super().__init__(context)
-        self.highest = highest
-        self.next_topic = next_topic
+    highest: dict[int, int]
+    next_topic: int = 0
 
 
 class Allow(Reserve):
@@ -77,15 +80,12 @@ class Allow(Reserve):
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Jump(Write):
     """Gives no id up to `last` any more: they may have been given, and were lost."""
 
-    __slots__ = ("last", "topic_id")
-
-    def __init__(self, topic_id: int, last: int, context: Any = None) -> None:
-        super().__init__(context)
-        self.topic_id = topic_id
-        self.last = last
+    topic_id: int
+    last: int
 
 
 class Retain(Write):
@@ -95,18 +95,15 @@ class Retain(Write):
 
 
 class Clean(Write):
-    """Forgets producers that are silent, stages that nobody commits, names of old commits."""
+    """Forgets producers that are silent, stages that are not committed, names of old commits."""
 
     __slots__ = ()
 
 
+@dataclass(slots=True, eq=False)
 class Quarantine(Write):
     """Notes that ids are damaged."""
 
-    __slots__ = ("first", "last", "topic_id")
-
-    def __init__(self, topic_id: int, first: int, last: int) -> None:
-        super().__init__()
-        self.topic_id = topic_id
-        self.first = first
-        self.last = last
+    topic_id: int
+    first: int
+    last: int

@@ -239,7 +239,7 @@ class Store:
             if topic.persistence == "transient":
                 self._place(topic, last)
                 continue
-            jumps.append(Jump(id, last, threading.Event()))
+            jumps.append(Jump(id, last, context=threading.Event()))
             self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
         for jump in jumps:
             jump.context.wait()
@@ -300,7 +300,7 @@ class Store:
     def _reserve_now(self, highest: dict[int, int], next_topic: int = 0) -> None:
         """Reserves ids, and waits until that is durable."""
         durable = threading.Event()
-        write = Reserve(highest, durable, next_topic)
+        write = Reserve(highest, next_topic, context=durable)
         self._writers["strong"].submit(write)
         durable.wait()
         if write.error is not None:
@@ -507,7 +507,8 @@ class Store:
             return
         # What its topic has dropped comes here no more.
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
-        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, min(first, write.id), write))
+        settled = min(first, write.id)
+        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, settled, context=write))
 
     def _record(self, topic_id: int, id: int) -> bytes:
         where = self._where[topic_id]
