@@ -1,21 +1,101 @@
-"""The topics that there are. The catalog stands in the strong environment, also for topics that are elsewhere."""
+"""The topics on disk. The catalog stands in the strong environment, also for topics that are elsewhere."""
 
 from __future__ import annotations
 
 import json
 import struct
-from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from omq.store.errors import DamagedError, StoreError, UnknownTopic
-from omq.store.interface import MakeTopic
+from omq.store.interface import Delivery, MakeTopic, Persistence, TopicState
 from omq.store.internal import Reserve
-from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, opened, sealed, topic_key
-from omq.store.lmdb.topic import Topic
+from omq.store.joining import OpenBlock
+from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, opened, rows, sealed, topic_key
+from omq.store.settled import Settled
 
 RESERVED: Final = 1 << 20  # ids reserved at a time
 LAST_TOPIC: Final = 2**32 - 1
+
+
+class Oldest(NamedTuple):
+    """The oldest block of a topic."""
+
+    first: int
+    last: int
+    size: int  # of its records
+    when: int  # it was put, by the store's clock
+
+
+class Topic:
+    """A topic of one environment: what is committed, and what the transaction at work makes of it.
+
+    Only its writer changes it; others read `state`, which changes as a whole.
+
+    Attributes:
+        first: The oldest id that is kept, in the transaction at work.
+        last: The newest one given.
+        bytes: Of records.
+        jumped: Ranges of ids that were passed over, in order; of those that are not kept any more the last ones.
+        reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
+        open: Records that are not yet put.
+        oldest: The oldest block; `None`: not known, or there is none.
+        settled: What is acknowledged; `None`: not read yet.
+    """
+
+    __slots__ = (
+        "_committed",
+        "bytes",
+        "delivery",
+        "first",
+        "id",
+        "jumped",
+        "last",
+        "name",
+        "oldest",
+        "open",
+        "persistence",
+        "reserved",
+        "settings",
+        "settled",
+    )
+
+    def __init__(
+        self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any]
+    ) -> None:
+        self.id = id
+        self.name = name
+        self.delivery: Delivery = delivery
+        self.persistence: Persistence = persistence
+        self.settings = settings
+        self.first = 1
+        self.last = 0
+        self.bytes = 0
+        self.jumped: list[tuple[int, int]] = []
+        self.reserved: int | None = None
+        self.open: OpenBlock | None = None
+        self.oldest: Oldest | None = None
+        self.settled: Settled | None = None
+        self._committed: tuple[int, int, int, tuple[tuple[int, int], ...]] = (1, 0, 0, ())
+
+    def stand(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
+        """Sets where it stands, as it is committed."""
+        self.first, self.last, self.bytes, self.jumped = first, last, size, jumped
+        self.open = self.oldest = None
+        self.settled = None
+        self.commit()
+
+    def commit(self) -> bool:
+        """What the transaction at work made of it is committed; whether ids were given."""
+        before = self._committed[1]
+        self._committed = self.first, self.last, self.bytes, tuple(self.jumped)
+        return self.last != before
+
+    @property
+    def state(self) -> TopicState:
+        """As it is committed."""
+        # Made when it is asked for, which is much less often than something is committed.
+        return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)
 
 
 class Catalog:
@@ -37,7 +117,7 @@ class Catalog:
     def load(self, transaction: Any) -> None:
         """Reads what is committed; topics that are known stay the objects that they are."""
         found = {}
-        for key, value in self._rows(transaction, b"t"):
+        for key, value in rows(transaction, b"t"):
             id = int.from_bytes(key[1:5], "big")
             topic = self.topics.get(id) or self._deleted.get(id)
             try:
@@ -47,7 +127,7 @@ class Catalog:
                 found[id] = topic
             except (DamagedError, ValueError, KeyError, TypeError) as error:
                 self.damaged[id] = DamagedError(f"topic {id}, whose name cannot be read: {error}", id)
-        for key, value in self._rows(transaction, b"v"):
+        for key, value in rows(transaction, b"v"):
             id = int.from_bytes(key[1:5], "big")
             if id in found:
                 try:
@@ -59,15 +139,6 @@ class Catalog:
             self.next = self._next(transaction)
         self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
-
-    @staticmethod
-    def _rows(transaction: Any, kind: bytes) -> Iterator[tuple[bytes, bytes]]:
-        cursor = transaction.cursor()
-        found = cursor.set_range(kind)
-        while found and cursor.key()[:1] == kind:
-            yield bytes(cursor.key()), bytes(cursor.value())
-            found = cursor.next()
-        cursor.close()
 
     def make(self, transaction: Any, write: MakeTopic) -> Topic | None:
         """Makes a topic, and gives it; `None` if it exists."""

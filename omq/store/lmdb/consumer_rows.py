@@ -7,7 +7,7 @@ from collections.abc import Container, Iterator
 from typing import Any, Final
 
 from omq.store.errors import DamagedError
-from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, opened, sealed, topic_key
+from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, opened, rows, sealed, topic_key
 from omq.store.settled import PAGE, Settled
 
 _PAGE_BYTES: Final = PAGE // 8
@@ -26,9 +26,9 @@ def load_settled(transaction: Any, topic_id: int) -> Settled:
         row = transaction.get(key)
         if row is not None:
             settled.watermark, settled.handed = TWO.unpack(opened(key, row))
-        for key, value in _rows(transaction, topic_key(b"s", topic_id)):
+        for key, value in rows(transaction, topic_key(b"s", topic_id)):
             settled.pages[TOPIC_NUMBER.unpack(key)[2]] = int.from_bytes(opened(key, value), "little")
-        for key, value in _rows(transaction, topic_key(b"r", topic_id)):
+        for key, value in rows(transaction, topic_key(b"r", topic_id)):
             (settled.deliveries[TOPIC_NUMBER.unpack(key)[2]],) = NUMBER.unpack(opened(key, value))
     except struct.error as error:
         raise DamagedError(f"what is settled of topic {topic_id} is damaged: {error}", topic_id) from None
@@ -73,20 +73,10 @@ def load_all_positions(transaction: Any, topics: Container[int]) -> dict[int, di
 
 def _positions(transaction: Any, prefix: bytes) -> Iterator[tuple[int, str, int]]:
     """Yields topic, name and position."""
-    for key, value in _rows(transaction, prefix):
+    for key, value in rows(transaction, prefix):
         try:
             (position,) = NUMBER.unpack(opened(key, value))
         except (DamagedError, struct.error):
             position = -1
         _, topic_id = TOPIC.unpack_from(key)
         yield topic_id, key[TOPIC.size :].decode(errors="replace"), position
-
-
-def _rows(transaction: Any, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields the rows whose keys begin with *prefix*, in the order of these; each value until the next one."""
-    cursor = transaction.cursor()
-    more = cursor.set_range(prefix)
-    while more and cursor.key()[: len(prefix)] == prefix:
-        yield bytes(cursor.key()), cursor.value()
-        more = cursor.next()
-    cursor.close()

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import lmdb.verify
+
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError
 
@@ -25,6 +27,11 @@ TREE: Final = struct.Struct(
     "=IHHQQQQQ"
 )  # page size (in the tree of free pages), flags, depth, pages (3 kinds), entries, root
 LOOKED_AT: Final = PAGE_HEADER.size + META.size  # bytes of a meta page that say something
+
+#: Pages of the trees up to which opening looks at all of them, some 30 us each; `omq store verify` always does.
+AFTER_A_CRASH: Final = 300_000
+IN_ORDER: Final = 30_000
+UNSYNCED: Final = "data.mdb.unsynced"  # what was not synced when the power was lost
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +117,37 @@ def look(path: Path) -> Meta | None:
             "changed. Put a copy of the directory in its place, or move it away to begin anew."
         )
     return meta
+
+
+def check_structure(directory: Path, limit: int | None = None) -> list[str]:
+    """Looks, without LMDB, at the trees of an environment that is not open; returns what there is to report.
+
+    Args:
+        directory: Its own.
+        limit: The effort above which it is left.
+
+    Raises:
+        DamagedError: They are damaged: LMDB may not open them.
+    """
+    path = directory / "data.mdb"
+    meta = look(path)
+    if meta is None or not meta.transaction:
+        return []
+    if limit is not None and meta.effort > limit:
+        return [f"{path}: too large to look through now; `omq store verify` does"]
+    try:
+        problems: list[str] = lmdb.verify.verify(str(directory))  # type: ignore[no-untyped-call]
+    except lmdb.verify.VerifyError as error:
+        problems = [str(error)]
+    except Exception as error:
+        problems = [f"{type(error).__name__}: {error}"]
+    # Pages that nobody uses do no harm: an older transaction, put back, leaves some.
+    if problems:
+        raise DamagedError(
+            f"{path}: damaged: {problems[0]}{f' (and {len(problems) - 1} more)' if problems[1:] else ''}. Nothing was "
+            "changed. Put a copy of the directory in its place, or move it away to begin anew."
+        )
+    return []
 
 
 def in_a_row(path: Path) -> bool:

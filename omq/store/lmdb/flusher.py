@@ -21,10 +21,9 @@ import lmdb
 
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.data_file import LOOKED_AT, META, PAGE_HEADER, Meta, look, parse_meta
+from omq.store.lmdb.data_file import LOOKED_AT, META, PAGE_HEADER, UNSYNCED, Meta, check_structure, look, parse_meta
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.session import sync_directory
-from omq.store.lmdb.verify import UNSYNCED, check_structure
 from omq.store.lmdb.writer import Latency
 from omq.unpatched import threading
 

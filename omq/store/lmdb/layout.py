@@ -25,7 +25,9 @@ as well: what lies under a wrong key is found, too.
 from __future__ import annotations
 
 import struct
-from typing import Final
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, Final
 
 from omq._core.blocks import HEADER_SIZE, crc32c
 from omq.store.errors import DamagedError
@@ -70,6 +72,24 @@ def after(prefix: bytes) -> bytes:
     """The first key behind all that begin with `prefix`."""
     number = int.from_bytes(prefix, "big") + 1
     return number.to_bytes(len(prefix), "big")
+
+
+def rows(transaction: Any, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
+    """Yields the rows whose keys begin with *prefix*, in the order of these; each value until the next one."""
+    cursor = transaction.cursor()
+    more = cursor.set_range(prefix)
+    while more and cursor.key()[: len(prefix)] == prefix:
+        yield bytes(cursor.key()), cursor.value()
+        more = cursor.next()
+    cursor.close()
+
+
+def id_ranges(transaction: Any, prefix: bytes) -> Iterator[tuple[int, int, int]]:
+    """Yields topic, first and last id of the rows `q` or `j`; a damaged one is left out."""
+    for key, value in rows(transaction, prefix):
+        with suppress(DamagedError):
+            _, topic_id, first = TOPIC_NUMBER.unpack(key)
+            yield topic_id, first, NUMBER.unpack(opened(key, value))[0]
 
 
 def sealed(key: bytes, value: bytes) -> bytes:

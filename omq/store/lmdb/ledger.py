@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import Any, Final
 
 from omq._core import blocks
@@ -40,7 +41,7 @@ from omq.store.internal import (
 )
 from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.lmdb import consumer_rows
-from omq.store.lmdb.catalog import RESERVED, Catalog
+from omq.store.lmdb.catalog import RESERVED, Catalog, Oldest, Topic
 from omq.store.lmdb.layout import (
     BLOCK,
     INLINE,
@@ -52,15 +53,15 @@ from omq.store.lmdb.layout import (
     block_header,
     block_key,
     block_prefix,
+    id_ranges,
     opened,
+    rows,
     sealed,
     topic_key,
 )
 from omq.store.lmdb.producers import Producers
-from omq.store.lmdb.quarantine import listed
 from omq.store.lmdb.reader import block_at, find_record
 from omq.store.lmdb.staging import Stages
-from omq.store.lmdb.topic import Oldest, Topic
 from omq.store.settled import Settled
 
 SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
@@ -221,7 +222,7 @@ class Ledger:
         """Reads where a topic stands."""
         key = topic_key(b"n", topic.id)
         row = transaction.get(key)
-        jumped = [(first, last) for _, first, last in listed(transaction, topic_key(b"j", topic.id))]
+        jumped = [(first, last) for _, first, last in id_ranges(transaction, topic_key(b"j", topic.id))]
         first, last, size = THREE.unpack(opened(key, row)) if row is not None else (1, 0, 0)
         topic.stand(first, last, size, jumped)
 
@@ -587,14 +588,7 @@ class Ledger:
         """Deletes rows of deleted topics, at most `left`."""
         for id in self._deleted - self._swept:
             for kind in OF_TOPICS:
-                prefix = topic_key(kind, id)
-                cursor = self._transaction.cursor()
-                keys: list[bytes] = []
-                found = cursor.set_range(prefix)
-                while found and len(keys) < left and cursor.key()[: len(prefix)] == prefix:
-                    keys.append(bytes(cursor.key()))
-                    found = cursor.next()
-                cursor.close()
+                keys = [key for key, _ in islice(rows(self._transaction, topic_key(kind, id)), left)]
                 for key in keys:
                     if kind == b"b":
                         self._drop_block(key, self._transaction.get(key))

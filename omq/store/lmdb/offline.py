@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import struct
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -10,15 +11,14 @@ from omq._core import blocks
 from omq._core.blocks import Message
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Append
-from omq.store.lmdb.catalog import Catalog
-from omq.store.lmdb.data_file import look
+from omq.store.lmdb.catalog import Catalog, Topic
+from omq.store.lmdb.data_file import check_structure, look
 from omq.store.lmdb.environment import Environment
+from omq.store.lmdb.layout import PIECE, STAGE, opened
 from omq.store.lmdb.ledger import Ledger
 from omq.store.lmdb.notes import look as look_at_notes
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.session import Session
-from omq.store.lmdb.topic import Topic
-from omq.store.lmdb.verify import check_rows, check_structure, check_topic
 
 
 class Offline:
@@ -104,37 +104,70 @@ class Offline:
 
     def check_rows(self) -> list[DamagedError]:
         """What is damaged of all that is no message; a topic of which such a row is damaged may not be in `topics`."""
-        return [error for environment in self._environments.values() for error in check_rows(environment)]
+        return [error for environment in self._environments.values() for error in _check_rows(environment)]
 
     def check(self, topic: Topic) -> tuple[int, int, list[DamagedError]]:
         """Reads a topic from end to end: its records, their bytes, and what is damaged."""
-        if topic.persistence == "transient":
-            return 0, 0, []
-        records, size, damaged = check_topic(self.environment(topic), topic)
-        noted = self._noted[topic.id]
-        records += sum(write.count for write in noted)
-        return records, size + sum(len(write.records) for write in noted), damaged
+        records = size = 0
+        damaged: list[DamagedError] = []
+        for found in self._blocks(topic, topic.first):
+            if isinstance(found, DamagedError):
+                damaged.append(found)
+            else:
+                records += int.from_bytes(found[0][4:8], "big")
+                size += len(found[1])
+        return records, size, damaged
 
     def messages(self, topic: Topic, start: int = 0, stop: int = 0) -> Iterator[Message | DamagedError]:
-        """Messages of a topic, and in between what is damaged of it."""
+        """Yields messages of a topic, and in between what is damaged of it."""
+        for found in self._blocks(topic, max(start, topic.first), stop):
+            if isinstance(found, DamagedError):
+                yield found
+            else:
+                decoded: list[Message] = blocks.decode(*found, topic.name)
+                yield from (message for message in decoded if start <= message.id and not 0 < stop <= message.id)
+
+    def _blocks(
+        self, topic: Topic, start: int, stop: int = 0
+    ) -> Iterator[tuple[bytes, bytes | memoryview] | DamagedError]:
+        """Yields header and records of each block, and in between what is damaged; last what is only noted."""
         if topic.persistence == "transient":
             return
-        start = max(start, topic.first)
         while start <= topic.last:
             dense = topic.persistence == "strong"
             with LmdbReader(self.environment(topic), topic.id, dense, lambda error: None) as reader:
                 try:
                     for header, records in reader.blocks(start, stop):
                         start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
-                        yield from blocks.decode(header, records, topic.name)
+                        yield header, records
                     break
                 except DamagedError as error:
-                    found = error
+                    damage = error
                 except StoreError as error:
-                    found = DamagedError(str(error), topic.id, start, topic.last)
-            yield found
-            start = found.last + 1
+                    damage = DamagedError(str(error), topic.id, start, topic.last)
+            yield damage
+            start = damage.last + 1
         for write in self._noted[topic.id]:
-            header = blocks.header(write.first, write.count, write.timestamp, len(write.records))
-            noted: list[Message] = blocks.decode(header, write.records, topic.name)
-            yield from (message for message in noted if start <= message.id and not 0 < stop <= message.id)
+            yield blocks.header(write.first, write.count, write.timestamp, len(write.records)), write.records
+
+
+def _check_rows(environment: Environment) -> list[DamagedError]:
+    """Opens every row but blocks, which `Offline.check` reads, and the pieces of stages; returns what is damaged."""
+    found: list[DamagedError] = []
+    stages: set[int] = set()
+    with environment.read() as reading:
+        for raw, value in reading.cursor():
+            key, kind = bytes(raw), bytes(raw[:1])
+            try:
+                if kind == b"g":
+                    _, stage, _, _, count = PIECE.unpack(key)
+                    if stage in stages and blocks.check(value, len(value)) != count:
+                        raise ValueError("records are missing")
+                elif kind == b"G":
+                    stages.add(STAGE.unpack(opened(key, value))[0])
+                elif kind != b"b":
+                    opened(key, value)
+            except (DamagedError, ValueError, struct.error) as error:
+                why = "" if isinstance(error, DamagedError) else f"what is stored under {key!r} is damaged: "
+                found.append(DamagedError(f"{environment.path}: {why}{error}"))
+    return found

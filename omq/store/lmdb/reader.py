@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import lmdb
@@ -66,6 +67,18 @@ def find_record(transaction: Any, topic_id: int, id: int, oldest: int) -> bytes:
                 raise DamagedError(f"{id} of topic {topic_id} is damaged: {error}", topic_id, id, id) from None
             return bytes(record)
     raise Gone(f"{id} is not kept", oldest)
+
+
+def keep_aside(directory: Path, transaction: Any, damage: tuple[int, int, int]) -> None:
+    """Copies what lies where ids are damaged to a file of their own, as far as that goes."""
+    topic_id, first, last = damage
+    cursor = seek(transaction, topic_id, first)
+    if cursor is None or bytes(cursor.key()) > block_key(topic_id, last):
+        return
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{topic_id}-{first}-{last}.block"
+    path.write_bytes(cursor.value())
+    cursor.close()
 
 
 class LmdbReader:

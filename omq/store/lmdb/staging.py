@@ -7,12 +7,13 @@ import struct
 from base64 import b64decode, b64encode
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final
 
 from omq.store.errors import DamagedError, StageError
 from omq.store.interface import LAST_SEQUENCE, CommitStages, Stage
 from omq.store.joining import pieces
-from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, sealed
+from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, rows, sealed
 
 DAY: Final = 86_400_000_000  # microseconds that a stage is kept
 MONTH: Final = 30 * DAY  # that the name of a commit is
@@ -54,13 +55,8 @@ class Stages:
     def _pieces(transaction: Any, number: int, sequence: int | None = None) -> Iterator[tuple[bytes, int, int]]:
         """Key, count and size of what a stage has, in order; of one sequence, or of all."""
         prefix = b"g" + NUMBER.pack(number) + (b"" if sequence is None else NUMBER.pack(sequence))
-        cursor = transaction.cursor()
-        found = cursor.set_range(prefix)
-        while found and cursor.key()[: len(prefix)] == prefix:
-            key = bytes(cursor.key())
-            yield key, PIECE.unpack(key)[4], len(cursor.value())
-            found = cursor.next()
-        cursor.close()
+        for key, value in rows(transaction, prefix):
+            yield key, PIECE.unpack(key)[4], len(value)
 
     def find(self, transaction: Any, stage: bytes) -> tuple[int, int] | None:
         """Number and topic of a stage."""
@@ -93,16 +89,8 @@ class Stages:
 
     def drop_all(self, transaction: Any, prefix: bytes) -> None:
         """Forgets the stages whose names begin so."""
-        cursor = transaction.cursor()
-        begins = b"G" + prefix
-        stages = []
-        found = cursor.set_range(begins)
-        while found and cursor.key()[: len(begins)] == begins:
-            stages.append(bytes(cursor.key())[1:])
-            found = cursor.next()
-        cursor.close()
-        for stage in stages:
-            self.drop(transaction, stage)
+        for key in [key for key, _ in rows(transaction, b"G" + prefix)]:
+            self.drop(transaction, key[1:])
 
     def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
         """What a commit has published, and the names of its topics; `None` if there was none of this name."""
@@ -122,24 +110,14 @@ class Stages:
 
     def drop_old(self, transaction: Any, now: int, limit: int) -> int:
         """Forgets stages that nobody has committed, and the names of old commits; how many, at most `limit`."""
-        cursor = transaction.cursor()
-        stages: list[bytes] = []
+        stages = list(islice((stage for stage, _, made in self._all(transaction) if made < now - DAY), limit))
         commits: list[bytes] = []
-        found = cursor.set_range(b"G")
-        while found and cursor.key()[:1] == b"G" and len(stages) < limit:
-            key = bytes(cursor.key())
-            with suppress(DamagedError, struct.error):  # what is damaged stays, and is told to whoever asks for it
-                if STAGE.unpack(opened(key, cursor.value()))[2] < now - DAY:
-                    stages.append(key[1:])
-            found = cursor.next()
-        found = cursor.set_range(b"c")
-        while found and cursor.key()[:1] == b"c" and len(commits) < limit:
-            key = bytes(cursor.key())
+        for key, value in rows(transaction, b"c"):
             with suppress(DamagedError, ValueError, KeyError):
-                if json.loads(opened(key, cursor.value()))["at"] < now - MONTH:
+                if json.loads(opened(key, value))["at"] < now - MONTH:
                     commits.append(key)
-            found = cursor.next()
-        cursor.close()
+            if len(commits) == limit:
+                break
         for stage in stages:
             self.drop(transaction, stage)
         for key in commits:
@@ -148,15 +126,13 @@ class Stages:
 
     def drop_topic(self, transaction: Any, topic_id: int) -> None:
         """Forgets the stages of a topic."""
-        cursor = transaction.cursor()
-        stages = []
-        found = cursor.set_range(b"G")
-        while found and cursor.key()[:1] == b"G":
-            key = bytes(cursor.key())
-            with suppress(DamagedError, struct.error):
-                if STAGE.unpack(opened(key, cursor.value()))[1] == topic_id:
-                    stages.append(key[1:])
-            found = cursor.next()
-        cursor.close()
-        for stage in stages:
+        for stage in [stage for stage, topic, _ in self._all(transaction) if topic == topic_id]:
             self.drop(transaction, stage)
+
+    @staticmethod
+    def _all(transaction: Any) -> Iterator[tuple[bytes, int, int]]:
+        """Yields name, topic and time of each stage; a damaged one stays, and is reported to whoever asks for it."""
+        for key, value in rows(transaction, b"G"):
+            with suppress(DamagedError, struct.error):
+                _, topic_id, made, _ = STAGE.unpack(opened(key, value))
+                yield key[1:], topic_id, made

@@ -34,19 +34,16 @@ from omq.store.interface import (
     Write,
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
-from omq.store.lmdb import consumer_rows, given
-from omq.store.lmdb.catalog import RESERVED, Catalog
+from omq.store.lmdb import consumer_rows, opening
+from omq.store.lmdb.catalog import RESERVED, Catalog, Topic
 from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
+from omq.store.lmdb.layout import id_ranges
 from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
-from omq.store.lmdb.left import ANOTHER, look
 from omq.store.lmdb.notes import Notes
-from omq.store.lmdb.quarantine import keep_aside, listed
-from omq.store.lmdb.reader import LmdbReader, find_record
+from omq.store.lmdb.reader import LmdbReader, find_record, keep_aside
 from omq.store.lmdb.session import Session
-from omq.store.lmdb.topic import Topic
-from omq.store.lmdb.verify import check_tails
 from omq.store.lmdb.writer import Writer
 from omq.store.memory import MemoryTopic, MemoryTopics
 from omq.store.settled import Settled
@@ -119,7 +116,7 @@ class Store:
         if not session.orderly:
             self.findings.append("the store was not closed in order")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
-        left = look(session, self._flusher, strong, weak)
+        left = opening.look(session, self._flusher, strong, weak)
         lost, older = left.lost, left.older
         self.findings += left.findings
         self._strong = Environment(strong, sync=True)
@@ -138,14 +135,14 @@ class Store:
                 self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
             tails: list[StoreError] = []
             if not session.orderly:
-                tails += check_tails(self._strong, strong_ledger.topics.values())
-                tails += check_tails(self._weak, weak_ledger.topics.values())
+                tails += opening.check_tails(self._strong, strong_ledger.topics.values())
+                tails += opening.check_tails(self._weak, weak_ledger.topics.values())
             self._note_damage()
-            older = older or given.is_behind(session, self._catalog, self._sound())
+            older = older or opening.is_behind(session, self._catalog, self._sound())
             if older:
-                self.findings.append(f"{strong}: {ANOTHER}")
+                self.findings.append(f"{strong}: {opening.ANOTHER}")
             self._look_at_notes(weak_ledger.topics, lost)
-            self._noted = given.note(self._session, self._catalog, orderly=False)
+            self._noted = opening.note(self._session, self._catalog, orderly=False)
         except BaseException:
             self._notes.close()
             self._weak.close()
@@ -232,7 +229,7 @@ class Store:
 
     def _begin_ids(self, lost: bool, older: bool) -> None:
         """Where ids may have been given that an environment does not know, new ones begin behind them."""
-        go_on = given.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
+        go_on = opening.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
         jumps: list[Jump] = []
         for id, last in go_on.jumps.items():
             topic = self._catalog.topics[id]
@@ -247,7 +244,7 @@ class Store:
                 log.critical("the store takes no writes: %s", jump.error)
                 self._fail(jump.error)
         if go_on.reserved or go_on.next_topic:
-            # Without space it is asked for again when ids are given.
+            # Without space it is asked for again when ids are opening.
             with contextlib.suppress(StoreError):
                 self._reserve_now(go_on.reserved, go_on.next_topic)
 
@@ -265,7 +262,7 @@ class Store:
         self._damaged: set[tuple[int, int, int]] = set()
         for environment in (self._strong, self._weak):
             with environment.read() as reading:
-                self._damaged.update(listed(reading))
+                self._damaged.update(id_ranges(reading, b"q"))
         known = [damage for damage in self._damaged if damage[0] in self._catalog.topics]
         for topic_id, first, last in sorted(known):
             name = self._catalog.topics[topic_id].name
@@ -608,9 +605,9 @@ class Store:
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             directories = self._weak.directory, self._strong.directory
             left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
-            if not given.note(self._session, self._catalog, orderly=True, left=left):
+            if not opening.note(self._session, self._catalog, orderly=True, left=left):
                 self._weak.give_reserve()
-                given.note(self._session, self._catalog, orderly=True, left=left)
+                opening.note(self._session, self._catalog, orderly=True, left=left)
         self._session.end()
 
     def __enter__(self) -> Store:
@@ -638,7 +635,7 @@ class Store:
                 writer.submit(Clean())
         if hour or not self._noted:
             # Where the power is lost the clock goes on from here. Where nothing is noted a kill is taken for that.
-            self._noted = given.note(self._session, self._catalog, orderly=False)
+            self._noted = opening.note(self._session, self._catalog, orderly=False)
 
     def _check_place(self) -> None:
         """Gives the store up where its files are not on their paths any more, also where nobody writes."""

@@ -17,7 +17,6 @@ from omq.store.internal import Clean, Noted, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
 from omq.store.lmdb.notes import LARGEST, Notes
-from omq.store.lmdb.patience import Patience
 from omq.unpatched import queue, threading
 
 log = logging.getLogger("omq.store")
@@ -35,6 +34,12 @@ SYNC_AGAIN: Final = 1.0  # seconds in which no second sync is to make room where
 BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
 #: What takes space, and fails alone where there is none.
 GROWING: Final = (Append, Stage)
+
+#: The part of a commit's time that is waited at most, and seconds. Two commits in place of one cost its whole.
+DELAY_SHARE: Final = 1.0
+LONGEST_DELAY_S: Final = 0.005
+#: Commits that wait for nothing after waiting has not paid; twice as many each time.
+MOST_SKIPPED: Final = 64
 
 
 class Latency:
@@ -96,6 +101,52 @@ class _Group:
         return self.size < self._room and len(self.writes) < GROUP_WRITES
 
 
+class CommitDelay:
+    """Knows who is about to write again: whoever had waited for the last commit.
+
+    A producer that has 64 messages on their way sends as many anew as it was answered for. While a commit has the first
+    16 of them the other 48 arrive; without this delay the next commit has those 48, the one behind it the 16 that have
+    come meanwhile, and each costs a sync. So a commit waits until as many records are there as the last one had, and as
+    had come during it; where they do not come in time, the next commits do not wait.
+    """
+
+    def __init__(self) -> None:
+        self._records = 0
+        self._until = 0.0
+        self._skips = 0
+        self._skipped = 0
+
+    def committed(self, records: int, seconds: float, now: float) -> None:
+        """A commit of so many records has ended.
+
+        Args:
+            records: How many.
+            seconds: What it took.
+            now: The time.
+        """
+        self._records = records
+        self._until = now + min(DELAY_SHARE * seconds, LONGEST_DELAY_S)
+
+    def waits_for(self, came: int, now: float) -> tuple[int, float]:
+        """For how many records the next commit waits, and for how many seconds at most.
+
+        Args:
+            came: How many had come when the last one ended.
+            now: The time.
+        """
+        if now >= self._until or not self._records:
+            return came, 0.0
+        if self._skipped < self._skips:
+            self._skipped += 1
+            return came, 0.0
+        self._skipped = 0
+        return self._records + came, self._until - now
+
+    def waited(self, paid: bool) -> None:
+        """A commit has waited; whether as many came as it had waited for."""
+        self._skips = 0 if paid else min(2 * self._skips + 1, MOST_SKIPPED)
+
+
 class Writer:
     """Writes an environment, in a thread of its own.
 
@@ -155,7 +206,7 @@ class Writer:
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
         self._ended = False  # nothing more is taken
         self._group_bytes = GROUP_BYTES
-        self._patience = Patience()
+        self._delay = CommitDelay()
         self._tight = ""  # why the data file cannot grow, as far as is known
         #: For what is written now: 1: the reserve was given, 2: a sync has freed what it could, 3: little is deleted.
         self._helped = 0
@@ -287,7 +338,7 @@ class Writer:
         if group.size >= WORTH_A_SYNC:
             return
         now = time.perf_counter()
-        wanted, seconds = self._patience.waits_for(came, now)
+        wanted, seconds = self._delay.waits_for(came, now)
         if wanted <= group.records:
             return
         goes_on = True
@@ -295,9 +346,9 @@ class Writer:
             while goes_on and group.records < wanted and group.size < WORTH_A_SYNC:
                 goes_on = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
         except queue.Empty:
-            self._patience.waited(paid=False)
+            self._delay.waited(paid=False)
         else:
-            self._patience.waited(paid=True)
+            self._delay.waited(paid=True)
 
     def _write(self, group: list[Write]) -> None:
         """Writes a group, in parts where it does not go as a whole."""
@@ -393,7 +444,7 @@ class Writer:
             now = time.perf_counter()
             seconds = now - began
             self.latency.note(seconds)
-            self._patience.committed(ledger.appended, seconds, now)
+            self._delay.committed(ledger.appended, seconds, now)
             if ledger.appended_bytes <= GROUP_BYTES:
                 self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
         self.commits += 1

@@ -6,9 +6,8 @@ import lmdb
 import pytest
 
 from omq.store.errors import DamagedError
-from omq.store.lmdb.data_file import look, read_metas
+from omq.store.lmdb.data_file import check_structure, look, read_metas
 from omq.store.lmdb.flusher import put_back
-from omq.store.lmdb.verify import check_structure
 
 
 @pytest.fixture

@@ -11,9 +11,9 @@ from omq.store.errors import StoreFailed, StoreFull
 from omq.store.interface import DeleteTopic, Settle, Trim
 from omq.store.internal import Jump
 from omq.store.lmdb import data_file
-from omq.store.lmdb.given import TOPICS_UNKNOWN, UNKNOWN
+from omq.store.lmdb.layout import id_ranges
 from omq.store.lmdb.ledger import Ledger
-from omq.store.lmdb.quarantine import listed
+from omq.store.lmdb.opening import TOPICS_UNKNOWN, UNKNOWN
 from tests.unit.store.opened import Opened
 
 KINDS = ("strong", "weak", "async", "transient")
@@ -177,7 +177,7 @@ def test_ids_that_were_never_given_are_no_messages(
     jumped = store.log.topic(topic).jumped
     assert jumped == state.jumped[1:]
     with store.log._weak.read() as reading:
-        kept = [(first, last) for _, first, last in listed(reading, b"j" + topic.to_bytes(4, "big"))]
+        kept = [(first, last) for _, first, last in id_ranges(reading, b"j" + topic.to_bytes(4, "big"))]
     assert kept == list(jumped)
     store.do(DeleteTopic(other))
 

@@ -8,54 +8,54 @@ import pytest
 
 from omq._core import blocks
 from omq.store.interface import Append
-from omq.store.lmdb.patience import LONGEST, MOST_SKIPPED, Patience
+from omq.store.lmdb.writer import LONGEST_DELAY_S, MOST_SKIPPED, CommitDelay
 from tests.unit.store.lmdb.faults import Failing
 from tests.unit.store.opened import Opened
 
 
 def test_a_commit_waits_for_as_many_as_the_last_one_had() -> None:
-    patience = Patience()
-    assert patience.waits_for(3, 1.0) == (3, 0.0)  # there was none
-    patience.committed(16, 0.002, now=1.0)
-    assert patience.waits_for(48, 1.0005) == pytest.approx((64, 0.0015))
-    assert patience.waits_for(0, 1.0005) == pytest.approx((16, 0.0015))
+    delay = CommitDelay()
+    assert delay.waits_for(3, 1.0) == (3, 0.0)  # there was none
+    delay.committed(16, 0.002, now=1.0)
+    assert delay.waits_for(48, 1.0005) == pytest.approx((64, 0.0015))
+    assert delay.waits_for(0, 1.0005) == pytest.approx((16, 0.0015))
 
 
 def test_it_waits_no_longer_than_the_commit_took_and_not_when_that_is_over() -> None:
-    patience = Patience()
-    patience.committed(16, 0.002, now=1.0)
-    assert patience.waits_for(0, 1.002) == (0, 0.0)
-    assert patience.waits_for(0, 60.0) == (0, 0.0)
-    patience.committed(16, 3.0, now=1.0)  # a disk that was busy
-    assert patience.waits_for(0, 1.0) == pytest.approx((16, LONGEST))
+    delay = CommitDelay()
+    delay.committed(16, 0.002, now=1.0)
+    assert delay.waits_for(0, 1.002) == (0, 0.0)
+    assert delay.waits_for(0, 60.0) == (0, 0.0)
+    delay.committed(16, 3.0, now=1.0)  # a disk that was busy
+    assert delay.waits_for(0, 1.0) == pytest.approx((16, LONGEST_DELAY_S))
 
 
 def test_nobody_is_awaited_who_has_appended_nothing() -> None:
-    patience = Patience()
-    patience.committed(0, 0.002, now=1.0)
-    assert patience.waits_for(5, 1.0) == (5, 0.0)
+    delay = CommitDelay()
+    delay.committed(0, 0.002, now=1.0)
+    assert delay.waits_for(5, 1.0) == (5, 0.0)
 
 
 def test_where_waiting_does_not_pay_it_happens_less_and_less() -> None:
-    patience = Patience()
+    delay = CommitDelay()
     waits = []
     for commit in range(1000):
-        patience.committed(16, 0.002, now=1.0)
-        wanted, _ = patience.waits_for(1, 1.0)
+        delay.committed(16, 0.002, now=1.0)
+        wanted, _ = delay.waits_for(1, 1.0)
         if wanted > 1:
             waits.append(commit)
-            patience.waited(paid=False)
+            delay.waited(paid=False)
     gaps = [after - before for before, after in itertools.pairwise(waits)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 2
     assert gaps[-1] == MOST_SKIPPED + 1
-    patience.waited(paid=True)
-    patience.committed(16, 0.002, now=1.0)
-    assert patience.waits_for(1, 1.0)[0] == 17
+    delay.waited(paid=True)
+    delay.committed(16, 0.002, now=1.0)
+    assert delay.waits_for(1, 1.0)[0] == 17
 
 
 def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, monkeypatch) -> None:
-    """Of 64 that wait for their answers, 16 go at once: without patience commits have 16 and 48 in turn."""
+    """Of 64 that wait for their answers, 16 go at once: without delay commits have 16 and 48 in turn."""
     topic = store.make("t", persistence="strong")
     environment = store.log._writers["strong"].environment
     begin, slow = environment.begin, 0.02
@@ -66,7 +66,7 @@ def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, mo
             super().commit()
 
     monkeypatch.setattr(environment, "begin", lambda: Slow(begin(), []))
-    monkeypatch.setattr("omq.store.lmdb.patience.LONGEST", slow)
+    monkeypatch.setattr("omq.store.lmdb.writer.LONGEST_DELAY_S", slow)
     before = store.log._writers["strong"].commits
     answered = threading.Semaphore(4)
     notify = store.log._notify
@@ -83,4 +83,4 @@ def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, mo
         store.log.submit(write)
     store.wait(writes)
     commits = store.log._writers["strong"].commits - before
-    assert commits < 30, commits  # 20 are the least, 40 without patience
+    assert commits < 30, commits  # 20 are the least, 40 without delay
