@@ -206,8 +206,8 @@ class WorkQueue:
         return sum(piece.count for piece in pieces)
 
     def finish_ahead(self, first: int, last: int) -> None:
-        """Finishes messages that were not delivered from here yet."""
-        first, last = max(first, self.handed + 1), min(last, self.readable)
+        """Finishes messages that were not delivered from here yet; they need not be readable yet."""
+        first = max(first, self.handed + 1)
         if first <= last:
             self.ahead.add(first, last)
             self.finish(first, last)

@@ -97,6 +97,7 @@ class RoundRobinTopic(Topic):
             Busy: Too many ranges of what was never delivered, as far as is known, are acknowledged already.
         """
         self.queue.finish_late(first, last)
+        last = min(last, self.queue.readable)  # no client can have more
         if last > self.queue.handed:
             # They were delivered, and a broker that was killed has not kept that.
             if len(self.queue.ahead) >= _MAX_AHEAD:

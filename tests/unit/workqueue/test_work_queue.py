@@ -76,6 +76,18 @@ async def test_every_message_is_finished_once_wherever_it_is_finished(seed):
         assert await settled(queue, here.store) == []
 
 
+async def test_messages_finished_elsewhere_before_they_can_be_read_are_not_delivered():
+    async with world() as here:
+        here.queue.finish_elsewhere(1, 2)
+        one = Taker(here.dispatcher)
+        await here.owners[0].publish(*[b"x"] * 3)
+        here.pump()
+        assert one.ids == [3]
+        one.ack([(3, 3)])
+        await here.owners[0].save()
+        assert await settled(here.queue, here.store) == []
+
+
 async def test_what_does_not_fit_is_delivered_next_in_its_order():
     async with world() as here:
         await here.owners[0].publish(*[b"x"] * 5)
