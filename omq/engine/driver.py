@@ -32,12 +32,6 @@ _AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread 
 _DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 
 
-class WatchableWaitQueue(Protocol):
-    """A wait queue that tells an event loop of its notifications."""
-
-    def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]: ...
-
-
 class Driver(Protocol):
     """A driver, as the engine sees it.
 

@@ -162,16 +162,6 @@ def cancel(prefix: bytes) -> bytes:
     return encode_command(b"CANCEL", prefix)
 
 
-def subscription_message(prefix: bytes) -> bytes:
-    """A subscription as the message that a ZMTP 3.0 peer expects (RFC 23, The Publish-Subscribe Pattern)."""
-    return encode_frame(b"\x01" + prefix)
-
-
-def cancellation_message(prefix: bytes) -> bytes:
-    """The end of a subscription as the message that a ZMTP 3.0 peer expects (RFC 23, likewise)."""
-    return encode_frame(b"\x00" + prefix)
-
-
 def join(group: bytes) -> bytes:
     """The JOIN frame.
 
