@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, Generic, TypeVar, cast
 
@@ -46,7 +47,7 @@ class Dispatcher(Generic[C]):
             queue.base = index << 64
         self.consumers: dict[C, None] = {}
         #: Those that have credit and room, the next one first.
-        self.hungry: dict[Consumer, None] = {}
+        self.hungry: OrderedDict[Consumer, None] = OrderedDict()
         self._store = store
         self._portion = portion
         self._wake = wake
@@ -121,6 +122,11 @@ class Dispatcher(Generic[C]):
 
     def _next_consumer(self) -> tuple[Consumer | None, int]:
         """Returns the consumer whose turn it is, which goes after the others, and how much it may get."""
+        while self.hungry and not (consumer := next(iter(self.hungry))).hangs:  # nearly always
+            if consumer.credit > 0 and consumer.has_room():
+                self.hungry.move_to_end(consumer)
+                return consumer, consumer.credit
+            del self.hungry[consumer]
         now = asyncio.get_running_loop().time()
         others: bool | None = None  # whether there is a consumer that does not hang
         for consumer in tuple(self.hungry):
