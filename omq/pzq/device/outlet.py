@@ -145,6 +145,7 @@ class Outlet:
         self._acking: list[Consumer] = []  # whose `acked` is to be looked at
         self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has looked into
         self._out: list[tuple[bytes, ...]] = []
+        self._awaited_size = 0  # bytes of the next body, which did not fit
         self._sent_at = b""  # microseconds since 1970, for what is delivered now
         self._woken = False
         self._ending = False  # nothing more is delivered
@@ -382,7 +383,9 @@ class Outlet:
         if self._ending:
             return
         self._sent_at = b"%d" % (time.time_ns() // 1000)
-        if self.bytes < self._limit or not self.held:
+        # What did not fit is read again when there is room for it, and not with each acknowledgement.
+        if self.bytes + max(self._awaited_size, 1) <= self._limit or not self.held:
+            self._awaited_size = 0
             if self.dispatcher.pump(self._ready, _PUMP_BYTES):
                 self.wake()
             out, self._out = self._out, []
@@ -416,6 +419,7 @@ class Outlet:
         alone = not self.held
         for index, (_, _, _, size) in enumerate(self._decoded[:count]):
             if size > room and (index or not alone):
+                self._awaited_size = size
                 return index
             room -= size
         return count
