@@ -291,6 +291,7 @@ class CallerBase:
                 return asked
             except BaseException:
                 self.core.give_up_since(mark)
+                self.wake_ready()
                 raise
 
     async def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
@@ -343,6 +344,7 @@ class CallerBase:
                 for request in requests:
                     self.core.give_up(request)
                 self.send_out()
+                self.wake_ready()  # another call may wait for one of them
 
     async def flush(self, until: float | None, flush: Request | None = None) -> None:
         """Waits until what was acknowledged is durable.

@@ -368,13 +368,15 @@ class ClientCore:
         after a second flush where `dirty` says so.
         """
         self.say_gathered()
+        request = self._flush()
         self._changed = False
-        return self._flush()
+        return request
 
     def _flush(self) -> Request:
         request = Request(protocol.FLUSH, self._tag(), ())
         # Else what goes on may say something that this does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
+        self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
         request.acked = self._take_unsure()
         self.flushing = request
         return self._enter(request)
@@ -411,6 +413,7 @@ class ClientCore:
             waits = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
             self._come_to_nothing(request)
+            request.done = True  # another call may wait for this one's FLUSH
             self.out = deque(one for one in self.out if one[1] != request.tag or one[0] == protocol.CANCEL)
             if waits and self.state is State.UP and request.command in _STORED_LATER:
                 self._say(protocol.CANCEL, request.tag)  # where the topic is full it waits in the broker for room
@@ -547,10 +550,10 @@ class ClientCore:
             self._claim(topic, topic_id, numbers)
 
     def _take_unsure(self) -> list[Acked]:
-        found, self._unsure = self._unsure, []
         for feed in self._feeds.values():
             if isinstance(feed, ShareFeed):
-                found += feed.take_unsure()
+                self._unsure += feed.take_unsure()
+        found, self._unsure = self._unsure, []  # in one piece: a signal handler may raise before this
         return found
 
     def _disclaim(self) -> None:

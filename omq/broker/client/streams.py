@@ -32,7 +32,7 @@ class StreamBase(Generic[_Message, _Recorded]):
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
-        feed.reader = ref(self)
+        feed.reader = ref(self)  # last: a signal handler may raise amid this
 
     @property
     def topic(self) -> str:
@@ -81,6 +81,8 @@ class StreamBase(Generic[_Message, _Recorded]):
 
     def __del__(self) -> None:
         # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
+        if not hasattr(self, "_batch"):
+            return  # a signal handler has raised amid the constructor
         self._feed.left = self._forget()
         self._caller.drop(self._feed)
 

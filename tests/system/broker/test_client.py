@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -862,6 +863,36 @@ def _raising_in(files: tuple[str, ...], place: int) -> Any:
     return trace
 
 
+@pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it raises before one begins, too
+@pytest.mark.parametrize("kind", ["subscribe", "consume"])
+def test_what_reads_is_given_up_whole_where_an_exception_leaves_its_beginning(server, kind):
+    name = f"the beginning of {kind}"
+    delivery = "round-robin" if kind == "consume" else "broadcast"
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create(name, delivery=delivery, persistence="transient")
+        core = client._caller.core
+        before = sys.gettrace()
+        for place in itertools.count():
+            raised = False
+            sys.settrace(_raising_in(("client/streams.py", "client/calls.py"), place))
+            try:
+                reader = getattr(client, kind)(name)
+            except _Raised:
+                raised = True
+            finally:
+                sys.settrace(before)
+            if not raised:
+                break
+            gc.collect()
+            client.topics()
+            assert not core._feeds, place
+            assert not core._requests, place
+        assert place > 5
+        reader.close()
+        client.delete(name)
+
+
 @pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")  # it raises before one begins, too
 def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
     name = request.node.name
@@ -1155,6 +1186,66 @@ def test_a_flush_returns_when_everything_is_recorded(twin, client, server, jobs,
     twin.wait(subscription.close())
     with pytest.raises(ValueError, match="timeout=-1"):
         twin.wait(client.flush(timeout=-1))
+
+
+@pytest.mark.parametrize("how", ["time is up", "cancelled", "a signal handler raises"])
+def test_a_flush_that_is_given_up_keeps_no_other_call_waiting(server, monkeypatch, how):
+    """One call has asked for it, another one waits for it, too."""
+    handler, *rest = Session._HANDLERS[b"FLUSH"]
+    asked = itertools.count()
+
+    def once_deaf(session: Session, tag: bytes, parts: Any) -> None:
+        if next(asked):
+            handler(session, tag, parts)
+
+    monkeypatch.setitem(Session._HANDLERS, b"FLUSH", (once_deaf, *rest))
+    if how == "cancelled":
+        asyncio.run(_cancel_a_flush(server))
+        return
+    with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        client.create("given up", delivery="round-robin", persistence="transient")
+        client.publish("given up", b"x")
+        with client.consume("given up") as consumer:
+            consumer.recv(timeout=20.0).ack()
+
+            def second() -> None:
+                until(lambda: client._caller.core.flushing is not None)
+                client.flush()
+
+            with ThreadPoolExecutor(1) as pool:
+                other = pool.submit(second)
+                if how == "time is up":
+                    with pytest.raises(BrokerTimeout):
+                        client.flush(timeout=0.5)
+                else:
+
+                    def interrupt(*_: object) -> None:
+                        raise _Raised
+
+                    before = signal.signal(signal.SIGALRM, interrupt)
+                    try:
+                        signal.setitimer(signal.ITIMER_REAL, 0.5)
+                        with pytest.raises(_Raised):
+                            client.flush()
+                    finally:
+                        signal.signal(signal.SIGALRM, before)
+                other.result(timeout=10.0)
+            assert not client._caller.core.dirty
+        client.delete("given up")
+
+
+async def _cancel_a_flush(server: Server) -> None:
+    async with omq.asyncio.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
+        await client.create("given up", delivery="round-robin", persistence="transient")
+        await client.publish("given up", b"x")
+        async with await client.consume("given up") as consumer:
+            (await consumer.recv(timeout=20.0)).ack()
+            first, second = (asyncio.ensure_future(client.flush()) for _ in range(2))
+            await asyncio.sleep(0.1)
+            first.cancel()
+            await asyncio.wait_for(second, 10.0)
+            assert not client._caller.core.dirty
+        await client.delete("given up")
 
 
 def test_a_flush_without_a_broker_times_out(twin):

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import random
+import sys
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -672,10 +675,46 @@ def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
     assert not core.dirty
     core.give_up(flush)
     assert core.dirty
+    assert flush.done  # for another call that waits for it
     again = core.flush()
     core.receive([protocol.FLUSHED, again.tag])
     core.give_up(again)
     assert not core.dirty
+
+
+def test_a_flush_whose_making_an_exception_leaves_is_due_again():
+    """A signal handler may raise where each function begins, for instance."""
+
+    def trace(frame: Any, event: str, argument: object) -> Any:
+        if not frame.f_code.co_filename.endswith(("client_core.py", "feeds.py")):
+            return None
+        if event in ("call", "line") and (event == "call" or frame.f_code.co_name in amid) and next(steps) == place:
+            sys.settrace(None)
+            raise KeyboardInterrupt
+        return trace
+
+    amid = ("flush", "_flush", "_enter", "_send", "_say")
+    before = sys.gettrace()
+    for place in itertools.count():
+        core, feed = share_with_jobs(credit=16, count=8)
+        core.settle(feed, core.session, [1, 2], True)
+        steps, mark = itertools.count(), core.mark()
+        sys.settrace(trace)
+        try:
+            core.flush()
+            break
+        except KeyboardInterrupt:
+            core.give_up_since(mark)
+            assert core.dirty, place
+            assert core.flushing is None or core.flushing.done, place
+        finally:
+            sys.settrace(before)
+        again = core.flush()
+        assert [numbers for _, _, numbers in again.acked] == [[1, 2]], place
+        core.receive([protocol.FLUSHED, again.tag])
+        assert not core.dirty
+        assert not core._requests
+    assert place > 20
 
 
 def begins(core: ClientCore, kind: str) -> tuple[SubscriptionFeed | ShareFeed, bytes]:
