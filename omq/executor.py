@@ -17,13 +17,17 @@ _WORK_S: Final = 0.0005
 _REST_S: Final = 0.001
 
 
-def run_blocking(call: Coroutine[Any, Any, T]) -> T:
+def run_blocking(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
     """Returns the result of a coroutine that a blocking twin shares with the asyncio twin.
 
     It is given objects whose calls block where those of asyncio suspend, so it runs to its end at once.
+
+    Args:
+        call: Makes the coroutine, here: a signal handler that raises on the way to this function would leave one that
+            was never awaited, which Python warns of.
     """
     try:
-        call.send(None)
+        call().send(None)
     except StopIteration as end:
         result: T = end.value
         return result

@@ -167,14 +167,14 @@ class Portal(PortalBase[Subscription]):
         self._threads: list[threading.Thread] = []
         self._caller: threading.Thread | None = None
         try:
-            run_blocking(self._find())
+            run_blocking(self._find)
         except BaseException:
             self.close()
             raise
         for run in (
             self._run_readings,
-            lambda: run_blocking(self._read_publications()),
-            lambda: run_blocking(self._run()),
+            lambda: run_blocking(self._read_publications),
+            lambda: run_blocking(self._run),
         ):
             self._threads.append(self._thread(run))
         _portals.add(self)
@@ -209,7 +209,7 @@ class Portal(PortalBase[Subscription]):
         if self._outbox.open:
             self._pub.send(frame)
         else:
-            run_blocking(self._keep(frame))
+            run_blocking(lambda: self._keep(frame))
 
     def flush(self, timeout: float | None = None) -> None:
         """Waits until what was published after the release has left this process.
@@ -221,7 +221,7 @@ class Portal(PortalBase[Subscription]):
             SendTimeout: Something has not left in time; nothing is lost.
             ClosedError: The portal is closed.
         """
-        run_blocking(self._flush(timeout))
+        run_blocking(lambda: self._flush(timeout))
 
     def wait_released(self, timeout: float | None = None) -> None:
         """Waits until the hold is released, and what was kept has left.
@@ -233,7 +233,7 @@ class Portal(PortalBase[Subscription]):
             Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
             ClosedError: The portal is closed.
         """
-        run_blocking(self._wait_released(timeout))
+        run_blocking(lambda: self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
         """The required clients that the hold waits for, as omq's gobyd tells them; other managers do not.
@@ -241,7 +241,7 @@ class Portal(PortalBase[Subscription]):
         Args:
             timeout: Seconds that the manager has to answer; without an answer there are none.
         """
-        return run_blocking(self._missing(timeout))
+        return run_blocking(lambda: self._missing(timeout))
 
     def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
@@ -252,7 +252,7 @@ class Portal(PortalBase[Subscription]):
             return
         self._ends = True
         if self._threads and not self._closed and threading.current_thread() is not self._threads[-1]:
-            run_blocking(self._drain(LINGER_S))
+            run_blocking(lambda: self._drain(LINGER_S))
         if self._end():
             for socket in self._open_sockets():
                 socket.close()
@@ -292,7 +292,7 @@ class Portal(PortalBase[Subscription]):
 
     def _begin_reading(self, answers: Any, number: int) -> None:
         self._read_to_end.clear()
-        self._readings.put(lambda: run_blocking(self._read_answers(answers, number)))
+        self._readings.put(lambda: run_blocking(lambda: self._read_answers(answers, number)))
 
     async def _end_reading(self) -> None:
         self._read_to_end.wait()
@@ -325,7 +325,7 @@ def _farewell() -> None:
     until = time.monotonic() + LINGER_S
     for portal in list(_portals):
         if not portal._closed and portal._outbox:
-            run_blocking(portal._drain(max(until - time.monotonic(), 0)))
+            run_blocking(lambda: portal._drain(max(until - time.monotonic(), 0)))  # noqa: B023 - called at once
             portal._warn_dropped()
 
 

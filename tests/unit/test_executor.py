@@ -7,7 +7,7 @@ import time
 import pytest
 
 from omq import executor
-from omq.executor import resting
+from omq.executor import resting, run_blocking
 
 
 def test_resting_sleeps_after_each_piece_of_work(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -30,3 +30,13 @@ def test_resting_lets_another_thread_work() -> None:
         while time.perf_counter() < end:
             pass
     assert time.thread_time() - busy < 0.9 * (time.perf_counter() - began)
+
+
+def test_a_coroutine_runs_to_its_end_at_once() -> None:
+    async def inner(number: int) -> int:
+        return number + 1
+
+    async def outer() -> int:
+        return await inner(1) + await inner(2)
+
+    assert run_blocking(outer) == 5

@@ -294,9 +294,13 @@ class CallerBase:
                 self.wake_ready()
                 raise
 
-    async def ask(self, command: bytes, *parts: bytes) -> list[bytes]:
-        """Makes a request, and waits for its answer."""
-        (request,) = await self.answered(lambda: [self.core.request(command, *parts)], self.until())
+    async def ask(self, command: bytes, *parts: bytes | None) -> list[bytes]:
+        """Makes a request of the parts that are there, and waits for its answer.
+
+        It is given no `*parts`: Python serves signals behind such a call, before the coroutine is awaited.
+        """
+        there = [part for part in parts if part is not None]
+        (request,) = await self.answered(lambda: [self.core.request(command, *there)], self.until())
         return request.result()
 
     async def answered(self, ask: Callable[[], Sequence[Request]], until: float | None) -> list[Request]:
@@ -477,7 +481,7 @@ class Caller(CallerBase):
             return
         self._to_close, self._closing = False, True
         try:
-            run_blocking(self.say_goodbye())
+            run_blocking(self.say_goodbye)
         finally:
             with self.lock:
                 self.closed = True
@@ -508,7 +512,7 @@ class Caller(CallerBase):
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
-                run_blocking(self.flush(until))
+                run_blocking(lambda: self.flush(until))
 
     def wake_all(self) -> None:
         """Has every call that waits look again. Under the lock."""

@@ -66,8 +66,8 @@ class Calls(Generic[_Subscription, _Consumer]):
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """All topics, or that one; see `omq.broker.Client.topics`."""
-        parts = [] if topic is None else [check_name(topic).encode()]
-        answer = await self._caller.ask(protocol.TOPICS, *parts)
+        part = None if topic is None else check_name(topic).encode()
+        answer = await self._caller.ask(protocol.TOPICS, part)
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def names(self, topic: str) -> list[NameInfo]:
@@ -78,7 +78,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     async def forget(self, topic: str, name: str) -> None:
         """Has the broker forget a name that nobody holds, with its position; see `omq.broker.Client.forget`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
-        await self._caller.ask(protocol.FORGET, *named)
+        await self._caller.ask(protocol.FORGET, named[0], named[1])
 
     # ------------------------------------------------------------------ publishing
 
@@ -186,7 +186,7 @@ class Calls(Generic[_Subscription, _Consumer]):
 
     async def abort(self, stage: str, *, prefix: bool = False) -> None:
         """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
-        await self._caller.ask(protocol.ABORT, _check_stage(stage), *([b"all"] if prefix else []))
+        await self._caller.ask(protocol.ABORT, _check_stage(stage), b"all" if prefix else None)
 
     # ------------------------------------------------------------------ reading
 

@@ -96,23 +96,23 @@ class Client(Closing):
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        return run_blocking(self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
+        return run_blocking(lambda: self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
 
     def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
-        run_blocking(self._calls.delete(topic))
+        run_blocking(lambda: self._calls.delete(topic))
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """All topics, or that one. Raises as `create`: a `TopicError` where there is no such topic."""
-        return run_blocking(self._calls.topics(topic))
+        return run_blocking(lambda: self._calls.topics(topic))
 
     def names(self, topic: str) -> list[NameInfo]:
         """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
-        return run_blocking(self._calls.names(topic))
+        return run_blocking(lambda: self._calls.names(topic))
 
     def forget(self, topic: str, name: str) -> None:
         """Has the broker forget a name that nobody holds, with its position. Raises as `create`."""
-        run_blocking(self._calls.forget(topic, name))
+        run_blocking(lambda: self._calls.forget(topic, name))
 
     # ------------------------------------------------------------------ publishing
 
@@ -141,7 +141,7 @@ class Client(Closing):
             StoreFull: The topic, or the broker's disk, has no room for it.
             ClosedError: The client is closed.
         """
-        return run_blocking(self._calls.publish(topic, body, key=key, headers=headers))
+        return run_blocking(lambda: self._calls.publish(topic, body, key=key, headers=headers))
 
     def publish_many(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
@@ -165,7 +165,7 @@ class Client(Closing):
             Exception: As `publish`; the client's `timeout` counts from one answer to the next.
             ValueError: *in_flight* is below 1.
         """
-        return run_blocking(self._calls.publish_many(topic, bodies, in_flight=in_flight))
+        return run_blocking(lambda: self._calls.publish_many(topic, bodies, in_flight=in_flight))
 
     def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
@@ -187,7 +187,7 @@ class Client(Closing):
         Raises:
             BrokerError: As `publish`, and where the stage is another topic's.
         """
-        return run_blocking(self._calls.stage(topic, bodies, stage, sequence=sequence))
+        return run_blocking(lambda: self._calls.stage(topic, bodies, stage, sequence=sequence))
 
     def commit(self, commit: str, stages: Iterable[str]) -> list[Committed]:
         """Publishes stages at once: readers get all of their messages, or none where it fails.
@@ -203,7 +203,7 @@ class Client(Closing):
         Raises:
             BrokerError: As `publish`, and where a stage is not there: then nothing is published.
         """
-        return run_blocking(self._calls.commit(commit, stages))
+        return run_blocking(lambda: self._calls.commit(commit, stages))
 
     def abort(self, stage: str, *, prefix: bool = False) -> None:
         """Forgets a stage; one that is not there is forgotten. Raises as `publish`.
@@ -212,7 +212,7 @@ class Client(Closing):
             stage: Its name.
             prefix: Forgets every stage whose name begins so.
         """
-        run_blocking(self._calls.abort(stage, prefix=prefix))
+        run_blocking(lambda: self._calls.abort(stage, prefix=prefix))
 
     # ------------------------------------------------------------------ reading
 
@@ -238,7 +238,7 @@ class Client(Closing):
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        return run_blocking(self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
+        return run_blocking(lambda: self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
 
     def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
         """Takes a share of a round-robin topic, and returns once it is in force.
@@ -257,7 +257,7 @@ class Client(Closing):
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
         """
-        return run_blocking(self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
+        return run_blocking(lambda: self._calls.consume(topic, ack_timeout=ack_timeout, credit=credit))
 
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
@@ -278,7 +278,7 @@ class Client(Closing):
 
     def _read(self, reader: RangeReader) -> Iterator[Message]:
         try:
-            while (blocks := run_blocking(reader.blocks())) is not None:
+            while (blocks := run_blocking(reader.blocks)) is not None:
                 for header, records in blocks:
                     yield from reader.messages(header, records)
         finally:
@@ -320,7 +320,7 @@ class Client(Closing):
         try:
             while True:
                 try:
-                    blocks = run_blocking(reader.blocks())
+                    blocks = run_blocking(reader.blocks)
                 except BrokerError:
                     yield from columns.rest()  # what is well before
                     raise
@@ -347,7 +347,7 @@ class Client(Closing):
         Raises:
             BrokerError: As `subscribe`.
         """
-        return run_blocking(self._calls.reach(topic, start, stop, size))
+        return run_blocking(lambda: self._calls.reach(topic, start, stop, size))
 
     def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every acknowledgement, `nack` and position of this client is recorded.
@@ -359,7 +359,7 @@ class Client(Closing):
             BrokerTimeout: The broker has not said so in time.
             ClosedError: The client is closed.
         """
-        run_blocking(self._calls.flush(timeout=timeout))
+        run_blocking(lambda: self._calls.flush(timeout=timeout))
 
     # ------------------------------------------------------------------ life
 

@@ -323,7 +323,7 @@ class Stream(StreamBase[_Message, None], Closing):
         if caller.nested or caller.amid:
             caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
-        run_blocking(self._end())
+        run_blocking(self._end)
 
 
 class Subscription(SubscriptionBase[None], Stream[Message]):

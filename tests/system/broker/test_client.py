@@ -13,6 +13,7 @@ import subprocess
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -1186,6 +1187,40 @@ def test_a_flush_returns_when_everything_is_recorded(twin, client, server, jobs,
     twin.wait(subscription.close())
     with pytest.raises(ValueError, match="timeout=-1"):
         twin.wait(client.flush(timeout=-1))
+
+
+def test_a_signal_handler_that_raises_leaves_no_coroutine_that_was_never_awaited(server):
+    def interrupt(*_: object) -> None:
+        if armed:
+            raise _Raised
+
+    armed = False
+    raised = 0
+    before = signal.signal(signal.SIGALRM, interrupt)
+    try:
+        with (
+            warnings.catch_warnings(record=True) as caught,
+            omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client,
+        ):
+            warnings.simplefilter("always")
+            client.create("storm", persistence="transient")
+            end = time.monotonic() + 3.0
+            while time.monotonic() < end:
+                try:
+                    armed = True
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + raised % 100))
+                    client.topics("storm")
+                    client.flush()
+                    client.publish("storm", b"x")
+                except _Raised:
+                    raised += 1
+                finally:
+                    armed = False
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert raised > 100
+    assert not [str(one.message) for one in caught if "never awaited" in str(one.message)]
 
 
 @pytest.mark.parametrize("how", ["time is up", "cancelled", "a signal handler raises"])
