@@ -88,10 +88,10 @@ def _killed() -> Any:
     from omq.spark.topics.sink import TopicSink
 
     class KilledSink(TopicSink):
-        def commit(self, messages: list[Any]) -> None:
+        def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
             strike("before")
             strike("inside")
-            super().commit(messages)
+            super().commit(messages, batchId)
             strike("after")
 
     class KilledSource(OmqDataSource):
@@ -101,7 +101,7 @@ def _killed() -> Any:
 
         def streamWriter(self, schema: Any, overwrite: bool) -> Any:  # noqa: N802
             made: Any = super().streamWriter(schema, overwrite)
-            made._sink.__class__ = KilledSink
+            made.__class__ = KilledSink
             return made
 
     return KilledSource
