@@ -338,6 +338,8 @@ class Consumer:
         """Lets other consumers come first for a while, which doubles each time, after a deadline without any sign."""
         now = self._loop.time()
         if now - self._signed < self._deadlines.timeout * 0.9:  # timers are not exact
+            if self._backoff is None:  # it may show no further sign, and have no credit left but what is withheld
+                self._backoff = self._loop.call_at(now + self._deadlines.timeout, self._try_again)
             return
         self._timeouts += 1
         self.passed_over_until = now + self._deadlines.timeout * min(2**self._timeouts, _MAX_BACKOFF_TIMEOUTS)

@@ -111,21 +111,23 @@ class Dispatcher(Generic[C]):
         """Delivers from one queue, a single block or as much as fits; returns the bytes left, and whether to go on."""
         portion = min(-(-queue.ready // len(self.hungry)), self._portion)
         while left > 0 and queue.ready:
-            consumer, most = self._next_consumer()
+            consumer, most, on_trial = self._next_consumer()
             if consumer is None:
                 return left, False
+            credit = consumer.credit
             served, goes_on = queue.serve(reader, consumer, min(portion, most), 1 if single else left)
+            if consumer.credit < credit:  # where there was no room for a message, it is still its turn
+                self._had_turn(consumer, on_trial=on_trial)
             left -= served
             if single or not goes_on:
                 return left, goes_on
         return left, True
 
-    def _next_consumer(self) -> tuple[Consumer | None, int]:
-        """Returns the consumer whose turn it is, which goes after the others, and how much it may get."""
+    def _next_consumer(self) -> tuple[Consumer | None, int, bool]:
+        """Returns the consumer whose turn it is, how much it may get, and whether that is a trial."""
         while self.hungry and not (consumer := next(iter(self.hungry))).hangs:  # nearly always
             if consumer.credit > 0 and consumer.has_room():
-                self.hungry.move_to_end(consumer)
-                return consumer, consumer.credit
+                return consumer, consumer.credit, False
             del self.hungry[consumer]
         now = asyncio.get_running_loop().time()
         others: bool | None = None  # whether there is a consumer that does not hang
@@ -135,11 +137,15 @@ class Dispatcher(Generic[C]):
                 others = any(not one.hangs for one in self.consumers)
             if hangs and others and consumer.passed_over_until > now:
                 continue  # it would only hold the messages back from those that do not
-            del self.hungry[consumer]
             if consumer.credit > 0 and consumer.has_room():
-                self.hungry[consumer] = None
-                if hangs and others:
-                    consumer.on_trial()
-                    return consumer, 1
-                return consumer, consumer.credit
-        return None, 0
+                on_trial = hangs and bool(others)
+                return consumer, 1 if on_trial else consumer.credit, on_trial
+            del self.hungry[consumer]
+        return None, 0, False
+
+    def _had_turn(self, consumer: Consumer, *, on_trial: bool) -> None:
+        """Has a consumer come after the others."""
+        if consumer in self.hungry:  # it has not ended
+            self.hungry.move_to_end(consumer)
+            if on_trial:
+                consumer.on_trial()

@@ -95,6 +95,7 @@ class Consumer(workqueue.Consumer):
     def _lose(self, pieces: list[Range[Delivery]]) -> None:
         self._outlet.expired(pieces)
         super()._lose(pieces)
+        self._outlet.dispatcher.wake()  # others have room now, also where none of these is delivered again
 
 
 class Outlet:

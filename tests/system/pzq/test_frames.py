@@ -315,3 +315,34 @@ def test_what_is_delivered_too_often_becomes_a_dead_letter(make: Make) -> None:
         graves.send_multipart([peer, key, b"1"])
         until(lambda: figures(device.endpoints["monitor"])["dead_letters"] == 0)
         assert not consumer.poll(100)
+
+
+@pytest.mark.parametrize("max_deliveries", [None, 1])
+def test_what_is_overdue_leaves_its_room_to_others_at_once(make: Make, max_deliveries: int | None) -> None:
+    device = make(inflight_size=10, ack_timeout=500_000, reaper_frequency=10_000, max_deliveries=max_deliveries)
+    with clients(device) as (producer, hanging):
+        for number in b"ab":
+            asked(producer, b"id", b"", bytes([number]) * 20)
+        assert hanging.recv_multipart()[-1] == b"a" * 20
+        with raw(zmq.ROUTER, device.endpoints["send"]) as consumer:
+            consumer.rcvtimeo = 10_000
+            until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
+            peer, key, *_, body = consumer.recv_multipart()
+            assert body == (b"a" if max_deliveries is None else b"b") * 20
+            consumer.send_multipart([peer, key, b"1"])
+            assert not hanging.poll(0), "it hangs, and there is another one"
+
+
+def test_consumers_whose_messages_fill_the_room_have_them_in_turn(make: Make) -> None:
+    device = make(inflight_size=10)
+    with clients(device) as (producer, one), raw(zmq.ROUTER, device.endpoints["send"]) as two:
+        until(lambda: figures(device.endpoints["monitor"])["consumers"] == 2)
+        for number in range(6):
+            asked(producer, b"id", b"", b"%d" % number * 20)
+        got: dict[zmq.Socket[bytes], list[bytes]] = {one: [], two: []}
+        for _ in range(6):
+            ready = zmq.select([one, two], [], [], 10)[0][0]
+            peer, key, *_, body = ready.recv_multipart()
+            got[ready].append(body[:1])
+            ready.send_multipart([peer, key, b"1"])
+        assert sorted(got.values()) == [[b"0", b"2", b"4"], [b"1", b"3", b"5"]]

@@ -173,6 +173,60 @@ async def test_a_consumer_that_hangs_is_tried_with_one_message():
         assert (one.flight.count, two.flight.count) == (1, 9)
 
 
+async def test_who_finds_no_room_keeps_its_turn():
+    async with world() as here:
+        takers = [Taker(here.dispatcher) for _ in range(2)]
+        for _ in range(6):
+            await here.owners[0].publish(b"x")  # a block of its own
+
+        def share_room() -> None:
+            for taker in takers:
+                taker.limit = 0 if any(one.flight for one in takers) else 1
+
+        for taker in takers:
+            send = taker.send
+            taker.send = lambda *block, send=send: (send(*block), share_room())  # type: ignore[method-assign]
+        for _ in range(6):
+            share_room()
+            assert not here.pump() or here.queue.ready
+            holder = next(one for one in takers if one.flight)
+            holder.ack([(holder.last, holder.last)])
+        assert [taker.ids for taker in takers] == [[1, 3, 5], [2, 4, 6]]
+
+
+async def test_no_room_spends_no_trial():
+    async with world() as here:
+        one, two = Taker(here.dispatcher, timeout=0.05), Taker(here.dispatcher, 0)
+        await here.owners[0].publish(b"a")
+        here.pump()
+        async with asyncio.timeout(10):
+            while not one.hangs:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        one.passed_over_until = 0.0  # its backoff is over
+        two.more(100)
+        one.limit = two.limit = 0
+        here.pump()
+        assert (one.passed_over_until, one.flight.count, two.flight.count) == (0.0, 0, 0)
+
+
+async def test_a_deadline_soon_after_a_sign_withholds_no_credit_for_ever():
+    async with world() as here:
+        await here.owners[0].publish(b"a")
+        one = Taker(here.dispatcher, 1, timeout=0.2)
+        here.pump()
+        await asyncio.sleep(0.1)
+        one.ack([(9, 9)])  # what it does not have: it lives
+        async with asyncio.timeout(10):
+            while one.flight:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            here.pump()
+            assert not one.flight
+            while not one.flight:
+                await asyncio.sleep(0.01)
+                here.pump()
+        assert one.got == [(0, 1, 1), (0, 1, 2)]
+
+
 async def test_dead_letters_are_limited_for_what_waits_already():
     async with world() as here:
         owner = here.owners[0]
