@@ -17,20 +17,20 @@ from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
 
 #: Seconds without a refusal after which what is stored shows that there is room again.
-_FULL = 10.0
+_RECOVERY_DELAY_S = 10.0
 
 _Write = TypeVar("_Write", bound=Write)
 
 
 class AsyncStore:
-    """Hands writes to the store and their results to whoever asked; lives in one event loop.
+    """Hands writes to the store, and their results to the callers; lives in one event loop.
 
     Writes of one turn of the loop are submitted together at its end. What the store's thread has done comes back by one
     `call_soon_threadsafe`, however many writes it were.
 
     Args:
-        grown: Told which topics can be read further than before, by id, with their last ids.
-        log: Where it says when the disk is full, has room again, or fails.
+        grown: Called with the topics that can be read further than before, by id, with their last ids.
+        log: Logs when the disk is full, has room again, or fails.
         server: What the store serves, in words: it is to be started again once the store has failed.
         error: Makes the error that `do` raises of the store's.
 
@@ -51,7 +51,7 @@ class AsyncStore:
         self.waiting = 0
         self._full = False
         self._refused = 0.0  # when something was, for want of space
-        self._failed = False  # and that was said
+        self._failed = False  # and that was logged
         self._grown = grown
         self._log = log
         self._server = server
@@ -106,7 +106,7 @@ class AsyncStore:
         self.add(write, done)
 
     def add(self, write: Write, done: Callable[[Any], None]) -> None:
-        """The same for who flushes before he gives the turn away: nothing else does."""
+        """Does the same for a caller that flushes before it yields to the loop: nothing else does."""
         write.context = done
         self._outstanding += 1
         self._out.append(write)
@@ -188,7 +188,7 @@ class AsyncStore:
                     self._bell.get(timeout=seconds)
         finally:
             self._lingers = self._attends = False
-        if self._news:  # what has come while `_attends` was true is called for by nobody else
+        if self._news:  # nothing else is scheduled for what has come while `_attends` was true
             self._arrived()
 
     async def do(self, write: _Write) -> _Write:
@@ -226,7 +226,7 @@ class AsyncStore:
             if self._lingers:
                 self._bell.put(None)
             return
-        # The loop takes the mark away before it looks at the news, so none is left behind.
+        # The loop takes the mark away before it looks at the news, so none is left over.
         if self._called:
             return
         self._called = True
@@ -243,7 +243,7 @@ class AsyncStore:
         return self._full
 
     def _note(self, error: BaseException | None) -> None:
-        """Says when the disk becomes full, has room again, or fails: once each, however many are refused."""
+        """Logs when the disk becomes full, has room again, or fails: once each, however many writes are refused."""
         full = isinstance(error, StoreFull) and not isinstance(error, StagesFull)
         if isinstance(error, StoreFailed) and not self._failed:
             self._failed = True
@@ -255,7 +255,12 @@ class AsyncStore:
             if not self._full:
                 self._log.error("what is published is refused: %s", error)
             self._full = True
-        elif self._full and error is None and not self.store.full and time.monotonic() >= self._refused + _FULL:
+        elif (
+            self._full
+            and error is None
+            and not self.store.full
+            and time.monotonic() >= self._refused + _RECOVERY_DELAY_S
+        ):
             self._log.warning("there is room on the disk again: publishing goes on")
             self._full = False
 

@@ -1,4 +1,4 @@
-"""The clock that tells how old something is. What is done to the system's time does nothing to it."""
+"""The clock that ages are measured with. Changes of the system's time do not affect it."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import time
 
 
 def wall() -> int:
-    """What the system takes for the time, in microseconds since 1970: it may be wrong, and set at any moment."""
+    """Returns the system's time in microseconds since 1970. It may be wrong, and can be set at any moment."""
     return time.time_ns() // 1000
 
 
 def uptime() -> int:
-    """Microseconds for which the system runs, asleep or not; nobody can set it."""
+    """Microseconds for which the system runs, asleep or not; it cannot be set."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
@@ -19,12 +19,12 @@ class Clock:
     """Begins somewhere, and goes on with the system.
 
     Args:
-        begin: What it says now, in microseconds.
+        begin: Its time now, in microseconds.
     """
 
     def __init__(self, begin: int) -> None:
         self._offset = begin - uptime()
 
     def now(self) -> int:
-        """What it says."""
+        """Returns its time in microseconds."""
         return self._offset + uptime()

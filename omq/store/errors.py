@@ -1,4 +1,4 @@
-"""What can go wrong in a store."""
+"""The errors of a store."""
 
 from typing import TypeVar
 
@@ -14,11 +14,11 @@ class StoreClosed(StoreError):
 
 
 class StoreFull(StoreError):
-    """There is no space: nothing of this write was stored. It can be tried again; reads go on."""
+    """The disk has no space: nothing of this write was stored. It can be tried again; reads go on."""
 
 
 class StagesFull(StoreFull):
-    """What is staged for a topic in memory takes as much of it as the topic may: to be committed or aborted first."""
+    """The stages of a topic in memory take as much memory as the topic may. Commit or abort some of them first."""
 
 
 class TopicFull(StoreError):
@@ -46,11 +46,11 @@ class StoreLocked(StoreError):
 
 
 class UnknownTopic(StoreError):
-    """There is no topic of this id."""
+    """No topic has this id."""
 
 
 class NotAllowed(StoreError):
-    """Whoever commits may not publish to a topic.
+    """The committer may not publish to a topic.
 
     Args:
         topic_id: The topic.
@@ -75,7 +75,7 @@ class StageError(StoreError):
         self.stage = stage
 
     def without(self, prefix: bytes) -> str:
-        """What is wrong, where whoever is told knows the stage by a shorter name."""
+        """Returns the text with the stage's name without a prefix, as the client named it."""
         return self.text.replace("{}", _shown(self.stage.removeprefix(prefix)))
 
 
@@ -96,7 +96,7 @@ class Gone(StoreError):
 
 
 class DamagedError(StoreError):
-    """What is in the files is not what was written.
+    """Stored data differs from the data that was written.
 
     Attributes:
         topic_id: The topic; 0: not of one topic.
@@ -115,9 +115,9 @@ _Error = TypeVar("_Error", bound=BaseException)
 
 
 def bare(error: _Error) -> _Error:
-    """An error without its tracebacks, and those of the errors behind it.
+    """Returns an error without its tracebacks and those of its causes and contexts.
 
-    Whoever keeps an error would else keep what its frames have read, and the transactions that they have read in.
+    A kept error would otherwise keep what its frames have read, and their read transactions.
     """
     behind: list[BaseException | None] = [error]
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""What a store does: the operations that change it, and how it is read. Engines stand behind it (LMDB, memory).
+"""The interface of a store: the operations that change it, and its readers. LMDB and memory implement it.
 
 Operations are objects: `submit` takes one, the store fills in its result or its `error` and hands it back through
-`notify`. Whatever is submitted is done in this order, as far as it concerns one topic.
+`notify`. Operations on one topic are done in the order in which they are submitted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from omq.store.settled import Settled
 Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
 MAX_ID: Final = 2**62 - 1
-BLOCK_SIZE: Final = 256 * 1024  # bytes of records: appends are joined, and cut, to blocks of about this size
-SILENCE: Final = 86_400_000_000  # microseconds after which a producer is forgotten
-ANSWERS: Final = 65_536  # that are kept for one producer which never says which ones it has
-LAST_SEQUENCE: Final = 2**64 - 1
-MAX_MEMORY_BYTES: Final = 64 << 20  # bytes that a topic in memory keeps if its settings do not say
+BLOCK_BYTES: Final = 256 * 1024  # of records: appends are joined, and cut, to blocks of about this size
+PRODUCER_TIMEOUT_US: Final = 86_400_000_000  # after which a producer is forgotten
+MAX_ANSWERS: Final = 65_536  # that are kept for one producer which never acknowledges any
+MAX_SEQUENCE: Final = 2**64 - 1
+MAX_MEMORY_BYTES: Final = 64 << 20  # that a topic in memory keeps without a setting
 
 
 def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     """Returns whether the store drops the oldest messages of a topic beyond `max_messages` and `max_bytes`.
 
-    A round-robin topic's are work that is not finished, and those of one with `retain_for` have not been read: whoever
-    publishes is refused, or waits. So the store drops none of them but for their age.
+    A round-robin topic's are work that is not finished, and those of one with `retain_for` have not been read:
+    a publisher is refused, or waits. So the store drops none of them but for their age.
     """
     default = "reject" if "retain_for" in settings else "drop-oldest"
     return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
@@ -90,7 +90,7 @@ class MakeTopic(Write):
         delivery: Who gets a message.
         persistence: What an acknowledgement means.
         settings: `max_age` (seconds), which the store obeys; `max_messages` and `max_bytes`, which it obeys where
-            `drops_oldest` says so; and whatever else is to be kept (as JSON).
+            `drops_oldest` returns true; and any other setting to be kept (as JSON).
         topic_id: Its id, never used for another one.
         found: It existed.
     """
@@ -212,7 +212,7 @@ class CommitStages(Write):
 
 @dataclass(slots=True, eq=False)
 class AbortStage(Write):
-    """Forgets a stage, or every stage whose name begins so; one that does not exist is no error.
+    """Forgets a stage, or every stage whose name begins so; one that does not exist is not an error.
 
     Attributes:
         stage: Its name.
@@ -255,7 +255,7 @@ class TopicState(NamedTuple):
     jumped: tuple[tuple[int, int], ...] = ()
 
     def messages(self, position: int, last: int = 0) -> int:
-        """How many messages are kept behind a position.
+        """Returns how many messages are kept after a position.
 
         Args:
             position: The id.
@@ -268,7 +268,7 @@ class TopicState(NamedTuple):
 
 @dataclass(slots=True)
 class Stats:
-    """What a store, or one of its engines, has done since it was opened.
+    """The statistics of a store, or of one of its engines, since it was opened.
 
     Attributes:
         file_bytes: The size of the files.
@@ -280,7 +280,7 @@ class Stats:
         full: Transactions that found no space.
         syncs: Commits or flushes that waited for the disk.
         sync_seconds: How long they took in all.
-        sync_buckets: Number of syncs that took at most so many seconds (cumulative, as Prometheus has it).
+        sync_buckets: Number of syncs that took at most the bucket's seconds (cumulative, as Prometheus has it).
         damaged: `(topic_id, first, last)` of what is quarantined.
         engines: The same a part (`"strong"`, `"weak"`, `"memory"`).
     """
@@ -398,10 +398,10 @@ class Log(Protocol):
         """Named positions of each topic that has some, by its id."""
 
     def settled(self, topic_id: int) -> Settled:
-        """What is acknowledged of a round-robin topic; a copy."""
+        """Returns a copy of the ack set of a round-robin topic."""
 
     def stats(self) -> Stats:
-        """What it did so far."""
+        """Returns its statistics so far."""
 
     def close(self) -> None:
         """Does what was submitted, syncs and closes. Writes of other threads meanwhile fail."""

@@ -9,7 +9,7 @@ from omq.store.interface import Append, DeleteTopic, Settle, Write
 
 
 class Elsewhere(StoreError):
-    """What is asked for is not in this environment; it may be in another."""
+    """The stage or topic asked for is not in this environment; it may be in another."""
 
 
 class Sweep(DeleteTopic):
@@ -34,7 +34,7 @@ class Owed(Append):
     """An append that was acknowledged and found no space: kept until it does.
 
     Attributes:
-        told: The id of its first record, as it was told.
+        told: The id of its first record, as it was acknowledged.
     """
 
     __slots__ = ("told",)

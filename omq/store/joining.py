@@ -6,29 +6,29 @@ from collections.abc import Iterator
 from typing import Final
 
 from omq._core import blocks
-from omq.store.interface import BLOCK_SIZE
+from omq.store.interface import BLOCK_BYTES
 
 Records = bytes | memoryview
-STEP: Final = 4096  # bytes between which single records are looked for
+SEARCH_STEP_BYTES: Final = 4096  # between which single records are looked for
 
 
 def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
     """Records, cut to blocks if they are much more than one; each piece with its count."""
-    if len(records) <= 2 * BLOCK_SIZE:
+    if len(records) <= 2 * BLOCK_BYTES:
         yield records, count
         return
     view = memoryview(records)
     begin = done = 0
-    for end, records_done in blocks.cuts(view, BLOCK_SIZE):
+    for end, records_done in blocks.cuts(view, BLOCK_BYTES):
         yield view[begin:end], records_done - done
         begin, done = end, records_done
 
 
 def reaching(records: Records, size: int) -> int:
-    """How many of the first records it takes to have `size` bytes; all of them where they have fewer."""
+    """Returns how many of the first records have `size` bytes together; all where they have fewer."""
     view = memoryview(records)
     begin = done = 0
-    for end, count in blocks.cuts(view, STEP):
+    for end, count in blocks.cuts(view, SEARCH_STEP_BYTES):
         if end >= size:
             for inner, number in blocks.cuts(view[begin:end], 1):
                 if begin + inner >= size:
@@ -56,8 +56,8 @@ class OpenBlock:
         self.parts: list[Records] = [records]
 
     def takes(self, records: Records) -> bool:
-        """Whether so much fits."""
-        return self.size + len(records) <= BLOCK_SIZE
+        """Returns whether the records fit into the block."""
+        return self.size + len(records) <= BLOCK_BYTES
 
     def add(self, records: Records, count: int) -> None:
         """Adds what follows."""

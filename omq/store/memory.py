@@ -24,10 +24,10 @@ from omq.store.errors import (
     bare,
 )
 from omq.store.interface import (
-    ANSWERS,
-    LAST_SEQUENCE,
+    MAX_ANSWERS,
     MAX_MEMORY_BYTES,
-    SILENCE,
+    MAX_SEQUENCE,
+    PRODUCER_TIMEOUT_US,
     AbortStage,
     Append,
     Appended,
@@ -54,13 +54,13 @@ from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.settled import Settled
 from omq.unpatched import threading
 
-PRODUCERS: Final = 65_536  # that are known of a topic
-COMMITS: Final = 65_536  # whose names are known
-FORGOTTEN: Final = 256  # blocks dropped before the list of them is made anew
+MAX_PRODUCERS: Final = 65_536  # of a topic
+MAX_COMMITS: Final = 65_536  # whose names are kept
+COMPACTION_BLOCKS: Final = 256  # that are dropped before their list is rebuilt
 
 
 class Block:
-    """What stands in memory as it would on disk."""
+    """A block of records in memory, as on disk."""
 
     __slots__ = ("count", "first", "records", "timestamp", "when")
 
@@ -73,12 +73,12 @@ class Block:
 
 
 class Producer:
-    """What a producer has stored in a topic.
+    """The state of a producer in a topic.
 
     Attributes:
         floor: It has the answers of all sequences below.
         answers: First id, count and timestamp, by sequence.
-        seen: When it was here.
+        seen: The time of its last append.
     """
 
     __slots__ = ("answers", "floor", "seen")
@@ -94,12 +94,12 @@ class Producer:
             self.floor = settled
             for sequence in [sequence for sequence in self.answers if sequence < settled]:
                 del self.answers[sequence]
-        while len(self.answers) > ANSWERS:
+        while len(self.answers) > MAX_ANSWERS:
             del self.answers[next(iter(self.answers))]
 
 
 class MemoryTopic:
-    """A topic in memory. Whoever holds the lock of the store may change it."""
+    """A topic in memory. Changes need the lock of the store."""
 
     def __init__(
         self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any], last: int
@@ -127,7 +127,9 @@ class MemoryTopic:
         producer = self.producers.pop(name, None) or Producer()
         producer.seen = now
         self.producers[name] = producer
-        while len(self.producers) > PRODUCERS or next(iter(self.producers.values())).seen < now - SILENCE:
+        while (
+            len(self.producers) > MAX_PRODUCERS or next(iter(self.producers.values())).seen < now - PRODUCER_TIMEOUT_US
+        ):
             del self.producers[next(iter(self.producers))]
         return producer
 
@@ -173,7 +175,7 @@ class MemoryTopic:
         self.gone += 1
         self.bytes -= len(block.records)
         self.first = max(self.first, block.first + block.count)
-        if self.gone >= FORGOTTEN and self.gone * 2 >= len(self.blocks):
+        if self.gone >= COMPACTION_BLOCKS and self.gone * 2 >= len(self.blocks):
             del self.blocks[: self.gone], self.firsts[: self.gone]
             self.gone = 0
 
@@ -203,7 +205,7 @@ class MemoryTopic:
             self.settled.add(self.settled.watermark + 1, self.first - 1)
 
     def block_of(self, id: int) -> Block | None:
-        """The block that holds an id, or the first one behind it."""
+        """Returns the block that holds an id, or the first one after it."""
         index = max(bisect_right(self.firsts, id) - 1, self.gone)
         while index < len(self.blocks):
             block = self.blocks[index]
@@ -245,9 +247,9 @@ class MemoryTopics:
     """The topics in memory and what is done to them. All but `apply` holds the lock itself.
 
     Args:
-        max_memory: Bytes that a topic keeps if its settings do not say.
-        allowed: Is told a topic and the highest id that it is about to give; whether it may. It never waits.
-        ask: Is told the same where it may not: `go_on` is called once it may.
+        max_memory: Bytes that a topic keeps without a setting.
+        allowed: Returns whether a topic may give ids up to the one passed to it. It never waits.
+        ask: Called with the same where it may not: `go_on` is called once it may.
     """
 
     def __init__(
@@ -262,7 +264,7 @@ class MemoryTopics:
         self._max_memory = max_memory
         self._allowed = allowed
         self._ask = ask
-        self._waiting: list[Write] = []  # for ids to be allowed; what comes meanwhile waits behind them
+        self._waiting: list[Write] = []  # for ids to be allowed; what comes meanwhile waits after them
         self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}  # made, topic, by sequence
         #: What was published, and the names of the topics.
         self._commits: dict[bytes, tuple[list[tuple[bytes, int, int, int]], dict[int, str]]] = {}
@@ -284,7 +286,7 @@ class MemoryTopics:
     def apply(self, writes: Iterable[Write]) -> tuple[list[Write], dict[int, int]]:
         """Does what is asked: what is done now, and the topics that have grown, with their last ids.
 
-        Where ids have to be allowed first nobody waits, for this is called by the broker's loop, and by the writer that
+        Where ids have to be allowed first the call does not wait, for the broker's loop makes it, and the writer that
         allows them: the rest is done by `go_on`.
         """
         with self.lock:
@@ -353,12 +355,12 @@ class MemoryTopics:
         return ((getattr(write, "topic_id", 0), 0),)
 
     def has_stage(self, stage: bytes) -> bool:
-        """Whether there is a stage of this name."""
+        """Returns whether a stage has this name."""
         with self.lock:
             return stage in self._stages
 
     def has_commit(self, commit: bytes) -> bool:
-        """Whether there was a commit of this name."""
+        """Returns whether a commit had this name."""
         with self.lock:
             return commit in self._commits
 
@@ -460,13 +462,13 @@ class MemoryTopics:
 
     def _stage(self, write: Stage) -> None:
         topic = self.topic(write.topic_id)
-        if write.sequence > LAST_SEQUENCE:
+        if write.sequence > MAX_SEQUENCE:
             raise StageError(f"{write.sequence} is too high a number in a stage")
         day_ago = uptime() - 86_400_000_000
         for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
             self._drop_stage(stage)
         made, topic_id, kept = self._stages.get(write.stage) or (uptime(), write.topic_id, {})
-        if topic_id == write.topic_id and not write.sequence and LAST_SEQUENCE in kept:
+        if topic_id == write.topic_id and not write.sequence and MAX_SEQUENCE in kept:
             raise StageError("all numbers in the stage are taken")
         if topic_id != write.topic_id:
             raise StageError("the stage {} belongs to another topic", write.stage)
@@ -523,7 +525,7 @@ class MemoryTopics:
             write.grown[topic_id] = grown + total, size + topic.bytes - before
         if write.published:
             self._commits[write.commit] = write.published, write.names
-            if len(self._commits) > COMMITS:
+            if len(self._commits) > MAX_COMMITS:
                 del self._commits[next(iter(self._commits))]
 
     def _abort(self, write: AbortStage) -> None:
@@ -544,7 +546,7 @@ class MemoryStore:
     Args:
         notify: Gets the writes that are done.
         appended: Gets the topics that have grown.
-        max_memory: Bytes that a topic keeps if its settings do not say.
+        max_memory: Bytes that a topic keeps without a setting.
     """
 
     def __init__(

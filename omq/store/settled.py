@@ -1,4 +1,4 @@
-"""Which ids of a round-robin topic are acknowledged: a watermark, and bitmaps of what is above it."""
+"""The ack set of a round-robin topic: a watermark, and bitmaps of the acknowledged ids above it."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Final
 
 from omq.ranges import gaps
 
-PAGE: Final = 4096  # ids a page
+PAGE_IDS: Final = 4096  # ids a page
 
 
 class Settled:
@@ -37,7 +37,7 @@ class Settled:
         self.counted: set[int] = set()  # ids whose deliveries were changed or dropped
 
     def __contains__(self, id: int) -> bool:
-        return id <= self.watermark or bool(self.pages.get(id // PAGE, 0) >> id % PAGE & 1)
+        return id <= self.watermark or bool(self.pages.get(id // PAGE_IDS, 0) >> id % PAGE_IDS & 1)
 
     def copy(self) -> Settled:
         """Another one with the same content."""
@@ -51,9 +51,9 @@ class Settled:
         if first == self.watermark + 1:
             self._raise(last)
         else:
-            for number in range(first // PAGE, last // PAGE + 1):
-                base = number * PAGE
-                low, high = max(first - base, 0), min(last - base, PAGE - 1)
+            for number in range(first // PAGE_IDS, last // PAGE_IDS + 1):
+                base = number * PAGE_IDS
+                low, high = max(first - base, 0), min(last - base, PAGE_IDS - 1)
                 self.pages[number] = self.pages.get(number, 0) | ((1 << high - low + 1) - 1) << low
                 self.dirty.add(number)
         if self.deliveries:
@@ -70,22 +70,22 @@ class Settled:
                 self.counted.add(id)
 
     def _raise(self, watermark: int) -> None:
-        """The watermark goes to `watermark`, and on over what is settled behind it."""
+        """Moves the watermark to `watermark`, and on over the acknowledged ids after it."""
         while True:
-            number, bit = divmod(watermark + 1, PAGE)
+            number, bit = divmod(watermark + 1, PAGE_IDS)
             page = self.pages.get(number, 0) >> bit
             ones = (~page & page + 1).bit_length() - 1  # settled ids in a row, from this one
             watermark += ones
-            if not ones or bit + ones < PAGE:
+            if not ones or bit + ones < PAGE_IDS:
                 break
         self.watermark = watermark
         if self.pages:
-            now = watermark // PAGE
+            now = watermark // PAGE_IDS
             for number in [number for number in self.pages if number < now]:
                 del self.pages[number]
                 self.dirty.add(number)
             if now in self.pages:
-                rest = self.pages[now] >> watermark % PAGE + 1 << watermark % PAGE + 1
+                rest = self.pages[now] >> watermark % PAGE_IDS + 1 << watermark % PAGE_IDS + 1
                 self.dirty.add(now)
                 if rest:
                     self.pages[now] = rest
@@ -93,10 +93,10 @@ class Settled:
                     del self.pages[now]
 
     def above(self, id: int) -> Iterator[tuple[int, int]]:
-        """Yields the ranges, first and last id included, of what is settled above an id, as far as the bitmaps say."""
+        """Yields the ranges, first and last id included, of what is acknowledged above an id, up to the last bitmap."""
         first, last = 1, 0  # none yet
         for number in sorted(self.pages):
-            page, at = self.pages[number], number * PAGE
+            page, at = self.pages[number], number * PAGE_IDS
             if at <= id:
                 page, at = page >> id + 1 - at, id + 1
             while page:

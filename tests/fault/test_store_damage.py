@@ -207,7 +207,7 @@ def test_the_state_before_is_not_taken_for_the_newest(original: Path, truth: Tru
         assert two is not None
         newest = 0 if one.transaction > two.transaction else 4096
         data = bytearray(file.read_bytes())
-        data[newest + data_file.LOOKED_AT - 8] = 0
+        data[newest + data_file.META_BYTES - 8] = 0
         file.write_bytes(data)
         result = in_a_process_of_its_own(copy)
     assert any("weak: it is not as it was left" in text for text in result["findings"])  # type: ignore[attr-defined]
@@ -290,7 +290,7 @@ def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) ->
     with Offline(directory) as offline:
         assert len(offline.check_rows()) == 4
     with Opened.on_disk(directory) as log:
-        assert log.log.findings == ["topic 't': the position of 'mine' is damaged: it is refused until it begins anew"]
+        assert log.log.findings == ["topic 't': the position of 'mine' is damaged: it is refused until it starts over"]
         assert log.log.positions(topic) == {"mine": -1, "yours": 1}
         for write in (
             Append(topic, blocks.encode([b"a"]), 1, b"producer", 1),

@@ -11,7 +11,7 @@ import pytest
 
 from omq._core import blocks
 from omq.store.interface import Append, DeleteTopic, SetPosition, Settle
-from omq.store.lmdb.catalog import RESERVED
+from omq.store.lmdb.catalog import RESERVED_IDS
 from omq.store.lmdb.session import Session
 from tests.unit.store.opened import Opened
 
@@ -107,14 +107,14 @@ def lose_power(directory: Path, seed: int) -> None:
         # Ids that were reserved count as settled.
         (first, last, _), (_, last_job, _) = ends  # type: ignore[misc]
         assert seen[:3] == wanted[:3]
-        assert log.log.topic(writing.topic).first == (first if last else RESERVED + 1)
+        assert log.log.topic(writing.topic).first == (first if last else RESERVED_IDS + 1)
         settled = log.log.settled(writing.jobs)
         assert settled.handed == wanted[3][1]  # type: ignore[index]
         for id in range(1, last_job + 1):
             was = id <= wanted[3][0] or bool(wanted[3][2].get(id // PAGE, 0) >> id % PAGE & 1)  # type: ignore[index]
             assert (id in settled) == was
-        assert log.append(writing.topic, b"new").first == RESERVED + 1 > last
-        assert list(settled.missing(last_job + 1, RESERVED)) == []
+        assert log.append(writing.topic, b"new").first == RESERVED_IDS + 1 > last
+        assert list(settled.missing(last_job + 1, RESERVED_IDS)) == []
         writing.some()
     with Opened.on_disk(lost) as log:
         assert log.log.findings == []

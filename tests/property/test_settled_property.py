@@ -3,14 +3,16 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omq.store.settled import PAGE, Settled
+from omq.store.settled import PAGE_IDS, Settled
 
-EDGES = st.sampled_from([1, 2, 62, 63, 64, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE - 1, 2 * PAGE, 3 * PAGE + 5])
-IDS = EDGES | st.integers(1, 3 * PAGE + 10)
-LAST = 4 * PAGE
+EDGES = st.sampled_from(
+    [1, 2, 62, 63, 64, PAGE_IDS - 1, PAGE_IDS, PAGE_IDS + 1, 2 * PAGE_IDS - 1, 2 * PAGE_IDS, 3 * PAGE_IDS + 5]
+)
+IDS = EDGES | st.integers(1, 3 * PAGE_IDS + 10)
+LAST = 4 * PAGE_IDS
 
 
-RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE)), max_size=12)
+RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE_IDS)), max_size=12)
 
 
 @settings(max_examples=40, deadline=None)
@@ -21,14 +23,14 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
     for first, more in ranges:
         settled.add(first, first + more)
         model.update(range(first, first + more + 1))
-    watermark = next(id for id in range(1, LAST + PAGE) if id not in model) - 1
+    watermark = next(id for id in range(1, LAST + PAGE_IDS) if id not in model) - 1
     assert settled.watermark == watermark
     assert {id for id in range(1, LAST) if id in settled} == {id for id in model if id < LAST}
-    assert all(page and number >= watermark // PAGE for number, page in settled.pages.items())
-    for bounds in ((1, LAST - 1), (PAGE, PAGE), (PAGE - 1, 2 * PAGE)):
+    assert all(page and number >= watermark // PAGE_IDS for number, page in settled.pages.items())
+    for bounds in ((1, LAST - 1), (PAGE_IDS, PAGE_IDS), (PAGE_IDS - 1, 2 * PAGE_IDS)):
         missing = [id for first, last in settled.missing(*bounds) for id in range(first, last + 1)]
         assert missing == [id for id in range(bounds[0], bounds[1] + 1) if id not in model]
-    for after in (settled.watermark, settled.watermark + PAGE):
+    for after in (settled.watermark, settled.watermark + PAGE_IDS):
         above = [id for first, last in settled.above(after) for id in range(first, last + 1)]
         assert above == sorted(id for id in model if id > after)
     assert settled.deliveries == {id: number for id, number in deliveries.items() if id not in model}

@@ -3,7 +3,7 @@
 A twin opens a connection, says `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
 connection is over it says `lost` and opens the next one, in which everything goes on: requests without an answer are
 made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on behind the
-last id that has arrived; shares begin anew, because the broker has given back what they held. What was acknowledged
+last id that has arrived; shares start over, because the broker has given back what they held. What was acknowledged
 and no flush has told to be durable is settled again before.
 
 Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed to hear of its next change.
@@ -282,7 +282,7 @@ class ClientCore:
         self.state = State.UP
         before, self.broker = self.broker, str(about.get("broker", self.broker))
         if before and before != self.broker:
-            # Another store: its ids have begun anew.
+            # Another store: its ids have started over.
             for feed in self._feeds.values():
                 feed.renumber(self.session)
             self._disclaim()

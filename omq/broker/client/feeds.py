@@ -122,7 +122,7 @@ class Feed:
         return False
 
     def renumber(self, session: int) -> None:
-        """The broker has another store from this connection on: its ids and its topics' have begun anew."""
+        """The broker has another store from this connection on: its ids and its topics' have started over."""
         self.since = session
         self.topic_id = 0
         self.start_over(0)
@@ -188,7 +188,7 @@ class SubscriptionFeed(Feed):
         again = self.last if self.name is None else "beginning"
         said = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
-            said["reset"] = True  # where retention has overtaken the name, it begins anew
+            said["reset"] = True  # where retention has overtaken the name, it starts over
         return said
 
     def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:

@@ -107,7 +107,7 @@ class BroadcastTopic(Topic):
             raise TopicError(f"somebody else subscribes to {self.name!r} as {name!r} already")
         known = None if name is None else self._names.get(name)
         if known == -1 and not reset:
-            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; with reset it begins anew")
+            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; with reset it starts over")
         if known is not None and known + 1 < (first := self.state().first):
             if not reset:
                 raise _overrun(self.name, known + 1, first)

@@ -323,7 +323,7 @@ class Broker:
             replay: `"current"`, `"beginning"`, or an id: those after it.
             sink: Where to.
             name: The broker keeps the position under it, and goes on there. One holder a name.
-            reset: A name whose position is no longer kept begins anew, where `replay` says.
+            reset: A name whose position is no longer kept starts over, where `replay` says.
 
         Raises:
             TopicError: It is a round-robin topic; the name is held; the id is from the future.

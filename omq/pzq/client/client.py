@@ -109,7 +109,7 @@ class Unanswered:
             raise UsageError(f"producer has 1 to {MAX_NAME_BYTES} bytes, and does not begin with a zero byte")
         else:
             producer += b"."
-        # The numbers begin anew with each producer: another one of the name is not to pass for a repetition.
+        # The numbers start over with each producer: another one of the name is not to pass for a repetition.
         self._producer = producer + os.urandom(8).hex().encode()
         self._sequence = 0
         self._waiting: dict[bytes, tuple[int, list[bytes]]] = {}

@@ -14,8 +14,8 @@ from omq.store.joining import OpenBlock
 from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, opened, rows, sealed, topic_key
 from omq.store.settled import Settled
 
-RESERVED: Final = 1 << 20  # ids reserved at a time
-LAST_TOPIC: Final = 2**32 - 1
+RESERVED_IDS: Final = 1 << 20  # at a time
+MAX_TOPIC_ID: Final = 2**32 - 1
 
 
 class Oldest(NamedTuple):
@@ -39,7 +39,7 @@ class Topic:
         jumped: Ranges of ids that were passed over, in order; of those that are not kept any more the last ones.
         reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
         open: Records that are not yet put.
-        oldest: The oldest block; `None`: not known, or there is none.
+        oldest: The oldest block; `None`: not known, or the topic has none.
         settled: What is acknowledged; `None`: not read yet.
     """
 
@@ -86,14 +86,14 @@ class Topic:
         self.commit()
 
     def commit(self) -> bool:
-        """What the transaction at work made of it is committed; whether ids were given."""
+        """Takes over the changes of the committed transaction; returns whether it gave ids."""
         before = self._committed[1]
         self._committed = self.first, self.last, self.bytes, tuple(self.jumped)
         return self.last != before
 
     @property
     def state(self) -> TopicState:
-        """As it is committed."""
+        """The committed state."""
         # Made when it is asked for, which is much less often than something is committed.
         return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)
 
@@ -135,7 +135,7 @@ class Catalog:
                 except (DamagedError, struct.error) as error:
                     self.damaged[id] = DamagedError(f"topic {found[id].name!r}: {error}", id)
         self.topics = found
-        with suppress(DamagedError):  # that is told to whoever makes a topic
+        with suppress(DamagedError):  # the creation of a topic reports it
             self.next = self._next(transaction)
         self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
@@ -150,7 +150,7 @@ class Catalog:
             write.topic_id, write.found = id, True
             return None
         id = self._next(transaction)
-        if id > LAST_TOPIC:
+        if id > MAX_TOPIC_ID:
             raise StoreError("all ids of topics have been given")
         self._go_on(transaction, id + 1)
         key = topic_key(b"t", id)
@@ -163,8 +163,8 @@ class Catalog:
         transaction.put(key, sealed(key, json.dumps(row).encode()))
         topic = Topic(id, write.name, write.delivery, write.persistence, dict(write.settings))
         if write.persistence != "strong":
-            topic.reserved = RESERVED
-            self._reserve(transaction, id, RESERVED)
+            topic.reserved = RESERVED_IDS
+            self._reserve(transaction, id, RESERVED_IDS)
         self.topics[id] = topic
         self._ids[write.name] = id
         write.topic_id = id

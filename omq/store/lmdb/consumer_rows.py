@@ -8,9 +8,9 @@ from typing import Any, Final
 
 from omq.store.errors import DamagedError
 from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, opened, rows, sealed, topic_key
-from omq.store.settled import PAGE, Settled
+from omq.store.settled import PAGE_IDS, Settled
 
-_PAGE_BYTES: Final = PAGE // 8
+_PAGE_BYTES: Final = PAGE_IDS // 8
 _POSITION: Final = b"o"
 
 

@@ -26,17 +26,17 @@ META: Final = struct.Struct("=IIQQ48s48sQQ")
 TREE: Final = struct.Struct(
     "=IHHQQQQQ"
 )  # page size (in the tree of free pages), flags, depth, pages (3 kinds), entries, root
-LOOKED_AT: Final = PAGE_HEADER.size + META.size  # bytes of a meta page that say something
+META_BYTES: Final = PAGE_HEADER.size + META.size  # that a meta page uses
 
 #: Pages of the trees up to which opening looks at all of them, some 30 us each; `omq store verify` always does.
-AFTER_A_CRASH: Final = 300_000
-IN_ORDER: Final = 30_000
+MAX_PAGES_AFTER_CRASH: Final = 300_000
+MAX_PAGES_AFTER_CLOSE: Final = 30_000
 UNSYNCED: Final = "data.mdb.unsynced"  # what was not synced when the power was lost
 
 
 @dataclass(frozen=True, slots=True)
 class Meta:
-    """What a meta page says.
+    """The content of a meta page.
 
     Attributes:
         page_size: Bytes.
@@ -44,7 +44,7 @@ class Meta:
         transaction: The number of the transaction that wrote it.
         used: The pages that it needs, of those up to the last one.
         effort: What it takes to look at the trees, in pages: those of large values are only counted, and cost less.
-        raw: The bytes of the page that say something.
+        raw: The bytes that the page uses.
     """
 
     page_size: int
@@ -56,8 +56,8 @@ class Meta:
 
 
 def parse_meta(raw: bytes) -> Meta | None:
-    """A meta page; `None` if it is none."""
-    if len(raw) < LOOKED_AT:
+    """Returns a meta page; `None` if the bytes are not a meta page."""
+    if len(raw) < META_BYTES:
         return None
     _, _, flags, _, _ = PAGE_HEADER.unpack_from(raw)
     magic, version, _, _, free, main, last_page, transaction = META.unpack_from(raw, PAGE_HEADER.size)
@@ -69,7 +69,7 @@ def parse_meta(raw: bytes) -> Meta | None:
     trees = [TREE.unpack(free)[3:6], TREE.unpack(main)[3:6]]
     used = 2 + sum(map(sum, trees))
     effort = sum(branches + leaves + large // 20 for branches, leaves, large in trees)
-    return Meta(page_size, last_page, transaction, used, effort, bytes(raw[:LOOKED_AT]))
+    return Meta(page_size, last_page, transaction, used, effort, bytes(raw[:META_BYTES]))
 
 
 def read_metas(path: Path) -> tuple[list[Meta | None], int]:
@@ -80,21 +80,21 @@ def read_metas(path: Path) -> tuple[list[Meta | None], int]:
 
 def metas_of(descriptor: int) -> list[Meta | None]:
     """Both meta pages of an open file."""
-    start = os.pread(descriptor, 65536 + LOOKED_AT, 0)
-    found = parse_meta(start[:LOOKED_AT])
+    start = os.pread(descriptor, 65536 + META_BYTES, 0)
+    found = parse_meta(start[:META_BYTES])
     sizes = [found.page_size] if found is not None else [2**power for power in range(9, 17)]
     for page_size in sizes:
-        second = parse_meta(start[page_size : page_size + LOOKED_AT])
+        second = parse_meta(start[page_size : page_size + META_BYTES])
         if second is not None and second.page_size == page_size:
             return [found, second]
     return [found, None]
 
 
 def look(path: Path) -> Meta | None:
-    """The meta page that LMDB will take; `None` where there is no file, or an empty one.
+    """Returns the meta page that LMDB will take; `None` where the file is missing or empty.
 
     Raises:
-        DamagedError: The file cannot be mapped: a meta page is none, or pages are missing at the end.
+        DamagedError: The file cannot be mapped: a meta page is invalid, or pages are missing at the end.
     """
     try:
         metas, size = read_metas(path)
@@ -107,14 +107,14 @@ def look(path: Path) -> Meta | None:
         which = "both meta pages" if one is two else f"meta page {0 if one is None else 1}"
         raise DamagedError(
             f"{path}: damaged: {which} of LMDB cannot be read. Nothing was changed. Put a copy of the directory in its "
-            "place, or move it away to begin anew."
+            "place, or move it away to start over."
         )
     meta = max(one, two, key=lambda meta: meta.transaction)
     needed = (meta.last_page + 1) * meta.page_size
     if meta.transaction and size < needed:
         raise DamagedError(
             f"{path}: damaged: the file has {size} bytes, and {needed} are in use: its end is missing. Nothing was "
-            "changed. Put a copy of the directory in its place, or move it away to begin anew."
+            "changed. Put a copy of the directory in its place, or move it away to start over."
         )
     return meta
 
@@ -141,17 +141,17 @@ def check_structure(directory: Path, limit: int | None = None) -> list[str]:
         problems = [str(error)]
     except Exception as error:
         problems = [f"{type(error).__name__}: {error}"]
-    # Pages that nobody uses do no harm: an older transaction, put back, leaves some.
+    # Unused pages do no harm: an older transaction, put back, leaves some.
     if problems:
         raise DamagedError(
             f"{path}: damaged: {problems[0]}{f' (and {len(problems) - 1} more)' if problems[1:] else ''}. Nothing was "
-            "changed. Put a copy of the directory in its place, or move it away to begin anew."
+            "changed. Put a copy of the directory in its place, or move it away to start over."
         )
     return []
 
 
 def in_a_row(path: Path) -> bool:
-    """Whether the meta pages are of two transactions in a row, as LMDB leaves them; else one is damaged."""
+    """Returns whether the meta pages are of two transactions in a row, as LMDB leaves them; else one is damaged."""
     try:
         one, two = read_metas(path)[0]
     except FileNotFoundError:
@@ -163,7 +163,7 @@ def in_a_row(path: Path) -> bool:
 
 
 def checksum(path: Path) -> int:
-    """Of both meta pages; 0 where there is no file."""
+    """Returns the checksum of both meta pages; 0 where there is no file."""
     try:
         return crc32c(b"".join(meta.raw if meta is not None else b"-" for meta in read_metas(path)[0]))
     except FileNotFoundError:
@@ -171,7 +171,7 @@ def checksum(path: Path) -> int:
 
 
 def complete(descriptor: int) -> None:
-    """Gives a file that LMDB is done with the pages at its end that nobody uses: LMDB need not write them."""
+    """Extends a closed file to the end of its last page: LMDB need not write unused pages there."""
     metas = metas_of(descriptor)
     needed = max((meta.last_page + 1) * meta.page_size for meta in metas if meta is not None and meta.transaction)
     if os.fstat(descriptor).st_size < needed:

@@ -1,4 +1,4 @@
-"""An LMDB environment: opening with care, reading beside a map that may grow, sizes."""
+"""An LMDB environment: its checks at opening, reads while its map may grow, and its sizes."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from omq.store.lmdb.data_file import Meta, complete, look, metas_of
 from omq.store.lmdb.session import check_place, sync_directory
 from omq.unpatched import threading
 
-LARGEST_MAP: Final = 1 << 40  # bytes of address space
-SMALLEST_MAP: Final = 1 << 24
-READERS: Final = 256
-LOCK_TABLE: Final = 64 * (READERS + 4)  # bytes
-RESERVE: Final = 128 * 1024  # bytes
+MAX_MAP_BYTES: Final = 1 << 40  # of address space
+MIN_MAP_BYTES: Final = 1 << 24
+MAX_READERS: Final = 256
+LOCK_TABLE_BYTES: Final = 64 * (MAX_READERS + 4)
+RESERVE_BYTES: Final = 128 * 1024
 #: Bytes of the data file that messages leave free where it cannot grow any more, for what makes room: this, or, if that
 #: is less, such a part of the file.
-HEADROOM: Final = 2 * RESERVE
-PART: Final = 16
-COMPACT: Final = 1 << 20  # bytes of small messages that take twice as much, at worst; large ones do not
-LARGEST_KEPT: Final = (32 << 20) - (64 << 10)  # bytes; glibc goes up to 32 MiB
-#: What the system says where there is no space.
+MAX_HEADROOM_BYTES: Final = 2 * RESERVE_BYTES
+HEADROOM_DIVISOR: Final = 16
+COMPACT_BYTES: Final = 1 << 20  # of small messages that take twice as much, at worst; large ones do not
+MAX_KEPT_BYTES: Final = (32 << 20) - (64 << 10)  # glibc goes up to 32 MiB
+#: The system's errors where there is no space.
 NO_SPACE: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
     errno.EFBIG: "the file may not become larger",
 }
-NEARLY_FULL: Final = 64 * 1024  # bytes
+NEARLY_FULL_BYTES: Final = 64 * 1024
 
 
 @functools.cache
 def keep_freed_memory() -> None:
     """Has the C library keep what transactions free for the next ones.
 
-    It gives large pieces back to the system at once and takes them anew, every page with a fault, which costs twice as
+    It gives large pieces back to the system at once and takes them again, every page with a fault, which costs twice as
     much as all the rest of a commit. Once a piece of this size was freed, it keeps up to twice as much.
     """
-    bytearray(LARGEST_KEPT)
+    bytearray(MAX_KEPT_BYTES)
 
 
 class Environment:
-    """One environment. Whoever writes is one thread; readers are many.
+    """One environment, with one writer thread and many readers.
 
     Args:
         directory: Its own; made where it is missing.
         sync: Each commit waits for the disk.
-        readonly: Nothing is changed; nobody else may.
+        readonly: Changes nothing, and assumes that no other process does.
 
     Raises:
         DamagedError: The data file cannot be mapped.
@@ -72,14 +72,14 @@ class Environment:
         self._gate = threading.Condition(threading.Lock())
         self._readers = 0
         self._readonly = readonly
-        self._shut: str | None = None  # why nobody may read now: the map is changing, or the environment closed
-        #: While the map changes nobody may hold a pin; true: what is committed stays as it is.
+        self._shut: str | None = None  # why reads are refused now: the map is changing, or the environment closed
+        #: While the map changes no pin may be held; true: what is committed stays as it is.
         self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
         new = not self.path.exists()
         if not readonly:
             self._allocate_lock_table()
         self._lmdb: Any = self._open()
-        #: Kept from the beginning: a sync tells each descriptor once of what went wrong before.
+        #: Kept from the beginning: a sync reports an earlier failure once to each descriptor.
         self._descriptor = os.open(self.path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
         self._link = f"/proc/self/fd/{self._descriptor}"
         self._name = self._linked()
@@ -97,7 +97,7 @@ class Environment:
         """Opens it with the largest map that the system gives."""
         if self._readonly:
             return lmdb.open(str(self.directory), readonly=True, lock=False, create=False)
-        size = LARGEST_MAP
+        size = MAX_MAP_BYTES
         while True:
             try:
                 # Readahead would read in what a replay of something else needs.
@@ -106,7 +106,7 @@ class Environment:
                     map_size=size,
                     subdir=True,
                     sync=self._sync,
-                    max_readers=READERS,
+                    max_readers=MAX_READERS,
                     max_spare_txns=1,
                 )
             except (lmdb.MemoryError, MemoryError):
@@ -115,44 +115,44 @@ class Environment:
                 if getattr(error, "code", 0) not in (errno.ENOMEM, errno.EINVAL):
                     raise
             size //= 4
-            if size < SMALLEST_MAP:
+            if size < MIN_MAP_BYTES:
                 raise StoreError(f"{self.directory}: the system gives no address space to map the store") from None
 
     def _allocate_lock_table(self) -> None:
-        """Gives the table of readers its space now: it is mapped, and a full disk would kill whoever takes a slot."""
+        """Gives the table of readers its space now: it is mapped, and on a full disk taking a slot would crash."""
         with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
-            os.posix_fallocate(file.fileno(), 0, LOCK_TABLE)
+            os.posix_fallocate(file.fileno(), 0, LOCK_TABLE_BYTES)
 
     def take_reserve(self) -> bool:
-        """Sets some space aside for the day when there is none: forgetting messages takes some as well.
+        """Sets some space aside for a full disk: forgetting messages takes some as well.
 
         Returns:
             Whether it is there.
         """
         path = self.directory / "reserve"
         try:
-            if path.stat().st_size == RESERVE:
+            if path.stat().st_size == RESERVE_BYTES:
                 return True
         except OSError:
             pass
         try:
             with path.open("wb") as file:
-                os.posix_fallocate(file.fileno(), 0, RESERVE)
+                os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
             self.give_reserve()
             return False
         return True
 
     def give_reserve(self) -> None:
-        """There is no space: gives back what was set aside."""
+        """Gives back the reserve, because the disk has no space."""
         with contextlib.suppress(OSError):
             (self.directory / "reserve").unlink()
 
     def is_full(self) -> bool:
-        """Whether it was for want of space that a write failed as if the disk had."""
-        # LMDB says EIO of a write that ends too early, as the last one does on a full disk.
+        """Returns whether a write that failed like a disk error failed for want of space."""
+        # LMDB returns EIO for a write that ends too early, as the last one does on a full disk.
         try:
-            if self._has_space() and self._may_grow(NEARLY_FULL):
+            if self._has_space() and self._may_grow(NEARLY_FULL_BYTES):
                 return False
             os.fsync(self._descriptor)
         except OSError:
@@ -160,24 +160,28 @@ class Environment:
         return True
 
     def shortage(self) -> str:
-        """What a write was short of that ended too early."""
+        """Returns what was exhausted when a write ended too early."""
         return "a disk quota or a limit of the process is reached" if self._has_space() else NO_SPACE[errno.ENOSPC]
 
     def _has_space(self) -> bool:
-        """Whether the disk has some space, for whoever may take it."""
+        """Returns whether the disk has some space, though perhaps not for this process."""
         disk = os.statvfs(self.directory)
-        return disk.f_bavail * disk.f_frsize >= NEARLY_FULL
+        return disk.f_bavail * disk.f_frsize >= NEARLY_FULL_BYTES
 
     def has_room(self, size: int) -> bool:
-        """Whether there is room for so many bytes, and for the reserve; asked by who writes, between two writes."""
+        """Returns whether there is room for `size` bytes and the reserve. The writer calls it between two writes."""
         return self.take_reserve() and self._may_grow(size)
 
     def need(self, size: int) -> int:
-        """Bytes for messages of so many, and for what makes room when they are there."""
-        return size + min(size, COMPACT) + min(HEADROOM, max(RESERVE, os.fstat(self._descriptor).st_size // PART))
+        """Returns the bytes for messages of `size` bytes, and for the deletions that later make room."""
+        return (
+            size
+            + min(size, COMPACT_BYTES)
+            + min(MAX_HEADROOM_BYTES, max(RESERVE_BYTES, os.fstat(self._descriptor).st_size // HEADROOM_DIVISOR))
+        )
 
     def nears_limit(self, size: int) -> bool:
-        """Whether messages of so many bytes come near a limit of the process, beside which no reserve helps."""
+        """Returns whether messages of `size` bytes come near a limit of the process, where a reserve does not help."""
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
         return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + self.need(size) > limit
 
@@ -190,7 +194,7 @@ class Environment:
         return min(file.st_size, file.st_blocks * 512) - meta.used * meta.page_size
 
     def _may_grow(self, by: int) -> bool:
-        """Whether the data file may grow: a quota, or a limit of the process, ends where the disk still has space."""
+        """Returns whether the data file may grow: a quota or a limit of the process may end before the disk is full."""
         size = os.fstat(self._descriptor).st_size
         try:
             os.posix_fallocate(self._descriptor, size, by)
@@ -203,7 +207,7 @@ class Environment:
         return True
 
     def check_place(self) -> None:
-        """Raises `OSError` where the data file was moved, removed or replaced: what is written nobody will find."""
+        """Raises `OSError` where the data file was moved, removed or replaced: what is written there would be lost."""
         check_place(self.path, self._descriptor)
 
     def look_at_place(self) -> None:
@@ -256,7 +260,7 @@ class Environment:
         return self.begin_read()
 
     def pin(self) -> Any:
-        """A read transaction that nobody waits for; `unpin` says when it has to be given back."""
+        """A read transaction that nothing waits for; `unpin` is called when it has to be given back."""
         with self._gate:
             while self._shut == "growing":
                 self._gate.wait()
@@ -284,12 +288,12 @@ class Environment:
                 self._gate.notify_all()
 
     def grow(self) -> None:
-        """Doubles the map; waits until nobody reads."""
+        """Doubles the map; waits until all reads have ended."""
         with self.unpinned(False), self._alone():
             self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
 
     def _read_on(self) -> None:
-        """After a failed write of its meta page LMDB does nothing any more: opened anew, to be read alone, it does."""
+        """Opens LMDB again for reading only: after a failed write of its meta page it refuses everything else."""
         with self.unpinned(True), self._alone():
             if not self._readonly:
                 self._still_there()
@@ -305,7 +309,7 @@ class Environment:
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
-        """Waits until nobody reads; who wants to waits then."""
+        """Waits until all reads have ended; new ones wait then."""
         with self._gate:
             while self._shut == "growing":
                 self._gate.wait()
@@ -336,7 +340,7 @@ class Environment:
             return os.fstat(self._descriptor).st_size, used
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Closes it once nobody reads; false where somebody still does after so many seconds: then it stays open."""
+        """Closes it once all reads have ended; returns false, and leaves it open, if some have not at the timeout."""
         with self._gate:
             self._shut = "closed"
             if not self._gate.wait_for(lambda: not self._readers, timeout):

@@ -21,7 +21,7 @@ import lmdb
 
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.data_file import LOOKED_AT, META, PAGE_HEADER, UNSYNCED, Meta, check_structure, look, parse_meta
+from omq.store.lmdb.data_file import META, META_BYTES, PAGE_HEADER, UNSYNCED, Meta, check_structure, look, parse_meta
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.session import sync_directory
 from omq.store.lmdb.writer import Latency
@@ -29,14 +29,14 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
-SLOT: Final = 4096  # bytes of each of the two places in the file
-ROW: Final = struct.Struct(f">QI{LOOKED_AT}s")  # transaction, checksum, meta page
-CLEAN_EVERY: Final = 3600.0  # seconds
-TICK: Final = 1.0
+SLOT_BYTES: Final = 4096  # of each of the two slots in the file
+ROW: Final = struct.Struct(f">QI{META_BYTES}s")  # transaction, checksum, meta page
+CLEAN_INTERVAL_S: Final = 3600.0
+TICK_INTERVAL_S: Final = 1.0
 #: Commits after which it does not wait for its time: pages that they have freed are held meanwhile, LMDB's list of them
 #: is read and written with each commit, and large values find no room between them. A small commit frees five or so.
-COMMITS: Final = 2000
-TRIES: Final = 1000  # after so many the writer was not in between by chance
+MAX_UNSYNCED_COMMITS: Final = 2000
+MAX_TRIES: Final = 1000  # more failures than chance meetings with the writer explain
 
 
 class Flusher:
@@ -46,7 +46,7 @@ class Flusher:
         directory: Of the environment.
         interval: Seconds.
         tick: Is called every second, with true every hour, in this thread.
-        failed: Is told of a sync that failed; there is none after that.
+        failed: Called with the error of a failed sync; none follows it.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class Flusher:
         self._thread.start()
 
     def is_ahead(self) -> bool:
-        """Whether a later state was synced than the data file has."""
+        """Returns whether a later state was synced than the data file has."""
         kept, _ = self._kept()
         now = look(self._data)
         return kept is not None and now is not None and kept.transaction > now.transaction
@@ -101,11 +101,11 @@ class Flusher:
     def committed(self) -> None:
         """Something is; called by who writes."""
         self._commits += 1
-        if self._commits == COMMITS:
+        if self._commits == MAX_UNSYNCED_COMMITS:
             self._call.set()
 
     def finish(self) -> bool:
-        """Syncs once more, when nobody writes any longer; whether all is on the disk."""
+        """Syncs once more after the last write; returns whether all is on the disk."""
         self.flush()
         self._release()
         return not self._broken
@@ -113,17 +113,17 @@ class Flusher:
     def _run(self) -> None:
         flushed = ticked = cleaned = time.monotonic()
         while True:
-            self._call.wait(max(0.0, min(flushed + self._interval, ticked + TICK) - time.monotonic()))
+            self._call.wait(max(0.0, min(flushed + self._interval, ticked + TICK_INTERVAL_S) - time.monotonic()))
             self._call.clear()
             if self._ended:
                 break
             now = time.monotonic()
-            if now >= flushed + self._interval or self._commits >= COMMITS:
+            if now >= flushed + self._interval or self._commits >= MAX_UNSYNCED_COMMITS:
                 self._catch_up()
                 self.flush()
                 flushed = now
-            if now >= ticked + TICK:
-                hour = now >= cleaned + CLEAN_EVERY
+            if now >= ticked + TICK_INTERVAL_S:
+                hour = now >= cleaned + CLEAN_INTERVAL_S
                 self._tick(hour)
                 ticked = now
                 cleaned = now if hour else cleaned
@@ -170,7 +170,7 @@ class Flusher:
     @staticmethod
     def _snapshot(environment: Environment) -> tuple[Any, Meta]:
         """A read transaction, and the meta page that it began with."""
-        for _ in range(TRIES):
+        for _ in range(MAX_TRIES):
             pin = environment.pin()
             # The writer may have gone on, and be about to write this very page: then it reads differently.
             for meta in environment.metas():
@@ -182,7 +182,7 @@ class Flusher:
         raise StoreError(f"{environment.path}: its meta pages are not those that LMDB reads")
 
     def _keep(self, meta: Meta) -> None:
-        """Makes a meta page durable, beside the one before."""
+        """Makes a meta page durable, next to the one before."""
         row = ROW.pack(meta.transaction, crc32c(meta.raw, meta.transaction & 0xFFFFFFFF), meta.raw)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -190,8 +190,8 @@ class Flusher:
             # Not where the last one stands, which holds until this one is whole.
             slot = 1 - self._kept()[1]
             if new:
-                os.posix_fallocate(descriptor, 0, 2 * SLOT)
-            os.pwrite(descriptor, row.ljust(SLOT, b"\0"), SLOT * slot)
+                os.posix_fallocate(descriptor, 0, 2 * SLOT_BYTES)
+            os.pwrite(descriptor, row.ljust(SLOT_BYTES, b"\0"), SLOT_BYTES * slot)
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
@@ -205,17 +205,17 @@ class Flusher:
             data = self.path.read_bytes()
         except OSError:
             data = b""
-        for offset in (0, SLOT):
+        for offset in (0, SLOT_BYTES):
             row = data[offset : offset + ROW.size]
             if len(row) == ROW.size:
                 transaction, checksum, raw = ROW.unpack(row)
                 meta = parse_meta(raw)
                 if meta is not None and crc32c(raw, transaction & 0xFFFFFFFF) == checksum:
-                    found.append((meta, offset // SLOT))
+                    found.append((meta, offset // SLOT_BYTES))
         return max(found, key=lambda one: one[0].transaction, default=(None, 1))
 
     def restore(self) -> list[str]:
-        """After a loss of power: the environment as it was synced last; what there is to say."""
+        """Restores the last synced state after a loss of power; returns the findings to report."""
         if not self._data.exists():
             return []
         meta, _ = self._kept()
@@ -225,14 +225,14 @@ class Flusher:
             except DamagedError:
                 aside = self._data.with_name(UNSYNCED)
                 self._data.replace(aside)
-                return [f"weak and async topics: the power was lost before the first sync; they begin anew ({aside})"]
+                return [f"weak and async topics: the power was lost before the first sync; they start over ({aside})"]
             return []
         put_back(self._data, meta)
         return ["weak and async topics: the power was lost; they are as at the last sync"]
 
     @contextlib.contextmanager
     def _unpinned(self, kept: bool) -> Iterator[None]:
-        """While the map is made anew, which no transaction outlives, nothing is pinned, and nothing flushed."""
+        """Unpins and holds back flushes while the map is replaced, which no transaction outlives."""
         with self._lock:
             if self._pin is not None and not kept:
                 with contextlib.suppress(OSError):

@@ -1,6 +1,6 @@
-"""How things lie in an LMDB environment: keys, and the structs of values.
+"""The layout of an LMDB environment: keys, and the structs of values.
 
-A key begins with a letter that says what it is. A value ends, or a block's begins, with a checksum that covers its key
+A key begins with a letter, its kind. A value ends, or a block's begins, with a checksum that covers its key
 as well: what lies under a wrong key is found, too.
 
     b  topic, first id                       a block: kind, checksum, when, header, records or the key of a piece
@@ -43,7 +43,7 @@ CHECKSUM: Final = struct.Struct(">I")
 
 #: What a block's checksum covers: key, kind, when, header.
 _SUMMED: Final = struct.Struct(f">{TOPIC_NUMBER.size}sBQ{HEADER_SIZE}s")
-#: A block: kind, checksum of key, kind and what follows, when by the store's clock, header; then what the kind says.
+#: A block: kind, checksum of key, kind and what follows, when by the store's clock, header; then the content.
 BLOCK: Final = struct.Struct(f">BIQ{HEADER_SIZE}s")
 _COVERED: Final = 5  # where that begins
 INLINE: Final = 0  # records
@@ -69,7 +69,7 @@ def producer_key(kind: bytes, topic_id: int, producer: bytes) -> bytes:
 
 
 def after(prefix: bytes) -> bytes:
-    """The first key behind all that begin with `prefix`."""
+    """Returns the first key after all that begin with `prefix`."""
     number = int.from_bytes(prefix, "big") + 1
     return number.to_bytes(len(prefix), "big")
 
@@ -93,12 +93,12 @@ def id_ranges(transaction: Any, prefix: bytes) -> Iterator[tuple[int, int, int]]
 
 
 def sealed(key: bytes, value: bytes) -> bytes:
-    """A value with its checksum behind it."""
+    """Returns a value followed by its checksum."""
     return value + CHECKSUM.pack(crc32c(key + value))
 
 
 def opened(key: bytes, value: bytes | memoryview) -> bytes:
-    """What `sealed` was given; `DamagedError` where it is not."""
+    """Returns the value that `sealed` was given; raises `DamagedError` if the checksum is wrong."""
     value = bytes(value)
     data = value[:-4]
     if len(value) < 4 or value[-4:] != CHECKSUM.pack(crc32c(data, crc32c(key))):
@@ -107,7 +107,7 @@ def opened(key: bytes, value: bytes | memoryview) -> bytes:
 
 
 def block_prefix(key: bytes, header: bytes, kind: int, when: int) -> bytes:
-    """What stands before the records of a block, or before the key of the piece that holds them."""
+    """Returns the bytes before the records of a block, or before the key of the piece that holds them."""
     return BLOCK.pack(kind, crc32c(_SUMMED.pack(key, kind, when, header)), when, header)
 
 

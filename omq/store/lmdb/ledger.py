@@ -1,4 +1,4 @@
-"""What the writes of one environment do in the transaction at work. Used by its writer's thread alone."""
+"""The changes that writes make in the current transaction of an environment. Only its writer thread uses it."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from omq.store.internal import (
 )
 from omq.store.joining import OpenBlock, Records, pieces, reaching
 from omq.store.lmdb import consumer_rows
-from omq.store.lmdb.catalog import RESERVED, Catalog, Oldest, Topic
+from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Oldest, Topic
 from omq.store.lmdb.layout import (
     BLOCK,
     INLINE,
@@ -64,9 +64,9 @@ from omq.store.lmdb.reader import block_at, find_record
 from omq.store.lmdb.staging import Stages
 from omq.store.settled import Settled
 
-SWEPT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
+SWEEP_LIMIT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
 #: Ranges of ids that were passed over which are known on when nothing in front of them is kept any more.
-KEPT_JUMPS: Final = 32
+MAX_JUMPS: Final = 32
 ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
 APART: Final = (
     "the stage {} cannot go into one commit with the others: strong topics, weak and async ones, and transient ones "
@@ -81,16 +81,16 @@ class Ledger:
     Args:
         catalog: The catalog, if it is in this environment.
         reserve: Has ids reserved: a topic's id, and the highest that it is about to give.
-        clock: Tells ages.
+        clock: Measures ages.
         elsewhere: Whether another engine has a stage or a commit, by its key.
 
     Attributes:
         topics: By id.
         touched: The topics that the transaction at work has changed.
-        behind: There is more to be deleted.
+        behind: More is to be deleted.
         few: How many blocks or rows a transaction deletes at most, where each takes space that there hardly is: pages
-            that change are written anew before the old ones are free. `None`: as many as usual.
-            While it is said, `Retain` looks at all topics: what found no space is tried again.
+            that change are written again before the old ones are free. `None`: as many as usual.
+            While it is set, `Retain` looks at all topics: what found no space is tried again.
         unclean: There may be more to be forgotten of what is old.
         early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
         owing: Topics of which acknowledged appends found no space: nothing may take their ids.
@@ -123,7 +123,7 @@ class Ledger:
         self._swept: set[int] = set()  # of them: are not, if the transaction at work is committed
         self._clock = clock
         self._now = 0  # by it
-        self._wall = 0  # what messages are told
+        self._wall = 0  # the timestamp of messages
         self._transaction: Any = None
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
@@ -168,7 +168,7 @@ class Ledger:
 
     def finish(self) -> None:
         """Puts what is left to put, drops what is not kept."""
-        left = SWEPT if self.few is None else min(SWEPT, self.few)
+        left = SWEEP_LIMIT if self.few is None else min(SWEEP_LIMIT, self.few)
         for topic in self.touched:
             if topic.id not in self.topics:
                 continue
@@ -215,7 +215,7 @@ class Ledger:
 
     @property
     def owes_deletions(self) -> bool:
-        """Whether rows of topics that were deleted are still there."""
+        """Rows of deleted topics are left."""
         return bool(self._deleted)
 
     def load(self, transaction: Any, topic: Topic) -> None:
@@ -227,7 +227,7 @@ class Ledger:
         topic.stand(first, last, size, jumped)
 
     def strangers(self, transaction: Any, known: set[int]) -> None:
-        """Rows of topics that are not known any more will be deleted."""
+        """Marks the rows of unknown topics for deletion."""
         cursor = transaction.cursor()
         for kind in OF_TOPICS:
             found = cursor.set_range(kind)
@@ -269,17 +269,17 @@ class Ledger:
         self._producers.note(self._transaction, producer, write, self._now)
 
     def tell(self, write: Append, last: int) -> bool:
-        """Tells an append its ids before a transaction gives them; whether that can be done without one.
+        """Gives an append its ids before the transaction does; returns whether that is possible.
 
         Args:
             write: The append.
-            last: The last id that its topic has given; 0: it is the topic that knows.
+            last: The last id that its topic has given; 0: as the topic has it.
         """
         topic = self.topics.get(write.topic_id)
         if topic is None or topic.id in self.owing or topic.reserved is None or write.repeats_only:
             return False
         write.first = (last or topic.last) + 1
-        if write.first + write.count + RESERVED // 2 > topic.reserved:
+        if write.first + write.count + RESERVED_IDS // 2 > topic.reserved:
             return False
         if write.producer and write.sequence and not self._producers.is_new(write):
             return False
@@ -321,7 +321,7 @@ class Ledger:
             raise StoreError("all ids of the topic have been given")
         if topic.id in self.owing:
             raise StoreFull("the disk is full: what was acknowledged before has to be written first")
-        if topic.reserved is not None and last + RESERVED // 2 > topic.reserved:
+        if topic.reserved is not None and last + RESERVED_IDS // 2 > topic.reserved:
             self._reserve(topic, last)
 
     def _jump(self, write: Jump) -> None:
@@ -399,7 +399,7 @@ class Ledger:
     # Consumers
 
     def _settled(self, topic: Topic) -> Settled:
-        """What is settled, to be changed."""
+        """Returns the ack set of a topic, to be changed."""
         if topic.settled is None:
             topic.settled = consumer_rows.load_settled(self._transaction, topic.id)
         self._settling.add(topic)
@@ -441,7 +441,7 @@ class Ledger:
             for stage in missing:
                 if self._elsewhere(b"G" + stage):
                     raise StageError(APART, stage)
-            raise StageError("there is no stage {} beside the others of this commit", missing[0])
+            raise StageError("there is no stage {} with the others of this commit", missing[0])
         if len(set(write.stages)) < len(write.stages):
             raise StageError("a stage is named twice")
         for stage in write.stages:
@@ -531,7 +531,7 @@ class Ledger:
                 first = max(first, block.last + 1)
                 left -= 1
         topic.first = first
-        while len(topic.jumped) > KEPT_JUMPS and topic.jumped[0][1] < first:
+        while len(topic.jumped) > MAX_JUMPS and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
         known = topic.settled
         if topic.delivery == "round_robin" and topic.first > 1 and (known is None or known.watermark < topic.first - 1):
@@ -548,7 +548,7 @@ class Ledger:
             records = block_at(self._transaction, key, self._transaction.get(key))[-1]
             return min(block.first + reaching(records, excess), topic.last)
         except (DamagedError, ValueError):
-            return block.first  # where its records end nobody knows: it goes as a whole
+            return block.first  # where its records end is not known: it goes as a whole
 
     def _oldest(self, topic: Topic) -> Oldest | None:
         """The oldest block of a topic; `None` if it has none."""
@@ -600,8 +600,8 @@ class Ledger:
             self._swept.add(id)
 
     def _clean(self, write: Clean) -> None:
-        self._cleaned = self._producers.drop_silent(self._transaction, self._now, SWEPT, self._cleaned)
-        more = self._stages.drop_old(self._transaction, self._now, SWEPT) >= SWEPT
+        self._cleaned = self._producers.drop_silent(self._transaction, self._now, SWEEP_LIMIT, self._cleaned)
+        more = self._stages.drop_old(self._transaction, self._now, SWEEP_LIMIT) >= SWEEP_LIMIT
         self.unclean = more or bool(self._cleaned)
 
     def _quarantine(self, write: Quarantine) -> None:

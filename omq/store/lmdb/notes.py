@@ -1,11 +1,11 @@
-"""Appends that are acknowledged before they are in the environment: a small file beside it, which outlives the process.
+"""The write-ahead log of small appends: a small file next to the environment, which outlives the process.
 
-For one small message LMDB writes five pages anew, which takes longer than all else that its producer waits for. So what
+For one small message LMDB writes five pages, which takes longer than all else that its producer waits for. So what
 comes alone is noted first, by one write of about its own size, and acknowledged. What has gathered becomes one
-transaction a little later, when nobody waits for it.
+transaction a little later, when no producer waits for it.
 
-Nothing here is synced. After a loss of power the environment is what its last sync has left, and nobody looks at the
-notes.
+Nothing here is synced. After a loss of power the environment is what its last sync has left, and the
+notes are not read.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from omq.store.interface import Append
 from omq.store.internal import Noted
 
 #: Bytes of the file, and how many appends it holds: to write them takes some 0.1 ms.
-ROOM: Final = 256 * 1024
-MOST: Final = 64
+MAX_FILE_BYTES: Final = 256 * 1024
+MAX_WRITES: Final = 64
 #: Bytes of records beyond which nothing is won.
-LARGEST: Final = 16 * 1024
+MAX_WRITE_BYTES: Final = 16 * 1024
 #: A note: checksum of the store's id and of what follows, round, bytes of the records, topic, first id, count,
 #: timestamp, sequence, settled, bytes of the producer; then the producer and the records.
 _SUM: Final = struct.Struct(">I")
@@ -35,7 +35,7 @@ _HEAD: Final = _SUM.size + _NOTE.size
 
 
 class Notes:
-    """The notes of one environment. Whoever writes the environment uses them.
+    """The notes of one environment. Only its writer uses them.
 
     Args:
         directory: Of the environment.
@@ -43,7 +43,7 @@ class Notes:
 
     Attributes:
         waiting: What is noted, and not in the environment.
-        last: The last id that was told, by topic, of those.
+        last: The last id that was acknowledged, by topic, of those.
     """
 
     def __init__(self, directory: Path, store: str) -> None:
@@ -54,13 +54,13 @@ class Notes:
         self._seed = crc32c(store.encode())
         self._file = -1
         self._end = 0  # of what is noted
-        # Notes of another round are old. They stand behind newer ones where those are smaller.
+        # Notes of another round are old. They follow newer ones where those are smaller.
         self._round = int.from_bytes(os.urandom(8), "big")
 
     def put(self, write: Append) -> bool:
-        """Notes an append that was told its ids; whether there was room."""
+        """Notes an append that has its ids; returns whether there was room."""
         records, producer = write.records, write.producer
-        if len(self.waiting) >= MOST:
+        if len(self.waiting) >= MAX_WRITES:
             return False
         note = _NOTE.pack(
             self._round,
@@ -75,7 +75,7 @@ class Notes:
         )
         note = b"".join((note, producer, records))
         end = self._end + _SUM.size + len(note)
-        if end > ROOM:
+        if end > MAX_FILE_BYTES:
             return False
         try:
             if self._file < 0:
@@ -90,14 +90,14 @@ class Notes:
         return True
 
     def take(self) -> list[Noted]:
-        """What is noted, to be written now. The notes stay until they are cleared."""
+        """Takes the noted appends, to be written now. The notes stay until they are cleared."""
         taken = [Noted(write) for write in self.waiting]
         self.waiting.clear()
         self.last.clear()
         return taken
 
     def clear(self) -> None:
-        """All that was noted is in the environment."""
+        """Clears the notes, because all that was noted is in the environment."""
         if not self._end:
             return
         self._end = 0
@@ -105,10 +105,10 @@ class Notes:
         try:
             os.pwrite(self._file, bytes(_HEAD), 0)
         except OSError:
-            pass  # their ids say that they were written
+            pass  # their ids show that they were written
 
     def left(self) -> list[Append]:
-        """What somebody has left here; new notes come behind it.
+        """Returns the appends that a crashed process has left; new notes follow them.
 
         Raises:
             StoreError: It cannot be read.
@@ -133,7 +133,7 @@ class Notes:
 
 
 def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append], int, int, int]:
-    """What is noted in a file, as `read` says it, and the file's descriptor, -1 where there is no file.
+    """Returns the notes of a file, as `read` does, and the file's descriptor, -1 where there is no file.
 
     Raises:
         StoreError: It cannot be read, or not be opened so.
@@ -142,8 +142,8 @@ def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append],
     try:
         file = os.open(path, mode | os.O_CLOEXEC | os.O_NONBLOCK)
         if not stat.S_ISREG(os.fstat(file).st_mode):
-            raise OSError(errno.EINVAL, "it is no file")
-        return *read(os.pread(file, ROOM, 0), store), file
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        return *read(os.pread(file, MAX_FILE_BYTES, 0), store), file
     except FileNotFoundError:
         return [], 0, 0, -1
     except OSError as error:
@@ -156,7 +156,7 @@ def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append],
 
 
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
-    """What a store has noted in a file, which may be in the environment or not; where that ends; its round."""
+    """Reads a store's notes, which may be in the environment or not; returns them, their end and their round."""
     view, seed = memoryview(data), crc32c(store.encode())
     found: list[Append] = []
     end = round = 0
@@ -166,7 +166,7 @@ def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
         begin = end + _HEAD + name
         whole = view[end + _SUM.size : begin + size]
         if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole, seed):
-            break  # whoever wrote it died before it was acknowledged
+            break  # the writer died before it was acknowledged
         if found and note[0] != round:
             break
         write = Append(topic, data[begin : begin + size], count, data[end + _HEAD : begin], sequence, settled)

@@ -1,4 +1,4 @@
-"""A store that nobody has open, looked at without changing it."""
+"""A store that no process has open, read without a change."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Offline:
         self.orderly = self._session.orderly
         self.topics: dict[int, Topic] = {}
         self._environments: dict[str, Environment] = {}
-        self._noted: defaultdict[int, list[Append]] = defaultdict(list)  # what whoever opens it next will write
+        self._noted: defaultdict[int, list[Append]] = defaultdict(list)  # what the next opening will write
         try:
             self._open()
         except BaseException:
@@ -88,7 +88,7 @@ class Offline:
         self._session.end()
 
     def environment(self, topic: Topic) -> Environment:
-        """Where a topic is."""
+        """Returns the environment of a topic."""
         return self._environments["strong" if topic.persistence == "strong" else "weak"]
 
     def sizes(self) -> dict[str, tuple[int, int]]:
@@ -103,7 +103,7 @@ class Offline:
         raise StoreError(f"there is no topic {name!r}")
 
     def check_rows(self) -> list[DamagedError]:
-        """What is damaged of all that is no message; a topic of which such a row is damaged may not be in `topics`."""
+        """Returns the damage of all rows that are not messages; a topic with such damage may not be in `topics`."""
         return [error for environment in self._environments.values() for error in _check_rows(environment)]
 
     def check(self, topic: Topic) -> tuple[int, int, list[DamagedError]]:

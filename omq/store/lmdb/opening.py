@@ -13,8 +13,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.catalog import RESERVED, Catalog, Topic
-from omq.store.lmdb.data_file import AFTER_A_CRASH, IN_ORDER, UNSYNCED, check_structure, checksum, in_a_row
+from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Topic
+from omq.store.lmdb.data_file import (
+    MAX_PAGES_AFTER_CLOSE,
+    MAX_PAGES_AFTER_CRASH,
+    UNSYNCED,
+    check_structure,
+    checksum,
+    in_a_row,
+)
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.reader import LmdbReader
@@ -22,21 +29,21 @@ from omq.store.lmdb.session import Session
 
 ANOTHER: Final = (
     "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
-    "go on behind it"
+    "go on after it"
 )
-UNKNOWN: Final = 1 << 24  # ids that are passed over where nobody knows how many were given of late
-TOPICS_UNKNOWN: Final = 1 << 16  # the same of the ids of topics
+SKIPPED_IDS: Final = 1 << 24  # that are passed over where the number of ids given of late is unknown
+SKIPPED_TOPIC_IDS: Final = 1 << 16  # the same of the ids of topics
 
 
 @dataclass(slots=True)
 class Left:
-    """What the files say.
+    """The state of the files at opening.
 
     Attributes:
         missing: The weak environment is not there any more.
         lost: What was acknowledged of weak and async topics may not be in it.
         older: The strong environment is not the one that was left.
-        findings: What to tell.
+        findings: What to report.
     """
 
     missing: bool
@@ -46,7 +53,7 @@ class Left:
 
 
 def look(session: Session, flusher: Flusher, strong: Path, weak: Path) -> Left:
-    """Looks at both environments, and puts the weak one's last sync in place where a crash has taken what came behind.
+    """Looks at both environments, and puts the weak one's last sync in place where a crash has lost what came after.
 
     Raises:
         DamagedError: They cannot be opened.
@@ -59,7 +66,7 @@ def look(session: Session, flusher: Flusher, strong: Path, weak: Path) -> Left:
     if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
         raise DamagedError(
             f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a "
-            "copy of the whole directory in its place, or move all of it away to begin anew."
+            "copy of the whole directory in its place, or move all of it away to start over."
         )
     if lost:
         findings += flusher.restore()
@@ -67,15 +74,15 @@ def look(session: Session, flusher: Flusher, strong: Path, weak: Path) -> Left:
         findings.append(f"{weak}: {ANOTHER}")
         lost = True
     older = _is_another(session, strong)
-    # LMDB believes what its pages say; a wrong one would take the process with it.
-    limit = IN_ORDER if session.orderly else AFTER_A_CRASH
+    # LMDB trusts its pages; a wrong one would crash the process.
+    limit = MAX_PAGES_AFTER_CLOSE if session.orderly else MAX_PAGES_AFTER_CRASH
     large = check_structure(strong, limit) + check_structure(weak, limit)
     findings += large if not session.orderly else []
     return Left(missing, lost, older, findings)
 
 
 def _is_another(session: Session, directory: Path) -> bool:
-    """Whether an environment is not what was left at an orderly end, or its meta pages do not fit together."""
+    """Returns whether an environment differs from the one left at an orderly end, or its meta pages do not fit."""
     left = session.left.get(directory.name)
     path = directory / "data.mdb"
     return (left is not None and left != checksum(path)) or not in_a_row(path)
@@ -84,7 +91,7 @@ def _is_another(session: Session, directory: Path) -> bool:
 def check_presence(strong: Path, weak: Path) -> None:
     """Looks whether the data files of a store that was open before are there: LMDB would make new, empty ones.
 
-    The directory of the weak environment may be missing as a whole: who moves it away wants to begin it anew. So may
+    The directory of the weak environment may be missing as a whole: moving it away resets it. So may
     its file be where it was put aside after a loss of power.
 
     Raises:
@@ -102,7 +109,7 @@ def check_presence(strong: Path, weak: Path) -> None:
             else "the messages of weak and async topics with it. Nothing was changed. Put a copy of the directory in "
             f"its place, or move {directory} away"
         )
-        raise DamagedError(f"{path}: damaged: it is missing, or empty, and {what} to begin anew.")
+        raise DamagedError(f"{path}: damaged: it is missing, or empty, and {what} to start over.")
 
 
 def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[StoreError]:
@@ -124,10 +131,10 @@ def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[Store
 
 
 class Beginning(NamedTuple):
-    """Where ids go on.
+    """The ids with which topics go on.
 
     Attributes:
-        jumps: Behind which id, by topic: those whose next id is not what their environment says.
+        jumps: The id to go on after, by topic: those whose next id is not the one of their environment.
         reserved: What is to be reserved, by topic.
         next_topic: Topics get no id below it; 0: they go on as they were.
     """
@@ -138,17 +145,17 @@ class Beginning(NamedTuple):
 
 
 def far(topic: Topic) -> int:
-    """How far the ids of a topic may have gone, as the strong environment has it."""
+    """Returns the highest id that a topic may have given, as the strong environment has it."""
     return topic.state.last if topic.reserved is None else topic.reserved
 
 
 def is_behind(session: Session, catalog: Catalog, topics: Iterable[Topic]) -> bool:
-    """Whether the strong environment is older than what was noted beside it."""
+    """Returns whether the strong environment is older than what was noted next to it."""
     return catalog.next < session.next_topic or any(far(topic) < session.ids.get(topic.id, 0) for topic in topics)
 
 
 def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> bool:
-    """Notes how it stands with the store, beside the environments; whether there was room for that."""
+    """Notes the state of the store next to the environments; returns whether there was room for that."""
     topics = list(catalog.topics.values())
     ids = {topic.id: max(far(topic), session.ids.get(topic.id, 0)) for topic in topics}
     next_topic = max(catalog.next, session.next_topic)
@@ -156,22 +163,22 @@ def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, i
 
 
 def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lost: bool, older: bool) -> Beginning:
-    """Where ids go on.
+    """Returns the ids with which topics go on.
 
     Args:
         session: What was noted.
         catalog: The catalog.
         topics: Those that are opened.
         lost: The weak environment is older than it was.
-        older: So is the strong one: what is reserved is more than it says.
+        older: So is the strong one: more is reserved than it has recorded.
     """
     # What was noted at an orderly end is all; else more was given since then.
     exact = not older or (session.orderly and session.noted)
     found = Beginning({}, {}, 0)
     if older:
-        found = found._replace(next_topic=max(catalog.next, session.next_topic) + (0 if exact else TOPICS_UNKNOWN))
+        found = found._replace(next_topic=max(catalog.next, session.next_topic) + (0 if exact else SKIPPED_TOPIC_IDS))
     for topic in topics:
-        upto = max(far(topic), session.ids.get(topic.id, 0) if older else 0) + (0 if exact else UNKNOWN)
+        upto = max(far(topic), session.ids.get(topic.id, 0) if older else 0) + (0 if exact else SKIPPED_IDS)
         if topic.reserved is None:
             if upto > topic.last:
                 found.jumps[topic.id] = upto
@@ -180,5 +187,5 @@ def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lo
         if anew:
             found.jumps[topic.id] = upto
         if anew or older:
-            found.reserved[topic.id] = upto + RESERVED
+            found.reserved[topic.id] = upto + RESERVED_IDS
     return found

@@ -7,16 +7,16 @@ from contextlib import suppress
 from typing import Any, Final
 
 from omq.store.errors import DamagedError
-from omq.store.interface import ANSWERS, SILENCE, Append
+from omq.store.interface import MAX_ANSWERS, PRODUCER_TIMEOUT_US, Append
 from omq.store.lmdb.layout import NUMBER, THREE, TWO, after, opened, producer_key, sealed
 
-SEEN_EVERY: Final = 3_600_000_000  # how exactly it is kept when one was there
-PRUNED: Final = 64  # sequences that are forgotten together
-KNOWN: Final = 4096  # producers kept in memory; of others the rows are read
+SEEN_INTERVAL_US: Final = 3_600_000_000  # between two records of the last append of a producer
+PRUNE_BATCH: Final = 64  # sequences that are forgotten together
+MAX_CACHED_PRODUCERS: Final = 4096  # the rows of others are read
 
 
 class Producer:
-    """What is known of one producer in one topic.
+    """The state of one producer in one topic.
 
     Attributes:
         prefix: The beginning of the keys of what it did.
@@ -44,16 +44,16 @@ class Producers:
         self._known: dict[tuple[int, bytes], Producer] = {}  # who was seen last is last
 
     def rollback(self) -> None:
-        """What was remembered of a transaction that is not."""
+        """Forgets what an aborted transaction has cached."""
         self._known.clear()
 
     def forget_topic(self, topic_id: int) -> None:
-        """A topic is gone."""
+        """Forgets the producers of a deleted topic."""
         for known in [known for known in self._known if known[0] == topic_id]:
             del self._known[known]
 
     def is_new(self, write: Append) -> bool:
-        """Whether it is known without looking at rows that an append was not done before. From now on it was."""
+        """Returns whether an append is new, as far as is known without reading rows; from now on it is not."""
         producer = self._known.get((write.topic_id, write.producer))
         if producer is None or write.sequence <= producer.highest:
             return False
@@ -61,10 +61,10 @@ class Producers:
         return True
 
     def repeated(self, transaction: Any, producer: Producer, write: Append) -> bool:
-        """Whether an append was done before: then it has its answer."""
+        """Returns whether an append is a repetition; then it has its answer."""
         if write.sequence > producer.highest:
             return False
-        answer = (0, 0, 0)  # it had one, which nobody waits for any more
+        answer = (0, 0, 0)  # it had one, which its producer has confirmed
         if write.sequence >= producer.floor:
             key = producer.prefix + NUMBER.pack(write.sequence)
             row = transaction.get(key)
@@ -83,22 +83,22 @@ class Producers:
             if write.sequence > producer.highest:
                 producer.highest = write.sequence
             producer.rows += 1
-            if producer.rows >= ANSWERS + PRUNED:
-                producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNED)
+            if producer.rows >= MAX_ANSWERS + PRUNE_BATCH:
+                producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNE_BATCH)
         if write.settled > producer.floor:
             producer.floor = write.settled
-        pruned = producer.floor - producer.kept >= PRUNED
+        pruned = producer.floor - producer.kept >= PRUNE_BATCH
         if pruned:
             stop = producer.prefix + NUMBER.pack(producer.floor)
             producer.rows -= self._delete(transaction, producer.prefix, stop, producer.rows)
             producer.kept = producer.floor
-        if pruned or now - producer.seen > SEEN_EVERY:
+        if pruned or now - producer.seen > SEEN_INTERVAL_US:
             producer.seen = now
             key = producer_key(b"p", write.topic_id, write.producer)
             transaction.put(key, sealed(key, TWO.pack(now, producer.floor)))
 
     def of(self, transaction: Any, write: Append) -> Producer:
-        """What is known of the producer of an append."""
+        """Returns the state of the producer of an append."""
         known = write.topic_id, write.producer
         producer = self._known.pop(known, None)
         if producer is None:
@@ -120,7 +120,7 @@ class Producers:
             cursor.close()
             producer = Producer(prefix, seen, floor, highest, rows)
         self._known[known] = producer
-        if len(self._known) > KNOWN:
+        if len(self._known) > MAX_CACHED_PRODUCERS:
             del self._known[next(iter(self._known))]
         return producer
 
@@ -156,8 +156,8 @@ class Producers:
                 rest = key
                 break
             looked += 1
-            with suppress(DamagedError, struct.error):  # that stays, and is told to its producer
-                if TWO.unpack(opened(key, cursor.value()))[0] < now - SILENCE - SEEN_EVERY:
+            with suppress(DamagedError, struct.error):  # that stays, and is reported to its producer
+                if TWO.unpack(opened(key, cursor.value()))[0] < now - PRODUCER_TIMEOUT_US - SEEN_INTERVAL_US:
                     silent.append(key)
             found = cursor.next()
         cursor.close()

@@ -17,7 +17,7 @@ Damage = Callable[[DamagedError], None]
 
 
 def seek(transaction: Any, topic_id: int, id: int) -> Any:
-    """A cursor at the block in which an id lies, or at the first one behind it; `None` where there is none."""
+    """Returns a cursor at the block of an id, or at the first one after it; `None` if no block is there."""
     cursor = transaction.cursor()
     key = block_key(topic_id, id)
     prefix = key[:5]
@@ -88,7 +88,7 @@ class LmdbReader:
         environment: Where it is.
         topic_id: Which.
         dense: Between two ids of it none may be missing.
-        damage: Is told of what is found damaged.
+        damage: Called with each damage that is found.
     """
 
     __slots__ = ("_damage", "_dense", "_environment", "_topic_id", "_transaction", "first", "last")
@@ -124,7 +124,7 @@ class LmdbReader:
         try:
             yield from self._blocks(start, stop)
         except lmdb.Error as error:
-            # Which ids that concerns is not known: what lies behind may well be there.
+            # Which ids that concerns is not known: what follows may well be there.
             raise StoreError(f"topic {self._topic_id} cannot be read from {start} on: LMDB: {error}") from error
 
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
@@ -172,7 +172,7 @@ class LmdbReader:
     def _what_is_well(
         self, first: int, count: int, timestamp: int, records: memoryview, start: int, stop: int
     ) -> Iterator[tuple[bytes, memoryview]]:
-        """What is well of a block until the first damage; if that is below `stop`, it is raised."""
+        """Yields the records of a block before the first damage; raises that if it is below `stop`."""
         begin, end = max(start - first, 0), min(count, stop - first)
         for bad, good in blocks.damaged(records, count) or [(0, count)]:
             if good <= begin:
@@ -191,7 +191,7 @@ class LmdbReader:
         return self.last + 1
 
     def _damaged(self, first: int, last: int, stop: int, why: str) -> DamagedError:
-        """Tells of damage; what is to be raised."""
+        """Reports damage; returns the error to be raised."""
         error = DamagedError(
             f"ids {first} to {last} of topic {self._topic_id} are damaged: {why}", self._topic_id, first, last
         )

@@ -15,7 +15,7 @@ from omq.store.clock import Clock, uptime, wall
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 
 FORMAT: Final = 2
-LEAST_BLOCK: Final = 4096  # bytes that a file takes on the disk, if it has any
+MIN_FILE_BYTES: Final = 4096  # that a file takes on the disk, if it has any
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -38,7 +38,7 @@ def write_in_place(path: Path, data: bytes) -> bool:
         return False
     try:
         size = os.fstat(descriptor).st_size
-        if len(data) > max(size, LEAST_BLOCK):
+        if len(data) > max(size, MIN_FILE_BYTES):
             return False
         written = os.pwrite(descriptor, data.ljust(size), 0)
         os.fsync(descriptor)
@@ -65,10 +65,10 @@ def _checksum(value: Any) -> int:
 def check_place(path: Path, descriptor: int) -> None:
     """Looks whether an open file still is what its path leads to.
 
-    Not to be asked beside each write: Linux then gives the file a time of its own for each, which a sync has to write.
+    Not to be called at each write: Linux then gives the file a time of its own for each, which a sync has to write.
 
     Raises:
-        OSError: It was moved, removed or replaced: nobody will find what is written to it.
+        OSError: It was moved, removed or replaced: what is written to it would be lost.
     """
     here = os.fstat(descriptor)
     try:
@@ -97,7 +97,7 @@ class Session:
         begun: One was opened in it before, to the end.
         orderly: The last one to have it open has closed it.
         same_boot: The system runs since then: what was written is there, synced or not.
-        clock: Tells ages.
+        clock: Measures ages.
         left: After an orderly end, the checksums of the newest meta pages by environment.
         ids: How far the ids of topics went when that was noted last, or might go; after an orderly end exactly.
         next_topic: The same of the ids of topics: the next one.
@@ -105,7 +105,7 @@ class Session:
 
     Raises:
         StoreLocked: Another process, or another store of this one, holds it.
-        StoreError: It is no store's directory, of another version, or of another program.
+        StoreError: It is not a store's directory, or of another version or program.
     """
 
     def __init__(self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False) -> None:
@@ -158,7 +158,7 @@ class Session:
             row = json.loads(path.read_bytes())
             version, id, kind = row["omq-store"], str(row["id"]), str(row.get("kind", ""))
         except (ValueError, KeyError, TypeError):
-            raise DamagedError(f"{path}: damaged: it does not say the version and the id of the store") from None
+            raise DamagedError(f"{path}: damaged: it does not have the version and the id of the store") from None
         if version != FORMAT:
             raise StoreError(f"{path}: version {version}; this omq reads version {FORMAT}")
         if self._kind and kind and kind != self._kind:
@@ -178,7 +178,7 @@ class Session:
         write_durably(path, json.dumps(row).encode() + b"\n")
 
     def _last(self) -> dict[str, Any]:
-        """What the last one has left."""
+        """Returns what the last session has left."""
         try:
             row = json.loads((self.directory / "session").read_bytes())
         except (OSError, ValueError):
@@ -188,7 +188,7 @@ class Session:
     def _clock(self, last: dict[str, Any]) -> Clock:
         """The store's clock. It goes on where it was; in the same run of the system, by what has passed since.
 
-        How long the system was off only the wall knows, which may be wrong, and what is deleted does not come back: it
+        Only the wall clock measures how long the system was off. It may be wrong, and deletion is final: that time
         is not counted. The wall is asked once in the life of a store.
         """
         try:
@@ -205,7 +205,7 @@ class Session:
             return ""
 
     def note(self, *, orderly: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> bool:
-        """Says how it stands with this store, for the next one; what it `left`, and where ids go on.
+        """Records the state of this store for the next session: what it `left`, and where ids go on.
 
         Returns:
             Whether there was room for it.
@@ -225,7 +225,7 @@ class Session:
             # No space. Where the file stands there may be some; it would not be whole if the power was lost meanwhile.
             if write_in_place(path, data):
                 return True
-            # A store that says nothing was not closed in order.
+            # A store without the file was not closed in order.
             if self._last().get("orderly"):
                 path.unlink(missing_ok=True)
                 sync_directory(self.directory)

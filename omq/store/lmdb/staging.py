@@ -11,12 +11,12 @@ from itertools import islice
 from typing import Any, Final
 
 from omq.store.errors import DamagedError, StageError
-from omq.store.interface import LAST_SEQUENCE, CommitStages, Stage
+from omq.store.interface import MAX_SEQUENCE, CommitStages, Stage
 from omq.store.joining import pieces
 from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, rows, sealed
 
-DAY: Final = 86_400_000_000  # microseconds that a stage is kept
-MONTH: Final = 30 * DAY  # that the name of a commit is
+STAGE_RETENTION_US: Final = 86_400_000_000  # an uncommitted stage is kept this long
+COMMIT_RETENTION_US: Final = 30 * STAGE_RETENTION_US  # the name of a commit is kept this long
 
 
 class Stages:
@@ -26,7 +26,7 @@ class Stages:
         """Keeps records aside, unless this sequence is there."""
         key = b"G" + write.stage
         row = transaction.get(key)
-        if write.sequence > LAST_SEQUENCE:
+        if write.sequence > MAX_SEQUENCE:
             raise StageError(f"{write.sequence} is too high a number in a stage")
         if row is None:
             number, made, highest = self._number(transaction), now, 0
@@ -35,7 +35,7 @@ class Stages:
             if topic_id != write.topic_id:
                 raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or highest + 1
-        if sequence > LAST_SEQUENCE:
+        if sequence > MAX_SEQUENCE:
             raise StageError("all numbers in the stage are taken")
         if sequence <= highest and next(self._pieces(transaction, number, sequence), None) is not None:
             return
@@ -76,7 +76,7 @@ class Stages:
         return records, total
 
     def publish(self, transaction: Any, stage: bytes) -> list[tuple[bytes, int, int]]:
-        """What a stage has; it is no more, what it has stays."""
+        """Returns the pieces of a stage, and deletes the stage; the pieces stay."""
         found = self.find(transaction, stage)
         assert found is not None
         transaction.delete(b"G" + stage)
@@ -93,7 +93,7 @@ class Stages:
             self.drop(transaction, key[1:])
 
     def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
-        """What a commit has published, and the names of its topics; `None` if there was none of this name."""
+        """Returns what a commit has published, and the names of its topics; `None` for an unknown commit."""
         key = b"c" + commit
         row = transaction.get(key)
         if row is None:
@@ -109,12 +109,14 @@ class Stages:
         transaction.put(key, sealed(key, json.dumps({"at": now, "published": some, "names": write.names}).encode()))
 
     def drop_old(self, transaction: Any, now: int, limit: int) -> int:
-        """Forgets stages that nobody has committed, and the names of old commits; how many, at most `limit`."""
-        stages = list(islice((stage for stage, _, made in self._all(transaction) if made < now - DAY), limit))
+        """Forgets old uncommitted stages and names of old commits, at most `limit`; returns how many."""
+        stages = list(
+            islice((stage for stage, _, made in self._all(transaction) if made < now - STAGE_RETENTION_US), limit)
+        )
         commits: list[bytes] = []
         for key, value in rows(transaction, b"c"):
             with suppress(DamagedError, ValueError, KeyError):
-                if json.loads(opened(key, value))["at"] < now - MONTH:
+                if json.loads(opened(key, value))["at"] < now - COMMIT_RETENTION_US:
                     commits.append(key)
             if len(commits) == limit:
                 break
@@ -131,7 +133,7 @@ class Stages:
 
     @staticmethod
     def _all(transaction: Any) -> Iterator[tuple[bytes, int, int]]:
-        """Yields name, topic and time of each stage; a damaged one stays, and is reported to whoever asks for it."""
+        """Yields name, topic and time of each stage; a damaged one stays, and a call that names it raises."""
         for key, value in rows(transaction, b"G"):
             with suppress(DamagedError, struct.error):
                 _, topic_id, made, _ = STAGE.unpack(opened(key, value))

@@ -35,7 +35,7 @@ from omq.store.interface import (
 )
 from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
 from omq.store.lmdb import consumer_rows, opening
-from omq.store.lmdb.catalog import RESERVED, Catalog, Topic
+from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Topic
 from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
@@ -67,13 +67,13 @@ class Store:
         notify: Gets the writes that are done.
         appended: Gets the topics that have grown.
         flush_interval: Seconds between two syncs of weak and async topics.
-        max_memory: Bytes that a transient topic keeps if its settings do not say.
+        max_memory: Bytes that a transient topic keeps without a setting.
         kind: Which program has the directory, such as `broker`; empty: any.
 
     Raises:
         StoreLocked: It is open elsewhere.
         StoreError: The directory is another program's.
-        DamagedError: It cannot be opened: the text says what is wrong, and what to do.
+        DamagedError: It cannot be opened: the text has what is wrong, and what to do.
     """
 
     id: str
@@ -132,7 +132,7 @@ class Store:
             weak_ledger = Ledger(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
             self._load(strong_ledger, weak_ledger)
             if left.missing and weak_ledger.topics:
-                self.findings.append(f"{weak}: it is missing: weak and async topics begin anew")
+                self.findings.append(f"{weak}: it is missing: weak and async topics start over")
             tails: list[StoreError] = []
             if not session.orderly:
                 tails += opening.check_tails(self._strong, strong_ledger.topics.values())
@@ -158,7 +158,7 @@ class Store:
             self._place(topic)
         self.findings += [
             f"topic {self._catalog.topics[id].name!r}: the position of {name!r} is damaged: it is refused until it "
-            "begins anew"
+            "starts over"
             for id, names in sorted(self.all_positions().items())
             for name, position in names.items()
             if position < 0
@@ -228,7 +228,7 @@ class Store:
             self._where[topic.id] = self._writers["weak"]
 
     def _begin_ids(self, lost: bool, older: bool) -> None:
-        """Where ids may have been given that an environment does not know, new ones begin behind them."""
+        """Begins new ids after those that may have been given and are not in the environment."""
         go_on = opening.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
         jumps: list[Jump] = []
         for id, last in go_on.jumps.items():
@@ -240,7 +240,7 @@ class Store:
             self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
         for jump in jumps:
             jump.context.wait()
-            if jump.error is not None:  # for want of space, say: ids would be given again
+            if jump.error is not None:  # for want of space, for example: ids would be given again
                 log.critical("the store takes no writes: %s", jump.error)
                 self._fail(jump.error)
         if go_on.reserved or go_on.next_topic:
@@ -249,7 +249,7 @@ class Store:
                 self._reserve_now(go_on.reserved, go_on.next_topic)
 
     def _look_at_notes(self, topics: dict[int, Topic], lost: bool) -> None:
-        """Has written what was acknowledged and only noted when whoever had the store open died."""
+        """Writes what was acknowledged and only noted when the last process died."""
         for write in self._notes.left():
             topic = topics.get(write.topic_id)
             if topic is not None and write.first > topic.last and not lost:
@@ -258,7 +258,7 @@ class Store:
             self._notes.clear()
 
     def _note_damage(self) -> None:
-        """Tells of what was found damaged before."""
+        """Reports what was found damaged before."""
         self._damaged: set[tuple[int, int, int]] = set()
         for environment in (self._strong, self._weak):
             with environment.read() as reading:
@@ -273,7 +273,7 @@ class Store:
     def _reserve(self, topic: Topic, last: int) -> None:
         """Called by a writer whose topic comes near to the end of what it may give."""
         assert topic.reserved is not None
-        upto = max(topic.reserved, last) + RESERVED
+        upto = max(topic.reserved, last) + RESERVED_IDS
         if last > topic.reserved:
             self._reserve_now({topic.id: upto})
         elif self._reserving.get(topic.id, 0) < upto:
@@ -281,9 +281,9 @@ class Store:
             self._writers["strong"].submit(Reserve({topic.id: upto}))
 
     def _allowed(self, topic_id: int, last: int) -> bool:
-        """Whether a transient topic may give ids up to `last`; has more reserved when it comes near to the end."""
+        """Returns whether a transient topic may give ids up to `last`; reserves more when it comes near to the end."""
         topic = self._catalog.topics.get(topic_id)
-        if topic is None or topic.reserved is None or last + RESERVED // 2 <= topic.reserved:
+        if topic is None or topic.reserved is None or last + RESERVED_IDS // 2 <= topic.reserved:
             return True
         if last > topic.reserved:
             return False
@@ -291,8 +291,8 @@ class Store:
         return True
 
     def _allow(self, topic_id: int, last: int) -> None:
-        """Has ids of a transient topic reserved, for which its writes wait; nobody else does."""
-        self._writers["strong"].submit(Allow({topic_id: last + RESERVED}))
+        """Has ids of a transient topic reserved, for which only its writes wait."""
+        self._writers["strong"].submit(Allow({topic_id: last + RESERVED_IDS}))
 
     def _reserve_now(self, highest: dict[int, int], next_topic: int = 0) -> None:
         """Reserves ids, and waits until that is durable."""
@@ -312,7 +312,7 @@ class Store:
             self._notify(rest)
 
     def _take(self, write: Write) -> bool:
-        """Whether a write is not to be handed back, or not yet."""
+        """Returns whether a write is not to be handed back, or not yet."""
         if isinstance(write, OURS):
             if isinstance(write, Reserve) and write.error is None:
                 for id, highest in write.highest.items():
@@ -370,7 +370,7 @@ class Store:
         return False
 
     def _has(self, key: bytes, *environments: Environment) -> bool:
-        """Whether there is a stage or a commit in some environments, or in memory."""
+        """Returns whether a stage or a commit is in some environments, or in memory."""
         try:
             for environment in environments:
                 with environment.read() as reading:
@@ -472,7 +472,7 @@ class Store:
         return where if isinstance(where, Writer) else None
 
     def _do_here(self, writes: list[Write]) -> None:
-        """Does what concerns memory, hands back what nobody can do, and begins what concerns two."""
+        """Does what concerns memory, hands back what is impossible, and begins what concerns two engines."""
         mine: list[Write] = []
         lost: list[Write] = []
         for write in writes:
@@ -638,7 +638,7 @@ class Store:
             self._noted = opening.note(self._session, self._catalog, orderly=False)
 
     def _check_place(self) -> None:
-        """Gives the store up where its files are not on their paths any more, also where nobody writes."""
+        """Gives the store up where its files are not on their paths any more, also without a write."""
         if self._broken is not None:
             return
         try:
@@ -650,7 +650,7 @@ class Store:
             self._fail(error)
 
     def _keep_aside(self, write: Quarantine) -> None:
-        """Copies what is damaged: in the writer's thread, for whoever found it still reads, and may not begin again."""
+        """Copies what is damaged, in the writer's thread: the reader that found it may not begin a second read."""
         where = self._where.get(write.topic_id)
         if isinstance(where, Writer):
             with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:

@@ -16,61 +16,79 @@ from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import Clean, Noted, Owed, Retain
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.ledger import Ledger
-from omq.store.lmdb.notes import LARGEST, Notes
+from omq.store.lmdb.notes import MAX_WRITE_BYTES, Notes
 from omq.unpatched import queue, threading
 
 log = logging.getLogger("omq.store")
 
-GROUP_WRITES: Final = 4096
+MAX_GROUP_WRITES: Final = 4096
 #: Bytes of a group: what the processor's cache holds is written at twice the rate. Where a sync takes long, more.
 GROUP_BYTES: Final = 1024 * 1024
-LARGEST_GROUP: Final = 16 * GROUP_BYTES
-QUICK_SYNC: Final = 0.002  # seconds of a commit of one such group
+MAX_GROUP_BYTES: Final = 16 * GROUP_BYTES
+QUICK_SYNC_S: Final = 0.002  # of a commit of one such group
 #: Bytes of a group beyond which its commit costs more than its sync: nothing more is awaited.
-WORTH_A_SYNC: Final = 128 * 1024
-FEW: Final = 4  # deletions for which a full disk must have the space
-OWED_AGAIN: Final = 0.1  # seconds until what found no space is tried again
-SYNC_AGAIN: Final = 1.0  # seconds in which no second sync is to make room where the first one has not
-BUCKETS: Final = (0.0001, 0.00025, 0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0)  # s
-#: What takes space, and fails alone where there is none.
+MAX_DELAYED_BYTES: Final = 128 * 1024
+MIN_DELETIONS: Final = 4  # for which a full disk must have the space
+OWED_RETRY_DELAY_S: Final = 0.1  # for what found no space
+SYNC_RETRY_DELAY_S: Final = 1.0  # after a sync that was to make room and has not
+SYNC_BUCKETS_S: Final = (
+    0.0001,
+    0.00025,
+    0.0005,
+    0.001,
+    0.0025,
+    0.005,
+    0.01,
+    0.025,
+    0.05,
+    0.1,
+    0.25,
+    0.5,
+    1.0,
+    2.5,
+    5.0,
+)  # s
+#: Writes that take space, and fail alone on a full disk.
 GROWING: Final = (Append, Stage)
 
 #: The part of a commit's time that is waited at most, and seconds. Two commits in place of one cost its whole.
-DELAY_SHARE: Final = 1.0
-LONGEST_DELAY_S: Final = 0.005
+MAX_DELAY_RATIO: Final = 1.0
+MAX_COMMIT_DELAY_S: Final = 0.005
 #: Commits that wait for nothing after waiting has not paid; twice as many each time.
-MOST_SKIPPED: Final = 64
+MAX_SKIPPED_COMMITS: Final = 64
 
 
 class Latency:
-    """How long syncs took."""
+    """The histogram of the durations of syncs."""
 
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
-        self.buckets = [0] * len(BUCKETS)  # of each the syncs that took at most so long, and longer than the one before
+        self.buckets = [0] * len(
+            SYNC_BUCKETS_S
+        )  # of each the syncs that took at most its seconds, and longer than the one before
 
     def note(self, seconds: float) -> None:
-        """A sync took so long."""
+        """Counts a sync that took `seconds`."""
         self.count += 1
         self.seconds += seconds
-        for i, limit in enumerate(BUCKETS):
+        for i, limit in enumerate(SYNC_BUCKETS_S):
             if seconds <= limit:
                 self.buckets[i] += 1
                 break
 
     def put(self, stats: Stats) -> None:
-        """Says it in statistics."""
+        """Adds it to statistics."""
         stats.syncs += self.count
         stats.sync_seconds += self.seconds
         total = 0
-        for limit, number in zip(BUCKETS, self.buckets, strict=True):
+        for limit, number in zip(SYNC_BUCKETS_S, self.buckets, strict=True):
             total += number
             stats.sync_buckets[limit] = stats.sync_buckets.get(limit, 0) + total
 
 
 class _Group:
-    """What becomes one transaction.
+    """The writes that become one transaction.
 
     Args:
         room: Bytes of messages that it has room for, about.
@@ -79,7 +97,7 @@ class _Group:
         writes: The writes.
         records: The messages that they bring.
         size: Bytes of these.
-        last: Nothing comes behind it.
+        last: Nothing follows it.
     """
 
     def __init__(self, room: int) -> None:
@@ -98,14 +116,14 @@ class _Group:
         if isinstance(write, GROWING):
             self.size += len(write.records)
             self.records += write.count
-        return self.size < self._room and len(self.writes) < GROUP_WRITES
+        return self.size < self._room and len(self.writes) < MAX_GROUP_WRITES
 
 
 class CommitDelay:
-    """Knows who is about to write again: whoever had waited for the last commit.
+    """Estimates the commit delay: producers that waited for the last commit are about to write again.
 
-    A producer that has 64 messages on their way sends as many anew as it was answered for. While a commit has the first
-    16 of them the other 48 arrive; without this delay the next commit has those 48, the one behind it the 16 that have
+    A producer that has 64 messages on their way sends one more for each answer. While a commit has the first
+    16 of them the other 48 arrive; without this delay the next commit has those 48, the one after it the 16 that have
     come meanwhile, and each costs a sync. So a commit waits until as many records are there as the last one had, and as
     had come during it; where they do not come in time, the next commits do not wait.
     """
@@ -117,7 +135,7 @@ class CommitDelay:
         self._skipped = 0
 
     def committed(self, records: int, seconds: float, now: float) -> None:
-        """A commit of so many records has ended.
+        """Notes the end of a commit.
 
         Args:
             records: How many.
@@ -125,7 +143,7 @@ class CommitDelay:
             now: The time.
         """
         self._records = records
-        self._until = now + min(DELAY_SHARE * seconds, LONGEST_DELAY_S)
+        self._until = now + min(MAX_DELAY_RATIO * seconds, MAX_COMMIT_DELAY_S)
 
     def waits_for(self, came: int, now: float) -> tuple[int, float]:
         """For how many records the next commit waits, and for how many seconds at most.
@@ -144,7 +162,7 @@ class CommitDelay:
 
     def waited(self, paid: bool) -> None:
         """A commit has waited; whether as many came as it had waited for."""
-        self._skips = 0 if paid else min(2 * self._skips + 1, MOST_SKIPPED)
+        self._skips = 0 if paid else min(2 * self._skips + 1, MAX_SKIPPED_COMMITS)
 
 
 class Writer:
@@ -158,18 +176,18 @@ class Writer:
         notes: Where appends may be noted before they are written; `None`: they may not.
         notify: Gets what is done.
         appended: Gets what has grown.
-        committed: Is told of each commit.
-        failed: Is told once, when the environment takes no more writes.
+        committed: Called after each commit.
+        failed: Called once, when the environment takes no more writes.
         sync: Syncs the environment, so that what was freed since the last time can be used again; `None`: each commit
             does so.
 
     Attributes:
         broken: Why it takes no more writes.
         owed: Appends to async topics that are acknowledged and found no space. They are tried again before all else,
-            under the ids that were told. No more than one group: while there are any, others are acknowledged once
-            they are committed.
+            under the ids that were acknowledged. No more than one group: while there are any, others are acknowledged
+            once they are committed.
         owing: There are some.
-        short: Messages were refused for want of space, and there is none yet.
+        short: Messages were refused for want of space, and it has none yet.
         lost: Acknowledged writes that were never written.
     """
 
@@ -227,7 +245,7 @@ class Writer:
 
         Args:
             group: The writes.
-            note: To note it is enough; who asks for that calls `catch_up` when he has nothing else to do.
+            note: To note it is enough; the caller calls `catch_up` when it has nothing else to do.
         """
         if not self._turn.acquire(blocking=False):
             return False
@@ -263,7 +281,7 @@ class Writer:
             self._failed(error)
 
     def stats(self) -> Stats:
-        """What it did so far."""
+        """Returns its statistics so far."""
         sizes = self.environment.sizes()
         stats = Stats(*sizes, self.commits, self.appended, self.appended_bytes, self.duplicates, self.full)
         self.latency.put(stats)
@@ -292,7 +310,7 @@ class Writer:
         if notes is None or self.broken is not None or self.short or self._tight:
             return 0
         for write in group:
-            if type(write) is not Append or len(write.records) > LARGEST:
+            if type(write) is not Append or len(write.records) > MAX_WRITE_BYTES:
                 break
             if not self.ledger.tell(write, notes.last.get(write.topic_id, 0)) or not notes.put(write):
                 break
@@ -301,7 +319,7 @@ class Writer:
         return noted
 
     def _commit(self, group: list[Write]) -> None:
-        """Writes what was noted, and a group behind it."""
+        """Writes what was noted, and a group after it."""
         notes = self.notes
         if notes is not None and notes.waiting:
             group = [*notes.take(), *group]
@@ -312,7 +330,7 @@ class Writer:
         self._go_on()
 
     def _go_on(self) -> None:
-        """Submits what is to be done behind a write."""
+        """Submits what is to be done after a write."""
         if self.ledger.behind and self.broken is None:
             self._queue.put(Retain())
         if self.ledger.unclean and self.broken is None:
@@ -335,7 +353,7 @@ class Writer:
 
     def _await_more(self, group: _Group, came: int) -> None:
         """Waits for what is worth a wait; *came*: how many messages had come when the last commit ended."""
-        if group.size >= WORTH_A_SYNC:
+        if group.size >= MAX_DELAYED_BYTES:
             return
         now = time.perf_counter()
         wanted, seconds = self._delay.waits_for(came, now)
@@ -343,7 +361,7 @@ class Writer:
             return
         goes_on = True
         try:
-            while goes_on and group.records < wanted and group.size < WORTH_A_SYNC:
+            while goes_on and group.records < wanted and group.size < MAX_DELAYED_BYTES:
                 goes_on = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
         except queue.Empty:
             self._delay.waited(paid=False)
@@ -393,15 +411,15 @@ class Writer:
                 self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
 
     def _fits(self, size: int) -> bool:
-        """Whether so many bytes of messages leave room for what makes room, if the data file cannot grow."""
+        """Returns whether `size` bytes of messages leave room for deletions, if the data file cannot grow."""
         environment = self.environment
         if not self._tight:
             if not (size and environment.nears_limit(size)):
                 return True
             self._tight = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
         spare = environment.spare()
-        # Each deletion may change a page or two, which is written anew first.
-        self.ledger.few = FEW if self._helped == 3 else max(FEW, spare // (8 * 4096))
+        # Each deletion may change a page or two, which is written again first.
+        self.ledger.few = MIN_DELETIONS if self._helped == 3 else max(MIN_DELETIONS, spare // (8 * 4096))
         if not size or spare >= environment.need(size):
             return True
         if not environment.has_room(environment.need(size)):
@@ -446,7 +464,7 @@ class Writer:
             self.latency.note(seconds)
             self._delay.committed(ledger.appended, seconds, now)
             if ledger.appended_bytes <= GROUP_BYTES:
-                self._group_bytes = min(LARGEST_GROUP, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC)))
+                self._group_bytes = min(MAX_GROUP_BYTES, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC_S)))
         self.commits += 1
         self._committed()
         self.appended += ledger.appended
@@ -464,15 +482,15 @@ class Writer:
             try:
                 self._appended(grown)
             except Exception:
-                log.exception("whoever was told of appended messages has failed")
+                log.exception("the callback for appended messages failed")
 
     def _forget(self) -> None:
-        """What the ledger thinks is what is committed, as it was before the transaction."""
+        """Rolls the ledger back to the committed state, as it was before the transaction."""
         try:
             with self.environment.read() as reading:
                 self.ledger.rollback(reading)
         except Exception as error:
-            self.break_off(error)  # LMDB itself reads no more: it knows that its file is not what it should be
+            self.break_off(error)  # LMDB itself reads no more: it has found that its file is not what it should be
 
     def _early(self, group: list[Write]) -> list[Write]:
         """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
@@ -499,7 +517,7 @@ class Writer:
                 self.owed.append(write if isinstance(write, Owed) else Owed(write))
                 self.ledger.owing.add(write.topic_id)
                 self.owing = True
-        self._owed_next = time.monotonic() + OWED_AGAIN
+        self._owed_next = time.monotonic() + OWED_RETRY_DELAY_S
 
     def _write_owed(self) -> None:
         """Tries again to write what is owed."""
@@ -518,7 +536,7 @@ class Writer:
             try:
                 self._notify(group)
             except Exception:
-                log.exception("whoever was told of writes has failed")
+                log.exception("the callback for finished writes failed")
 
     def _give_up(self, group: list[Write], error: BaseException) -> None:
         """Hands writes back that are not done."""
@@ -529,7 +547,7 @@ class Writer:
         self._done([write for write in group if not write.done])
 
     def _lose(self, writes: list[Write]) -> None:
-        """Says that acknowledged writes are lost."""
+        """Reports that acknowledged writes are lost."""
         if writes:
             self.lost += len(writes)
             log.error(
@@ -543,7 +561,7 @@ class Writer:
         """Writes a group once more where pages may be free but for a sync; else only what of it makes room."""
         now = time.monotonic()
         if self._sync is not None and now >= self._sync_next:
-            self._sync_next = now + SYNC_AGAIN
+            self._sync_next = now + SYNC_RETRY_DELAY_S
             full = self.full
             self._sync()
             self._write(group)

@@ -8,7 +8,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import Gone, StageError, StoreClosed, StoreError, TopicFull, UnknownTopic
 from omq.store.interface import (
-    BLOCK_SIZE,
+    BLOCK_BYTES,
     AbortStage,
     Append,
     CommitStages,
@@ -65,7 +65,7 @@ def test_large_appends_are_cut(log: Opened, kind: str) -> None:
     log.append(topic, *bodies)
     log.wait_grown(topic, 250)
     with log.log.read(topic) as reader:
-        assert all(len(records) <= BLOCK_SIZE for _, records in reader.blocks(1))
+        assert all(len(records) <= BLOCK_BYTES for _, records in reader.blocks(1))
     assert log.read(topic) == list(enumerate(bodies, 1))
     log.append(topic, bytes(3_000_000))
     log.wait_grown(topic, 251)

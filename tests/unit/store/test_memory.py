@@ -53,11 +53,11 @@ def test_who_was_silent_for_long_is_forgotten_in_memory(monkeypatch) -> None:
         topic = log.make("t", persistence="transient")
         log.append(topic, b"x", producer=b"a", sequence=1)
         now = clock.uptime()
-        monkeypatch.setattr("omq.store.memory.uptime", lambda: now + interface.SILENCE * 2)
+        monkeypatch.setattr("omq.store.memory.uptime", lambda: now + interface.PRODUCER_TIMEOUT_US * 2)
         log.append(topic, b"x", producer=b"b", sequence=1)
         known = log.log._engine.topics[topic].producers
         assert list(known) == [b"b"]
-        monkeypatch.setattr("omq.store.memory.PRODUCERS", 2)
+        monkeypatch.setattr("omq.store.memory.MAX_PRODUCERS", 2)
         for name in b"c", b"b", b"d":
             log.append(topic, b"x", producer=name, sequence=2)
         assert list(known) == [b"b", b"d"]

@@ -8,7 +8,7 @@ import pytest
 
 from omq._core import blocks
 from omq.store.interface import Append
-from omq.store.lmdb.writer import LONGEST_DELAY_S, MOST_SKIPPED, CommitDelay
+from omq.store.lmdb.writer import MAX_COMMIT_DELAY_S, MAX_SKIPPED_COMMITS, CommitDelay
 from tests.unit.store.lmdb.faults import Failing
 from tests.unit.store.opened import Opened
 
@@ -27,7 +27,7 @@ def test_it_waits_no_longer_than_the_commit_took_and_not_when_that_is_over() -> 
     assert delay.waits_for(0, 1.002) == (0, 0.0)
     assert delay.waits_for(0, 60.0) == (0, 0.0)
     delay.committed(16, 3.0, now=1.0)  # a disk that was busy
-    assert delay.waits_for(0, 1.0) == pytest.approx((16, LONGEST_DELAY_S))
+    assert delay.waits_for(0, 1.0) == pytest.approx((16, MAX_COMMIT_DELAY_S))
 
 
 def test_nobody_is_awaited_who_has_appended_nothing() -> None:
@@ -48,7 +48,7 @@ def test_where_waiting_does_not_pay_it_happens_less_and_less() -> None:
     gaps = [after - before for before, after in itertools.pairwise(waits)]
     assert gaps == sorted(gaps)
     assert gaps[0] == 2
-    assert gaps[-1] == MOST_SKIPPED + 1
+    assert gaps[-1] == MAX_SKIPPED_COMMITS + 1
     delay.waited(paid=True)
     delay.committed(16, 0.002, now=1.0)
     assert delay.waits_for(1, 1.0)[0] == 17
@@ -66,7 +66,7 @@ def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, mo
             super().commit()
 
     monkeypatch.setattr(environment, "begin", lambda: Slow(begin(), []))
-    monkeypatch.setattr("omq.store.lmdb.writer.LONGEST_DELAY_S", slow)
+    monkeypatch.setattr("omq.store.lmdb.writer.MAX_COMMIT_DELAY_S", slow)
     before = store.log._writers["strong"].commits
     answered = threading.Semaphore(4)
     notify = store.log._notify

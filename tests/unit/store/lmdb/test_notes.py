@@ -17,7 +17,7 @@ from omq._core import blocks
 from omq.store.errors import StoreError, StoreFailed, StoreFull
 from omq.store.interface import Append, DeleteTopic, Settle
 from omq.store.lmdb import ledger, notes, session
-from omq.store.lmdb.notes import LARGEST, MOST, ROOM
+from omq.store.lmdb.notes import MAX_FILE_BYTES, MAX_WRITE_BYTES, MAX_WRITES
 from omq.store.lmdb.offline import Offline
 from tests.unit.store.lmdb.faults import Failing, NoRoom
 from tests.unit.store.opened import TIMEOUT, Opened
@@ -243,18 +243,18 @@ def test_what_is_not_noted_is_written_at_once(again: Again, directory: Path, mon
         return log.log.topic(to).last  # as it is written
 
     assert last_of(b"noted") == 0
-    assert last_of(bytes(LARGEST)) == 2
+    assert last_of(bytes(MAX_WRITE_BYTES)) == 2
     assert last_of(b"unknown", producer=b"p", sequence=5) == 3
     assert last_of(b"known", producer=b"p", sequence=6) == 3
     assert last_of(b"known again", producer=b"p", sequence=6) == 4
     assert last_of(b"before", producer=b"p", sequence=4) == 5
-    for i in range(MOST):
+    for i in range(MAX_WRITES):
         assert last_of(b"%d" % i) == 5
-    assert last_of(b"one more") == 6 + MOST
-    size = ROOM // 20
-    while (last := last_of(bytes(size))) == 6 + MOST:
-        assert len(log.done) < 2 * MOST + 20
-    assert last > 6 + MOST + 15
+    assert last_of(b"one more") == 6 + MAX_WRITES
+    size = MAX_FILE_BYTES // 20
+    while (last := last_of(bytes(size))) == 6 + MAX_WRITES:
+        assert len(log.done) < 2 * MAX_WRITES + 20
+    assert last > 6 + MAX_WRITES + 15
     for one in log.log._writers["weak"].ledger.topics.values():
         one.reserved = one.last + 10
     assert last_of(b"ids", to=limited) == 1
@@ -269,7 +269,7 @@ def test_what_is_not_noted_is_written_at_once(again: Again, directory: Path, mon
 def test_several_at_once_are_noted_as_far_as_they_can_be(again: Again) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
-    writes = [Append(topic, blocks.encode([body]), 1) for body in (b"1", bytes(LARGEST), b"3")]
+    writes = [Append(topic, blocks.encode([body]), 1) for body in (b"1", bytes(MAX_WRITE_BYTES), b"3")]
     assert log.log.write_at_once(writes, note=True)
     assert [write.first for write in writes] == [1, 2, 3]
     assert len(log.read(topic)) == 3
@@ -328,4 +328,4 @@ def test_old_notes_are_not_read(tmp_path: Path) -> None:
     other.clear()
     book.close()
     other.close()
-    assert os.path.getsize(tmp_path / "notes") < ROOM
+    assert os.path.getsize(tmp_path / "notes") < MAX_FILE_BYTES

@@ -13,7 +13,7 @@ from omq.store.internal import Jump
 from omq.store.lmdb import data_file
 from omq.store.lmdb.layout import id_ranges
 from omq.store.lmdb.ledger import Ledger
-from omq.store.lmdb.opening import TOPICS_UNKNOWN, UNKNOWN
+from omq.store.lmdb.opening import SKIPPED_IDS, SKIPPED_TOPIC_IDS
 from tests.unit.store.opened import Opened
 
 KINDS = ("strong", "weak", "async", "transient")
@@ -30,7 +30,7 @@ def spoil_newest(directory: Path) -> None:
     assert one is not None
     assert two is not None
     data = bytearray(file.read_bytes())
-    data[(0 if one.transaction > two.transaction else 4096) + data_file.LOOKED_AT - 8] = 0
+    data[(0 if one.transaction > two.transaction else 4096) + data_file.META_BYTES - 8] = 0
     file.write_bytes(data)
 
 
@@ -58,11 +58,11 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
     with Opened.on_disk(directory) as store:
         assert told(store)
         again = store.append(topic, b"d", producer=b"p", sequence=2)
-        assert again.first == (4 if orderly else UNKNOWN + 4)
+        assert again.first == (4 if orderly else SKIPPED_IDS + 4)
         assert not again.duplicate  # what was stored under it is not there
         assert store.read_around(topic) == ([(1, b"a"), (again.first, b"d")], [(2, again.first - 1)])
         job = store.append(jobs, b"three").first
-        assert job == (3 if orderly else UNKNOWN + 3)
+        assert job == (3 if orderly else SKIPPED_IDS + 3)
         assert list(store.log.settled(jobs).missing(1, job)) == [(1, 1), (job, job)]
     # It was told, and begins anew from here.
     with Opened.on_disk(directory) as store:
@@ -81,7 +81,7 @@ def test_a_damaged_meta_page_without_what_was_noted(directory: Path) -> None:
     (directory / "session").write_text(json.dumps(session))
     spoil_newest(directory)
     with Opened.on_disk(directory) as store:
-        assert store.append(topic, b"c").first > UNKNOWN
+        assert store.append(topic, b"c").first > SKIPPED_IDS
 
 
 def test_whoever_reads_on_is_told_what_is_missing_at_the_end(directory: Path) -> None:
@@ -121,7 +121,7 @@ def test_an_older_copy_that_is_put_back(directory: Path, orderly: bool, again: C
         if orderly and kind in ("strong", "weak"):
             assert first == last[kind] + 1
     made = store.make("made")
-    assert made == deleted + 1 + (0 if orderly else TOPICS_UNKNOWN)
+    assert made == deleted + 1 + (0 if orderly else SKIPPED_TOPIC_IDS)
     store = again()
     assert not told(store)
 
@@ -171,7 +171,7 @@ def test_ids_that_were_never_given_are_no_messages(
     state = store.log.topic(topic)
     assert (state.messages(0), len(state.jumped)) == (1, 2), "what is lost is known on"
     assert store.log.findings == []
-    monkeypatch.setattr("omq.store.lmdb.ledger.KEPT_JUMPS", 1)
+    monkeypatch.setattr("omq.store.lmdb.ledger.MAX_JUMPS", 1)
     first = store.append(topic, b"6").first
     store.do(Trim(topic, first))
     jumped = store.log.topic(topic).jumped

@@ -152,7 +152,7 @@ def test_without_its_files_a_weak_topic_begins_anew_and_gives_no_id_twice(again:
     log.log.close()
     shutil.rmtree(directory / "weak")
     log = again()
-    assert "weak and async topics begin anew" in log.log.findings[0]
+    assert "weak and async topics start over" in log.log.findings[0]
     assert log.read(strong) == [(1, b"a")]
     assert log.append(weak, b"d").first > last
 

@@ -26,25 +26,25 @@ def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
     again: Again, monkeypatch, kind: str
 ) -> None:
     for module in "memory", "lmdb.producers":
-        monkeypatch.setattr(f"omq.store.{module}.ANSWERS", 100)
+        monkeypatch.setattr(f"omq.store.{module}.MAX_ANSWERS", 100)
     log = again()
     topic = log.make("t", persistence=kind)
     one = blocks.encode([b"x"])
     log.try_(*[Append(topic, one, 1, b"p", i + 1) for i in range(1000)])
     assert log.append(topic, b"x", producer=b"p", sequence=950).duplicate
     if kind == "strong":
-        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNED
+        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNE_BATCH
         log = again()
         log.try_(*[Append(topic, one, 1, b"p", i + 1) for i in range(1000, 1200)])
-        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNED
+        assert 100 <= rows(log, b"d") <= 100 + producers.PRUNE_BATCH
         assert log.append(topic, b"x", producer=b"p", sequence=1150).duplicate
     else:
         assert len(log.log._memory.topics[topic].producers[b"p"].answers) == 100
 
 
 def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> None:
-    monkeypatch.setattr("omq.store.lmdb.ledger.SWEPT", 50)
-    monkeypatch.setattr("omq.store.lmdb.producers.KNOWN", 10)
+    monkeypatch.setattr("omq.store.lmdb.ledger.SWEEP_LIMIT", 50)
+    monkeypatch.setattr("omq.store.lmdb.producers.MAX_CACHED_PRODUCERS", 10)
     topic = store.make("t")
     one = blocks.encode([b"x"])
     writes: list[Any] = [Append(topic, one, 1, b"%d" % i, j + 1) for i in range(300) for j in range(3)]

@@ -11,7 +11,7 @@ from tests.unit.store.opened import Opened
 def test_moves_that_fail_keep_no_place(store: Opened) -> None:
     """Dead letters for the other environment that retention has dropped: what is told of each is kept."""
     jobs, dead = store.make("jobs", "round_robin", "weak"), store.make("dead", persistence="strong")
-    count = 2 * environment.READERS
+    count = 2 * environment.MAX_READERS
     store.append(jobs, *[b"x"] * count)
     store.do(Trim(jobs, count + 1))
     moves = [MoveToDeadLetter(jobs, id + 1, dead) for id in range(count)]
@@ -27,7 +27,7 @@ def test_where_all_places_are_taken_the_next_sync_is_a_second_later(store: Opene
     store.append(topic, b"x")
     weak = store.log._writers["weak"].environment
     readers = []
-    while len(readers) < 2 * environment.READERS:
+    while len(readers) < 2 * environment.MAX_READERS:
         try:
             readers.append(weak.begin_read())
         except lmdb.ReadersFullError:

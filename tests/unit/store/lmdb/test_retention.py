@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from omq.store import clock
-from omq.store.interface import BLOCK_SIZE, DeleteTopic, Trim
+from omq.store.interface import BLOCK_BYTES, DeleteTopic, Trim
 from omq.store.lmdb import session
 from tests.unit.store.opened import Opened
 
@@ -33,7 +33,7 @@ def test_retention_gives_pages_back(store: Opened) -> None:
     for _ in range(100):
         store.append(topic, *[bytes(1000)] * 100)
     stats = store.log.stats().engines["strong"]
-    assert store.log.topic(topic).bytes <= 2_000_000 + BLOCK_SIZE
+    assert store.log.topic(topic).bytes <= 2_000_000 + BLOCK_BYTES
     assert stats.used_bytes < 5_000_000
 
 

@@ -21,7 +21,7 @@ Again = Callable[..., Opened]
 
 
 def test_the_map_grows(directory: Path, monkeypatch) -> None:
-    monkeypatch.setattr("omq.store.lmdb.environment.LARGEST_MAP", 1 << 20)
+    monkeypatch.setattr("omq.store.lmdb.environment.MAX_MAP_BYTES", 1 << 20)
     with Opened.on_disk(directory) as log:
         for kind in ("strong", "weak"):
             topic = log.make(kind, persistence=kind)
@@ -167,7 +167,7 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
 
 def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(store: Opened, monkeypatch) -> None:
     """The disk has no room even for what makes room: the writer's thread does not spin on it."""
-    monkeypatch.setattr("omq.store.lmdb.ledger.SWEPT", 1)
+    monkeypatch.setattr("omq.store.lmdb.ledger.SWEEP_LIMIT", 1)
     topic = store.make("t")
     for _ in range(20):
         store.append(topic, bytes(300_000))
@@ -209,7 +209,7 @@ def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(st
 
 def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(directory: Path, monkeypatch) -> None:
     """A sync holds the pages of its state, so that those of each commit behind it are new ones, five or so."""
-    monkeypatch.setattr("omq.store.lmdb.flusher.COMMITS", 200)
+    monkeypatch.setattr("omq.store.lmdb.flusher.MAX_UNSYNCED_COMMITS", 200)
     with Opened.on_disk(directory, flush_interval=1000.0) as log:
         topic = log.make("t", persistence="weak")
         for _ in range(2000):

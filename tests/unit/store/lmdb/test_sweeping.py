@@ -39,7 +39,7 @@ def fill(store: Opened, persistence: str) -> int:
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
 def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, persistence: str) -> None:
-    monkeypatch.setattr(ledger, "SWEPT", 3)
+    monkeypatch.setattr(ledger, "SWEEP_LIMIT", 3)
     other = store.make("other", persistence=persistence)
     store.append(other, b"a")
     before = keys(store.log, persistence)
