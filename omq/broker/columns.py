@@ -10,13 +10,13 @@ from collections.abc import Iterator
 from omq._core.columns import Strings
 from omq._core.columns import encode_columns as _encode
 from omq.broker.errors import TooLarge
-from omq.broker.protocol import MAX_BODY
+from omq.broker.protocol import MAX_BODY_BYTES
 from omq.broker.types import Columns, Maps, Records, Texts
 
 __all__ = ["Columns", "Maps", "Records", "Strings", "Texts", "encode_columns"]
 
 #: Bytes of records that are encoded at once, about.
-TARGET = 1 << 20
+TARGET_BYTES = 1 << 20
 
 
 def encode_columns(
@@ -24,7 +24,7 @@ def encode_columns(
     *,
     keys: Strings | None = None,
     headers: tuple[Strings, Strings, Strings] | None = None,
-    target: int = TARGET,
+    target: int = TARGET_BYTES,
 ) -> Iterator[Records]:
     """Makes records of columns, some at a time: what `Client.publish_many` and `stage` take in place of bodies.
 
@@ -42,9 +42,9 @@ def encode_columns(
     while row < len(bodies):
         begun = row
         try:
-            data, row = _encode(bodies, row, target, keys=keys, headers=headers, limit=MAX_BODY)
+            data, row = _encode(bodies, row, target, keys=keys, headers=headers, limit=MAX_BODY_BYTES)
         except ValueError as error:
             if type(error) is ValueError:
                 raise
-            raise TooLarge(f"{error}: the broker takes {MAX_BODY} bytes at most") from None
+            raise TooLarge(f"{error}: the broker takes {MAX_BODY_BYTES} bytes at most") from None
         yield Records(data, row - begun)

@@ -1,4 +1,4 @@
-"""What a broker is told by its file, `broker.toml`, and by its command line.
+"""The configuration of a broker: its file, `broker.toml`, and its command line.
 
     bind = "tcp://0.0.0.0:5555"
     http = "127.0.0.1:8222"
@@ -19,7 +19,7 @@
     topics = "prices*"
     may = ["subscribe"]
 
-Whatever does not fit raises `ConfigError`, which names the file, the table, the key and the value.
+A value that does not fit raises `ConfigError`, which names the file, the table, the key and the value.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
 
 
 class ConfigError(UsageError):
-    """What a broker was told does not fit; the text says where it stands."""
+    """A setting of a broker does not fit; the text has its place."""
 
 
 class _Unfit(ConfigError):
@@ -117,7 +117,7 @@ def parse_topic(text: str) -> TopicSpec:
     """
     words = text.split(":")
     pairs = (at for at in range(len(words) - 2, 0, -1) if words[at] in DELIVERIES and words[at + 1] in PERSISTENCES)
-    # Where there is none, the first words are taken for it, and the message says what is wrong with them.
+    # Where there is none, the first words are taken for it, and the message has what is wrong with them.
     at = next(pairs, 1)
     if at + 1 >= len(words):
         raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
@@ -125,7 +125,7 @@ def parse_topic(text: str) -> TopicSpec:
     for word in words[at + 2 :]:
         key, mark, value = word.partition("=")
         if not mark:
-            raise ConfigError(f"{shown(word)}: is no SETTING=VALUE, such as max_age=3600")
+            raise ConfigError(f"{shown(word)}: is not a valid SETTING=VALUE, such as max_age=3600")
         if key in settings:
             raise ConfigError(f"{key} = {shown(value)}: is there twice")
         settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
@@ -187,7 +187,7 @@ _TOPIC_KEYS: Final = ("name", "delivery", "persistence", *SETTINGS)
 
 @dataclass(frozen=True, slots=True)
 class Config:
-    """All that a broker is told.
+    """The whole configuration of a broker.
 
     Attributes:
         bind: Endpoints of the ZMTP server.
@@ -216,7 +216,7 @@ class Config:
 
 
 def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None = None) -> Config:
-    """Reads a `broker.toml`. Files that it names stand beside it, unless their paths are absolute.
+    """Reads a `broker.toml`. Relative paths in it start from its directory.
 
     Args:
         path: The file.
@@ -231,7 +231,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
     except OSError as error:
         raise ConfigError(f"{path}: cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is no TOML: {error}") from None
+        raise ConfigError(f"{path}: is not valid TOML: {error}") from None
     try:
         return _config(content, Path(path).parent, security)
     except ConfigError as fault:
@@ -260,8 +260,8 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
     if connections is not None and (type(connections) is not int or not 1 <= connections < 2**31):
         raise ConfigError(f"[limits]: connections = {shown(connections)}: must be a whole number of 1 or more")
     for key, value in heartbeat.items():
-        if isinstance(value, bool) or not isinstance(value, int | float) or not _LEAST_HEARTBEAT_S <= value < 1e6:
-            raise ConfigError(f"[heartbeat]: {key} = {shown(value)}: must be seconds, {_LEAST_HEARTBEAT_S} or more")
+        if isinstance(value, bool) or not isinstance(value, int | float) or not _MIN_HEARTBEAT_S <= value < 1e6:
+            raise ConfigError(f"[heartbeat]: {key} = {shown(value)}: must be seconds, {_MIN_HEARTBEAT_S} or more")
     return Config(
         bind=_endpoints(content),
         sexp=_text(content, "sexp"),
@@ -276,7 +276,7 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
     )
 
 
-_LEAST_HEARTBEAT_S: Final = 0.1
+_MIN_HEARTBEAT_S: Final = 0.1
 
 
 def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, Any]:
@@ -370,10 +370,10 @@ def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permis
 
 
 def _check_who(who: str, mechanism: str) -> None:
-    """A grant that can never be anybody's is a slip."""
+    """Rejects a grant that no user can have."""
     if who == EVERYBODY:
         return
     if mechanism == "null":
-        raise _Unfit("who", who, 'nobody is told apart without [security]: "*" is all there is')
+        raise _Unfit("who", who, 'without [security] clients have no users: use "*"')
     if mechanism == "curve" and len(who) != KEY_TEXT:
-        raise _Unfit("who", who, 'mechanism "curve" knows clients by their public keys, 40 characters of Z85')
+        raise _Unfit("who", who, 'mechanism "curve" identifies clients by their public keys, 40 characters of Z85')

@@ -1,4 +1,4 @@
-"""What a broker refuses, as exceptions; each has the code by which it travels.
+"""The refusals of a broker, as exceptions; each has the code by which it travels.
 
 The broker's core raises them, the ZMTP server sends code and text, and a client makes the same exception of them again.
 """
@@ -67,7 +67,7 @@ class WrongState(BrokerError):
 
 
 class TopicError(BrokerError):
-    """There is no such topic, or it is not of the kind that the call needs, or its name or a setting does not fit."""
+    """The topic does not exist, or is not of the kind that the call needs, or its name or a setting does not fit."""
 
     code = "topic"
 
@@ -97,7 +97,7 @@ class TooLarge(BrokerError, MessageTooLarge):
 
 
 class Damaged(BrokerError):
-    """What is stored under these ids is not what was written; reading can go on behind them."""
+    """The records of these ids are damaged; reading can go on after them."""
 
     code = "damaged"
 
@@ -115,7 +115,7 @@ class Busy(BrokerError):
 
 
 class AlreadySettled(BrokerError):
-    """The producer has said before that it has the answer of this sequence: nothing was stored now.
+    """The producer has confirmed before that it has the answer of this sequence: nothing was stored now.
 
     Whether it was stored then, and under which id, is forgotten. A `Client` never settles what it may yet repeat.
     """
@@ -126,7 +126,7 @@ class AlreadySettled(BrokerError):
 class BrokerTimeout(BrokerError, Timeout):
     """The broker is not there, or has not answered in time; it is an `omq.Timeout`.
 
-    What the call asked for may have been done, or may yet be: nobody can know.
+    What the call asked for may have been done, or may yet be done.
     """
 
 

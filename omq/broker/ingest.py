@@ -14,7 +14,7 @@ from omq.asyncio.broker import Client
 from omq.broker.columns import Strings, encode_columns
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed, StoreFull
-from omq.broker.protocol import MAX_APPEND, MAX_RECORDS
+from omq.broker.protocol import MAX_APPEND_BYTES, MAX_RECORDS
 from omq.broker.types import Records
 from omq.errors import MessageTooLarge, MultipartError, ReceiveTimeout
 from omq.executor import in_thread
@@ -30,7 +30,7 @@ DEFAULT_IN_FLIGHT_BYTES: Final = 8 << 20
 _END_BYTES: Final = 4  # of the offset after a body
 _RECORD_BYTES: Final = 16  # that a record has besides its body and its key, about
 #: As many batches have room in a bounded topic, at least.
-_BATCHES: Final = 4
+_MIN_BATCHES: Final = 4
 #: A wait for the first message of a batch: the longest time until `stop` is noticed.
 _POLL_INTERVAL_S: Final = 0.25
 #: A wait for one more message of a batch, while the batch before it is being published.
@@ -127,9 +127,9 @@ class Ingest:
         max_messages, max_bytes = settings.get("max_messages"), settings.get("max_bytes")
         size = self._batch_bytes
         if max_messages is not None:
-            self._batch_rows = min(self._batch_rows, max(max_messages // _BATCHES, 1))
+            self._batch_rows = min(self._batch_rows, max(max_messages // _MIN_BATCHES, 1))
         if max_bytes is not None:
-            size = min(size, max(max_bytes // _BATCHES, 1))
+            size = min(size, max(max_bytes // _MIN_BATCHES, 1))
             self._batch_rows = min(self._batch_rows, max(size // _RECORD_BYTES, 1))
         self._data = memoryview(bytearray(size))
         self._ends = memoryview(bytearray(_END_BYTES * (self._batch_rows + 1)))
@@ -223,7 +223,7 @@ class Ingest:
                 break
             timeout = _FILL_INTERVAL_S
         self._took(count, used)
-        return list(encode_columns(Strings(self._ends, self._data, count), target=MAX_APPEND // 2))
+        return list(encode_columns(Strings(self._ends, self._data, count), target=MAX_APPEND_BYTES // 2))
 
     def _take_whole(self, timeout: float) -> list[Records]:
         """Takes messages one by one, which may have a key."""
@@ -243,7 +243,7 @@ class Ingest:
         return [Records(b"".join(records), len(records))]
 
     def _recv_keyed(self, timeout: float) -> tuple[bytes, bytes]:
-        """Takes a message: its body and its key, which is empty where there is none."""
+        """Takes a message: its body and its key, which may be empty."""
         if isinstance(self._socket, DISH):
             message = self._socket.recv_message(timeout=timeout)
             return message.body, (message.group or "").encode(errors="surrogateescape")

@@ -20,28 +20,28 @@ VERSION: Final = 1
 #: Seconds between two PINGs to a client, and without a sign of life after one when the client is taken for dead.
 HEARTBEAT_INTERVAL_S: Final = 5.0
 HEARTBEAT_TIMEOUT_S: Final = 10.0
-MAX_TAG: Final = 16  # bytes of a tag
-MAX_NAME: Final = 255  # bytes of the name of a topic, a stage, a commit, a subscription
-MAX_PRODUCER: Final = 64  # bytes
+MAX_TAG_BYTES: Final = 16  # of a tag
+MAX_NAME_BYTES: Final = 255  # of the name of a topic, a stage, a commit, a subscription
+MAX_PRODUCER_BYTES: Final = 64
 MAX_RECORDS: Final = 65_536  # records of one APPEND
-MAX_BODY: Final = 64 << 20  # bytes of one body
-MAX_APPEND: Final = 80 << 20  # bytes of one APPEND's records
-#: Bytes of a connection's messages that may wait for their answers; beyond, the broker says `busy`.
-WINDOW: Final = 64 << 20
+MAX_BODY_BYTES: Final = 64 << 20  # of one body
+MAX_APPEND_BYTES: Final = 80 << 20  # of one APPEND's records
+#: Bytes of a connection's messages that may wait for their answers; beyond, the broker answers `busy`.
+WINDOW_BYTES: Final = 64 << 20
 #: Bytes that a subscription's credit is cut to.
-MAX_CREDIT: Final = 64 << 20
+MAX_CREDIT_BYTES: Final = 64 << 20
 #: Messages that a consumer's credit is cut to.
 MAX_JOBS: Final = 1 << 20
 #: Bytes of any part but a body, a key and records; of the list of a COMMIT, and how many stages that names.
-MAX_ARGUMENT: Final = 64 << 10
-MAX_STAGES_SIZE: Final = 1 << 20
+MAX_ARGUMENT_BYTES: Final = 64 << 10
+MAX_STAGES_BYTES: Final = 1 << 20
 MAX_STAGES: Final = 4096
 #: Pairs of ids in one ACK or NACK.
 MAX_PAIRS: Final = 4096
 #: Parts of one message.
 MAX_PARTS: Final = 4096
 
-# What a client says.
+# Commands of a client.
 HELLO: Final = b"HELLO"
 BYE: Final = b"BYE"
 FLUSH: Final = b"FLUSH"
@@ -69,7 +69,7 @@ TOPICS: Final = b"TOPICS"
 NAMES: Final = b"NAMES"
 FORGET: Final = b"FORGET"
 
-# What a broker says; BYE and TOPICS are said by both.
+# Answers of a broker; both send BYE and TOPICS.
 WELCOME: Final = b"WELCOME"
 FLUSHED: Final = b"FLUSHED"
 PONG: Final = b"PONG"
@@ -122,7 +122,7 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
     """Reads the pairs of ACK and NACK: first and last id, both included; in parts of their own or together.
 
     Raises:
-        SyntaxFault: They are no pairs, or a pair's last id is before its first.
+        SyntaxFault: They are not pairs, or a pair's last id is before its first.
         TooLarge: They are too many.
     """
     size = sum(map(len, parts))
@@ -135,7 +135,7 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     for first, last in pairs:
         if last < first or not first:
-            raise SyntaxFault(f"the ids from {first} to {last} are no range")
+            raise SyntaxFault(f"the ids from {first} to {last} are not a valid range")
     return pairs
 
 
@@ -177,7 +177,7 @@ def read_json(part: bytes, what: str = "the argument") -> dict[str, Any]:
     """Reads an object; an empty part is an empty one.
 
     Raises:
-        SyntaxFault: It is no JSON object.
+        SyntaxFault: It is not a JSON object.
     """
     value = read_value(part, what) if part else {}
     if not isinstance(value, dict):
@@ -198,7 +198,7 @@ def optional(message: list[bytes], at: int) -> bytes:
     return message[at] if len(message) > at else b""
 
 
-def _bounded(part: bytes, what: str, limit: int = MAX_ARGUMENT) -> bytes:
+def _bounded(part: bytes, what: str, limit: int = MAX_ARGUMENT_BYTES) -> bytes:
     """Returns a part that is not too large: the broker's loop waits while it is read."""
     if len(part) > limit:
         raise TooLarge(f"{what} has {limit} bytes at most, not {len(part)}")
@@ -223,8 +223,8 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
     name, sequence = optional(message, at), optional(message, at + 1)
     if not name and not sequence:
         return b"", 0
-    if not 1 <= len(name) <= MAX_PRODUCER:
-        raise SyntaxFault(f"a producer has 1 to {MAX_PRODUCER} bytes, not {len(name)}")
+    if not 1 <= len(name) <= MAX_PRODUCER_BYTES:
+        raise SyntaxFault(f"a producer has 1 to {MAX_PRODUCER_BYTES} bytes, not {len(name)}")
     value = number(sequence, "the sequence")
     if not value:
         raise SyntaxFault("sequences begin with 1")
@@ -233,15 +233,15 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
 
 def named(part: bytes, what: str) -> bytes:
     """Reads the name of a stage or a commit."""
-    if not 1 <= len(part) <= MAX_NAME:
-        raise SyntaxFault(f"{what} has a name of 1 to {MAX_NAME} bytes, not {len(part)}")
+    if not 1 <= len(part) <= MAX_NAME_BYTES:
+        raise SyntaxFault(f"{what} has a name of 1 to {MAX_NAME_BYTES} bytes, not {len(part)}")
     return part
 
 
 def stage_names(part: bytes) -> list[bytes]:
     """Reads the names of the stages of a COMMIT."""
     what = "the list of stages"
-    names = read_value(_bounded(part, what, MAX_STAGES_SIZE), what)
+    names = read_value(_bounded(part, what, MAX_STAGES_BYTES), what)
     if not isinstance(names, list) or not names:
         raise SyntaxFault("the stages are a list of their names in base64")
     if len(names) > MAX_STAGES:
@@ -264,8 +264,8 @@ def topic_name(part: bytes) -> str:
     Raises:
         TopicError: No topic can have this name.
     """
-    if len(part) > MAX_NAME:
-        raise TopicError(f"a topic's name has 1 to {MAX_NAME} bytes, not {len(part)}: {part[:40]!r}")
+    if len(part) > MAX_NAME_BYTES:
+        raise TopicError(f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, not {len(part)}: {part[:40]!r}")
     try:
         name = part.decode()
     except UnicodeDecodeError:
@@ -278,7 +278,7 @@ def check_name(name: str, what: str = "a topic's name") -> str:
 
     Raises:
         TopicError: It is empty, longer than 255 bytes, or has a slash or a control character in it.
-        TypeError: It is no string.
+        TypeError: It is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} is a string, unlike {name!r:.80}")
@@ -286,8 +286,8 @@ def check_name(name: str, what: str = "a topic's name") -> str:
         size = len(name.encode())
     except UnicodeEncodeError:
         raise TopicError(f"{what} is UTF-8, unlike {name[:40]!r}") from None
-    if not 1 <= size <= MAX_NAME:
-        raise TopicError(f"{what} has 1 to {MAX_NAME} bytes, not {size}: {name[:40]!r}")
+    if not 1 <= size <= MAX_NAME_BYTES:
+        raise TopicError(f"{what} has 1 to {MAX_NAME_BYTES} bytes, not {size}: {name[:40]!r}")
     if "/" in name or any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name):
         raise TopicError(f"{what} has no slash and no control characters, unlike {name[:80]!r}")
     return name

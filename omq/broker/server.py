@@ -33,8 +33,8 @@ class AsyncServer:
         topics: Made at the start, or found as they are to be: `"prices:broadcast:strong"`, a mapping as in
             `broker.toml`, or a `TopicSpec`.
         security: A `PlainServer` or `CurveServer` for the ZMTP server.
-        permissions: Who may do what, also as mappings as in `broker.toml`; none: everybody everything.
-        memory: Keeps everything in memory; there is no `directory`, and no `strong` topic.
+        permissions: Permissions, also as mappings as in `broker.toml`; without any, every client may do everything.
+        memory: Keeps everything in memory, without a `directory` and `strong` topics.
         max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
             the process has descriptors for, less some for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.

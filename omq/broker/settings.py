@@ -21,8 +21,8 @@ _ONLY: Final = {
     "retry_delay": "round-robin",
     "retain_for": "broadcast",
 }
-_FIRST_RETRY_S: Final = 0.1
-_LAST_RETRY_S: Final = 30.0
+_MIN_RETRY_DELAY_S: Final = 0.1
+_MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
 _MAX_DELAYS: Final = 100
 _MAX_SHOWN_TOPICS: Final = 8  # of a ring, in an error
@@ -198,4 +198,4 @@ def retry_delay_of(settings: Mapping[str, Any], attempts: int) -> float:
         return float(delay[min(max(attempts, 1), len(delay)) - 1])
     if delay is not None:
         return float(delay)
-    return float(min(_FIRST_RETRY_S * 2.0 ** min(max(attempts, 1) - 1, 16), _LAST_RETRY_S))
+    return float(min(_MIN_RETRY_DELAY_S * 2.0 ** min(max(attempts, 1) - 1, 16), _MAX_RETRY_DELAY_S))

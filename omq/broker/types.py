@@ -1,4 +1,4 @@
-"""What clients of a broker get to see: messages, deliveries and topics."""
+"""The types that clients of a broker use: messages, deliveries and topics."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Record(NamedTuple):
 
     Attributes:
         body: Its content.
-        key: A key, for whoever reads it.
+        key: A key, for the readers.
         headers: More about it, by name.
     """
 
@@ -106,7 +106,7 @@ class Columns:
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """What a commit has published of a stage.
+    """The messages of a stage that a commit has published.
 
     Attributes:
         stage: The stage's name.
@@ -165,7 +165,7 @@ class Delivery(Message):
         """Asks for the message again, for whichever consumer is free then.
 
         Args:
-            delay: Seconds until then; 0: at once; `None`: as the topic's `retry_delay` says.
+            delay: Seconds until then; 0: at once; `None`: the topic's `retry_delay`.
 
         Returns:
             As `ack`.

@@ -12,7 +12,7 @@ import omq
 from omq.asyncio.broker import Client
 from omq.broker.errors import BrokerError, TopicError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
-from omq.broker.protocol import MAX_BODY, check_name
+from omq.broker.protocol import MAX_BODY_BYTES, check_name
 from omq.cli.errors import errors_of_command
 from omq.cli.parameters import FILE, LEVELS, PathGiven, read_http, read_ready_file
 from omq.errors import UsageError
@@ -119,7 +119,7 @@ def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **
         if not join:
             raise UsageError("--join GROUP is missing: a DISH receives from no group without it")
         options["join"] = list(join)
-    return TYPES[name](max_message_size=MAX_BODY, max_parts=2, **options)
+    return TYPES[name](max_message_size=MAX_BODY_BYTES, max_parts=2, **options)
 
 
 class IngestServer:

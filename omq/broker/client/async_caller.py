@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import omq.asyncio as omq
-from omq.broker.client.caller import _DENSE_S, RECV_BATCH, CallerBase, Watch
+from omq.broker.client.caller import _ACK_BATCH_INTERVAL_S, RECV_BATCH, CallerBase, Watch
 from omq.broker.client.client_core import Request, State
 from omq.broker.client.feeds import Feed
 from omq.broker.errors import BrokerFailed, SyntaxFault
@@ -21,7 +21,7 @@ from omq.types import UNSET, Unset
 
 log = logging.getLogger("omq")
 
-_FULL_DELAY_S: Final = 0.005  # until the next attempt where the socket takes nothing
+_FULL_RETRY_DELAY_S: Final = 0.005  # until the next attempt where the socket takes nothing
 
 
 class AsyncCaller(CallerBase):
@@ -66,7 +66,7 @@ class AsyncCaller(CallerBase):
         """Flushes what was acknowledged, gives back what is held, and ends.
 
         Raises:
-            BrokerTimeout: The broker has not said that what was acknowledged is durable.
+            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
         """
         if self._keeper is not None:
             self.refuse()  # before anything ends: this may be another loop
@@ -129,7 +129,7 @@ class AsyncCaller(CallerBase):
         """Waits until what was acknowledged before this call is durable. Calls that wait share a flush.
 
         Raises:
-            BrokerTimeout: The broker has not said so in time.
+            BrokerTimeout: The broker has not answered in time.
             ClosedError: The client was closed.
         """
         mark = self.acknowledged
@@ -158,7 +158,7 @@ class AsyncCaller(CallerBase):
 
     def send_late_acks(self) -> None:
         """Sends what was acknowledged a while ago: the program may go off to work for long."""
-        if self.core.gathering and time.monotonic() - self._acks_sent > _DENSE_S:
+        if self.core.gathering and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
 
     # ------------------------------------------------------------------ the socket
@@ -175,7 +175,7 @@ class AsyncCaller(CallerBase):
         return socket
 
     def _kept(self, keeper: asyncio.Task[None]) -> None:
-        """The keeper has ended: nobody may wait for ever."""
+        """Ends every wait, because the keeper has ended."""
         if not keeper.cancelled() and (error := keeper.exception()) is not None:
             self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
             self.wake_ready()
@@ -243,7 +243,7 @@ class AsyncCaller(CallerBase):
                 core.out.popleft()
         except SendTimeout:
             if self._later is None and self._loop is not None:
-                self._later = self._loop.call_later(_FULL_DELAY_S, self._send_later)
+                self._later = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
         except ClosedError:
             pass  # the keeper finds out
 

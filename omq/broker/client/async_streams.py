@@ -142,7 +142,7 @@ class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
                 self._waiting.discard(future)
 
     async def close(self) -> None:
-        """Ends it, and returns once the broker knows; see `omq.broker.Subscription.close`."""
+        """Ends it, and returns once the broker has confirmed; see `omq.broker.Subscription.close`."""
         if not self._caller.closed and not self._caller.inherited:
             self._caller.refuse()
             await self._end()

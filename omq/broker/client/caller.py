@@ -1,6 +1,6 @@
-"""How the calls of a client share its one socket: what both twins have in common, and the blocking one.
+"""The calls of a client over its one socket: the part that both twins share, and the blocking one.
 
-In the blocking twin the thread that calls does the work: one at a time reads the socket, whoever waits for something;
+In the blocking twin the calling thread does the work: one of the threads that wait reads the socket;
 the others sleep until theirs has come, or until they are to read. Nothing runs in the background but the socket's own
 heartbeats, and, while acknowledgements come one close upon the other, a thread that sends the last of them where no
 call follows.
@@ -44,15 +44,15 @@ SESSION_OPTIONS: Final[dict[str, Any]] = {
     "linger": 0,
 }
 
-_FIRST_NAP_S: Final = 0.02  # of a first look at the socket; a lost connection is noticed in between
-_LAST_NAP_S: Final = 0.25  # of the longest
-_FULL_NAP_S: Final = 0.005  # while the socket takes nothing
-_DENSE_S: Final = 0.001  # between acknowledgements that leave together
-_LATE_S: Final = 0.02  # after which they leave in any case
-_IDLE_LOOKS: Final = 25  # times that the thread which sends them finds none before it ends
+_MIN_POLL_INTERVAL_S: Final = 0.02  # of a first look at the socket; a lost connection is noticed in between
+_MAX_POLL_INTERVAL_S: Final = 0.25  # of the longest
+_FULL_RETRY_DELAY_S: Final = 0.005  # while the socket takes nothing
+_ACK_BATCH_INTERVAL_S: Final = 0.001  # between acknowledgements that leave together
+_MAX_ACK_DELAY_S: Final = 0.02  # after which they leave in any case
+_MAX_IDLE_POLLS: Final = 25  # times that the thread which sends them finds none before it ends
 _EXIT_TIMEOUT_S: Final = 1.0  # that a program's end waits for what was acknowledged, at most
 RECV_BATCH: Final = 64  #: Messages that are taken from the socket in one turn.
-_LASTING_S: Final = 1.0  # of a connection after which the next attempt is made at once
+_MIN_LIFETIME_S: Final = 1.0  # of a connection after which the next attempt is made at once
 
 
 def check_timeout(timeout: float | None) -> float | None:
@@ -84,7 +84,7 @@ class Events(Protocol):
 
 
 class Watch:
-    """Knows from a socket's monitor whether its one connection is over.
+    """Reads from a socket's monitor whether its one connection is over.
 
     Attributes:
         trouble: Why the last attempt to connect failed; empty if none did.
@@ -114,7 +114,7 @@ class Watch:
         return self._over
 
     def refusal(self, endpoint: str) -> PermissionDenied | None:
-        """Why no attempt leads further, if that is so."""
+        """Returns the error after which a further attempt is useless; `None` if none is."""
         if not self.refused:
             return None
         return PermissionDenied(
@@ -122,7 +122,7 @@ class Watch:
         )
 
     def failure(self, endpoint: str, timeout: float | None) -> str:
-        """Why there is no connection in time."""
+        """Returns the reason why there is no connection in time."""
         if self.unwelcome:
             return f"{endpoint}: the handshake fails, for {timeout} s: {self.trouble}"
         trouble = f"; last failure: {self.trouble}" if self.trouble else ""
@@ -162,7 +162,7 @@ class Pause(Backoff):
         """
         if welcomed:
             self.over()
-        lasted = welcomed and now - self._until > _LASTING_S
+        lasted = welcomed and now - self._until > _MIN_LIFETIME_S
         self._until = now if lasted else now + self.next()
 
     def left(self, now: float) -> float:
@@ -214,7 +214,7 @@ class CallerBase:
         self.endpoint = endpoint
         self.timeout = check_timeout(timeout)
         self.core = ClientCore(os.urandom(16))
-        self.lock = threading.RLock()  # no call takes it twice: it tells a signal handler that its thread has it
+        self.lock = threading.RLock()  # no call takes it twice: a signal handler sees from it that its thread has it
         self.closed = False
         self._context = context
         self._options = {**SESSION_OPTIONS, **options}
@@ -307,7 +307,7 @@ class CallerBase:
         """Calls what makes requests, and waits for an answer to the first of them.
 
         Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
-        behind what was asked for later.
+        after what was asked for later.
         """
         self.refuse_waiting()
         asked: list[Request] = []
@@ -410,7 +410,7 @@ class CallerBase:
         enough = self.core.gather(feed, session, number)
         if not self.core.gathering:
             self.send_out()
-        elif enough or time.monotonic() - self._acks_sent > _DENSE_S:
+        elif enough or time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
         elif not self._acks_due:
             self._acks_due = True
@@ -469,7 +469,7 @@ class Caller(CallerBase):
         """Flushes what was acknowledged, gives back what is held, and ends.
 
         Raises:
-            BrokerTimeout: The broker has not said that what was acknowledged is durable.
+            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
         """
         if self.nested:
             self._to_close = not self._closing
@@ -558,19 +558,19 @@ class Caller(CallerBase):
         threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
 
     def _mind(self) -> None:
-        """Says what was acknowledged where no call follows; a thread of its own, for as long as there is any."""
+        """Sends acknowledgements where no call follows, in a thread of its own, for as long as there are any."""
         idle = 0
-        while idle < _IDLE_LOOKS:
-            sleep(_LATE_S)
+        while idle < _MAX_IDLE_POLLS:
+            sleep(_MAX_ACK_DELAY_S)
             self.settle_dropped()
             with self.lock:
                 idle = 0 if self.core.gathering else idle + 1
                 if self.closed:
-                    idle = _IDLE_LOOKS
+                    idle = _MAX_IDLE_POLLS
                 elif self.core.gathering:
                     with contextlib.suppress(OmqError):  # who reads finds out
                         self.send_acks()
-                self._acks_due = idle < _IDLE_LOOKS
+                self._acks_due = idle < _MAX_IDLE_POLLS
 
     # ------------------------------------------------------------------ the socket
 
@@ -590,7 +590,7 @@ class Caller(CallerBase):
 
     def _wait(self, ready: Callable[[], bool], until: float | None) -> bool:
         me = _Waiter(ready)
-        nap = _FIRST_NAP_S
+        nap = _MIN_POLL_INTERVAL_S
         try:
             while True:
                 with self.lock:
@@ -607,7 +607,7 @@ class Caller(CallerBase):
                 left = None if until is None else max(until - time.monotonic(), 0)
                 if self._leader is me:
                     moved = self._turn(nap if left is None else min(nap, left))
-                    nap = _FIRST_NAP_S if moved else min(2 * nap, _LAST_NAP_S)
+                    nap = _MIN_POLL_INTERVAL_S if moved else min(2 * nap, _MAX_POLL_INTERVAL_S)
                 else:
                     me.sleep(left)
                 if left == 0:
@@ -646,7 +646,7 @@ class Caller(CallerBase):
             if self.core.is_busy:
                 nap = self._repeat(nap)
             if self.core.out:
-                nap = min(nap, _FULL_NAP_S)
+                nap = min(nap, _FULL_RETRY_DELAY_S)
             try:
                 messages = socket.recv_many(RECV_BATCH, timeout=nap)
             except ReceiveTimeout:

@@ -76,7 +76,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def forget(self, topic: str, name: str) -> None:
-        """Has the broker forget a name that nobody holds, with its position; see `omq.broker.Client.forget`."""
+        """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.forget`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
         await self._caller.ask(protocol.FORGET, named[0], named[1])
 
@@ -227,7 +227,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return opened[0]
 
     async def reach(self, topic: str, start: int, stop: int, size: int) -> int:
-        """Returns how far so many bytes of messages reach; see `omq.broker.Client.reach`."""
+        """Returns the id up to which messages have a number of bytes; see `omq.broker.Client.reach`."""
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:
@@ -260,7 +260,7 @@ def pack(
 
     Raises:
         TooLarge: A body has more than *limit* bytes; what came before was given.
-        TypeError: A body is none, or there are `Records` and bodies.
+        TypeError: A body has a wrong type, or there are `Records` and bodies.
     """
     rest: Iterator[Buffer | Record] = iter(bodies)  # type: ignore[arg-type]
     for first in rest:
@@ -296,7 +296,7 @@ def check_body(body: Buffer, limit: int) -> int:
 
     Raises:
         TooLarge: It has more than *limit*.
-        TypeError: It is none.
+        TypeError: It has a wrong type.
     """
     if isinstance(body, bytes):
         size = len(body)
@@ -336,7 +336,7 @@ def _encode(some: list[Buffer | Record]) -> bytes:
 
 
 def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
-    """Where to cut bodies of these sizes; large ones stand alone."""
+    """Yields the first and the last index of each request for bodies of these sizes; large ones stand alone."""
     start = total = 0
     for index, size in enumerate(sizes):
         if index > start and total + size > BLOCK_BYTES:
@@ -353,7 +353,7 @@ def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
     """Raises for headers that no message can have.
 
     Raises:
-        TypeError: A name is no string.
+        TypeError: A name is not a string.
     """
     for name in headers or ():
         if not isinstance(name, str):
@@ -365,13 +365,13 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
 
     Raises:
         ValueError: It is empty, or has more than 255 bytes.
-        TypeError: It is no string.
+        TypeError: It is not a string.
     """
     if not isinstance(name, str):
         raise TypeError(f"{what} is a string, unlike {name!r:.80}")
     encoded = name.encode()
-    if not 1 <= len(encoded) <= protocol.MAX_NAME:
-        raise ValueError(f"{what} has 1 to {protocol.MAX_NAME} bytes, not {len(encoded)}: {name[:40]!r}")
+    if not 1 <= len(encoded) <= protocol.MAX_NAME_BYTES:
+        raise ValueError(f"{what} has 1 to {protocol.MAX_NAME_BYTES} bytes, not {len(encoded)}: {name[:40]!r}")
     return encoded
 
 

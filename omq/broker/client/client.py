@@ -56,7 +56,7 @@ class Client(Closing):
 
     @property
     def endpoint(self) -> str:
-        """Where the broker's ZMTP door is."""
+        """The endpoint of the broker's ZMTP listener."""
         return self._caller.endpoint
 
     @property
@@ -103,7 +103,7 @@ class Client(Closing):
         run_blocking(lambda: self._calls.delete(topic))
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """All topics, or that one. Raises as `create`: a `TopicError` where there is no such topic."""
+        """All topics, or that one. Raises as `create`: a `TopicError` where it does not exist."""
         return run_blocking(lambda: self._calls.topics(topic))
 
     def names(self, topic: str) -> list[NameInfo]:
@@ -111,7 +111,7 @@ class Client(Closing):
         return run_blocking(lambda: self._calls.names(topic))
 
     def forget(self, topic: str, name: str) -> None:
-        """Has the broker forget a name that nobody holds, with its position. Raises as `create`."""
+        """Has the broker delete a name without a holder, with its position. Raises as `create`."""
         run_blocking(lambda: self._calls.forget(topic, name))
 
     # ------------------------------------------------------------------ publishing
@@ -126,7 +126,7 @@ class Client(Closing):
         Args:
             topic: The topic's name.
             body: Its content: anything with a contiguous buffer, up to 64 MiB.
-            key: A key, for whoever reads it.
+            key: A key, for the readers.
             headers: More about it, by name.
 
         Returns:
@@ -135,7 +135,7 @@ class Client(Closing):
         Raises:
             BrokerTimeout: The broker is not there, or has not answered. Whether the message was published is unknown.
                 Publishing it again makes a second message if it was.
-            TopicError: There is no such topic.
+            TopicError: The topic does not exist.
             MessageTooLarge: The body is.
             PermissionDenied: This client may not publish there.
             StoreFull: The topic, or the broker's disk, has no room for it.
@@ -170,7 +170,7 @@ class Client(Closing):
     def stage(self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1) -> int:
         """Keeps messages aside under a name, until `commit` publishes them or `abort` forgets them.
 
-        Nobody reads them before. Stages that nobody commits vanish after a day. A stage is of one topic, and its
+        They are not read before. Stages that are not committed vanish after a day. A stage is of one topic, and its
         messages are in the order of their sequences.
 
         Args:
@@ -225,13 +225,13 @@ class Client(Closing):
             topic: The topic's name.
             replay: `"current"`: what is published from now on; `"beginning"`: everything that is kept; or an id: what
                 comes after it. `None` is `"current"`.
-            name: The broker keeps the position under this name: `Subscription.ack` moves it, and whoever subscribes by
+            name: The broker keeps the position under this name: `Subscription.ack` moves it, and a subscription by
                 that name goes on there; then `replay` counts the first time only, and where retention has overtaken the
                 position: who gave one begins there, and else it is an `Overrun`.
             credit: Bytes that the broker may send ahead; more than 64 MiB are as 64 MiB.
 
         Raises:
-            TopicError: There is no such topic, or it is no broadcast topic; the name is held; the id is from the
+            TopicError: The topic does not exist, or is not a broadcast topic; the name is held; the id is from the
                 future.
             Overrun: What was asked for is no longer kept.
             PermissionDenied: This client may not subscribe to it.
@@ -246,13 +246,13 @@ class Client(Closing):
         Args:
             topic: The topic's name.
             ack_timeout: Seconds after which a message that was not acknowledged is delivered again. They count from its
-                delivery, and anew from each acknowledgement of one that was delivered before it: a consumer that works
+                delivery, and again from each acknowledgement of one that was delivered before it: a consumer that works
                 in order has them for each message.
             credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most. Where a
                 message may kill the process, few: the delivery of all counts as a try (`max_deliveries`).
 
         Raises:
-            TopicError: There is no such topic, or it is no round-robin topic.
+            TopicError: The topic does not exist, or is not a round-robin topic.
             PermissionDenied: This client may not consume it.
             BrokerTimeout: The broker is not there, or has not answered.
             ClosedError: The client is closed.
@@ -267,7 +267,7 @@ class Client(Closing):
         Args:
             topic: The topic's name.
             start: The first id; `None` for the oldest.
-            stop: Behind the last id; `None` for the newest at the moment of the first step.
+            stop: After the last id; `None` for the newest at the moment of the first step.
             limit: Messages at most; `None` for no bound.
 
         Returns:
@@ -299,10 +299,10 @@ class Client(Closing):
         Args:
             topic: The topic's name.
             start: The first id; `None` for the oldest.
-            stop: Behind the last id; `None` for the newest at the moment of the first step.
-            parts: What is wanted of a message beside its id and its timestamp: of `"bodies"`, `"keys"`, `"headers"`.
+            stop: After the last id; `None` for the newest at the moment of the first step.
+            parts: What is wanted of a message besides its id and its timestamp: of `"bodies"`, `"keys"`, `"headers"`.
             batch_bytes: Bytes of bodies, keys and headers of one step, about; one message is taken whatever its size.
-            memory: Gives a writable buffer of so many bytes, or more, in which the bodies of one step will stand.
+            memory: Returns a writable buffer of at least the bytes that it is called with, for the bodies of one step.
 
         Returns:
             An iterator. Its steps raise as `subscribe`: `Overrun` where ids from *start* on are no longer kept, also
@@ -333,7 +333,7 @@ class Client(Closing):
             reader.close()
 
     def reach(self, topic: str, start: int, stop: int, size: int) -> int:
-        """Returns how far so many bytes of messages reach, with what the broker keeps beside their bodies.
+        """Returns the id up to which messages have a number of bytes, with what the broker keeps for each.
 
         Args:
             topic: The topic's name.
@@ -342,7 +342,7 @@ class Client(Closing):
             size: Bytes. One message is counted whatever its size.
 
         Returns:
-            The id behind the last of them; *stop* where there are no more.
+            The id after the last of them; *stop* where no more follow.
 
         Raises:
             BrokerError: As `subscribe`.
@@ -356,7 +356,7 @@ class Client(Closing):
             timeout: Seconds; `None` for ever; left out, the client's.
 
         Raises:
-            BrokerTimeout: The broker has not said so in time.
+            BrokerTimeout: The broker has not answered in time.
             ClosedError: The client is closed.
         """
         run_blocking(lambda: self._calls.flush(timeout=timeout))
@@ -376,7 +376,7 @@ class Client(Closing):
         there.
 
         Raises:
-            BrokerTimeout: The broker has not said that what was acknowledged is durable: it may be delivered again.
+            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable: it may come again.
         """
         if not self._caller.closed and not self._caller.inherited:
             self._caller.close()

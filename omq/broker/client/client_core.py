@@ -1,12 +1,12 @@
-"""What a client of a broker knows, without I/O: requests in flight, subscriptions and shares, and how they go on.
+"""The state of a client of a broker, without I/O: requests in flight, subscriptions and consumers.
 
-A twin opens a connection, says `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
-connection is over it says `lost` and opens the next one, in which everything goes on: requests without an answer are
-made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on behind the
+A twin opens a connection, calls `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
+connection is over it calls `lost` and opens the next one, in which everything goes on: requests without an answer are
+made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on after the
 last id that has arrived; shares start over, because the broker has given back what they held. What was acknowledged
-and no flush has told to be durable is settled again before.
+and no flush has confirmed as durable is settled again before.
 
-Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed to hear of its next change.
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed, called at its next change.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from omq.ranges import ranges_of
 
 BLOCK_BYTES: Final = 128 << 10  #: Bytes of records in one request of many, about.
 BLOCK_RECORDS: Final = 256  #: Records in one request of many, at most.
-FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
-FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
+MAX_IN_FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
+MAX_IN_FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
 
 _ANSWERS: Final = {
     protocol.HELLO: protocol.WELCOME,
@@ -52,17 +52,17 @@ _ANSWERS: Final = {
     protocol.FORGET: protocol.FORGOTTEN,
     protocol.SETTLE: protocol.SETTLED,
 }
-#: What removes something: it is done, too, where a repetition finds nothing.
+#: Commands that remove something: where a repetition finds nothing, they have succeeded.
 _REMOVING: Final = {protocol.DELETE, protocol.FORGET}
-#: Acknowledgements of a share after which a flush tells how many of them need not be kept in mind any more.
-_UNSURE: Final = 16_384
+#: Acknowledgements of a share after which a flush confirms those that need not be remembered any more.
+_MAX_UNCONFIRMED_ACKS: Final = 16_384
 #: Requests that the broker may keep until there is room for what they publish.
 _STORED_LATER: Final = {protocol.APPEND, protocol.COMMIT}
-#: What has no meaning in another connection.
+#: Commands that have no meaning in another connection.
 _MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
 
-_FIRST_DELAY_S: Final = 0.02
-_LAST_DELAY_S: Final = 1.0
+_MIN_RETRY_DELAY_S: Final = 0.02
+_MAX_RETRY_DELAY_S: Final = 1.0
 
 
 class State(Enum):
@@ -79,7 +79,7 @@ class Request:
     Attributes:
         command: Its command.
         done: Whether it is over: then there is an `answer` or an `error`.
-        answer: The parts of the answer behind its tag.
+        answer: The parts of the answer after its tag.
         error: Why there is no answer.
         wake: Called once it is over.
         session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
@@ -144,7 +144,7 @@ class Backoff:
 
     def next(self) -> float:
         """Returns the seconds until the next attempt."""
-        self._delay = min(max(2 * self._delay, _FIRST_DELAY_S), _LAST_DELAY_S)
+        self._delay = min(max(2 * self._delay, _MIN_RETRY_DELAY_S), _MAX_RETRY_DELAY_S)
         # Jitter keeps the clients of a broker that returns from coming all at once.
         return self._delay * random.uniform(0.75, 1.0)
 
@@ -178,7 +178,7 @@ class ClientCore:
         self.state = State.DOWN
         self.session = 0
         self.broker = ""
-        self.max_body = protocol.MAX_BODY
+        self.max_body = protocol.MAX_BODY_BYTES
         self.flight = 0
         self._laden = 0  # requests with records that wait for their answers
         self.fault: OmqError | None = None
@@ -222,7 +222,7 @@ class ClientCore:
             feed.interrupt()
 
     def fail(self, error: OmqError) -> None:
-        """This client is of no use with this broker: every call is told why."""
+        """Fails every call with an error after which this client cannot use this broker."""
         self.fault = error
         for feed in list(self._feeds.values()):
             feed.end(error)
@@ -250,7 +250,7 @@ class ClientCore:
                 self._answered(request, parts[2:])
             # What else comes was given up meanwhile.
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
-            raise SyntaxFault(f"the broker sent what is no message of its protocol: {error}") from error
+            raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
 
     def _answered(self, request: Request, answer: list[bytes]) -> None:
         if request.command == protocol.HELLO:
@@ -354,18 +354,18 @@ class ClientCore:
         return self._enter(request)
 
     def has_room(self, size: int) -> bool:
-        """Returns whether so many bytes of records may be on their way beside what is."""
-        return not self._laden or self.flight + size <= FLIGHT_BYTES
+        """Returns whether as many bytes of records may be added to those on their way."""
+        return not self._laden or self.flight + size <= MAX_IN_FLIGHT_BYTES
 
     def has_turn(self, size: int) -> bool:
-        """Returns whether one request of many more, with so many bytes of records, may be on its way."""
-        return self._laden < FLIGHT_REQUESTS and self.has_room(size)
+        """Returns whether one more request of many, with as many bytes of records, may be on its way."""
+        return self._laden < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> Request:
         """Asks for what was acknowledged before to be durable.
 
         With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
-        after a second flush where `dirty` says so.
+        after a second flush where `dirty` is set.
         """
         self.say_gathered()
         request = self._flush()
@@ -374,7 +374,7 @@ class ClientCore:
 
     def _flush(self) -> Request:
         request = Request(protocol.FLUSH, self._tag(), ())
-        # Else what goes on may say something that this does not cover.
+        # Else what goes on may send something that this does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
         self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
         request.acked = self._take_unsure()
@@ -400,11 +400,11 @@ class ClientCore:
 
     @property
     def resuming(self) -> bool:
-        """Returns whether the broker is still to say that something goes on, or is settled again."""
+        """Returns whether the broker has yet to confirm that something goes on, or is settled again."""
         return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
 
     def give_up(self, request: Request) -> None:
-        """Nobody waits for a request any more: it is not made again, and its answer means nothing."""
+        """Drops a request that nothing waits for any more: it is not made again, and its answer means nothing."""
         if request.feed is not None:
             self.cancel(request.feed)
         elif request.done:
@@ -503,7 +503,7 @@ class ClientCore:
         return len(feed.gathered) >= feed.enough
 
     def say_gathered(self) -> None:
-        """Says what was acknowledged."""
+        """Sends the gathered acknowledgements."""
         for feed in self.gathering:
             if feed.gathered and feed.in_force:
                 for part in _parts(feed.gathered):
@@ -516,12 +516,12 @@ class ClientCore:
     # ------------------------------------------------------------------ what may not be durable
 
     def _make_sure(self, feed: ShareFeed) -> None:
-        """Has a flush tell of what was acknowledged where nobody asks for one: so the memory of it has a bound."""
-        if len(feed.unsure) >= _UNSURE:
+        """Flushes acknowledgements where no call does: so their number in memory has a bound."""
+        if len(feed.unsure) >= _MAX_UNCONFIRMED_ACKS:
             self._flush()
 
     def _acknowledged_late(self, feed: ShareFeed, numbers: Sequence[int]) -> None:
-        """These came in another connection: the broker has taken them back, and need not give them to anybody."""
+        """Claims acks of an earlier connection's deliveries, which the broker has taken back."""
         self._changed = True
         if self.state is State.UP:
             self._claim(feed.topic, feed.topic_id, numbers)
@@ -529,19 +529,19 @@ class ClientCore:
             feed.unsure += numbers
 
     def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
-        """Settles again what was acknowledged; the answer says that it is durable, or that it cannot be."""
+        """Settles again what was acknowledged; the answer confirms that it is durable, or that it cannot be."""
         for part in _parts(numbers):
             request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
             self._claims.add(request.tag)
             self._enter(request)
 
     def _claim_again(self) -> None:
-        """In a new connection, before anything is delivered: settles what the broker may not have heard, or kept."""
+        """Settles, first in a new connection, what the broker may not have received, or kept."""
         for tag in sorted(self._claims):
             self._send(self._requests[tag])
         acked = self._take_unsure()
         for request in self._requests.values():
-            acked += request.acked  # its answer tells nothing of another connection
+            acked += request.acked  # its answer means nothing for another connection
             request.acked = []
         together: dict[tuple[str, int], list[int]] = {}
         for topic, topic_id, numbers in acked:
@@ -565,7 +565,7 @@ class ClientCore:
                 self._finish(request, [])
 
     def _come_to_nothing(self, request: Request) -> None:
-        """There is no answer to a request."""
+        """Ends a request without an answer."""
         if request.command == protocol.FLUSH:
             self._changed = True  # the next one is for what this one was for, too
             self._unsure += request.acked
@@ -581,7 +581,7 @@ class ClientCore:
             self._say(protocol.POSITION, feed.tag, u64(position))
 
     def cancel(self, feed: Feed) -> Request | None:
-        """Ends a feed; gives the request for it, if the broker knows the feed."""
+        """Ends a feed; returns the request for it, if the broker has the feed."""
         self.say_gathered()
         self._give_back(feed)
         known = self._remove(feed.tag) is not None
@@ -594,7 +594,7 @@ class ClientCore:
         return self._enter(Request(protocol.CANCEL, feed.tag, ()))
 
     def give_back(self) -> None:
-        """Gives back what came and nobody has seen, before all ends."""
+        """Gives back what came and was not handed out, before all ends."""
         for feed in self._feeds.values():
             self._give_back(feed)
 
@@ -650,7 +650,7 @@ class ClientCore:
     def _send(self, request: Request) -> None:
         request.sent = True
         if request.sequence:
-            if self._busy:  # it comes behind those
+            if self._busy:  # it comes after those
                 self._busy.add(request.tag)
                 return
             settled = next(iter(self._appends))
@@ -681,7 +681,7 @@ class ClientCore:
     def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
         if error is not None:
             self._come_to_nothing(request)
-        # Before it is dropped: a signal handler may raise in between, and somebody may wait for it.
+        # Before it is dropped: a signal handler may raise in between, and a call may wait for it.
         request.finish(answer, error)
         self._drop(request)
 

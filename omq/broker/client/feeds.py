@@ -1,4 +1,4 @@
-"""What the broker delivers to a client by a tag, without I/O: subscriptions and shares, and how they go on.
+"""The streams that the broker delivers to a client by a tag, without I/O: subscriptions and consumers.
 
 `omq.broker.client.client_core` has them.
 """
@@ -22,7 +22,7 @@ from omq.errors import OmqError
 
 CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
 
-_GATHERED: Final = 256  #: Acknowledgements that are said in one message, at most.
+_MAX_ACK_BATCH: Final = 256  #: Acknowledgements in one message, at most.
 
 #: A block that has arrived: header, records, counts, how many of the records are known already, and the first
 #: connection whose ids are those of the block.
@@ -50,7 +50,7 @@ class Reader(Protocol):
     """A stream of either twin, which hands out what has come."""
 
     def _forget(self) -> Iterable[Message]:
-        """Gives up what it has taken of its feed and not handed out, and says what that is."""
+        """Gives up what it has taken of its feed and not handed out, and returns it."""
 
 
 class Feed:
@@ -62,10 +62,10 @@ class Feed:
         error: Why nothing follows; `None` where the holder ended it.
         ended: Whether nothing follows what is in the queue.
         wake: Called when something has come, or it has ended.
-        reader: Who hands out what has come, as long as anybody has it.
+        reader: The stream that hands out what has come, as long as a caller has it.
         left: What a reader that is gone had not handed out.
         since: The first connection whose ids are those of now.
-        topic_id: The topic's number; 0 before the broker has told it.
+        topic_id: The topic's number; 0 before the broker has sent it.
     """
 
     command: bytes
@@ -102,15 +102,15 @@ class Feed:
         raise NotImplementedError
 
     def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
-        """The broker delivers. Gives what is to be said to that."""
+        """Begins when the broker delivers. Returns what is to be sent."""
         raise NotImplementedError
 
     def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        """Takes a block in. Gives what is to be said to that."""
+        """Takes a block in. Returns what is to be sent."""
         raise NotImplementedError
 
     def used(self, records: bytes) -> list[bytes] | None:
-        """A block has left the queue. Gives what is to be said to that."""
+        """Counts a block that has left the queue. Returns what is to be sent."""
         raise NotImplementedError
 
     def interrupt(self) -> None:
@@ -118,17 +118,17 @@ class Feed:
         self.in_force = False
 
     def start_over(self, position: int) -> bool:
-        """What follows is not kept: goes on behind another id where nothing else was promised. Gives whether it was."""
+        """Goes on after another id, because what follows is not kept. Returns whether something else was promised."""
         return False
 
     def renumber(self, session: int) -> None:
-        """The broker has another store from this connection on: its ids and its topics' have started over."""
+        """Starts over, because the broker has another store from this connection on, with other ids."""
         self.since = session
         self.topic_id = 0
         self.start_over(0)
 
     def forget(self) -> list[Message]:
-        """Gives up what was not handed out; says what its reader had."""
+        """Gives up what was not handed out; returns what its reader had."""
         self.queue.clear()
         reader = self.reader() if self.reader is not None else None
         return list(reader._forget()) if reader is not None else []
@@ -170,21 +170,21 @@ class SubscriptionFeed(Feed):
 
     def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
         # The broker grants no more. Where the feed thought it has more, it would give back nothing before that is used.
-        super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT))
-        # Who says where to begin wants to begin there, where the name can not go on.
+        super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
+        # A caller that gives a start wants to begin there, where the name cannot go on.
         self.reset = replay is not None
         self.replay = "current" if replay is None else replay
         self.name = name
         self.last = 0
         self.position = 0
-        self._transient = False  # messages that nobody reads in time may be gone
+        self._transient = False  # messages that are not read in time may be gone
         self._owed = 0  # bytes of credit that were used up and not given back
         self._queued = 0  # bytes in the queue
 
     def begin(self) -> dict[str, Any]:
         self._owed = 0
         credit = max(self.credit - self._queued, 1)
-        # A name goes on where the broker says. Where it knows the name no more, nothing may be skipped by it.
+        # A name goes on where the broker has it. Where it has the name no more, nothing may be skipped by it.
         again = self.last if self.name is None else "beginning"
         said = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
@@ -243,12 +243,12 @@ class ShareFeed(Feed):
     def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
         super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
         self.ack_timeout = ack_timeout
-        # What was acknowledged of late. The broker may have delivered it again before it heard of that: no more than
+        # What was acknowledged of late. The broker may have delivered it again before it received that: no more than
         # the credit, for then it delivers nothing.
         self._done: OrderedDict[int, None] = OrderedDict()
-        self.gathered: list[int] = []  # acknowledged in this connection, and not said
-        self.unsure: list[int] = []  # acknowledged, and no flush has told that it is durable
-        self.enough = max(1, min(self.credit // 4, _GATHERED))  # what is said at once
+        self.gathered: list[int] = []  # acknowledged in this connection, and not sent
+        self.unsure: list[int] = []  # acknowledged, and not confirmed as durable by a flush
+        self.enough = max(1, min(self.credit // 4, _MAX_ACK_BATCH))  # what is sent at once
 
     def begin(self) -> dict[str, Any]:
         return {"ack_timeout": self.ack_timeout, "credit": self.credit}
@@ -272,7 +272,7 @@ class ShareFeed(Feed):
         self.gathered.clear()
 
     def remember(self, number: int, done: bool) -> None:
-        """Keeps in mind what was acknowledged."""
+        """Remembers what was acknowledged."""
         finished = self._done
         if not done:
             finished.pop(number, None)
@@ -291,12 +291,12 @@ class ShareFeed(Feed):
         return self.resumed or bool(counts)
 
     def take_unsure(self) -> list[Acked]:
-        """Returns what may not be durable, for whoever makes sure of it."""
+        """Returns the acknowledgements that may not be durable."""
         numbers, self.unsure = self.unsure, []
         return [(self.topic, self.topic_id, numbers)] if numbers else []
 
     def unseen(self, session: int) -> list[int]:
-        """Gives up what nobody has seen of what came in this connection; its ids."""
+        """Gives up what came in this connection and was not handed out; returns its ids."""
         found: list[int] = []
         for header, *_ in self.queue:
             first, number, *_ = read_header(header)

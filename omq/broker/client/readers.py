@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from typing_extensions import Buffer
 
 BATCH_BYTES: Final = 16 << 20  #: What columns have of bodies, keys and headers, about.
-#: What may be wanted of a message beside its id and its timestamp.
+#: The parts of a message besides its id and its timestamp.
 PARTS: Final = ("bodies", "keys", "headers")
 READ_BYTES: Final = 2 << 20  #: What one `READ` asks for.
 MAX_READ_BYTES: Final = 4 << 20  #: What one can get, and what one asks for to make columns.
 
 
 def check_reading(start: int | None, stop: int | None, limit: int | None) -> None:
-    """Raises for bounds of `read` that are no numbers.
+    """Raises for bounds of `read` that are not numbers.
 
     Raises:
         TypeError: One is neither a whole number nor `None`.
@@ -43,7 +43,7 @@ class RangeReader:
         caller: The client's connection.
         topic: The topic's name.
         start: The first id; `None` for the oldest.
-        stop: Behind the last id; `None` for the newest at the moment of the first step.
+        stop: After the last id; `None` for the newest at the moment of the first step.
         limit: Messages at most; `None` for no bound.
         whole: What is no longer kept of the range is an error, and requests are as large as can be, for columns.
 
@@ -140,7 +140,7 @@ class ColumnReader:
         topic: The topic's name, for messages.
         batch_bytes: Bytes of bodies, keys and headers in them, about; one message is taken whatever its size.
         parts: What is wanted of a message; see `PARTS`.
-        memory: Gives a writable buffer of so many bytes, or more, in which the bodies will stand.
+        memory: Returns a writable buffer of at least the bytes that it is called with, in which the bodies will stand.
 
     Raises:
         ValueError: A number or a name does not fit.

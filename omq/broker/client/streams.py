@@ -60,7 +60,7 @@ class StreamBase(Generic[_Message, _Recorded]):
         return list(self._batch)
 
     async def _end(self) -> None:
-        """Ends it, and returns once the broker knows."""
+        """Ends it, and returns once the broker has confirmed."""
         caller = self._caller
         with caller.lock:
             ended = self._feed.ended
@@ -185,7 +185,7 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
             return found
         if done := [one for one in found if feed.is_done(one.id)]:
             with contextlib.suppress(ClosedError):
-                self._settle(done, True)  # the broker has not heard of it
+                self._settle(done, True)  # the broker has not received it
         return [one for one in found if not feed.is_done(one.id)]
 
 
@@ -312,10 +312,10 @@ class Stream(StreamBase[_Message, None], Closing):
         return self._has_some_left() or self._feed.ended
 
     def close(self) -> None:
-        """Ends it, and returns once the broker knows. Idempotent.
+        """Ends it, and returns once the broker has confirmed. Idempotent.
 
         Raises:
-            BrokerTimeout: The broker has not said so in time; it ends all the same.
+            BrokerTimeout: The broker has not confirmed in time; it ends all the same.
         """
         caller = self._caller
         if caller.closed or caller.inherited:
@@ -329,7 +329,7 @@ class Stream(StreamBase[_Message, None], Closing):
 class Subscription(SubscriptionBase[None], Stream[Message]):
     """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
 
-    It goes on after a lost connection, and after a restart of the broker, behind the last message that had arrived.
+    It goes on after a lost connection, and after a restart of the broker, after the last message that had arrived.
     Iteration ends when it, or its client, is closed. Threads may share it.
     """
 

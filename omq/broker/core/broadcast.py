@@ -9,7 +9,7 @@ from typing import Final, Literal
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import PositionStats, SubscriptionStats
-from omq.broker.core.topic import BLOCK, TURN, Topic, Turns
+from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Topic, Turns
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
@@ -104,7 +104,7 @@ class BroadcastTopic(Topic):
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
         if name is not None and name in self._holders:
-            raise TopicError(f"somebody else subscribes to {self.name!r} as {name!r} already")
+            raise TopicError(f"another subscription to {self.name!r} as {name!r} is open already")
         known = None if name is None else self._names.get(name)
         if known == -1 and not reset:
             raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; with reset it starts over")
@@ -119,7 +119,7 @@ class BroadcastTopic(Topic):
         if name is not None:
             self._holders[name] = subscription
             if known is None:
-                # A name holds from now on, also where nobody moves it and the broker dies.
+                # A name is kept from now on, also where it is not moved and the broker dies.
                 self._unsure.add(name)
                 self.move(name, position)
         subscription.more()
@@ -140,13 +140,13 @@ class BroadcastTopic(Topic):
         return replay, False
 
     def knows(self, name: str) -> bool:
-        """Whether a position is kept under a name, and that is durable."""
+        """Returns whether a position is kept under a name durably."""
         return name in self._names and name not in self._unsure
 
     def _check_past(self, position: int) -> None:
         """Refuses an id that was never given.
 
-        What a commit has stored can be read a moment before this loop hears of it, by READ for instance.
+        What a commit has stored can be read a moment before this loop is notified, by READ for instance.
         """
         if position > self.last and position > (newest := max(self.last, self.state().last)):
             raise TopicError(f"the newest message of {self.name!r} is {newest}: {position} is from the future")
@@ -193,13 +193,13 @@ class BroadcastTopic(Topic):
         self._turns.ready(self)
 
     def pump(self) -> bool:
-        left = TURN
+        left = TURN_BYTES
         while left > 0 and self._hungry:
             group = self._next_group()
             if group:
                 left -= self._serve(group, left)
                 for one in group:
-                    if one in self._hungry:  # behind those that have not had their turn
+                    if one in self._hungry:  # after those that have not had their turn
                         del self._hungry[one]
                         self._hungry[one] = None
         return bool(self._hungry)
@@ -223,7 +223,7 @@ class BroadcastTopic(Topic):
         try:
             with self._journal.store.read(self.id) as reader:
                 id = group[0].position + 1
-                # The store may be ahead of what this loop was told of: that is given when it was.
+                # The store may be ahead of what this loop was notified of: that is delivered afterwards.
                 for header, records in reader.blocks(id, self.readable + 1):
                     size = len(records)
                     count = int.from_bytes(header[4:8], "big")
@@ -231,13 +231,13 @@ class BroadcastTopic(Topic):
                     if len(group) > 1 and not isinstance(records.obj, bytes):
                         # One copy, which sockets that are full keep together, instead of one for each of them.
                         records = memoryview(bytes(records))
-                    served += max(size, BLOCK, len(group) << 10)
+                    served += max(size, MIN_BLOCK_BYTES, len(group) << 10)
                     group = [one for one in group if self._give(one, header, records, last)]
                     self.delivered += count * len(group)
                     self.delivered_bytes += size * len(group)
                     if served >= limit or not group:
                         return served
-                # What the store says it has is not there: ids that were never given, after a crash.
+                # What the store counts is not there: ids that were never given, after a crash.
                 for one in group:
                     one.position = max(one.position, self.readable)
         except Gone as error:
@@ -251,7 +251,7 @@ class BroadcastTopic(Topic):
         except StoreError as error:
             for one in group:
                 self._end(one, broker_error(error))
-        return max(served, BLOCK)
+        return max(served, MIN_BLOCK_BYTES)
 
     def _give(self, subscription: Subscription, header: bytes, records: memoryview, last: int) -> bool:
         """Gives one block; whether the subscription goes on in its group."""
@@ -311,14 +311,14 @@ class BroadcastTopic(Topic):
         """Forgets a named position.
 
         Raises:
-            TopicError: There is none, or it is in use, or messages are kept for it (`retain_for`).
+            TopicError: It does not exist, or is in use, or messages are kept for it (`retain_for`).
         """
         if name == self._retained_for:
             raise TopicError(f"{self.name!r} keeps its messages for {name!r} (retain_for): the name lasts as it does")
         if name not in self._names:
-            raise TopicError(f"nobody has subscribed to {self.name!r} as {name!r}")
+            raise TopicError(f"topic {self.name!r} has no durable subscription {name!r}")
         if name in self._holders:
-            raise TopicError(f"somebody subscribes to {self.name!r} as {name!r}")
+            raise TopicError(f"a subscription to {self.name!r} as {name!r} is open")
         self._dirty.pop(name, None)
         position = self._names.pop(name)
         self.touch()
@@ -329,7 +329,7 @@ class BroadcastTopic(Topic):
             self.touch()
             raise
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def names(self) -> list[PositionStats]:
         behind = self._behind()
@@ -339,7 +339,7 @@ class BroadcastTopic(Topic):
         ]
 
     def _behind(self) -> Callable[[int], int]:
-        """Tells of a position how many messages follow."""
+        """Returns a position with the number of messages that follow."""
         state = self.state()
         return lambda position: state.messages(position, self.last)
 

@@ -40,7 +40,7 @@ log = logging.getLogger("omq.broker")
 #: Counted for each stage of a commit that waits for room, besides its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
 #: Seconds of handing out before the loop looks after its connections.
-_TURN = 0.004
+_TIME_SLICE_S = 0.004
 
 
 class Broker:
@@ -58,7 +58,7 @@ class Broker:
         handshakes_failed: How many clients have not been let in: the servers count.
         connections: How many there are, by server: the servers count.
         endpoints: Where the servers are, by name.
-        listing: Held by whoever tells of all topics.
+        listing: Held while all topics are listed.
         held: The account of the publications that wait for room in all topics.
         ended: It has ended, or is about to.
     """
@@ -139,7 +139,7 @@ class Broker:
 
     @property
     def persistent(self) -> bool:
-        """Whether anything is kept when the broker ends."""
+        """Returns whether topics are kept when the broker ends."""
         return self._directory is not None
 
     # ------------------------------------------------------------------ topics
@@ -203,7 +203,7 @@ class Broker:
         """Deletes a topic and ends what reads it; also one that the store refuses as it is damaged.
 
         Raises:
-            TopicError: There is none.
+            TopicError: The topic does not exist.
         """
         refused = self.journal.store.refused.get(name)
         if refused is not None and name not in self.topics:
@@ -235,7 +235,7 @@ class Broker:
         """The topic of this name.
 
         Raises:
-            TopicError: There is none.
+            TopicError: The topic does not exist.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -323,7 +323,7 @@ class Broker:
             replay: `"current"`, `"beginning"`, or an id: those after it.
             sink: Where to.
             name: The broker keeps the position under it, and goes on there. One holder a name.
-            reset: A name whose position is no longer kept starts over, where `replay` says.
+            reset: A name whose position is no longer kept starts over, as `replay` has it.
 
         Raises:
             TopicError: It is a round-robin topic; the name is held; the id is from the future.
@@ -363,7 +363,7 @@ class Broker:
     def _hand_out(self) -> None:
         """Gives each topic that has something a turn; the loop looks after its connections in between."""
         self._called = False
-        until = time.perf_counter() + _TURN
+        until = time.perf_counter() + _TIME_SLICE_S
         for topic in tuple(self._ready):
             del self._ready[topic]
             if topic.deleted or self.ended:
@@ -390,24 +390,24 @@ class Broker:
 
         self.loop.call_later(seconds, due)
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def refuse(self, error: BrokerError) -> None:
         """A request is answered by an error: counts it."""
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
 
     def stats(self) -> BrokerStats:
-        """What the broker tells about itself."""
+        """Returns the statistics of the broker."""
         return {**self.summary(), "topics": [*self.topic_stats()]}
 
     def topic_stats(self) -> Iterator[TopicStats]:
-        """Yields what each topic tells about itself; topics may come and go meanwhile."""
+        """Yields the statistics of each topic; topics may come and go meanwhile."""
         for topic in tuple(self.topics.values()):
             if not topic.deleted:
                 yield topic.stats()
 
     def summary(self) -> BrokerStats:
-        """Returns what the broker tells about itself, without its topics."""
+        """Returns the statistics of the broker, without its topics."""
         return {
             "version": __version__,
             "broker": self.id,

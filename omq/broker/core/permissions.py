@@ -1,6 +1,6 @@
-"""Who may do what to which topic.
+"""The permissions of users on topics.
 
-Without any permission in force everybody may do everything. As soon as there is one, only what a permission grants is
+Without any permission in force every client may do everything. With one, only what a permission grants is
 allowed: they add up, and their order means nothing.
 """
 
@@ -18,7 +18,7 @@ from omq.errors import UsageError
 Action = Literal["publish", "subscribe", "consume", "create", "delete"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 EVERYBODY: Final = "*"
-CACHED: Final = 4096  # answers that are kept
+MAX_CACHED: Final = 4096  # answers that are kept
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Permission:
     """One grant: a row of `[[permission]]`.
 
     Attributes:
-        who: A public key (40 characters of Z85), a user name, or `*`: everybody, also who shows neither.
+        who: A public key (40 characters of Z85), a user name, or `*`: every client, also without a key and a name.
         topics: A pattern of topic names: `*` stands for any characters, `?` for one, `[a-z]` for one of these.
         may: What they may do.
 
@@ -48,7 +48,7 @@ class Permission:
         actions = list(may)
         for action in actions:
             if action not in ACTIONS:
-                raise UsageError(f"may is a list of {', '.join(ACTIONS)}; {action!r} is none of them")
+                raise UsageError(f"may is a list of {', '.join(ACTIONS)}; {action!r} is not one of them")
         object.__setattr__(self, "who", who)
         object.__setattr__(self, "topics", topics)
         object.__setattr__(self, "may", frozenset(actions))
@@ -82,32 +82,32 @@ class Permissions:
         self._known: dict[tuple[str | None, str], frozenset[str]] = {}
 
     def __bool__(self) -> bool:
-        """Whether anything is restricted at all."""
+        """Returns whether anything is restricted at all."""
         return bool(self._grants)
 
     def allows(self, user: str | None, action: str, topic: str) -> bool:
-        """Whether somebody may do that.
+        """Returns whether a user may do that.
 
         Args:
-            user: The user id of the connection (`Peer.user_id`): a key or a user name; `None` where there is none.
+            user: The user id of the connection (`Peer.user_id`): a key or a user name; `None` without one.
             action: One of `ACTIONS`.
             topic: The name of the topic, which need not exist.
         """
         return not self._grants or action in self.granted(user, topic)
 
     def granted(self, user: str | None, topic: str) -> frozenset[str]:
-        """All that somebody may do to a topic."""
+        """Returns all that a user may do to a topic."""
         if not self._grants:
             return _ALL
         known = self._known.get((user, topic))
         if known is None:
-            if len(self._known) >= CACHED:
+            if len(self._known) >= MAX_CACHED:
                 self._known.clear()
             known = self._known[user, topic] = self._look(user, topic)
         return known
 
     def _look(self, user: str | None, topic: str) -> frozenset[str]:
-        # Nobody becomes everybody by taking the name "*".
+        # A user named "*" gets only the grants to all.
         rows = [*self._grants.get(EVERYBODY, ())]
         if user is not None and user != EVERYBODY:
             rows += self._grants.get(user, ())

@@ -23,9 +23,9 @@ from omq.workqueue.queue import WorkQueue
 log = logging.getLogger("omq.broker")
 
 #: Messages that one consumer gets at most before the next one has its turn.
-PORTION: Final = 4096
+DELIVERY_BATCH: Final = 4096
 #: Ranges of messages that clients report as acknowledged, and that were not delivered as far as is known.
-_MAX_AHEAD: Final = 1 << 17
+_MAX_AHEAD_RANGES: Final = 1 << 17
 
 
 class DeadLetters(Protocol):
@@ -35,7 +35,7 @@ class DeadLetters(Protocol):
         """The id of that topic, which is made if it is not there."""
 
     def took(self, id: int, count: int, size: int) -> None:
-        """That topic has got some."""
+        """Notes that the topic has got dead letters."""
 
 
 class RoundRobinTopic(Topic):
@@ -58,7 +58,7 @@ class RoundRobinTopic(Topic):
         self._lines = RateLimit()  # about dropped work
         self.queue = WorkQueue(self, journal, state, max_tries=self.settings.get("max_deliveries"))
         self._dispatcher: Dispatcher[Share] = Dispatcher(
-            journal, [self.queue], PORTION, lambda: turns.ready(self), self._unreadable
+            journal, [self.queue], DELIVERY_BATCH, lambda: turns.ready(self), self._unreadable
         )
 
     # ------------------------------------------------------------------ consuming
@@ -100,7 +100,7 @@ class RoundRobinTopic(Topic):
         last = min(last, self.queue.readable)  # no client can have more
         if last > self.queue.handed:
             # They were delivered, and a broker that was killed has not kept that.
-            if len(self.queue.ahead) >= _MAX_AHEAD:
+            if len(self.queue.ahead) >= _MAX_AHEAD_RANGES:
                 raise Busy(
                     f"{len(self.queue.ahead)} ranges of {self.name!r} are acknowledged ahead of what was delivered"
                 )
@@ -215,7 +215,7 @@ class RoundRobinTopic(Topic):
         assert isinstance(write, Settle)
         self.queue.take_back(write)
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def subscriptions(self) -> list[SubscriptionStats]:
         return [

@@ -1,6 +1,6 @@
-"""What the broker tells about itself: the shape of `Broker.stats()`, and of `/topics.json`.
+"""The statistics of the broker: the shape of `Broker.stats()`, and of `/topics.json`.
 
-Counters only ever grow while the broker runs, and begin at 0 with it. Rates are taken from them by whoever looks.
+Counters only ever grow while the broker runs, and begin at 0 with it. Readers take rates from them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class SubscriptionStats(TypedDict):
     kind: Literal["subscriber", "consumer"]
     door: Literal["zmtp", "sexp"]
     name: str | None  # of the named position, if it has one
-    user: str | None  # who it is, if the mechanism tells
+    user: str | None  # the user, if the mechanism has one
     peer: str  # where it is
     position: int  # ids up to it were sent
     lag: int  # messages that are stored and were not sent to it yet
@@ -26,8 +26,8 @@ class PositionStats(TypedDict):
 
     name: str
     position: int
-    lag: int  # messages behind the position
-    held: bool  # whether somebody subscribes by that name now
+    lag: int  # messages after the position
+    held: bool  # whether a subscription by that name is open now
 
 
 class TopicStats(TypedDict):
@@ -64,7 +64,7 @@ class EnvironmentStats(TypedDict):
     commits: int  # (counter)
     syncs: int  # fsyncs (counter)
     sync_seconds: float  # spent in them (counter)
-    #: How many fsyncs took at most so many seconds, and more than the bound before (counters); the last bound is inf.
+    #: How many fsyncs took at most each bound, and more than the bound before (counters); the last is inf.
     sync_buckets: list[tuple[float, int]]
 
 
@@ -74,7 +74,7 @@ class StoreStats(TypedDict):
     directory: str | None
     free: int | None  # bytes that the file system still has; `None`: in memory, or the directory is gone
     full: bool  # what is written finds no space; reads go on, writes are tried again
-    failed: str | None  # an fsync failed, and nothing is acknowledged any more: what it said
+    failed: str | None  # an fsync failed, and nothing is acknowledged any more: its error
     findings: list[str]  # what opening found, and what was quarantined since
     environments: dict[str, EnvironmentStats]
 

@@ -32,11 +32,11 @@ from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, 
 log = logging.getLogger("omq.broker")
 
 #: Bytes of records that one topic hands out before the next one has its turn.
-TURN: Final = 1 << 20
+TURN_BYTES: Final = 1 << 20
 #: As how many of them a block counts at least, and a read that finds none: so a turn is short with the smallest blocks.
-BLOCK: Final = 16 << 10
+MIN_BLOCK_BYTES: Final = 16 << 10
 #: Bytes of all connections that may wait for the store.
-MAX_WAITING: Final = 256 << 20
+MAX_WAITING_BYTES: Final = 256 << 20
 #: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
 _MAX_HELD_BYTES: Final = 16 << 20
 #: The most bytes of all topics' publications that wait for room.
@@ -77,17 +77,17 @@ def check_waiting(turns: Turns, journal: AsyncStore, size: int) -> None:
     """
     if turns.ended:
         raise BrokerFailed("the broker ends")
-    if journal.waiting and journal.waiting + size > MAX_WAITING:
+    if journal.waiting and journal.waiting + size > MAX_WAITING_BYTES:
         raise Busy(f"{journal.waiting} bytes of all clients wait for the disk")
 
 
 class Topic:
-    """What one topic is and has done, and what is to be kept for those who read it.
+    """One topic: its settings, its counters, and what is to be kept for its readers.
 
     Args:
-        state: What the store says of it.
+        state: Its state in the store.
         journal: Where it is stored.
-        turns: Where it says that it has something to hand out.
+        turns: Called when it has something to hand out.
 
     Attributes:
         id: Its number, never used for another one.
@@ -119,11 +119,11 @@ class Topic:
         self._unkept: BrokerError | None = None  # why the last one was not done
         self._retrying = False
         self._flushing: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
-        self._missed: BrokerError | None = None  # why a write that somebody flushes was not done
-        # What it has told about itself; `None`: something has changed since.
+        self._missed: BrokerError | None = None  # why a write that a flush waits for was not done
+        # Its cached statistics; `None`: something has changed since.
         self._stats: TopicStats | None = None
         self._info: bytes | None = None
-        self._told_state: TopicState | None = None  # what the store said then
+        self._told_state: TopicState | None = None  # its state in the store then
 
     def __repr__(self) -> str:
         return f"<{self.delivery} topic {self.name!r}, {self.persistence}, {self.last} messages>"
@@ -215,11 +215,11 @@ class Topic:
             self._turns.ready(self)
 
     def pump(self) -> bool:
-        """Hands out some of what is there, about `TURN` bytes; whether there is more to do."""
+        """Hands out some of what is there, about `TURN_BYTES`; returns whether more is to do."""
         raise NotImplementedError
 
     def end(self, error: BrokerError | None) -> None:
-        """Ends everybody who reads."""
+        """Ends all readers."""
         raise NotImplementedError
 
     def expel(self, permissions: Permissions) -> None:
@@ -227,7 +227,7 @@ class Topic:
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Ends everybody who reads, and saves what they have left; the broker ends."""
+        """Ends all readers, and saves what they have left; the broker ends."""
         self.end(None)
         if self.admission is not None:
             self.admission.end(None)
@@ -254,7 +254,7 @@ class Topic:
         if error is not None:
             self._take_back(write)
             self._missed = self._missed or error
-        # Several writes may be under way: a flush waits for the last of them, and tells of any that was not done.
+        # Several writes may be under way: a flush waits for the last of them, and reports any that was not done.
         while self._flushing and self._flushing[0][0] is write:
             self._flushing.pop(0)[1](self._missed)
         if self._keeping is write or not self._flushing:
@@ -284,10 +284,10 @@ class Topic:
         else:
             self._flushing.append((self._keeping, done))
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def state(self) -> TopicState:
-        """What the store says of it now; where it has just forgotten it, that nothing is kept."""
+        """Returns its state in the store; an empty one where the store has just deleted it."""
         try:
             return self._journal.store.topic(self.id)
         except UnknownTopic:
@@ -301,7 +301,7 @@ class Topic:
         raise NotImplementedError
 
     def info(self) -> bytes:
-        """Returns the topic as `TOPICS` tells it, in JSON."""
+        """Returns the topic as `TOPICS` sends it, in JSON."""
         state = self._look()
         if self._info is None:
             self._info = pack_json(
@@ -324,15 +324,15 @@ class Topic:
         return []
 
     def subscriptions(self) -> list[SubscriptionStats]:
-        """Who reads it."""
+        """The subscriptions in force."""
         raise NotImplementedError
 
     def touch(self) -> None:
-        """Takes note that what it tells about itself has changed: whatever changes that calls this."""
+        """Drops the cached statistics. Every change of them calls this."""
         self._stats = self._info = None
 
     def _look(self) -> TopicState:
-        """Returns what the store says of it now, and notices whether that has changed: it drops messages by itself."""
+        """Returns its state in the store, and notices whether that has changed: the store drops messages by itself."""
         state = self.state()
         if state != self._told_state:
             self.touch()
@@ -340,7 +340,7 @@ class Topic:
         return state
 
     def stats(self) -> TopicStats:
-        """Returns what it tells about itself: the same object, not to be altered, until it changes."""
+        """Returns its statistics: the same object, not to be altered, until they change."""
         self.refresh()
         state = self._look()
         if self._stats is None:
@@ -439,7 +439,7 @@ class RecordsPublication(Publication):
 
     @property
     def may_repeat(self) -> bool:
-        """The store knows whether they were published before."""
+        """Publishes records again; the store detects those that it has."""
         return bool(self._producer and self._sequence)
 
     def submit(self) -> None:
@@ -613,7 +613,7 @@ class Admission:
                 return
             self._forget(one)
             if one.alive():
-                self._submit(one)  # a topic that was deleted is told by the store
+                self._submit(one)  # the store reports a topic that was deleted
             else:
                 self._give_up(one)
 

@@ -1,1 +1,1 @@
-"""What the broker shows: a page (`/`), JSON (`/topics.json`), Prometheus' metrics (`/metrics`) and `/healthz`."""
+"""The broker over HTTP: a page (`/`), JSON (`/topics.json`), Prometheus' metrics (`/metrics`) and `/healthz`."""

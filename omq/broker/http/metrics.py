@@ -1,7 +1,7 @@
 """`/metrics`: the broker's statistics as Prometheus reads them.
 
-One label may have many values: `topic`. Of a broker with more than `SERIES` topics the oldest are told apart, and all
-others are told together under `topic=""`, which is nobody's name. Names of positions, users and peers are no labels:
+One label may have many values: `topic`. Of a broker with more than `MAX_SERIES` topics the oldest have their own;
+all others share one under `topic=""`, which is not a valid name. Names of positions, users and peers are not labels:
 clients choose them, and their number has no bound.
 
 A server that is scraped each second has other work: the values of topics are kept until they change, and their lines
@@ -29,7 +29,7 @@ from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, Top
 from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
-SERIES: Final = 1000  # topics that are told apart
+MAX_SERIES: Final = 1000  # topics that have a series each
 PREFIX: Final = "omq_broker"
 
 Row = tuple[int, ...]  # a topic's values, one of each of `COUNTERS` and `GAUGES`
@@ -97,9 +97,11 @@ class MetricsPage:
         with self._lock:
             oldest = sorted(stats["topics"], key=lambda topic: topic["id"])
             rows = self._rows_of(oldest, each)
-        samples = [(topic["name"].translate(_ESCAPES), row) for topic, row in zip(oldest[:SERIES], rows, strict=False)]
-        if len(rows) > SERIES:
-            samples.append(("", _together(rows[SERIES:], each)))
+        samples = [
+            (topic["name"].translate(_ESCAPES), row) for topic, row in zip(oldest[:MAX_SERIES], rows, strict=False)
+        ]
+        if len(rows) > MAX_SERIES:
+            samples.append(("", _together(rows[MAX_SERIES:], each)))
         headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two of each
         parts: list[str] = []
         for at, name in enumerate(each(SAMPLES)):

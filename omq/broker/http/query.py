@@ -11,7 +11,7 @@ from typing import Final
 from omq.broker.core.stats import TopicStats
 
 _PARAMETERS: Final = ("match", "after", "limit", "since")
-_DIGITS: Final = 18  # of a number of an answer, at most
+_MAX_DIGITS: Final = 18  # of a number of an answer, at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ class Changes:
         """Returns the number of an earlier answer; `None` where this broker has given none of that revision."""
         run, _, number = (revision or "").partition("-")
         known = run == self._run and number.isascii() and number.isdecimal()
-        return int(number) if known and len(number) < _DIGITS and int(number) <= self._answers else None
+        return int(number) if known and len(number) < _MAX_DIGITS and int(number) <= self._answers else None
 
     def note(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
         """Notes what an answer has of topics.

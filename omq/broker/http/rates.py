@@ -11,9 +11,9 @@ from typing import Final
 from omq.broker.core.stats import BrokerStats, TopicStats
 
 COUNTERS: Final = ("published", "published_bytes", "delivered", "delivered_bytes")
-WINDOW: Final = 5.0  # seconds that a topic's rates are taken over
-LEAST: Final = 0.1  # seconds: a rate over less says nothing
-SYNC_WINDOW: Final = 60.0  # seconds that the latency of fsync is taken over
+WINDOW_S: Final = 5.0  # that a topic's rates are taken over
+MIN_WINDOW_S: Final = 0.1  # a rate over less means nothing
+SYNC_WINDOW_S: Final = 60.0  # that the latency of fsync is taken over
 
 Counts = tuple[int, int, int, int]
 Buckets = Mapping[float, int]
@@ -24,13 +24,13 @@ _NOTHING: Final[Counts] = (0, 0, 0, 0)
 
 @dataclass(frozen=True, slots=True)
 class Syncs:
-    """What fsync took within the window.
+    """The rate and the durations of fsyncs within the window.
 
     Attributes:
         rate: How many a second.
         mean: Seconds; `None` where there was none.
         p50: The median, read off the histogram.
-        p99: What 99 of 100 did not exceed.
+        p99: The 99th percentile.
     """
 
     rate: float
@@ -40,7 +40,7 @@ class Syncs:
 
 
 class Rates:
-    """Remembers counters, and tells how fast they grow, in whatever thread: moments do not change.
+    """Remembers counters, and returns how fast they grow, in any thread: moments do not change.
 
     Args:
         stats: The counters of the first moment.
@@ -61,8 +61,8 @@ class Rates:
         now = stats["uptime"]
         self._topics.append((now, {topic["id"]: topic for topic in each(stats["topics"])}))
         self._syncs.append((now, *_sync_counts(stats)))
-        _forget(self._topics, now - WINDOW)
-        _forget(self._syncs, now - SYNC_WINDOW)
+        _forget(self._topics, now - WINDOW_S)
+        _forget(self._syncs, now - SYNC_WINDOW_S)
 
     def of(self, topics: Iterable[TopicStats], now: float) -> dict[int, tuple[float, float, float, float]]:
         """Messages and bytes a second in, then out, by the id of each topic that has changed within the window.
@@ -89,13 +89,13 @@ class Rates:
         return found
 
     def syncs(self, stats: BrokerStats) -> Syncs:
-        """What fsync took lately."""
+        """Returns the rate and the durations of fsyncs within the window."""
         then, count, spent, before = self._syncs[0]
         new_count, new_spent, after = _sync_counts(stats)
         new, seconds = new_count - count, stats["uptime"] - then
         buckets = [(bound, number - before.get(bound, 0)) for bound, number in sorted(after.items())]
         return Syncs(
-            rate=new / max(seconds, LEAST),
+            rate=new / max(seconds, MIN_WINDOW_S),
             mean=(new_spent - spent) / new if new else None,
             p50=quantile(buckets, 0.5),
             p99=quantile(buckets, 0.99),
@@ -110,7 +110,7 @@ def quantile(buckets: Iterable[tuple[float, int]], share: float) -> float | None
         share: From 0 to 1.
 
     Returns:
-        `None` where all buckets are empty. In the last bucket, which has no bound, the one before is told.
+        `None` where all buckets are empty. In the last bucket, which has no bound, the one before is returned.
     """
     rows = list(buckets)
     wanted = share * sum(number for _, number in rows)

@@ -27,16 +27,16 @@ LOG: Final = logging.getLogger("omq.broker")
 
 T = TypeVar("T")
 
-INTERVAL: Final = 1.0  # seconds between two looks at the counters
+SAMPLE_INTERVAL_S: Final = 1.0  # between two samples of the counters
 COLLECT_SLICE_S: Final = 0.001  # of looks at topics, after which the loop serves others
 REFRESH_FACTOR: Final = 20.0  # a page waits at least this many times as long as its last answer took
 CACHE_FACTOR: Final = 5.0  # statistics serve all requests this many times as long as they took
-SHARE: Final = 0.01  # of the loop's time that these looks may take
-MANY: Final = 50  # topics: more of them are encoded outside of the loop
+MAX_LOOP_SHARE: Final = 0.01  # of the loop's time that these looks may take
+MAX_INLINE_TOPICS: Final = 50  # topics: more of them are encoded outside of the loop
 
 
 class HttpServer:
-    """Serves what the broker tells about itself, on the broker's event loop.
+    """Serves the broker's statistics, on the broker's event loop.
 
     Args:
         stats: Called in the loop.
@@ -97,7 +97,7 @@ class HttpServer:
     async def _look(self) -> None:
         """Remembers the counters again and again; with many topics less often."""
         loop = asyncio.get_running_loop()
-        pause = INTERVAL
+        pause = SAMPLE_INTERVAL_S
         while True:
             await asyncio.sleep(pause)
             began = loop.time()
@@ -105,8 +105,8 @@ class HttpServer:
                 stats = await self._collect()
                 await _aside(stats, partial(self._rates.note, stats))
             except Exception:
-                LOG.exception("the broker cannot tell how it is")
-            pause = max(INTERVAL, (loop.time() - began) / SHARE)
+                LOG.exception("the broker cannot collect its statistics")
+            pause = max(SAMPLE_INTERVAL_S, (loop.time() - began) / MAX_LOOP_SHARE)
 
     async def _collect(self) -> BrokerStats:
         """Looks at all topics, in slices of a millisecond: messages do not wait for a scrape."""
@@ -157,7 +157,7 @@ class HttpServer:
 
 async def _aside(stats: BrokerStats, work: Callable[[Each], T]) -> T:
     """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
-    return work(iter) if len(stats["topics"]) <= MANY else await in_yielding_thread(work, resting)
+    return work(iter) if len(stats["topics"]) <= MAX_INLINE_TOPICS else await in_yielding_thread(work, resting)
 
 
 def _policy(page: str) -> str:

@@ -1,4 +1,4 @@
-"""What `/topics.json` tells: the broker's statistics, with rates instead of counters that only a program can read."""
+"""The content of `/topics.json`: the broker's statistics, with rates in place of counters."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
 
 
 def lag_of(topic: TopicStats) -> int:
-    """How far behind a topic's readers are: the last of them, or of the positions that are kept; a share's backlog."""
+    """Returns the lag of a topic's slowest reader or kept position; for a work queue its backlog."""
     if topic["delivery"] == "round-robin":
         return topic["backlog"]
     behind = [reader["lag"] for reader in topic["subscriptions"]] + [position["lag"] for position in topic["names"]]

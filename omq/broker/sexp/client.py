@@ -18,7 +18,7 @@ from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.protocol import check_name
 from omq.broker.sexp import protocol
 from omq.broker.sexp.protocol import ClientSide, Command, Delivery, Frame, Persistence, Replay
-from omq.broker.sexp.syntax import MAX_LENGTH, shown
+from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
 
@@ -145,7 +145,7 @@ class Client:
         timeout: Seconds that the server has for an answer; `None` waits without end.
 
     Raises:
-        ConnectError: There is no connection.
+        ConnectError: The connection fails.
         VersionFault: The server does not speak this version.
     """
 
@@ -164,7 +164,7 @@ class Client:
         self._writing = threading.Lock()
         self._request: _Request | None = None
         self._subscriptions: dict[int, Subscription] = {}
-        self._leaving: Subscription | None = None  # the server has ended it, and says next why
+        self._leaving: Subscription | None = None  # the server has ended it, and sends the reason next
         self._acks = b""  # answers to pings that are to be written
         self._remark = ""  # the last text about the connection
         self._lost: OmqError | None = None
@@ -266,8 +266,8 @@ class Client:
         """
         lines = [protocol.write_command(command) for command in commands]
         for line in lines:
-            if len(line) - 1 > MAX_LENGTH:
-                raise TooLarge(f"a command has at most {MAX_LENGTH} bytes, not {len(line) - 1}")
+            if len(line) - 1 > MAX_EXPRESSION_BYTES:
+                raise TooLarge(f"a command has at most {MAX_EXPRESSION_BYTES} bytes, not {len(line) - 1}")
         numbers: list[int] = []
         with self._turn:
             for at in range(0, len(lines), _MAX_COMMANDS):

@@ -41,8 +41,8 @@ from omq.ranges import ranges_of
 from omq.unpatched import socket
 
 #: Seconds that a message may wait for the kernel: it is given back when the connection ends, and not before.
-_FOREVER: Final = 1e8
-_CREDIT: Final = 256  # messages of a round-robin topic that wait for the kernel
+_NO_TIMEOUT_S: Final = 1e8
+_PREFETCH: Final = 256  # messages of a round-robin topic that wait for the kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Limits:
 
     Attributes:
         ping: Between two pings.
-        handshake: Until a connection has said `Connect`.
+        handshake: Until a connection has sent `Connect`.
         linger: For a peer to end its side after ours.
         closing: For answers to go out when the broker ends.
         unsent: Of messages of transient topics that wait for a slow subscriber.
@@ -133,8 +133,8 @@ class Connection:
         self._batch: tuple[Topic, str, list[bytes]] | None = None
         self._publishing = 0  # bytes that wait for the store
         self._answers = Backlog()
-        self._last: bytes | None = None  # what is said last, once this is the end
-        self._finished = False  # it is said, and the kernel has it
+        self._last: bytes | None = None  # the last bytes to send, once this is the end
+        self._finished = False  # they are sent, and the kernel has them
         self._taken = 0  # at the last look whether a connection that ends moves
         self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._too_late)
         self.transport.read(True)
@@ -200,7 +200,7 @@ class Connection:
             self._refuse(command, error)
 
     def _refuse(self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError) -> None:
-        """What a topic refuses leaves the connection open."""
+        """Answers a command that a topic refuses; the connection stays open."""
         self.broker.refuse(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
         self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
@@ -275,7 +275,7 @@ class Connection:
         name = topic_name(command.topic)
         if not self.broker.permissions.allows(None, "create", name):
             raise PermissionDenied("that is not permitted")
-        # The protocol knows no other settings: a topic that has some is as asked if the rest fits.
+        # The protocol has no other settings: a topic that has some is as asked if the rest fits.
         topic = self.broker.topics.get(name)
         if topic is None:
             topic = await self.broker.create(
@@ -295,10 +295,10 @@ class Connection:
             raise PermissionDenied("that is not permitted")
         return topic
 
-    # ------------------------------------------------------------------------------------------ what is said
+    # ------------------------------------------------------------------------------------------ what is sent
 
     def answer(self, frame: Frame) -> None:
-        """Says what is no message."""
+        """Sends a frame that is not a message."""
         self._say(write_frame(frame))
 
     def _say(self, data: bytes) -> None:
@@ -345,7 +345,7 @@ class Connection:
 
     @property
     def ending(self) -> bool:
-        """Whether nothing more is read, and nothing is said but answers and the last word."""
+        """Returns whether nothing more is read, and only answers and the last frame are sent."""
         return self._last is not None
 
     def leave(self, text: str) -> None:
@@ -394,7 +394,7 @@ class Connection:
         self._wait(self.limits.ping, self._look)
 
     def _too_late(self) -> None:
-        self._end(write_frame(Error("Connect was not said in time")) if self._side.version else b"")
+        self._end(write_frame(Error("Connect was not sent in time")) if self._side.version else b"")
 
     def _forget_client(self) -> None:
         client = self._side.client
@@ -429,7 +429,7 @@ class Backlog:
         return self._old + self._new
 
     def add(self, size: int, end: int) -> None:
-        """More was said; it ends at *end* of the stream."""
+        """Notes the *end* of what was sent in the stream."""
         if self._old:
             self._new += size
         else:
@@ -503,7 +503,7 @@ class SubscriptionSink:
             return
         name = self.topic.name.encode()
         if isinstance(error, Overrun | Damaged) and error.first:
-            # What is behind the gap can be read.
+            # What follows the gap can be read.
             try:
                 self._begin("beginning" if isinstance(error, Overrun) else error.last)
             except BrokerError as fault:
@@ -527,7 +527,7 @@ class SubscriptionSink:
         self.stop()
 
     def dropped(self) -> None:
-        """What was sent, and waited for the kernel, will not go out."""
+        """Drops what was sent and waited for the kernel: it will not go out."""
 
     def stop(self) -> None:
         """Nothing more is to come, and nothing that was sent goes out any more."""
@@ -546,7 +546,7 @@ class ConsumerSink(SubscriptionSink):
             raise TopicError("a round-robin topic is read From_current")
         self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
         self._leaving = False
-        self._share = self.connection.broker.consume(self.topic, self, ack_timeout=_FOREVER, credit=_CREDIT)
+        self._share = self.connection.broker.consume(self.topic, self, ack_timeout=_NO_TIMEOUT_S, credit=_PREFETCH)
 
     def room(self) -> int:
         """See `Sink`."""

@@ -1,7 +1,7 @@
 """The two sides of the protocol of S-expressions, versions 1 and 2; no I/O, and no clock.
 
-The page is docs/reference/sexp-protocol.md. A client begins with its version and then says commands, which are
-expressions; a server answers with the version and then says frames: `u32 length, u8 type, payload`. All numbers are
+The page is docs/reference/sexp-protocol.md. A client begins with its version and then sends commands, which are
+expressions; a server answers with the version and then sends frames: `u32 length, u8 type, payload`. All numbers are
 big-endian.
 """
 
@@ -18,7 +18,7 @@ from typing import Final, Literal, TypeAlias
 
 from omq._core.blocks import read_header
 from omq.broker.errors import SyntaxFault, VersionFault
-from omq.broker.protocol import MAX_BODY
+from omq.broker.protocol import MAX_BODY_BYTES
 from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, parse, shown
 from omq.errors import EndpointError
 
@@ -28,11 +28,11 @@ REFUSED: Final = -1
 MAX_ID: Final = (1 << 62) - 1  # of a message
 
 _VERSION: Final = struct.Struct(">q")
-HANDSHAKE_SIZE: Final = _VERSION.size
+HANDSHAKE_BYTES: Final = _VERSION.size
 
 ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
 #: Bytes of the longest frame's payload: the ids, and a body.
-MAX_PAYLOAD: Final = 12 + MAX_BODY
+MAX_PAYLOAD_BYTES: Final = 12 + MAX_BODY_BYTES
 
 _FRAME: Final = struct.Struct(">IB")
 _PING: Final = struct.Struct(">IBI")
@@ -56,7 +56,7 @@ Persistence: TypeAlias = Literal["transient", "strong", "weak", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """Who it is, and once more the version."""
+    """The client's id, and once more the version."""
 
     version: int
     client: bytes
@@ -119,12 +119,12 @@ def read_command(expression: Expression, version: int) -> Command:
     """Makes a command of an expression.
 
     Raises:
-        SyntaxFault: It is none, or none of this version.
+        SyntaxFault: It is not a command, or not of this version.
     """
     tag, arguments = _variant(expression, "a command")
     since, kind, readers = _COMMANDS.get(tag, _NO_COMMAND)
     if version < since:
-        raise SyntaxFault(f"{shown(tag)} is no command of version {version}")
+        raise SyntaxFault(f"{shown(tag)} is not a command of version {version}")
     if len(arguments) != len(readers):
         raise SyntaxFault(f"{shown(tag)} has {len(readers)} arguments, not {len(arguments)}")
     return kind(*(read(argument) for read, argument in zip(readers, arguments, strict=True)))
@@ -210,7 +210,7 @@ def _time(expression: Expression) -> float:
     try:
         moment = datetime(*map(int, numbers), tzinfo=UTC)  # type: ignore[misc,arg-type]
     except ValueError as error:
-        raise SyntaxFault(f"{shown(text)} is no time: {error}") from None
+        raise SyntaxFault(f"{shown(text)} is not a valid time: {error}") from None
     seconds = (moment - _EPOCH) / timedelta(seconds=1)
     if sign is not None:
         away = int(hours) * 3600 + int(minutes) * 60
@@ -234,7 +234,7 @@ _NO_COMMAND: Final = (NEWEST + 1, Connect, ())
 
 
 def write_command(command: Command) -> bytes:
-    """A command as a client says it: one line."""
+    """Returns a command as a client sends it: one line."""
     return encode(_expression(command)) + b"\n"
 
 
@@ -258,7 +258,7 @@ def _expression(command: Command) -> Writable:
             return [b"Create", topic, _DELIVERIES[delivery], b"Transient"]
         case Create(topic, delivery, persistence):
             return [b"Create", topic, _DELIVERIES[delivery], [b"Persistent", _SYNCS[persistence]]]
-    raise TypeError(f"{command!r} is no command")  # pragma: no cover
+    raise TypeError(f"{command!r} is not a command")  # pragma: no cover
 
 
 # ----------------------------------------------------------------------------------------------------------- frames
@@ -330,7 +330,7 @@ _TYPE_OF: Final = {kind: number for number, kind in _RECORDS.items()}
 
 
 def write_frame(frame: Frame) -> bytes:
-    """A frame as a server says it."""
+    """Returns a frame as a server sends it."""
     match frame:
         case Error(text):
             return _framed(ERROR, text.encode("utf-8", "backslashreplace"))
@@ -365,7 +365,7 @@ def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[byte
 
 
 def _skip_extras(records: memoryview, at: int, flags: int) -> int:
-    """Where the body begins behind a record's key and headers, for which there is no place in a frame."""
+    """Returns the offset of the body after a record's key and headers, which a frame cannot carry."""
     if flags & HAS_KEY:
         at += 4 + _U32.unpack_from(records, at)[0]
     if flags & HAS_HEADERS:
@@ -385,7 +385,7 @@ def read_frame(kind: int, payload: bytes) -> Frame:
     """Makes a frame of its type and what follows it.
 
     Raises:
-        SyntaxFault: It is none.
+        SyntaxFault: It is not a frame.
     """
     match kind:
         case 0:
@@ -421,7 +421,7 @@ def _record(payload: bytes) -> tuple[int, bytes]:
 
 
 class ServerSide:
-    """What a server knows of one connection: its version, its client, and where in its bytes it is.
+    """The server's state of one connection: its version, its client, and its position in the stream.
 
     Attributes:
         version: The version of the connection; 0 before the handshake.
@@ -443,12 +443,12 @@ class ServerSide:
             The answer, empty while bytes of the version are missing, and the bytes that follow it.
 
         Raises:
-            VersionFault: The version is none of ours: the client is told -1, and the connection ends.
+            VersionFault: The version is not supported: the client gets -1, and the connection ends.
         """
         self._said += data
-        if len(self._said) < HANDSHAKE_SIZE:
+        if len(self._said) < HANDSHAKE_BYTES:
             return b"", b""
-        said, rest = self._said[:HANDSHAKE_SIZE], self._said[HANDSHAKE_SIZE:]
+        said, rest = self._said[:HANDSHAKE_BYTES], self._said[HANDSHAKE_BYTES:]
         self._said = b""
         (version,) = _VERSION.unpack(said)
         if version not in VERSIONS:
@@ -460,16 +460,16 @@ class ServerSide:
         """Takes what follows the handshake; gives the commands, all of them to be taken before the next bytes.
 
         Raises:
-            SyntaxFault: The bytes are no commands, or the first is no `Connect`: the connection ends. What came
+            SyntaxFault: The bytes are not commands, or the first is not `Connect`: the connection ends. What came
                 before was given.
         """
         for expression in self._reader.feed(data):
             command = read_command(expression, self.version)
             if isinstance(command, Connect):
                 if self.client is not None:
-                    raise SyntaxFault("Connect is said once")
+                    raise SyntaxFault("Connect may be sent only once")
                 if command.version != self.version:
-                    raise SyntaxFault(f"Connect says version {command.version}, the handshake said {self.version}")
+                    raise SyntaxFault(f"Connect has version {command.version}, the handshake had {self.version}")
                 if not command.client:
                     raise SyntaxFault("a client's id is not empty")
                 self.client = command.client
@@ -478,10 +478,10 @@ class ServerSide:
             yield command
 
 
-#: What a client of another version is told.
+#: The answer to a client of another version.
 REFUSAL: Final = _VERSION.pack(REFUSED)
 
-MISSED: Final = 2  # pings without an answer that end a connection
+MAX_MISSED_PINGS: Final = 2  # pings without an answer that end a connection
 
 
 class Pings:
@@ -503,19 +503,19 @@ class Pings:
 
         Args:
             time: Seconds since 1970.
-            said: Bytes that the connection was given so far.
+            said: Bytes that the connection was given to send so far.
             taken: How many of them the kernel has taken.
         """
         missed = sum(end <= self._taken for _, end in self._open)
         self._stalls = self._stalls + 1 if taken == self._taken < said else 0
-        if missed >= MISSED or self._stalls >= MISSED:
+        if missed >= MAX_MISSED_PINGS or self._stalls >= MAX_MISSED_PINGS:
             return None
         ping = write_frame(Ping(time))
         self._open.append((time, said + len(ping)))
         return ping
 
     def sent(self, taken: int) -> None:
-        """How many bytes the kernel has taken once the ping was given to the connection."""
+        """Notes how many bytes the kernel has taken once the ping was given to the connection."""
         self._taken = taken
 
     def ack(self, time: float) -> None:
@@ -530,14 +530,14 @@ class Pings:
 
 
 class ClientSide:
-    """What a client knows of its connection.
+    """The client's state of its connection.
 
     Args:
         client: Its id.
         version: The version that it speaks.
 
     Attributes:
-        agreed: Whether the server has said the same version.
+        agreed: Whether the server has sent the same version.
     """
 
     __slots__ = ("_client", "_in", "_wanted", "agreed", "version")
@@ -547,14 +547,14 @@ class ClientSide:
         self.version = version
         self.agreed = False
         self._in = bytearray()
-        self._wanted = HANDSHAKE_SIZE  # bytes without which nothing can be read
+        self._wanted = HANDSHAKE_BYTES  # bytes without which nothing can be read
 
     def hello(self) -> bytes:
-        """What is said first. The server answers with the same."""
+        """Returns the first bytes to send. The server answers with the same."""
         return _VERSION.pack(self.version)
 
     def connect(self) -> bytes:
-        """What is said when the version is agreed upon."""
+        """Returns the bytes to send when the version is agreed upon."""
         return write_command(Connect(self.version, self._client))
 
     def receive(self, data: bytes | memoryview) -> Iterator[Frame]:
@@ -562,7 +562,7 @@ class ClientSide:
 
         Raises:
             VersionFault: The server does not speak this version.
-            SyntaxFault: The bytes are no frames.
+            SyntaxFault: The bytes are not frames.
         """
         self._in += data
         if len(self._in) < self._wanted:
@@ -574,7 +574,7 @@ class ClientSide:
             if version != self.version:
                 raise VersionFault(f"the server does not speak version {self.version}")
             self.agreed = True
-            at = HANDSHAKE_SIZE
+            at = HANDSHAKE_BYTES
         end = len(text)
         try:
             while True:
@@ -582,7 +582,7 @@ class ClientSide:
                     self._wanted = 4
                     return
                 (length,) = _U32.unpack_from(text, at)
-                if not 1 <= length <= 1 + MAX_PAYLOAD:
+                if not 1 <= length <= 1 + MAX_PAYLOAD_BYTES:
                     raise SyntaxFault(f"no frame has {length} bytes")
                 if end - at < 4 + length:
                     self._wanted = 4 + length
@@ -598,7 +598,7 @@ def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
     """Host and port of `tcp://host:port`; a `*` is every host (`None`), or any port (0).
 
     Raises:
-        EndpointError: It is none.
+        EndpointError: It is not an endpoint.
     """
     scheme, _, rest = endpoint.partition("://")
     host, _, port = rest.rpartition(":")

@@ -19,8 +19,8 @@ from omq.unpatched import socket
 log = logging.getLogger("omq.broker")
 
 _BACKLOG: Final = 1024
-_ACCEPTED: Final = 64  # connections let in before others have their turn
-_EXHAUSTED: Final = 0.2  # seconds until the next try when the process has no descriptors left
+_ACCEPT_BATCH: Final = 64  # connections let in before others have their turn
+_ACCEPT_RETRY_DELAY_S: Final = 0.2  # when the process has no descriptors left
 
 
 class SexpServer:
@@ -35,7 +35,7 @@ class SexpServer:
     Attributes:
         endpoint: Where it listens, once it does.
         clients: Who is connected, by client id.
-        connections: All of them, also those that have not said who they are.
+        connections: All of them, also those that have not sent `Connect`.
     """
 
     def __init__(self, broker: Broker, *, limits: Limits | None = None, max_connections: int | None = None) -> None:
@@ -53,7 +53,7 @@ class SexpServer:
         """Listens; gives the endpoint with its port.
 
         Raises:
-            EndpointError: It is no `tcp://host:port`.
+            EndpointError: It is not a `tcp://host:port`.
             BindError: It cannot be listened on.
         """
         self.loop = asyncio.get_running_loop()
@@ -75,7 +75,7 @@ class SexpServer:
         return self.endpoint
 
     async def close(self) -> None:
-        """Lets nobody in any more; answers what was published, says good-bye, and closes what is open."""
+        """Accepts no more connections; answers what was published, says good-bye, and closes what is open."""
         for listener in self._listeners:
             self.loop.remove_reader(listener)
             listener.close()
@@ -96,7 +96,7 @@ class SexpServer:
         self._gone.set()
 
     def _accept(self, listener: socket.socket) -> None:
-        for _ in range(_ACCEPTED):
+        for _ in range(_ACCEPT_BATCH):
             try:
                 sock, address = listener.accept()
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
@@ -104,7 +104,7 @@ class SexpServer:
             except OSError:
                 # Without descriptors the listener stays readable: to look again at once would be all that is done.
                 self.loop.remove_reader(listener)
-                self.loop.call_later(_EXHAUSTED, self._accept_again, listener)
+                self.loop.call_later(_ACCEPT_RETRY_DELAY_S, self._accept_again, listener)
                 return
             if not self._has_room():
                 self._log_refusal(address)

@@ -1,7 +1,7 @@
 """S-expressions as OCaml's sexplib writes and reads them: bytes to atoms and lists, and back.
 
 An atom is `bytes`: it may hold any of them. `Reader` takes a stream that is cut anywhere. It looks at each byte once,
-keeps at most four that it cannot judge yet, and says at the first of them that cannot be right what is wrong.
+keeps at most four that it cannot judge yet, and raises at the first of them that cannot be right.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Expression: TypeAlias = "bytes | list[Expression]"
 #: What can be written.
 Writable: TypeAlias = "bytes | Sequence[Writable]"
 
-MAX_LENGTH: Final = 64 << 10  # bytes of one expression, with the comments in it
+MAX_EXPRESSION_BYTES: Final = 64 << 10  # of one expression, with the comments in it
 MAX_DEPTH: Final = 64  # lists within one another
 
 # ---------------------------------------------------------------------------------------------------------- writing
@@ -72,7 +72,7 @@ _NAMED: Final = {b"n": 10, b"t": 9, b"b": 8, b"r": 13, b"\\": 92, b"'": 39, b'"'
 
 # Where in the text a reader is.
 _BETWEEN, _IN_ATOM, _IN_QUOTES, _CONTINUATION, _IN_LINE, _IN_COMMENT, _IN_COMMENT_QUOTES = range(7)
-#: The bytes there of which none changes that. sexplib knows a carriage return only before a line feed; here it is blank
+#: The bytes there that do not change that. sexplib accepts a carriage return only before a line feed; here it is blank
 #: anywhere.
 _RUNS: Final = (
     re.compile(rb"[ \t\n\f\r]*"),
@@ -110,7 +110,7 @@ class Reader:
         "_where",
     )
 
-    def __init__(self, *, max_length: int = MAX_LENGTH, max_depth: int = MAX_DEPTH) -> None:
+    def __init__(self, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int = MAX_DEPTH) -> None:
         self._max_length = max_length
         self._max_depth = max_depth
         self._where = _BETWEEN
@@ -126,7 +126,7 @@ class Reader:
 
     @property
     def idle(self) -> bool:
-        """Whether no expression and no comment is begun."""
+        """Returns whether no expression and no comment is begun."""
         return self._where == _BETWEEN and not self._lists and not self._skip and not self._rest
 
     def feed(self, data: bytes) -> Iterator[Expression]:
@@ -135,7 +135,7 @@ class Reader:
         All that is given is to be taken before the next bytes are fed.
 
         Raises:
-            SyntaxFault: The bytes are no expressions. What came before was given; nothing is read any more.
+            SyntaxFault: The bytes are not expressions. What came before was given; nothing is read any more.
         """
         if self._fault is not None:
             raise SyntaxFault(self._fault)
@@ -221,7 +221,7 @@ class Reader:
 
     def _step_in_comment(self, text: bytes, at: int) -> int | None:
         mark = text[at : at + 2]
-        if mark[0] == _QUOTE:  # in quotes there are no marks
+        if mark[0] == _QUOTE:  # quotes contain no marks
             self._where = _IN_COMMENT_QUOTES
             return 1
         if len(mark) < 2:
@@ -282,7 +282,7 @@ class Reader:
         if decimal is not None:
             value = int(decimal)
             if value > 255:
-                raise SyntaxFault(f"\\{value} is no byte")
+                raise SyntaxFault(f"\\{value} is not a byte")
             self._atom.append(value)
         elif hexadecimal is not None:
             self._atom.append(int(hexadecimal, 16))
@@ -304,11 +304,11 @@ _STEPS: Final = (
 )
 
 
-def parse(text: bytes, *, max_length: int = MAX_LENGTH, max_depth: int = MAX_DEPTH) -> Expression:
+def parse(text: bytes, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int = MAX_DEPTH) -> Expression:
     """Reads a text that is one expression.
 
     Raises:
-        SyntaxFault: It is none, or more than one.
+        SyntaxFault: It is not an expression, or more than one.
     """
     reader = Reader(max_length=max_length, max_depth=max_depth)
     found = [*reader.feed(text), *reader.feed(b"\n")]

@@ -15,15 +15,15 @@ from typing import Final, Protocol
 
 from omq.unpatched import socket
 
-READ: Final = 32 << 10  # bytes of one read, at most: the commands in it are one connection's turn
-_LEAST_READ: Final = 512  # bytes
-_LONG: Final = 0.002  # seconds of a turn after which the next one is half as large
-_TURN: Final = 1 << 20  # bytes written before others have their turn
-_VECTOR: Final = 256  # pieces of one call
+MAX_READ_BYTES: Final = 32 << 10  # of one read: the commands in it are one connection's turn
+_MIN_READ_BYTES: Final = 512
+_TIME_SLICE_S: Final = 0.002  # of a turn after which the next one is half as large
+_MAX_WRITE_BYTES: Final = 1 << 20  # written before others have their turn
+_MAX_PIECES: Final = 256  # pieces of one call
 
 
 class Owner(Protocol):
-    """Who is told of what comes and goes. After `lost` it is told nothing more."""
+    """The callbacks of a transport. None is called after `lost`."""
 
     def received(self, data: bytes) -> None:
         """Bytes came."""
@@ -32,7 +32,7 @@ class Owner(Protocol):
         """The peer sends nothing more."""
 
     def taken(self) -> None:
-        """The kernel has taken more of what was said."""
+        """Notes that the kernel has taken more of what was sent."""
 
     def lost(self) -> None:
         """The connection is over; what was not taken never will be."""
@@ -44,7 +44,7 @@ class Transport:
     Args:
         loop: Whose loop.
         sock: Connected, and not blocking.
-        owner: Who is told.
+        owner: Its callbacks are called.
 
     Attributes:
         said: Bytes that were given to be sent.
@@ -70,13 +70,13 @@ class Transport:
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: Owner) -> None:
         self._loop = loop
         self._sock = sock
-        self._size = READ
+        self._size = MAX_READ_BYTES
         self._owner = owner
         self._pieces: deque[bytes | memoryview] = deque()
         self._flushing: asyncio.Handle | None = None  # a flush at the end of this turn
         self._timer: asyncio.Handle | None = None  # the end of the peer's time to end
         self._reading = False
-        self._writing = False  # the loop says when the kernel takes more
+        self._writing = False  # the loop reports when the kernel takes more
         self.said = 0
         self.taken = 0
         self.open = True
@@ -88,7 +88,7 @@ class Transport:
 
     @property
     def reading(self) -> bool:
-        """Whether the peer is listened to."""
+        """Returns whether the transport reads from its peer."""
         return self._reading
 
     def write(self, data: bytes) -> None:
@@ -122,7 +122,7 @@ class Transport:
                 self._loop.remove_reader(self._sock)
 
     def close(self) -> None:
-        """Ends the connection at once; the owner is told. Idempotent."""
+        """Ends the connection at once, and calls `lost`. Idempotent."""
         if not self.open:
             return
         self._read(False)
@@ -137,10 +137,10 @@ class Transport:
         self._owner.lost()
 
     def finish(self, timeout: float) -> None:
-        """Says that nothing follows, and closes once the peer says so as well, or the time is over.
+        """Shuts the sending side down, and closes once the peer does so as well, or the time is over.
 
         A socket that is closed while bytes of the peer lie unread in it resets the connection, and the peer might
-        never see what it was told last.
+        never see what it was sent last.
         """
         try:
             self._sock.shutdown(socket.SHUT_WR)
@@ -158,7 +158,7 @@ class Transport:
         except OSError:
             self.close()
             return
-        if self._timer is not None:  # finished: what comes is for nobody
+        if self._timer is not None:  # finished: what comes is dropped
             if not data:
                 self.close()
         elif data:
@@ -166,10 +166,10 @@ class Transport:
             self._owner.received(data)
             took = time.perf_counter() - began
             # Thousands of small commands are more work than as many bytes of one message.
-            if took > _LONG:
-                self._size = max(_LEAST_READ, self._size // 2)
-            elif took < _LONG / 4:
-                self._size = min(READ, self._size * 2)
+            if took > _TIME_SLICE_S:
+                self._size = max(_MIN_READ_BYTES, self._size // 2)
+            elif took < _TIME_SLICE_S / 4:
+                self._size = min(MAX_READ_BYTES, self._size * 2)
         else:
             self._read(False)
             self._owner.ended()
@@ -181,12 +181,12 @@ class Transport:
         if self._flushing is not None:
             self._flushing.cancel()
         self._flushing = None
-        turn = self.taken + _TURN
+        turn = self.taken + _MAX_WRITE_BYTES
         before = self.taken
         pieces = self._pieces
         try:
             while pieces and self.taken < turn:
-                self._advance(self._sock.sendmsg(islice(pieces, _VECTOR)))
+                self._advance(self._sock.sendmsg(islice(pieces, _MAX_PIECES)))
         except (BlockingIOError, InterruptedError):
             pass
         except OSError:

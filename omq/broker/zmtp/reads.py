@@ -1,4 +1,4 @@
-"""Answers to READ and REACH: blocks of a topic as they are stored, and how far so many bytes of them reach."""
+"""Answers to READ and REACH: blocks of a topic as they are stored, and how far a number of bytes of them reaches."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from omq.store.interface import Log
 from omq.store.joining import reaching
 
 #: Bytes of the blocks of one RANGE, and how many they are.
-MAX_RANGE: Final = 4 << 20
-_RANGE_BLOCKS: Final = 1024
+MAX_RANGE_BYTES: Final = 4 << 20
+_MAX_RANGE_BLOCKS: Final = 1024
 #: Bytes of blocks that one REACH looks at.
-MAX_REACH: Final = 32 << 20
+MAX_REACH_BYTES: Final = 32 << 20
 
 
 class Read(NamedTuple):
-    """What one READ asks for.
+    """The arguments of one READ.
 
     Attributes:
         tag: Its tag.
         topic: Where.
         start: The first id.
-        stop: The id behind the last; 0: to the end.
-        limit: Bytes of records, about; `MAX_RANGE` at most.
+        stop: The id after the last; 0: to the end.
+        limit: Bytes of records, about; `MAX_RANGE_BYTES` at most.
     """
 
     tag: bytes
@@ -39,17 +39,17 @@ class Read(NamedTuple):
 
 
 def reach(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[int, int]:
-    """How far so many bytes of messages reach, one message at least; damaged ones count as nothing.
+    """Returns how far *size* bytes of messages reach, one message at least; damaged ones count as nothing.
 
     Args:
         store: Where the topic is.
         topic: Which.
         start: The first id.
-        stop: Where to end in any case; 0: behind the last id.
+        stop: Where to end in any case; 0: after the last id.
         size: Bytes of records.
 
     Returns:
-        The id behind them, and how many bytes they have. Where these are fewer than asked for, and the id is not the
+        The id after them, and how many bytes they have. Where these are fewer than asked for, and the id is not the
         end, that was enough for one time.
 
     Raises:
@@ -68,7 +68,7 @@ def reach(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[i
                             number = reaching(records, max(size - seen, 1))
                             return first + number, seen + len(slice(records, 0, number))
                         seen, at = seen + length, first + count
-                        if seen >= MAX_REACH:
+                        if seen >= MAX_REACH_BYTES:
                             return at, seen
                     return end, seen
                 except DamagedError as error:
@@ -89,7 +89,7 @@ def answer_read(store: Log, read: Read, put: Callable[[tuple[bytes | memoryview,
     Raises:
         BrokerError: It cannot be answered.
     """
-    limit = min(read.limit, MAX_RANGE)
+    limit = min(read.limit, MAX_RANGE_BYTES)
     try:
         with store.read(read.topic.id) as reader:
             first, last = reader.first, reader.last
@@ -100,7 +100,7 @@ def answer_read(store: Log, read: Read, put: Callable[[tuple[bytes | memoryview,
             try:
                 if start < end:
                     for header, records in reader.blocks(start, end):
-                        if parts and (size + len(records) > limit or len(parts) >= 2 * _RANGE_BLOCKS):
+                        if parts and (size + len(records) > limit or len(parts) >= 2 * _MAX_RANGE_BLOCKS):
                             break
                         parts += (header, records)
                         size += len(records)

@@ -13,8 +13,8 @@ import omq.asyncio as omq
 from omq.broker.core.broker import Broker
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
-from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND, MAX_PARTS
-from omq.broker.zmtp.session import MAX_PENDING, Parts, Session
+from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND_BYTES, MAX_PARTS
+from omq.broker.zmtp.session import MAX_PENDING_BYTES, Parts, Session
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.serving.connection_events import ConnectionEvents
@@ -24,21 +24,21 @@ from omq.types import Security
 log = logging.getLogger("omq.broker")
 
 #: Messages that are taken from the socket at once.
-BATCH: Final = 256
+RECV_BATCH: Final = 256
 #: Messages of one peer that wait in the socket, before its connection is not read for a while.
 RECV_HWM: Final = 256
 #: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
-MAX_MESSAGE: Final = MAX_APPEND + (16 << 20)
+MAX_MESSAGE_BYTES: Final = MAX_APPEND_BYTES + (16 << 20)
 #: Bytes that may be accepted for a peer between two looks at what has left.
-_LOOK: Final = 4 << 20
+_CHECK_INTERVAL_BYTES: Final = 4 << 20
 #: Bytes that wait for a peer that does not read its answers, beyond which it gets no more.
-_CHOKED: Final = 192 << 20
+_MAX_UNREAD_BYTES: Final = 192 << 20
 #: Seconds between two looks at peers that have no room.
-_AGAIN: Final = 0.005
+_POLL_INTERVAL_S: Final = 0.005
 #: Seconds after which the loop gets a turn between two batches.
-_TURN: Final = 0.002
+_TIME_SLICE_S: Final = 0.002
 #: Seconds between two log lines about handshakes that have failed.
-_FAILURES_INTERVAL_S: Final = 10.0
+_LOG_INTERVAL_S: Final = 10.0
 
 
 class ZmtpServer:
@@ -47,7 +47,7 @@ class ZmtpServer:
     Args:
         broker: The core.
         endpoints: Where to listen.
-        security: Who may come in; `None` for everybody.
+        security: The mechanism; `None` admits every client.
         max_connections: How many clients each endpoint serves; `None`: as many as there are descriptors for, less some
             for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
@@ -56,7 +56,7 @@ class ZmtpServer:
 
     Attributes:
         sessions: The connections that there are, by the peer's identity.
-        clients: Those that have said HELLO, by user and client id.
+        clients: Those that have sent HELLO, by user and client id.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class ZmtpServer:
         self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
         self._refusals = RateLimit()
-        self._failures = RateLimit(_FAILURES_INTERVAL_S)
+        self._failures = RateLimit(_LOG_INTERVAL_S)
         self._ending = False
 
     def start(self) -> list[str]:
@@ -93,10 +93,10 @@ class ZmtpServer:
             BindError: One cannot be listened on.
         """
         self._socket = omq.ROUTER(
-            # Answers and blocks never wait for a peer: what a peer is sent is bounded by credit, and by `_CHOKED`.
+            # Answers and blocks never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound what a peer is sent.
             send_hwm=0,
             recv_hwm=RECV_HWM,
-            max_message_size=MAX_MESSAGE,
+            max_message_size=MAX_MESSAGE_BYTES,
             max_parts=MAX_PARTS,
             heartbeat_interval=self._heartbeat[0],
             heartbeat_timeout=self._heartbeat[1],
@@ -150,22 +150,22 @@ class ZmtpServer:
     # ------------------------------------------------------------------ in
 
     async def _serve(self) -> None:
-        """Takes messages, many at once, and does what they say."""
+        """Receives messages, many at once, and carries them out."""
         socket = self._socket
         sessions = self.sessions
         turned = time.monotonic()
         while True:
             # What is there is taken without a turn of the loop, and some peers always have more.
-            if time.monotonic() - turned > _TURN:
+            if time.monotonic() - turned > _TIME_SLICE_S:
                 await asyncio.sleep(0)
                 turned = time.monotonic()
             try:
-                batch: list[Any] = await socket.recv_many(BATCH)
+                batch: list[Any] = await socket.recv_many(RECV_BATCH)
             except ClosedError:
                 return
             self._events.handle()
             for message in batch:
-                if time.monotonic() - turned > _TURN:  # some messages are much work
+                if time.monotonic() - turned > _TIME_SLICE_S:  # some messages are much work
                     self._broker.journal.flush()
                     self._events.held = True
                     await asyncio.sleep(0)
@@ -179,7 +179,7 @@ class ZmtpServer:
                     except Exception:
                         log.exception("%s gets nothing more", session.peer)
                         session.lost()
-                # Else its connection is over: nobody would get the answer.
+                # Else its connection is over: the answer would not arrive.
             self._broker.journal.flush()
             self._events.handle()
             self._part()
@@ -286,9 +286,11 @@ class ZmtpServer:
         except ClosedError:
             session.alive = False
         waiting = session.sent - session.left
-        if session.sent - session.looked > _LOOK and (time.monotonic() >= self._next_look or waiting > _CHOKED):
+        if session.sent - session.looked > _CHECK_INTERVAL_BYTES and (
+            time.monotonic() >= self._next_look or waiting > _MAX_UNREAD_BYTES
+        ):
             self._look()
-            if session.sent - session.left > _CHOKED and session.alive:
+            if session.sent - session.left > _MAX_UNREAD_BYTES and session.alive:
                 log.warning("%s does not read what it asks for: it gets nothing more", session.peer)
                 session.lost()
 
@@ -307,12 +309,12 @@ class ZmtpServer:
         self._next_look = now + 20 * (now - began)
 
     def pending(self, session: Session) -> int:
-        """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
+        """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
         waiting = session.sent - session.left
-        if waiting >= MAX_PENDING:
+        if waiting >= MAX_PENDING_BYTES:
             self._full[session] = None
             if self._watching is None:
-                delay = max(_AGAIN, self._next_look - time.monotonic())
+                delay = max(_POLL_INTERVAL_S, self._next_look - time.monotonic())
                 self._watching = asyncio.get_running_loop().call_later(delay, self._watch)
         return waiting
 
@@ -329,10 +331,10 @@ class ZmtpServer:
                 log.exception("a session has failed")
                 session.end(BrokerFailed(f"the broker has failed: {type(error).__name__}"))
 
-    # ------------------------------------------------------------------ beside
+    # ------------------------------------------------------------------ tasks
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something beside the connections."""
+        """Runs something next to the connections."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

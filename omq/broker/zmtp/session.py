@@ -38,23 +38,23 @@ from omq.store.interface import AbortStage, CommitStages, Stage, Write
 log = logging.getLogger("omq.broker")
 
 #: Bytes that may wait for a connection's peer before what it reads pauses.
-MAX_PENDING: Final = 16 << 20
-#: Subscriptions and consumers of one connection, and requests beside them that are under way.
+MAX_PENDING_BYTES: Final = 16 << 20
+#: Subscriptions and consumers of one connection, and other requests that are under way.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
 #: Topics that a connection has read until it looks which of them are gone.
-_FORGOTTEN: Final = 64
-#: Producers of a connection, and refused sequences of one of them, that are kept in mind; beyond, all are forgotten.
+_MAX_READ_TOPICS: Final = 64
+#: Producers of a connection, and refused sequences of one of them, that are remembered; beyond, all are forgotten.
 _MAX_REFUSED_PRODUCERS: Final = 64
 _MAX_REFUSED_SEQUENCES: Final = 1024
 #: READs of one connection that may wait for their turn.
 _MAX_READS: Final = 4096
 #: Topics that are listed in one turn of the loop.
-_LISTED: Final = 128
-_DEFAULT_CREDIT: Final = 1 << 20
-_DEFAULT_JOBS: Final = 100
-_MIN_ACK_TIMEOUT: Final = 0.01
-_MAX_ACK_TIMEOUT: Final = 1e9
+_LIST_BATCH: Final = 128
+_DEFAULT_CREDIT_BYTES: Final = 1 << 20
+_DEFAULT_PREFETCH: Final = 100
+_MIN_ACK_TIMEOUT_S: Final = 0.01
+_MAX_ACK_TIMEOUT_S: Final = 1e9
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
 #: Where a session's messages go: `(parts, bytes in them)`.
@@ -64,23 +64,23 @@ Parts: TypeAlias = tuple[bytes | memoryview, ...]
 class Outlet(Protocol):
     """The server of a session."""
 
-    #: Sessions that have said HELLO, by user and client id.
+    #: Sessions that have sent HELLO, by user and client id.
     clients: dict[tuple[str | None, str], Session]
 
     def put(self, session: Session, parts: Parts) -> None:
         """Sends a message to the session's peer; never waits."""
 
     def pending(self, session: Session) -> int:
-        """Bytes that wait for the session's peer, about; with `MAX_PENDING` or more, `resume` tells it of room."""
+        """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something beside the connections."""
+        """Runs something next to the connections."""
 
 
 class Order:
-    """The `APPEND`s of one connection that were refused as `busy`: those behind one are, too, until it comes again.
+    """The `APPEND`s of one connection that were refused as `busy`: those after one are, too, until it comes again.
 
-    That is for who says what is settled. So no one is waited for that is given up: the producer settles it.
+    Producers that send what is settled use it: an append that is given up is not waited for, it is settled.
     """
 
     def __init__(self) -> None:
@@ -90,14 +90,14 @@ class Order:
         """Takes something in, where nothing before it waits to be repeated.
 
         Args:
-            take: Takes so many bytes in, if there is room.
+            take: Takes a number of bytes in, if there is room.
             size: How many.
             producer: Who it is of.
             sequence: Its place.
             settled: Nothing below is repeated.
 
         Raises:
-            Busy: There is no room, or something before it was refused.
+            Busy: The broker has no room, or something before it was refused.
         """
         try:
             if self._refused and self._is_behind(producer, sequence, settled):
@@ -116,7 +116,7 @@ class Order:
         return bool(refused) and min(refused) < sequence
 
     def note(self, producer: bytes, sequence: int) -> None:
-        """Something was refused as `busy`: what is behind it waits for its repetition."""
+        """Notes a sequence that was refused as `busy`: what follows it waits for its repetition."""
         refused = self._refused.setdefault(producer, set())
         refused.add(sequence)
         if len(refused) > _MAX_REFUSED_SEQUENCES or len(self._refused) > _MAX_REFUSED_PRODUCERS:
@@ -158,7 +158,7 @@ class SubscriptionSink(DeliverySink):
 
     def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
         super().__init__(session, tag, topic)
-        self._credit = min(credit, p.MAX_CREDIT)
+        self._credit = min(credit, p.MAX_CREDIT_BYTES)
 
     def room(self) -> int:
         if not self.started or self._credit <= 0 or not self.session.has_room():
@@ -173,7 +173,7 @@ class SubscriptionSink(DeliverySink):
         """The client takes more, or with 0 has read on."""
         # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
         # and more ahead, by each block that exceeds what is left.
-        self._credit = min(self._credit + more, p.MAX_CREDIT)
+        self._credit = min(self._credit + more, p.MAX_CREDIT_BYTES)
         self.reader.more()
 
 
@@ -226,7 +226,7 @@ class Session:
         self.broker = broker
         self.listing = asyncio.Lock()
         self._outlet = outlet
-        self._client: str | None = None  # its id, once it has said HELLO
+        self._client: str | None = None  # its id, once it has sent HELLO
         self._waiting = 0  # bytes of its messages that are not answered
         self._publishing: Counter[bytes] = Counter()  # publications and commits that are not answered, by their tags
         self._given_up: set[bytes] = set()  # tags of those that are not to be stored any more
@@ -241,7 +241,7 @@ class Session:
     # ------------------------------------------------------------------ in and out
 
     def handle(self, message: list[bytes]) -> None:
-        """Does what one message says, without the peer's identity; whatever is wrong with it is answered."""
+        """Carries out one message, without the peer's identity; answers with an error if it is wrong."""
         tag = message[1] if len(message) > 1 else b""
         try:
             handler = self._HANDLERS.get(message[0])
@@ -249,13 +249,13 @@ class Session:
                 raise SyntaxFault(f"there is no command {message[0][:40]!r}")
             if len(message) < 2:
                 raise SyntaxFault(f"{message[0].decode()} has no tag")
-            if len(tag) > p.MAX_TAG:
-                raise SyntaxFault(f"a tag has {p.MAX_TAG} bytes at most, not {len(tag)}")
+            if len(tag) > p.MAX_TAG_BYTES:
+                raise SyntaxFault(f"a tag has {p.MAX_TAG_BYTES} bytes at most, not {len(tag)}")
             call, least, most = handler
             given = len(message) - 2
             if not least <= given <= most:
                 wanted = str(least) if least == most else f"{least} to {most}"
-                raise SyntaxFault(f"{message[0].decode()} has {wanted} parts behind its tag, not {given}")
+                raise SyntaxFault(f"{message[0].decode()} has {wanted} parts after its tag, not {given}")
             call(self, tag, message)
         except BrokerError as error:
             self.fail(tag, error)
@@ -276,7 +276,12 @@ class Session:
         if not self.alive:
             return
         self.broker.refuse(error)
-        parts: Parts = (p.ERROR, tag[: p.MAX_TAG], error.code.encode(), str(error).encode("utf-8", "backslashreplace"))
+        parts: Parts = (
+            p.ERROR,
+            tag[: p.MAX_TAG_BYTES],
+            error.code.encode(),
+            str(error).encode("utf-8", "backslashreplace"),
+        )
         if error.first or error.last:
             parts += (p.u64(error.first), p.u64(error.last))
         self.put(parts)
@@ -289,8 +294,8 @@ class Session:
             self.put(answer)
 
     def has_room(self) -> bool:
-        """Whether its peer reads what it is sent."""
-        return self._outlet.pending(self) < MAX_PENDING
+        """Returns whether its peer reads what it is sent."""
+        return self._outlet.pending(self) < MAX_PENDING_BYTES
 
     @property
     def in_flight(self) -> int:
@@ -309,7 +314,7 @@ class Session:
             one.credit(0)
 
     def end(self, error: BrokerError | None = None) -> None:
-        """The session is over: gives back what it holds, and tells its peer why if there is an error."""
+        """Ends the session: gives back what it holds, and sends its peer the error if there is one."""
         held, self.tags = self.tags, {}
         for one in held.values():
             one.end()
@@ -358,7 +363,7 @@ class Session:
 
     def _touch(self, topic: Topic) -> None:
         """Something is to be left with a topic; those that were deleted meanwhile are forgotten now and then."""
-        if topic not in self._touched and len(self._touched) % _FORGOTTEN == _FORGOTTEN - 1:
+        if topic not in self._touched and len(self._touched) % _MAX_READ_TOPICS == _MAX_READ_TOPICS - 1:
             self._touched = {one: None for one in self._touched if not one.deleted}
         self._touched[topic] = None
 
@@ -405,7 +410,7 @@ class Session:
         welcome = {
             "version": p.VERSION,
             "broker": self.broker.id,
-            "max_body": p.MAX_BODY,
+            "max_body": p.MAX_BODY_BYTES,
             "persistent": self.broker.persistent,
         }
         self.put((p.WELCOME, tag, p.pack_json(welcome)))
@@ -441,17 +446,17 @@ class Session:
     # ------------------------------------------------------------------ publishing
 
     def _take(self, size: int) -> None:
-        """Takes so many bytes in, if they are not too many."""
-        if self._waiting and self._waiting + size > p.WINDOW:
+        """Takes a number of bytes in, if they are not too many."""
+        if self._waiting and self._waiting + size > p.WINDOW_BYTES:
             raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
         self._waiting += size
 
     def _check(self, records: bytes) -> int:
-        """Checks records, and says how many they are."""
-        if len(records) > p.MAX_APPEND:
-            raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND}")
+        """Checks records, and returns how many they are."""
+        if len(records) > p.MAX_APPEND_BYTES:
+            raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND_BYTES}")
         try:
-            count = blocks.check(records, p.MAX_BODY)
+            count = blocks.check(records, p.MAX_BODY_BYTES)
         except blocks.BodyTooLarge as error:
             raise TooLarge(str(error)) from None
         except ValueError as error:
@@ -473,8 +478,8 @@ class Session:
     def _publish(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
         body, key = message[3], p.optional(message, 4)
-        if len(body) > p.MAX_BODY:
-            raise TooLarge(f"a body has {p.MAX_BODY} bytes at most, not {len(body)}")
+        if len(body) > p.MAX_BODY_BYTES:
+            raise TooLarge(f"a body has {p.MAX_BODY_BYTES} bytes at most, not {len(body)}")
         headers: dict[str, bytes] = {}
         for name, value in p.json_object(message, 5, "headers").items():
             if not isinstance(value, str):
@@ -484,8 +489,8 @@ class Session:
             record = blocks.encode_record(body, key or None, headers or None)
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
-        if len(record) > p.MAX_APPEND:
-            raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND}")
+        if len(record) > p.MAX_APPEND_BYTES:
+            raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND_BYTES}")
         who, sequence = p.producer(message, 6)
         self._store(tag, topic, record, 1, who and self._prefix + who, sequence)
 
@@ -572,7 +577,7 @@ class Session:
             self._given_up.discard(tag)
 
     def _unstaged(self, write: Write) -> BrokerError | None:
-        """Returns the reason why nothing was done with a stage, which the client knows by its own name."""
+        """Returns the reason why nothing was done with a stage, which has another name at the client."""
         error = write.error
         if error is None:
             return None
@@ -598,7 +603,7 @@ class Session:
         self._begin(tag, "SUBSCRIBE")
         topic = self.topic(message[2], "subscribe")
         said = p.json_object(message, 3)
-        credit = p.whole(said, "credit", _DEFAULT_CREDIT)
+        credit = p.whole(said, "credit", _DEFAULT_CREDIT_BYTES)
         name = said.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault("name is a string or null")
@@ -629,7 +634,7 @@ class Session:
         self.tags[tag] = sink
         self._touch(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
-            topic.flush(kept)  # where a name begins is durable before anybody relies on it
+            topic.flush(kept)  # where a name begins is durable before a client relies on it
         else:
             kept(None)
 
@@ -637,13 +642,13 @@ class Session:
         self._begin(tag, "CONSUME")
         topic = self.topic(message[2], "consume")
         said = p.json_object(message, 3)
-        credit = min(p.whole(said, "credit", _DEFAULT_JOBS), p.MAX_JOBS)
+        credit = min(p.whole(said, "credit", _DEFAULT_PREFETCH), p.MAX_JOBS)
         timeout = said.get("ack_timeout", 30.0)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
-        if not _MIN_ACK_TIMEOUT <= timeout <= _MAX_ACK_TIMEOUT:
+        if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:
             raise SyntaxFault(
-                f"ack_timeout is {_MIN_ACK_TIMEOUT} s to {_MAX_ACK_TIMEOUT:.0f} s, not {str(timeout)[:40]!r}"
+                f"ack_timeout is {_MIN_ACK_TIMEOUT_S} s to {_MAX_ACK_TIMEOUT_S:.0f} s, not {str(timeout)[:40]!r}"
             )
         sink = ConsumerSink(self, tag, topic)
         sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
@@ -687,7 +692,7 @@ class Session:
             share.give_back(ranges)
 
     def _share(self, tag: bytes, otherwise: str) -> Share | None:
-        """The share of a tag; `None` where it is over, and *otherwise* says what is wrong with a subscription's tag."""
+        """Returns the consumer of a tag; `None` where it is over. *otherwise* is the error for a subscription's tag."""
         held = self.tags.get(tag)
         if held is None:
             return None
@@ -696,7 +701,7 @@ class Session:
         return held.reader
 
     def _settle(self, tag: bytes, message: list[bytes]) -> None:
-        """Settles what the client acknowledged in another session, of which this broker may not have heard."""
+        """Settles what the client acknowledged in another session, which this broker may not have received."""
         if self._client is None:
             raise WrongState("HELLO comes before SETTLE")  # it gives back what the session before holds
         topic = self.topic(message[2], "consume")
@@ -777,7 +782,7 @@ class Session:
         self._run(tag, self.broker.delete(name), p.DELETED)
 
     def _topics(self, tag: bytes, message: list[bytes]) -> None:
-        """Tells the topics that the client may do anything with."""
+        """Sends the topics on which the client has any permission."""
         granted = self.broker.permissions.granted
         if p.optional(message, 2):
             name = p.topic_name(message[2])
@@ -796,28 +801,28 @@ class Session:
                     topic = self.broker.topics.get(name)
                     if topic is not None and granted(self.user, name):
                         told.append(topic.info())
-                    if at % _LISTED == _LISTED - 1:
+                    if at % _LIST_BATCH == _LIST_BATCH - 1:
                         await asyncio.sleep(0)
             self.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))
 
         self._run(tag, tell())
 
     def _names(self, tag: bytes, message: list[bytes]) -> None:
-        """Tells the named positions of a topic."""
+        """Sends the named positions of a topic."""
         topic = self.topic(message[2], "subscribe")
         self.put((p.NAMES, tag, p.pack_json(topic.names())))
 
     def _forget(self, tag: bytes, message: list[bytes]) -> None:
         """Forgets a named position."""
         topic = self.topic(message[2], "subscribe")
-        if len(message[3]) > p.MAX_NAME:
-            raise TopicError(f"a subscription's name has {p.MAX_NAME} bytes at most, not {len(message[3])}")
+        if len(message[3]) > p.MAX_NAME_BYTES:
+            raise TopicError(f"a subscription's name has {p.MAX_NAME_BYTES} bytes at most, not {len(message[3])}")
         name = message[3].decode("utf-8", "replace")
         if not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
         self._run(tag, topic.forget(name), p.FORGOTTEN)
 
-    #: What does a command, and how many parts it has behind its tag.
+    #: The method of a command, and how many parts it has after its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
         p.BYE: (_bye, 0, 0),

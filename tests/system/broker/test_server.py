@@ -215,8 +215,8 @@ def test_a_client_that_does_not_read_takes_no_memory_and_hinders_nobody(server):
 
 
 def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
-    monkeypatch.setattr("omq.broker.zmtp.server._CHOKED", 1 << 20)
-    monkeypatch.setattr("omq.broker.zmtp.server._LOOK", 1 << 16)
+    monkeypatch.setattr("omq.broker.zmtp.server._MAX_UNREAD_BYTES", 1 << 20)
+    monkeypatch.setattr("omq.broker.zmtp.server._CHECK_INTERVAL_BYTES", 1 << 16)
     with raw(server.endpoints["zmtp"]) as client, raw(server.endpoints["zmtp"], rcvhwm=1, sndhwm=0) as deaf:
         zmtp = server._server._zmtp
         for _ in range(400_000):
@@ -231,7 +231,7 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
 def turns(request, monkeypatch):
     """How long the server works before others have their turn: so events come amid batches, too."""
     if request.param is not None:
-        monkeypatch.setattr("omq.broker.zmtp.server._TURN", request.param)
+        monkeypatch.setattr("omq.broker.zmtp.server._TIME_SLICE_S", request.param)
 
 
 @pytest.mark.usefixtures("turns")

@@ -163,7 +163,7 @@ def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing\.toml: cannot be read: No such file"):
         read_config(tmp_path / "missing.toml")
     (tmp_path / "latin.toml").write_bytes(b'bind = "\xff"')
-    with pytest.raises(ConfigError, match=r"latin\.toml: is no TOML"):
+    with pytest.raises(ConfigError, match=r"latin\.toml: is not valid TOML"):
         read_config(tmp_path / "latin.toml")
 
 

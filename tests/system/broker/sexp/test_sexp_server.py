@@ -80,7 +80,7 @@ def test_who_says_nothing_is_sent_away():
     with Stage(Limits(handshake=0.1)) as stage, Peer(stage.address) as peer, Peer(stage.address) as other:
         other.shake(1)
         assert peer.over()
-        assert other.error() == "Connect was not said in time"
+        assert other.error() == "Connect was not sent in time"
         assert other.over()
 
 
@@ -89,13 +89,13 @@ def test_who_says_nothing_is_sent_away():
     [
         (b"(Subscribe t From_current)", "the first command is Connect"),
         (b"(Ack 1)", "the first command is Connect"),
-        (b"(Connect 2 c)", "Connect says version 2, the handshake said 1"),
+        (b"(Connect 2 c)", "Connect has version 2, the handshake had 1"),
         (b'(Connect 1 "")', "a client's id is not empty"),
         (b"(Connect 1)", "Connect has 2 arguments, not 1"),
-        (b"(Connect 1 c)(Connect 1 c)", "Connect is said once"),
-        (b"(Connect 1 c)(From_beginning)", "From_beginning is no command of version 1"),
-        (b"(Connect 1 c)(Publish t a)", "Publish is no command of version 1"),
-        (b"(Connect 1 c)(Create t Broadcast Transient)", "Create is no command of version 1"),
+        (b"(Connect 1 c)(Connect 1 c)", "Connect may be sent only once"),
+        (b"(Connect 1 c)(From_beginning)", "From_beginning is not a command of version 1"),
+        (b"(Connect 1 c)(Publish t a)", "Publish is not a command of version 1"),
+        (b"(Connect 1 c)(Create t Broadcast Transient)", "Create is not a command of version 1"),
         (
             b"(Connect 1 c)(Subscribe t (From_beginning))",
             "a replay is From_beginning, From_current or (From_message <id>)",

@@ -215,7 +215,7 @@ TestWhateverIsCutNothingIsLostOrRepeated = Player.TestCase
 
 @pytest.mark.parametrize("seed", range(100))
 def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monkeypatch):
-    monkeypatch.setattr(module, "_UNSURE", 3)
+    monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     chance = random.Random(seed)
     player = Player()
     topic = player.broker.topics["j"]
@@ -396,7 +396,7 @@ def test_credit_never_grows_above_what_was_given():
 
 
 def test_more_credit_than_the_broker_grants_is_given_back_like_what_it_grants(monkeypatch):
-    monkeypatch.setattr(protocol, "MAX_CREDIT", 400)
+    monkeypatch.setattr(protocol, "MAX_CREDIT_BYTES", 400)
     core = ready()
     feed, begin = core.subscribe("t", "beginning", None, 100 * 400)
     assert json.loads(core.out.pop()[3])["credit"] == 400
@@ -592,7 +592,7 @@ def test_what_a_flush_tells_of_is_no_more_than_was_said():
 
 
 def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
-    monkeypatch.setattr(module, "_UNSURE", 3)
+    monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     core, feed = share_with_jobs(credit=16, count=8)
     core.settle(feed, core.session, [1, 2], True)
     assert [message[0] for message in core.out] == [protocol.ACK]

@@ -8,7 +8,7 @@ import pytest
 
 from omq._core import blocks
 from omq.broker.core.broker import Broker
-from omq.broker.core.topic import MAX_WAITING
+from omq.broker.core.topic import MAX_WAITING_BYTES
 from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.server import HttpServer
 from omq.store.errors import StoreFailed, StoreFull
@@ -166,7 +166,7 @@ async def test_a_deleted_topic_takes_nothing_and_its_name_can_be_used_again_with
 async def test_what_waits_for_the_store_is_bounded():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
-        broker.journal.waiting = MAX_WAITING
+        broker.journal.waiting = MAX_WAITING_BYTES
         with pytest.raises(Busy):
             await append(broker, topic, [b"x"])
         broker.journal.waiting = 0

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from omq.broker.core.permissions import ACTIONS, CACHED, Permission, Permissions, permission_of
+from omq.broker.core.permissions import ACTIONS, MAX_CACHED, Permission, Permissions, permission_of
 from omq.errors import UsageError
 
 
@@ -65,9 +65,9 @@ def test_nobody_becomes_everybody_by_a_name() -> None:
 
 def test_what_is_remembered_has_a_bound() -> None:
     permissions = Permissions([Permission("*", "t*", ["publish"])])
-    for number in range(2 * CACHED + 10):
+    for number in range(2 * MAX_CACHED + 10):
         assert permissions.allows(None, "publish", f"t{number}")
-    assert len(permissions._known) <= CACHED
+    assert len(permissions._known) <= MAX_CACHED
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from omq._core import blocks
 from omq.broker import errors
 from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.topic import BLOCK, TURN, Publication
+from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Publication
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.settings import retry_delay_of
 from omq.store.errors import DamagedError, StoreFull
@@ -181,7 +181,7 @@ async def test_single_messages_that_come_back_are_handed_out_some_at_a_turn():
         before = len(taker.got)
         while before < 3000:
             await asyncio.sleep(0)
-            assert len(taker.got) - before <= TURN // BLOCK
+            assert len(taker.got) - before <= TURN_BYTES // MIN_BLOCK_BYTES
             before = len(taker.got)
 
 

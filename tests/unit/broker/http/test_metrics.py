@@ -10,7 +10,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families
 
 from omq.broker.core.stats import BrokerStats, TopicStats
-from omq.broker.http.metrics import SERIES, MetricsPage
+from omq.broker.http.metrics import MAX_SERIES, MetricsPage
 from tests.unit.broker.sample import HOSTILE, statistics, topic
 
 
@@ -66,14 +66,14 @@ def test_a_hostile_name_stays_a_label() -> None:
 
 
 def test_topics_beyond_the_bound_are_told_together() -> None:
-    topics = [topic(f"t{number}", number) for number in range(1, SERIES + 11)]
+    topics = [topic(f"t{number}", number) for number in range(1, MAX_SERIES + 11)]
     found = samples(statistics(*topics))
     published = {
         labels: value for (name, labels), value in found.items() if name == "omq_broker_messages_published_total"
     }
-    assert len(published) == SERIES + 1
+    assert len(published) == MAX_SERIES + 1
     assert published[("topic", ""),] == 10 * 1000
-    assert found["omq_broker_topics", ()] == SERIES + 10
+    assert found["omq_broker_topics", ()] == MAX_SERIES + 10
 
 
 def test_a_topic_that_keeps_nothing() -> None:
@@ -87,7 +87,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 @pytest.mark.parametrize(("accept", "parse"), [("", text_string_to_metric_families), (OPENMETRICS, parse_openmetrics)])
 def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Topics come, change and go, around the bound of those that are told apart."""
-    monkeypatch.setattr("omq.broker.http.metrics.SERIES", 5)
+    monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 5)
     chance, page = random.Random(7), MetricsPage()
     topics: dict[int, TopicStats] = {}
     for number in range(1, 200):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from omq.broker.http.metrics import SERIES, MetricsPage
+from omq.broker.http.metrics import MAX_SERIES, MetricsPage
 from tests.unit.broker.sample import statistics, topic
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "broker.md").read_text(encoding="utf-8")
@@ -18,4 +18,4 @@ def test_every_metric_is_on_the_page() -> None:
 
 
 def test_the_page_names_the_bound() -> None:
-    assert f"the {SERIES:,} oldest topics" in PAGE
+    assert f"the {MAX_SERIES:,} oldest topics" in PAGE

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from omq.broker.core.stats import BrokerStats
-from omq.broker.http.rates import SYNC_WINDOW, WINDOW, Rates, quantile
+from omq.broker.http.rates import SYNC_WINDOW_S, WINDOW_S, Rates, quantile
 from tests.unit.broker.sample import statistics, topic
 
 
@@ -22,9 +22,9 @@ def test_rates_are_taken_over_the_window() -> None:
     assert rates.of(at(120.0, 500)["topics"], 120.0)[1][0] == 0.0
     now = at(120.0, 500 + 100)
     published, _, delivered, _ = rates.of(now["topics"], 120.0)[1]
-    assert published == pytest.approx(100 / WINDOW)
-    assert delivered == pytest.approx(200 / WINDOW)
-    assert len(rates._topics) <= WINDOW + 2
+    assert published == pytest.approx(100 / WINDOW_S)
+    assert delivered == pytest.approx(200 / WINDOW_S)
+    assert len(rates._topics) <= WINDOW_S + 2
 
 
 def test_a_topic_that_is_new_began_at_nothing() -> None:
@@ -61,7 +61,7 @@ def test_syncs_are_those_of_the_window() -> None:
     assert now.p50 == pytest.approx(0.003)
     assert 0.0039 < (now.p99 or 0) <= 0.004
     rates.note(later)
-    later["uptime"] += SYNC_WINDOW + 1
+    later["uptime"] += SYNC_WINDOW_S + 1
     rates.note(later)
     assert rates.syncs(later).p50 is None
 

@@ -132,7 +132,7 @@ def test_no_commands(text):
 
 @pytest.mark.parametrize("text", [b"(Publish t a)", b"(Create t Broadcast Transient)", b"(Publish)"])
 def test_version_1_has_no_publish_and_no_create(text):
-    with pytest.raises(SyntaxFault, match="no command of version 1"):
+    with pytest.raises(SyntaxFault, match="not a command of version 1"):
         read_command(parse(text), 1)
 
 
@@ -213,7 +213,7 @@ def test_connect_comes_first_and_once():
         Connect(1, b"c"),
         Subscribe(b"t", "current"),
     ]
-    with pytest.raises(SyntaxFault, match="said once"):
+    with pytest.raises(SyntaxFault, match="sent only once"):
         list(side.commands(b"(Connect 1 c)"))
 
 
@@ -221,9 +221,9 @@ def test_connect_comes_first_and_once():
     ("text", "fault"),
     [
         (b"(Ack 1)", "first command is Connect"),
-        (b"(Connect 2 c)", "the handshake said 1"),
+        (b"(Connect 2 c)", "the handshake had 1"),
         (b'(Connect 1 "")', "not empty"),
-        (b"(Hello)", "no command"),
+        (b"(Hello)", "not a command"),
         (b")", "nothing has opened"),
     ],
 )

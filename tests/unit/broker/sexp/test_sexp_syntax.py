@@ -3,7 +3,7 @@
 import pytest
 
 from omq.broker.errors import SyntaxFault
-from omq.broker.sexp.syntax import MAX_LENGTH, Reader, encode, parse, shown
+from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, Reader, encode, parse, shown
 
 WRITTEN = [
     (b"prices", b"prices"),
@@ -66,14 +66,14 @@ FAULTS = [
     (b"a#|b|#", "mark of a comment"),
     (b"a|#", "mark of a comment"),
     (b"|#", "mark of a comment"),
-    (b'"\\256"', "no byte"),
-    (b'"\\999"', "no byte"),
+    (b'"\\256"', "not a byte"),
+    (b'"\\999"', "not a byte"),
     (b"", "one expression"),
     (b"a b", "one expression"),
-    (b"a" * (MAX_LENGTH + 1), "at most 65536 bytes"),
-    (b"(" + b" " * MAX_LENGTH + b")", "at most 65536 bytes"),
-    (b";" + b"a" * MAX_LENGTH, "at most 65536 bytes"),
-    (b"#|" + b"a" * MAX_LENGTH, "at most 65536 bytes"),
+    (b"a" * (MAX_EXPRESSION_BYTES + 1), "at most 65536 bytes"),
+    (b"(" + b" " * MAX_EXPRESSION_BYTES + b")", "at most 65536 bytes"),
+    (b";" + b"a" * MAX_EXPRESSION_BYTES, "at most 65536 bytes"),
+    (b"#|" + b"a" * MAX_EXPRESSION_BYTES, "at most 65536 bytes"),
 ]
 
 
@@ -95,7 +95,7 @@ def test_faults(text, fault):
 
 
 def test_the_longest_expression_is_read():
-    assert parse(b'"' + b"a" * (MAX_LENGTH - 2) + b'"') == b"a" * (MAX_LENGTH - 2)
+    assert parse(b'"' + b"a" * (MAX_EXPRESSION_BYTES - 2) + b'"') == b"a" * (MAX_EXPRESSION_BYTES - 2)
     assert parse(b" " * 100_000 + b"(a)") == [b"a"]
 
 

@@ -247,11 +247,11 @@ async def test_what_names_nothing_any_more_is_passed_over():
 async def test_bodies_and_records_that_are_too_large(monkeypatch):
     async with core() as broker:
         session = await prepared(broker)
-        monkeypatch.setattr(p, "MAX_BODY", 10)
+        monkeypatch.setattr(p, "MAX_BODY_BYTES", 10)
         assert (await ask(session, b"PUBLISH", b"1", b"t", b"x" * 11))[2] == b"too-large"
         assert (await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x" * 11])))[2] == b"too-large"
         assert (await ask(session, b"PUBLISH", b"1", b"t", b"x" * 10))[0] == b"PUBLISHED"
-        monkeypatch.setattr(p, "MAX_APPEND", 30)
+        monkeypatch.setattr(p, "MAX_APPEND_BYTES", 30)
         assert (await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x"] * 4)))[2] == b"too-large"
         monkeypatch.setattr(p, "MAX_RECORDS", 1)
         assert (await ask(session, b"APPEND", b"1", b"t", RECORDS))[2] == b"syntax"
@@ -260,7 +260,7 @@ async def test_bodies_and_records_that_are_too_large(monkeypatch):
 async def test_too_much_without_an_answer_is_busy_and_goes_on_later(monkeypatch):
     async with core() as broker:
         session = await prepared(broker)
-        monkeypatch.setattr(p, "WINDOW", len(RECORDS) * 2)
+        monkeypatch.setattr(p, "WINDOW_BYTES", len(RECORDS) * 2)
         for tag in (b"1", b"2", b"3"):
             session.handle([b"APPEND", tag, b"t", RECORDS])
         await until(lambda: len(session.got) == 3)
@@ -277,7 +277,7 @@ async def test_what_is_busy_is_not_overtaken_where_it_is_not_settled(monkeypatch
     async with core() as broker:
         session = await prepared(broker)
         large = blocks.encode([b"x" * 1000])
-        monkeypatch.setattr(p, "WINDOW", 1000)
+        monkeypatch.setattr(p, "WINDOW_BYTES", 1000)
 
         def send(tag, records, sequence, settled=1):
             session.handle([b"APPEND", tag, b"t", records, b"me", p.u64(sequence), p.u64(settled)])
@@ -399,7 +399,7 @@ async def test_a_peer_that_does_not_read_gets_nothing_until_it_does():
         session = await prepared(broker)
         outlet = session._outlet
         await ask(session, b"APPEND", b"1", b"t", RECORDS)
-        outlet.waiting = sessions.MAX_PENDING
+        outlet.waiting = sessions.MAX_PENDING_BYTES
         await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning"))
         session.handle([b"READ", b"r", b"t", p.u64(1), p.u64(0), p.u32(1000)])
         assert await ask(session, b"PING", b"1") == [b"PONG", b"1"]
@@ -461,7 +461,7 @@ async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
 
 
 async def test_one_request_looks_at_so_many_bytes_and_says_where_to_go_on(monkeypatch):
-    monkeypatch.setattr("omq.broker.zmtp.reads.MAX_REACH", 25)
+    monkeypatch.setattr("omq.broker.zmtp.reads.MAX_REACH_BYTES", 25)
     async with core() as broker:
         session = await prepared(broker)
         for number in range(3):
