@@ -23,8 +23,8 @@ from omq.errors import ClosedError, ReceiveTimeout, SendTimeout, Timeout
 from omq.pzq.client.client import (
     DEFAULT_PREFETCH,
     DEFAULT_TIMEOUT_S,
+    MAX_IN_FLIGHT,
     RETRY_DELAY_S,
-    WINDOW,
     Body,
     DeliveryBase,
     Remembered,
@@ -92,7 +92,7 @@ class Producer:
             count = 0
             for index, body in enumerate(bodies):
                 await self._put(self._unanswered.compose(index, body), deadline)
-                await self._settle(WINDOW - 1, deadline)
+                await self._settle(MAX_IN_FLIGHT - 1, deadline)
                 count += 1
             await self._settle(0, deadline)
             self._unanswered.result()

@@ -13,8 +13,8 @@ import click
 from omq.cli.errors import errors_of_command
 from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
-from omq.pzq.cluster.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION
-from omq.pzq.device.device import ACK_TIMEOUT, INFLIGHT_SIZE, REAPER_FREQUENCY, AsyncDevice
+from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
+from omq.pzq.device.device import ACK_TIMEOUT_US, MAX_IN_FLIGHT_BYTES, REAPER_INTERVAL_US, AsyncDevice
 from omq.security import CurveClient, curve_public
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
@@ -62,7 +62,8 @@ def go_to_background() -> Callable[[], None]:
     """Leaves the terminal; standard error stays, for the log.
 
     Returns:
-        What tells whoever waits for this process that it serves: they get status 0. If it ends before, they get 1.
+        The call that reports to the process that waits for this one that it serves: that one ends with status 0. If
+        this one ends before, with 1.
     """
     heard, telling = os.pipe()
     if os.fork():
@@ -80,7 +81,7 @@ def go_to_background() -> Callable[[], None]:
         os.dup2(0, 2)
 
     def serves() -> None:
-        with suppress(BrokenPipeError):  # nobody waits any more
+        with suppress(BrokenPipeError):  # no process waits any more
             os.write(telling, b"1")
         os.close(telling)
 
@@ -117,14 +118,14 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
 @click.option(
     "--ack-timeout",
     type=COUNT,
-    default=ACK_TIMEOUT,
+    default=ACK_TIMEOUT_US,
     show_default=True,
     help="How long a consumer may take to acknowledge a message before it is delivered again (microseconds).",
 )
 @click.option(
     "--reaper-frequency",
     type=COUNT,
-    default=REAPER_FREQUENCY,
+    default=REAPER_INTERVAL_US,
     show_default=True,
     help="How often to look for messages that were not acknowledged in time (microseconds).",
 )
@@ -134,14 +135,14 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
 @click.option(
     "--inflight-size",
     type=COUNT,
-    default=INFLIGHT_SIZE,
+    default=MAX_IN_FLIGHT_BYTES,
     show_default=True,
     help="The most bytes of bodies that consumers may have; a larger body is delivered alone.",
 )
 @click.option("--receive-dsn", default="tcp://*:11131", show_default=True, help="Where producers connect.")
 @click.option("--send-dsn", default="tcp://*:11132", show_default=True, help="Where consumers connect.")
 @click.option(
-    "--monitor-dsn", default="ipc:///tmp/pzq-monitor", show_default=True, help="Where it tells how it is doing."
+    "--monitor-dsn", default="ipc:///tmp/pzq-monitor", show_default=True, help="Where it answers with its statistics."
 )
 @click.option(
     "--max-deliveries",
@@ -153,17 +154,17 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     type=click.IntRange(0, 2**53 - 1),
     default=0,
     show_default=True,
-    help="How many other nodes must have a message before its producer is told that it is stored.",
+    help="How many other nodes must have a message before its producer gets a positive answer.",
 )
 @click.option("--nodes", default="", help="The receive endpoints of the other nodes, separated by commas.")
 @click.option(
     "--broadcast-dsn",
-    help="Where this node hears the others, and its name among them; they have the same port at their hosts.",
+    help="Where this node receives from the others, and its name among them; they have the same port at their hosts.",
 )
 @click.option(
     "--timeout-nodes",
     type=COUNT,
-    default=TIMEOUT_NODES,
+    default=NODE_TIMEOUT_US,
     show_default=True,
     help="After how long a node is silent, and others deliver its messages (microseconds).",
 )
@@ -171,7 +172,7 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     "--timeout-replication",
     "--timeout_replication",
     type=COUNT,
-    default=TIMEOUT_REPLICATION,
+    default=REPLICATION_TIMEOUT_US,
     show_default=True,
     help="How long a producer's answer waits for the replicas (microseconds).",
 )
@@ -229,7 +230,7 @@ def pzq(
     ready_file: Path | None,
     log_level: str,
 ) -> None:
-    """Store and forward: keep messages of producers until a consumer is done with them.
+    """Store and forward: keep messages of producers until a consumer has finished them.
 
     The options are those of pzq, whose clients work with it. It logs to standard error, and ends in an orderly way
     with SIGTERM or SIGINT.

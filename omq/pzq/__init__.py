@@ -1,4 +1,4 @@
-"""Store and forward: a device that keeps messages until a consumer is done with them, and its clients.
+"""Store and forward: a device that keeps messages until a consumer has finished them, and its clients.
 
     import omq.pzq
 

@@ -8,14 +8,14 @@ class PzqError(OmqError):
 
 
 class Malformed(PzqError, ValueError):
-    """Frames that do not follow the protocol; the text says what is wrong."""
+    """Frames that do not follow the protocol; the text has what is wrong."""
 
 
 class Refused(PzqError):
     """The device has refused a message: it is not stored.
 
     Args:
-        text: What the device says.
+        text: The device's text.
         indexes: Which of several messages were refused, counted from 0.
     """
 

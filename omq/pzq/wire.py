@@ -1,4 +1,4 @@
-"""The device's frames, as the original has them. Nothing here knows of sockets or of time."""
+"""The device's frames, as the original has them, without sockets and time."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omq._core.blocks import encode_record
 from omq.pzq.errors import Malformed, NotReplicated, Refused
 
 #: Bytes of the body of one message, all its parts together.
-MAX_BODY: Final = 64 << 20
+MAX_BODY_BYTES: Final = 64 << 20
 #: Parts that one message may have: headers, delimiter and body.
 MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
@@ -19,7 +19,7 @@ REFUSED: Final = b"0"
 NOT_REPLICATED: Final = "REPLICATION_FAILED"
 #: Stands before the name of the node that replicas are of (see `Run`).
 REPLICAS: Final = b"REPLICAS:"
-#: What a consumer of omq says of itself in its connection's metadata: that it takes a frame with the number of the
+#: What a consumer of omq sends in its connection's metadata: that it takes a frame with the number of the
 #: delivery, and how many messages it may have that it has not acknowledged.
 DELIVERIES: Final = b"X-Pzq-Deliveries"
 PREFETCH: Final = b"X-Pzq-Prefetch"
@@ -27,12 +27,12 @@ PREFETCH: Final = b"X-Pzq-Prefetch"
 #: The header of a replica in the original's protocol: a producer has no use for it.
 _REPLICA: Final = b"REPLICA:"
 _DEDUP: Final = b"DEDUP:"
-_SHOWN: Final = 40  # bytes of a stranger's frame that are shown
+_MAX_SHOWN_BYTES: Final = 40  # of an invalid frame, in an error
 
 
 def shown(frame: bytes) -> str:
     """A frame as people may read it."""
-    return repr(frame[:_SHOWN])[1:] + ("..." if len(frame) > _SHOWN else "")
+    return repr(frame[:_MAX_SHOWN_BYTES])[1:] + ("..." if len(frame) > _MAX_SHOWN_BYTES else "")
 
 
 # ---------------------------------------------------------------------- producers
@@ -40,15 +40,15 @@ def shown(frame: bytes) -> str:
 
 def check_body(size: int) -> None:
     """Raises `Malformed` where a body has more bytes than a device takes."""
-    if size > MAX_BODY:
-        raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY} are the most")
+    if size > MAX_BODY_BYTES:
+        raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY_BYTES} are the most")
 
 
 def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
     """Reads what a producer has sent: `peer | id | header* | empty | body+`.
 
     Returns:
-        The parts of the body; who the producer says it is, and its number of this message (empty and 0: it does not).
+        The parts of the body; the producer's name, and its number of this message (empty and 0: not sent).
 
     Raises:
         Malformed: It is not so.
@@ -56,10 +56,10 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
     try:
         delimiter = frames.index(b"", 2)
     except ValueError:
-        raise Malformed("there is no empty frame between the headers and the body") from None
+        raise Malformed("the empty frame between the headers and the body is missing") from None
     parts = frames[delimiter + 1 :]
     if not parts:
-        raise Malformed("there is no body behind the empty frame")
+        raise Malformed("the body after the empty frame is missing")
     producer, sequence = b"", 0
     for header in frames[2:delimiter]:
         if header.startswith((_REPLICA, REPLICAS)):
@@ -81,7 +81,7 @@ def _read_dedup(header: bytes) -> tuple[bytes, int]:
 
 
 def dedup(producer: bytes, sequence: int) -> bytes:
-    """The header by which a device knows a repetition."""
+    """Returns the header by which a device detects a repetition."""
     return b"%b%b:%d" % (_DEDUP, producer, sequence)
 
 
@@ -97,10 +97,10 @@ def read_reply(frames: Sequence[bytes]) -> tuple[bytes, Refused | None]:
         The id, and why the message was refused; `None` where it is stored.
 
     Raises:
-        Malformed: It is no answer.
+        Malformed: It is not an answer.
     """
     if len(frames) < 2 or frames[1] not in (STORED, REFUSED):
-        raise Malformed(f"this is no answer of a device: {', '.join(map(shown, frames[:4]))}")
+        raise Malformed(f"this is not an answer of a device: {', '.join(map(shown, frames[:4]))}")
     text = frames[3].decode(errors="backslashreplace") if len(frames) > 3 else ""
     if frames[1] == STORED:
         return frames[0], NotReplicated(text) if text == NOT_REPLICATED else None
@@ -114,7 +114,7 @@ def read_ack(frames: list[bytes]) -> tuple[bytes, bool]:
     """Reads what a consumer answers: `peer | key | 1 or 0`.
 
     Returns:
-        The key, and whether the consumer is done with the message.
+        The key, and whether the consumer has finished the message.
 
     Raises:
         Malformed: It is not so.
@@ -125,14 +125,14 @@ def read_ack(frames: list[bytes]) -> tuple[bytes, bool]:
         return frames[1], True
     if frames[2] == REFUSED:
         return frames[1], False
-    raise Malformed(f"an acknowledgement says 1 or 0, not {shown(frames[2])}")
+    raise Malformed(f"an acknowledgement is 1 or 0, not {shown(frames[2])}")
 
 
 def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
     """Reads what a device delivers: `peer | key | sent | timeout | [delivery] | empty | body+`.
 
     Returns:
-        The key; when it was sent, in microseconds since 1970; which delivery it is (0: not told); the body.
+        The key; when it was sent, in microseconds since 1970; which delivery it is (0: not sent); the body.
 
     Raises:
         Malformed: It is not so.
@@ -142,7 +142,7 @@ def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
     if len(frames) > 5 and frames[4].isdigit():
         at, deliveries = 5, int(frames[4])
     if len(frames) < at + 2 or frames[at] or not frames[2].isdigit():
-        raise Malformed(f"this is no delivery of a device: {', '.join(map(shown, frames[1:6]))}")
+        raise Malformed(f"this is not a delivery of a device: {', '.join(map(shown, frames[1:6]))}")
     return frames[1], int(frames[2]), deliveries, frames[at + 1 :]
 
 

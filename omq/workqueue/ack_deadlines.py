@@ -70,7 +70,7 @@ class AckDeadlines:
         """Restarts the time of all that was delivered after a message that the consumer has reached."""
         if not self._in_order:
             return
-        # A later sign says more of all that is after it than those which stand there.
+        # A later sign replaces those which stand after it.
         at = bisect_left(self._signs, (order, first))
         del self._signs[at:], self._times[at:]
         self._signs.append((order, first))

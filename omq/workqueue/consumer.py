@@ -17,7 +17,7 @@ _MAX_BACKOFF_TIMEOUTS: Final = 64
 
 
 class Dispatcher(Protocol):
-    """What a consumer needs of who delivers to it (see `omq.workqueue.dispatcher`)."""
+    """The dispatcher as its consumers see it (see `omq.workqueue.dispatcher`)."""
 
     @property
     def queues(self) -> Sequence[WorkQueue]:
@@ -107,7 +107,7 @@ class Consumer:
         """Ends it: `send` has raised."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------ what it says
+    # ------------------------------------------------------------------ statistics
 
     def more(self, messages: int) -> None:
         """Gives credit for `messages` more; with 0, there is room again."""
@@ -210,7 +210,7 @@ class Consumer:
 
     @property
     def hangs(self) -> bool:
-        """Whether it has let a deadline pass, and shown no sign since."""
+        """Returns whether it has let a deadline pass, and shown no sign since."""
         return self._timeouts > 0
 
     def on_trial(self) -> None:

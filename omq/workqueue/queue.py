@@ -26,7 +26,7 @@ _RETRY_DELAY_S: Final = 1.0
 
 
 class Owner(Protocol):
-    """What a work queue needs of the topic that it delivers.
+    """The topic of a work queue, as the queue sees it.
 
     Attributes:
         name: The topic's name, for the log.
@@ -137,7 +137,7 @@ class WorkQueue:
         self._void = RangeSet()
         settled = store.store.settled(state.id)
         self.handed = max(settled.handed, settled.watermark, state.first - 1)
-        self._saved = self.handed  # what the store knows of it
+        self._saved = self.handed  # what the store has of it
         #: What is finished above that: elsewhere, or by consumers of a server that was killed.
         self.ahead = RangeSet(settled.above(self.handed))
         for first, last in settled.missing(state.first, self.handed):
@@ -430,7 +430,7 @@ class WorkQueue:
     # ------------------------------------------------------------------ what is kept
 
     def unsaved(self) -> Settle | None:
-        """Returns the write for what the store does not know yet; `None` where it knows all."""
+        """Returns the write for what the store does not have yet; `None` where it has all."""
         if not self._done and not self._again and self.handed == self._saved:
             return None
         done, self._done = self._done, []
@@ -447,7 +447,7 @@ class WorkQueue:
     # ------------------------------------------------------------------ dead letters
 
     def limit_tries(self, max_tries: int | None) -> None:
-        """Has messages become dead letters after so many deliveries in vain; `None`: never."""
+        """Has messages become dead letters after a number of deliveries in vain; `None`: never."""
         self.max_tries = max_tries
         for piece in list(self._redo):
             if self._is_spent(piece):
@@ -499,7 +499,7 @@ class WorkQueue:
                 self._owner.moved_to_dead_letters(target, write)
                 self._owner.finished(id, id)
             elif isinstance(error, Gone | DamagedError):
-                log.error("topic %r: message %d is no dead letter: %s", self._owner.name, id, error)
+                log.error("topic %r: message %d is not a dead letter: %s", self._owner.name, id, error)
                 self._owner.damaged(id, id)
                 self.finish(id, id)
             elif not self._owner.deleted:

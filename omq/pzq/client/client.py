@@ -25,15 +25,15 @@ from omq.types import Unset
 from omq.unpatched import threading
 
 #: Messages of `send_many` that wait for their acknowledgements.
-WINDOW: Final = 1000
-#: Seconds without an answer after which everything that waits for one is sent again. The device knows repetitions.
+MAX_IN_FLIGHT: Final = 1000
+#: Seconds without an answer after which everything that waits for one is sent again. The device detects repetitions.
 RETRY_DELAY_S: Final = 1.0
 #: Seconds that a producer waits for an answer.
 DEFAULT_TIMEOUT_S: Final = 10.0
 #: Messages that a consumer holds at most.
 DEFAULT_PREFETCH: Final = 1000
 #: Names that are remembered.
-REMEMBERED: Final = 65_536
+MAX_NAMES: Final = 65_536
 #: Bytes of a producer's name.
 MAX_NAME_BYTES: Final = 79
 
@@ -65,7 +65,7 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
         UsageError: One is empty.
         TypeError: They are not bytes.
     """
-    # Bytes are numbers to whoever goes through them, and `bytes` of a number is so many zero bytes.
+    # Iterating over bytes gives numbers, and `bytes` of a number is as many zero bytes.
     single = isinstance(headers, str | bytes | bytearray | memoryview)
     own = [] if single else list(headers)
     if single or not all(isinstance(header, bytes | bytearray | memoryview) for header in own):
@@ -89,7 +89,7 @@ class Remembered:
         """Remembers a name."""
         with self._lock:
             self._names[name] = None
-            if len(self._names) > REMEMBERED:
+            if len(self._names) > MAX_NAMES:
                 del self._names[next(iter(self._names))]
 
 
@@ -97,7 +97,7 @@ class Unanswered:
     """Messages that a producer has sent and the device has not answered, in the order of sending.
 
     Args:
-        producer: A name for whoever sees the frames, 1 to 79 bytes; `None`: none.
+        producer: A name to be seen in the frames, 1 to 79 bytes; `None`: no name.
     """
 
     def __init__(self, producer: bytes | None) -> None:
@@ -120,7 +120,7 @@ class Unanswered:
         return len(self._waiting)
 
     def begin(self) -> None:
-        """Forgets what nobody waits for any more."""
+        """Forgets what no call waits for any more."""
         for id in self._waiting:
             self._given_up.note(id)
         self._waiting.clear()
@@ -130,7 +130,7 @@ class Unanswered:
         """The frames of a message, which waits for its answer from now on; none where it is too large to be taken.
 
         Raises:
-            UsageError: A header is empty, or there is no body.
+            UsageError: A header or the body is empty.
             TypeError: Something is not bytes.
         """
         parts, own = parts_of(body), headers_of(headers)
@@ -138,7 +138,7 @@ class Unanswered:
             raise TypeError(f"id is bytes, not {type(id).__name__}")
         try:
             check_body(sum(map(len, parts)))
-        except Malformed as error:  # the device would say so, or hang up
+        except Malformed as error:  # the device would refuse it, or disconnect
             self._refused.append((index, Refused(str(error))))
             return []
         self._sequence += 1
@@ -151,7 +151,7 @@ class Unanswered:
         return frames
 
     def answered(self, frames: Sequence[bytes]) -> None:
-        """An answer has come; one that nobody waits for, of a repetition, is passed over."""
+        """Takes an answer; one that no call waits for, of a repetition, is ignored."""
         id, refused = read_reply(frames)
         found = self._waiting.pop(id, None)
         if found is not None and refused is not None:
@@ -216,7 +216,7 @@ class DeliveryBase:
         parts: The parts of its body.
         key: What the device calls it.
         sent: When the device sent it, in microseconds since 1970.
-        deliveries: Which delivery this is, 1 is the first; 0: the device does not tell.
+        deliveries: Which delivery this is, 1 is the first; 0: the device does not send it.
     """
 
     __slots__ = ("_consumer", "_peer", "deliveries", "key", "parts", "sent")

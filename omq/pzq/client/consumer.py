@@ -37,7 +37,7 @@ class Consumer:
             print(delivery.body)
             delivery.ack()
 
-    A message that is not acknowledged within the device's time is delivered again, to whoever's turn it is; so are
+    A message that is not acknowledged within the device's time is delivered again, to the next consumer; so are
     those which a consumer holds when its connection ends. The time of a message begins when the consumer has answered
     those before it. What was acknowledged and comes again is acknowledged again, and not given out.
 
@@ -64,7 +64,7 @@ class Consumer:
         Raises:
             ReceiveTimeout: None came in time.
             ClosedError: The consumer is closed.
-            Malformed: What came is no delivery: no device is there.
+            Malformed: What came is not a delivery: the peer is not a device.
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, self._socket.recv_multipart(timeout=timeout))

@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import omq
 from omq.errors import ReceiveTimeout
-from omq.pzq.client.client import DEFAULT_TIMEOUT_S, RETRY_DELAY_S, WINDOW, Body, Unanswered
+from omq.pzq.client.client import DEFAULT_TIMEOUT_S, MAX_IN_FLIGHT, RETRY_DELAY_S, Body, Unanswered
 from omq.socket_base import patience
 from omq.types import UNSET, Unset
 from omq.unpatched import threading
@@ -24,13 +24,13 @@ class Producer:
     with omq.pzq.Producer("tcp://127.0.0.1:11131") as producer:
         producer.send(b"job")
 
-    What the device does not answer within a second is sent again, until the time is up; the device knows it by the
+    What the device does not answer within a second is sent again, until the time is up; the device detects it by the
     producer's name and the message's number, and stores it once.
 
     Args:
         endpoint: The device's receive endpoint.
         timeout: Seconds that a call waits for the device; `None` for ever.
-        producer: What its name begins with, for whoever sees the frames, 1 to 79 bytes; the rest is by chance.
+        producer: The prefix of its name, to be seen in the frames, 1 to 79 bytes; the rest is random.
         **options: Of the socket; see `omq.Options`.
 
     Raises:
@@ -64,7 +64,7 @@ class Producer:
             timeout: Seconds; `None` for ever; left out, the producer's holds.
 
         Raises:
-            Refused: The device says why it is not stored.
+            Refused: The device has not stored it; the text has the reason.
             NotReplicated: It is stored, but not on as many nodes as the device is asked to.
             ProduceTimeout: There was no answer in time.
         """
@@ -84,14 +84,14 @@ class Producer:
             How many they were.
 
         Raises:
-            Refused: Some are not stored: `indexes` says which; all others are.
+            Refused: Some are not stored: their places are `indexes`; all others are stored.
             ProduceTimeout: There was no answer in time.
         """
         with self._call(timeout) as deadline:
             count = 0
             for index, body in enumerate(bodies):
                 self._put(self._unanswered.compose(index, body), deadline)
-                self._settle(WINDOW - 1, deadline)
+                self._settle(MAX_IN_FLIGHT - 1, deadline)
                 count += 1
             self._settle(0, deadline)
             self._unanswered.result()
@@ -120,7 +120,7 @@ class Producer:
             self._late(deadline[0])
 
     def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
-        """Waits until at most so many messages have no answer."""
+        """Waits until at most a number of messages have no answer."""
         seconds, end = deadline
         while len(self._unanswered) > most:
             left = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
@@ -133,7 +133,7 @@ class Producer:
                     self._put(frames, deadline)
 
     def _late(self, seconds: float) -> NoReturn:
-        """Raises that the time is up; what says why no device is connected, if none is, is the cause."""
+        """Raises a timeout; its cause is the reason why no device is connected, if none is."""
         cause = None
         try:
             self._socket.wait_connected(timeout=0)

@@ -1,4 +1,4 @@
-"""States which of a node's messages are done with, and keeps the statements of all nodes."""
+"""States which of a node's messages are finished, and keeps the statements of all nodes."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ WRITE_INTERVAL_S: Final = 1.0
 
 
 class Account:
-    """States what is done with of a node's queues, and keeps all statements. Lives in one event loop.
+    """States what is finished of a node's queues, and keeps all statements. Lives in one event loop.
 
-    A file that is some seconds old says less, and nothing wrong: it is written beside the loop, and not synced.
+    A file that is some seconds old has less, and nothing wrong: it is written outside the loop, and not synced.
 
     Args:
         database: The folder that the file is in.
@@ -61,7 +61,7 @@ class Account:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as wrong:
-            log.warning("%s is passed over, others may tell what it said: %s", self._path, wrong)
+            log.warning("%s is ignored, other nodes may send what it had: %s", self._path, wrong)
             return {}
 
     def tick(self, newest: int) -> None:
@@ -89,16 +89,16 @@ class Account:
             self._write(told)
 
     def state(self) -> None:
-        """States what is done with now."""
+        """States what is finished now."""
         for queue in self._queues:
             stem = stem_of(self._journal.store.id, queue.id)
-            # The clock may be set back: a statement says nothing of what was stored after it.
+            # The clock may be set back: a statement does not cover what was stored after it.
             at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
                 self._done.state(self._name, stem, Statement(at, self._ranges(queue)))
             except StoreError as wrong:
                 if queue.id not in self._unstated:
-                    log.warning("cluster: what is done with of %s is not told: %s", queue.name, wrong)
+                    log.warning("cluster: the finished messages of %s are not sent: %s", queue.name, wrong)
                 self._unstated.add(queue.id)
 
     def _ranges(self, queue: Queue) -> Ranges:

@@ -24,7 +24,7 @@ class Restarted(NamedTuple):
 
 
 class Keep(NamedTuple):
-    """Have the records on the disk before anything else is said; where that fails, what was *before* is stated on."""
+    """Have the records on the disk before anything else is sent; where that fails, what was *before* is stated on."""
 
     before: Statement
 
@@ -38,7 +38,7 @@ class Replica(NamedTuple):
 
 
 class Settle(NamedTuple):
-    """Drop messages that are stored here: they are done with."""
+    """Drop messages that are stored here: they are finished."""
 
     origin: str
     places: dict[str, int]  # by key: where the store has them
@@ -58,7 +58,7 @@ class Forget(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """Tell the producers of messages: they are replicated, or they are not."""
+    """Answer the producers of messages: they are replicated, or they are not."""
 
     keys: Keys
     done: bool

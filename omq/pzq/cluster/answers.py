@@ -10,7 +10,7 @@ from omq.pzq.device.inlet import Asked
 
 
 class PendingAnswers:
-    """Knows which producer waits for which message.
+    """Remembers which producer waits for which message.
 
     Args:
         accept: Answers producers, with a text or without.

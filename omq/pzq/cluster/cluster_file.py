@@ -1,4 +1,4 @@
-"""The file in which a node keeps what it states, beside its store: it is on the disk before anybody hears it."""
+"""The file in which a node keeps what it states, next to its store: it is on the disk before it is sent."""
 
 from __future__ import annotations
 
@@ -51,10 +51,10 @@ class ClusterFile:
         self._path = database / FILE
 
     def load(self) -> Kept | None:
-        """Reads what is kept; `None` if there is no such file.
+        """Reads what is kept; `None` without the file.
 
         Raises:
-            DamagedError: The file is none of ours.
+            DamagedError: The file is not a node's.
         """
         try:
             kept = json.loads(self._path.read_bytes())

@@ -1,7 +1,7 @@
-"""The messages that a node knows to be done with: those that it was told of, and those that owners state.
+"""The messages that a node has as finished: those that it was sent, and those that owners state.
 
-A node is told of each message, and remembers the last of them. An owner knows more: which numbers of its topics are
-done with, in some ranges, whoever was told. It states them; the others believe the newest statement, repeat it, and
+A node is sent each finished message, and remembers the last of them. An owner has more: which numbers of its topics
+are finished, in some ranges. It states them; the others believe the newest statement, repeat it, and
 keep it on their disks.
 """
 
@@ -16,14 +16,14 @@ from typing import Any, Final, NamedTuple
 from omq.pzq.cluster.keys import KeyRun, Keys, Origin, Recent
 from omq.pzq.cluster.possession import number_of
 
-#: Runs of keys that are remembered, whoever's they are.
-REMEMBERED: Final = 65_536
+#: Runs of keys that are remembered, of all owners.
+MAX_RUNS: Final = 65_536
 #: Ranges of a statement.
 MAX_RANGES: Final = 2048
 #: Statements of one owner that are believed: those made last.
-MAX_STATED: Final = 16
+MAX_STATEMENTS: Final = 16
 #: Characters of a stem.
-STEM: Final = 18
+STEM_CHARACTERS: Final = 18
 
 Ranges = Sequence[tuple[int, int]]  # first and last number of each, ascending
 
@@ -32,7 +32,7 @@ class Statement(NamedTuple):
     """The ids of one topic that are settled, as its owner has stated them.
 
     Attributes:
-        at: When it was made, in microseconds since 1970. It says nothing of messages that were stored after that.
+        at: When it was made, in microseconds since 1970. It does not cover messages that were stored after that.
         ranges: The ids.
     """
 
@@ -44,18 +44,18 @@ Stated = dict[str, dict[str, Statement]]  # by owner, and by the stem of keys
 
 
 class Done:
-    """The keys of messages that are done with."""
+    """The keys of messages that are finished."""
 
     def __init__(self) -> None:
-        self._recent = Recent(REMEMBERED)
+        self._recent = Recent(MAX_RUNS)
         self._stated: Stated = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Yields those that it was told of one by one."""
+        """Yields those that it was sent one by one."""
         return iter(self._recent)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Adds messages that are done with, as consumers or other nodes say."""
+        """Adds messages that consumers or other nodes have finished."""
         self._recent.add(keys)
 
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRun]:
@@ -71,11 +71,11 @@ class Done:
         known = stated.get(stem)
         if known is None or (it.at > known.at and it.ranges != known.ranges):
             stated[stem] = it
-            if len(stated) > MAX_STATED:
+            if len(stated) > MAX_STATEMENTS:
                 del stated[min(stated, key=lambda stem: stated[stem].at)]
 
     def stated(self, owner: str, runs: Iterable[KeyRun]) -> Iterator[KeyRun]:
-        """Yields those of an owner's keys that are done with as it has stated; one may be there twice."""
+        """Yields those of an owner's keys that it has stated as finished; one may be there twice."""
         if not (stated := self._stated.get(owner)):
             return
         for head, first, end in runs:
@@ -95,7 +95,7 @@ class Done:
         return max(now, known.at + 1 if known is not None else 0)
 
     def told(self, owners: Iterable[str] | None = None) -> dict[str, dict[str, list[Any]]]:
-        """Returns the statements of some owners, or of all, as they are told and kept."""
+        """Returns the statements of some owners, or of all, as they are sent and kept."""
         return {
             owner: {stem: [*it] for stem, it in self._stated.get(owner, {}).items()}
             for owner in (self._stated if owners is None else owners)
@@ -126,7 +126,7 @@ _last: Final = itemgetter(1)
 
 
 def statements_of(told: Any) -> Stated:
-    """Reads what `Done.told` has given.
+    """Reads what `Done.told` has returned.
 
     Raises:
         ValueError: It has not.
@@ -136,9 +136,12 @@ def statements_of(told: Any) -> Stated:
             str(owner): {str(stem): _statement(*it) for stem, it in stated.items()} for owner, stated in told.items()
         }
     except (TypeError, AttributeError, ValueError) as wrong:
-        raise ValueError(f"no statements of what is done with: {wrong}") from None
-    if any(len(stated) > MAX_STATED or any(len(stem) != STEM for stem in stated) for stated in found.values()):
-        raise ValueError("no statements of what is done with")
+        raise ValueError(f"not valid statements of finished messages: {wrong}") from None
+    if any(
+        len(stated) > MAX_STATEMENTS or any(len(stem) != STEM_CHARACTERS for stem in stated)
+        for stated in found.values()
+    ):
+        raise ValueError("not valid statements of finished messages")
     return found
 
 

@@ -27,11 +27,11 @@ class _Doubt:
 
 
 class Doubts:
-    """Replicas of whom a peer may know that they are done with.
+    """The replicas that a peer may have as finished.
 
     A node that was away, or that a `REMOVES` missed, has replicas of what consumers have settled. The owner would
-    tell it so, but is silent where this node has its queue. So it asks all that live, each about all, and delivers once
-    they have answered. One that says nothing for a timeout is not waited for; it is asked on.
+    send it that, but is silent where this node has its queue. So it asks all that live, each about all, and delivers
+    once they have answered. One that sends nothing for a timeout is not waited for; it is asked on.
 
     Args:
         possession: Who possesses which queue.
@@ -57,7 +57,7 @@ class Doubts:
         doubts, begun = self._doubts.setdefault(owner, {}), []
         for peer, known in possession.peers.items():
             if not possession.alive(peer, now):
-                doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked anew
+                doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked again
                 continue
             doubt = doubts.get(peer)
             if doubt is None or doubt.claim != claim or doubt.incarnation != known.incarnation:
@@ -73,7 +73,7 @@ class Doubts:
             doubt.keys.put(keys, None)
 
     def drop(self, keys: Iterable[str]) -> None:
-        """Drops messages that are done with."""
+        """Drops messages that are finished."""
         for doubts in self._doubts.values():
             for doubt in doubts.values():
                 doubt.keys.take(keys)
@@ -95,7 +95,7 @@ class Doubts:
         """Returns whether the messages of an owner may be delivered here."""
         possession, doubts = self._possession, self._doubts.get(owner, {})
         if possession.record(owner) == (0, owner):
-            return True  # nobody else had it ever
+            return True  # no other node ever had it
         for peer in possession.living(now):
             doubt = doubts.get(peer)
             if doubt is None or (doubt.keys and now - doubt.since <= possession.timeout):

@@ -1,4 +1,4 @@
-"""A device as a node of its cluster: what `omq.pzq.cluster` decides is done with its store, queues and sockets."""
+"""A device as a node of its cluster: carries out what `omq.pzq.cluster` decides."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ from omq.types import Security
 log = logging.getLogger("omq.pzq")
 
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
-_SHIFT: Final = 64  # bits of a message's number
-_NUMBER: Final = (1 << _SHIFT) - 1
+_SHIFT_BITS: Final = 64  # of a message's number
+_NUMBER: Final = (1 << _SHIFT_BITS) - 1
 
 
 def clock() -> float:
@@ -89,13 +89,13 @@ class Member:
         self._queues: dict[int, Queue] = {}  # by topic
         self._targets: dict[str, Replicas] = {}  # where replicas go, by owner
         self._fresh: Run | None = None  # messages that are at hand
-        self._left: dict[str, list[str]] = {}  # keys of what consumers are done with, by owner, not told yet
+        self._left: dict[str, list[str]] = {}  # keys of what consumers have finished, by owner, not passed on yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
         self._former: tuple[str, ...] = ()  # what this node was called
         self._aside = ""  # why it has no part in the cluster: others know more of its directory than it does
         self._acting = False
-        self._silent: set[str] = set()  # who is, as the log says
+        self._silent: set[str] = set()  # the silent peers that were logged
         self._refused: set[str] = set()  # whose directory is an older copy, likewise
         self._unkept = False  # the last statement could not be kept
         self._taken_back = False  # and what is yet to be done was decided after it
@@ -131,8 +131,8 @@ class Member:
         for topic, state in found.items():
             if topic.startswith("replicas") and (count := Replicas(self._journal, state, self._later).count()):
                 log.warning(
-                    "cluster: %d messages of %s wait, which is no node of this cluster any more: nobody delivers them "
-                    "here, but its own new name's node does if it has its directory",
+                    "cluster: %d messages of %s wait, which is not a node of this cluster any more: they are not "
+                    "delivered here, but its own new name's node does if it has its directory",
                     *(count, topic.partition(":")[2]),
                 )
         self._tombs = Tombs(self._journal, (await self._topic(TOMBS + _SUFFIX[self._kind], self._kind)).id, self._later)
@@ -170,7 +170,7 @@ class Member:
         self._save()
 
     def _index(self) -> None:
-        """Notes which messages are where, and has the queues tell what is done."""
+        """Notes which messages are where, and has the queues report what is finished."""
         store = self._journal.store
         held: dict[str, list[tuple[Keys, int]]] = {}
         mine: list[tuple[Keys, int]] = []
@@ -238,12 +238,12 @@ class Member:
         self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
         is_same = kept.store == self._journal.store.id
         before = kept.incarnations[1 - MAX_INCARNATIONS :] if is_same else ()
-        # What is stated of nodes that are none any more, by another name of this one's, is of no use.
+        # What is stated of former nodes, by another name of this one's, is of no use.
         records = kept.records if is_same and kept.name == self._settings.name else None
         return [*before, max(now, kept.incarnations[-1] + 1)], records, kept.known
 
     def _save(self) -> None:
-        """Keeps what this node states, and which nodes it has heard."""
+        """Keeps what this node states, and which nodes it has received from."""
         it = self._node.possession
         kept = Kept(it.store, it.name, (*it.incarnations,), self._replicated, it.statement(), self._former, it.known)
         self._file.save(kept)
@@ -252,7 +252,7 @@ class Member:
         write = await self._journal.do(MakeTopic(name, "round_robin", kind))
         return self._journal.store.topic(write.topic_id)
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def figures(self) -> Figures:
         """Returns the figures of the cluster."""
@@ -311,7 +311,7 @@ class Member:
         return lost
 
     def _tell_left(self) -> None:
-        """Tells the state what consumers were done with in this turn."""
+        """Passes on what consumers have finished in this turn."""
         left, self._left = self._left, {}
         for owner, keys in left.items():
             self._node.consumed(owner, keys)
@@ -330,7 +330,7 @@ class Member:
         if write.duplicate:
             key = self._keys[queue.id].get(write.first)
             if key is None:
-                self._inlet.accept(asked)  # a consumer is done with it
+                self._inlet.accept(asked)  # a consumer has finished it
                 return
             self._answers.add_repeated(key, asked)
             self._node.produced_again(key, now)
@@ -367,7 +367,8 @@ class Member:
             answer(str(wrong))
             return
         if origin not in self._targets or self._aside:
-            answer("this node has no part in the cluster" if self._aside else f"{origin!r} is no node of this cluster")
+            aside = "this node has no part in the cluster"
+            answer(aside if self._aside else f"{origin!r} is not a node of this cluster")
             return
         self._writer.take(origin, self._targets[origin].id, runs, answer)
 
@@ -381,7 +382,7 @@ class Member:
             self._node.stored(origin, keys, _place(queue, write.first), clock())
             self._act()
 
-    # ------------------------------------------------------------------ what is heard
+    # ------------------------------------------------------------------ what is received
 
     def _heard(self, frames: list[bytes]) -> None:
         kind, body = frames[0].decode(), _read_json(frames[1])
@@ -477,9 +478,9 @@ class Member:
                 self._replicate(peer, origin, keys)
             case Settle(_, places):
                 for place in places.values():
-                    queue = self._queues[place >> _SHIFT]
+                    queue = self._queues[place >> _SHIFT_BITS]
                     id = place & _NUMBER
-                    # Else a consumer was done with it in this turn.
+                    # Else a consumer has finished it in this turn.
                     if (found := self._keys[queue.id].take(id)) is not None:
                         queue.discard(id)
                         settled.add(queue)
@@ -497,14 +498,15 @@ class Member:
         if peer in self._silent:
             if possession.alive(peer, now):
                 self._silent.discard(peer)
-                log.info("cluster: %s is heard", peer)
+                log.info("cluster: %s is alive", peer)
         elif possession.silent(peer, now):
             self._silent.add(peer)
             if possession.peers[peer].incarnation:
                 log.info("cluster: %s is silent", peer)
             else:
                 log.warning(
-                    "cluster: %s was not heard yet: is it its --broadcast-dsn, and this node among its --nodes?", peer
+                    "cluster: %s has sent nothing yet: is it its --broadcast-dsn, and this node among its --nodes?",
+                    peer,
                 )
 
     def _keep(self, before: Statement) -> None:
@@ -521,7 +523,7 @@ class Member:
             log.info("cluster: this node states %s", possession.records)
 
     def _tell(self, body: dict[str, Any], settled: set[Queue]) -> None:
-        """Answers a node once the store has what the answer says."""
+        """Answers a node once the store has what is in the answer."""
         waits = [*settled]
 
         def kept() -> None:
@@ -542,7 +544,7 @@ class Member:
             return
         ids: dict[int, list[int]] = defaultdict(list)
         for place in self._node.places(origin, keys):
-            ids[place >> _SHIFT].append(place & _NUMBER)
+            ids[place >> _SHIFT_BITS].append(place & _NUMBER)
         for topic, numbers in ids.items():
             for run in self._queues[topic].runs(numbers):
                 if not self._transport.has_room(peer):
@@ -552,7 +554,7 @@ class Member:
 
 def _place(queue: Queue, number: int) -> int:
     """Returns the place of a message: topic and id in one number; the ids after it are the places after it."""
-    return queue.id << _SHIFT | number
+    return queue.id << _SHIFT_BITS | number
 
 
 def _read_json(frame: bytes) -> Any:

@@ -1,4 +1,4 @@
-"""A node of a cluster, without I/O: which messages are where, and what is said of them."""
+"""A node of a cluster, without I/O: which messages are where, and what is sent about them."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from omq.pzq.cluster.possession import Possession
 from omq.pzq.cluster.waiting import Waiting
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
-WINDOW: Final = 256
+MAX_BATCH_KEYS: Final = 256
 #: Replicas that are dropped at a tick, about.
 SWEEP_LIMIT: Final = 16_384
 #: Timeouts after which replicas are asked about again.
 ROUND_TIMEOUTS: Final = 2.0
 
-Stored = Iterable[tuple[Sequence[str], int]]  # keys, and where the first message is: the others are behind it
+Stored = Iterable[tuple[Sequence[str], int]]  # keys, and where the first message is: the others follow it
 
 
 class Node:
@@ -39,15 +39,15 @@ class Node:
 
     Args:
         possession: Who possesses which queue.
-        replicas: How many peers must have a message before its producer is told that it is replicated.
+        replicas: How many peers must have a message before its producer gets a positive answer.
         patience: Seconds that a producer waits for that.
         is_mine: Whether a message was stored in the store that this node has now.
 
     Attributes:
-        own: The messages of this node that were stored by it and are not done with, by key; and where they are.
+        own: The messages of this node that were stored by it and are not finished, by key; and where they are.
         held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
         tombs: What was acknowledged here in an owner's place, by key: the owner.
-        done: What it knows to be done with.
+        done: What it has as finished.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class Node:
         }
         #: The possessor that replicas were compared with last, and when that began, by owner.
         self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
-        #: Replicas that this node delivers in their owner's place once others have said what they know of them.
+        #: Replicas that this node delivers in their owner's place once others have answered what they have of them.
         self._doubts = Doubts(possession)
-        #: Replicas that are to be looked for among what is done with before any of these are delivered, by owner.
+        #: Replicas that are to be looked for among what is finished before any of these are delivered, by owner.
         self._unswept: dict[str, deque[KeyRun]] = {}
-        #: What of its own it has stated last, and when it has told all statements.
+        #: What of its own it has stated last, and when it has sent all statements.
         self._stated: tuple[dict[str, Any], float] = {}, -1e9
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
         self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
@@ -159,7 +159,7 @@ class Node:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
-        """Takes the repetition of a message that is stored, and not done with."""
+        """Takes the repetition of a message that is stored, and not finished."""
         if key not in self._waiting:  # else the answer is on its way
             for peer in self._flying:
                 self._ground(peer)
@@ -202,7 +202,7 @@ class Node:
         if origin == self.name and self._replicas:
             for unconfirmed in self._unconfirmed.values():
                 unconfirmed[self.name].put(keys, None)
-        # Consumers may have been done with some of them while the store was at it.
+        # Consumers may have finished some of them while the store was at it.
         if late := [key for run in self.done.find(origin, keys) for key in run.texts()]:
             self._done_with(late)
         if self.tombs and (late := [key for key in keys if key in self.tombs]):
@@ -227,7 +227,7 @@ class Node:
             unconfirmed.take(keys)
         if new and self._waiting.has(peer, new):
             self._answer(now)
-        if len(asked) <= WINDOW // 2:
+        if len(asked) <= MAX_BATCH_KEYS // 2:
             self._push(peer, now)
 
     def _answer(self, now: float) -> None:
@@ -244,7 +244,7 @@ class Node:
             self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
-        """Takes messages that consumers are done with, which the queue has settled."""
+        """Takes messages that consumers have finished, which the queue has settled."""
         keys = Keys.of(keys)
         if origin == self.name:
             self.own.take(keys)
@@ -263,8 +263,8 @@ class Node:
             places.take(keys)
         self._ask_no_more(origin, keys)
         for peer in self.possession.peers if origin == self.name else [origin]:
-            for begin in range(0, len(keys), WINDOW):
-                self._tell("TOLD", peer, origin, {"want": keys[begin : begin + WINDOW]})
+            for begin in range(0, len(keys), MAX_BATCH_KEYS):
+                self._tell("TOLD", peer, origin, {"want": keys[begin : begin + MAX_BATCH_KEYS]})
 
     def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
         self.tombs[key] = origin
@@ -273,7 +273,7 @@ class Node:
         self.actions.append(Entomb(origin, key))
 
     def _drop(self, owner: str, keys: Keys) -> None:
-        """Has nothing wait for messages that are done with."""
+        """Has nothing wait for messages that are finished."""
         self._ask_no_more(owner, keys)
         self._answered(self._waiting.drop(keys), done=True)  # they need no replica any more
 
@@ -284,13 +284,13 @@ class Node:
         self._doubts.drop(keys)
 
     def _done_with(self, keys: Sequence[str]) -> None:
-        """Drops messages, and remembers that they are done with."""
+        """Drops messages, and remembers that they are finished."""
         keys = Keys.of(keys)
         self._settle(keys)
         self.done.add(keys)
 
     def _settle(self, keys: Keys) -> None:
-        """Has messages that are done with not be here any more."""
+        """Removes messages that are finished."""
         for owner, places in [(self.name, self.own), *self.held.items()]:
             if gone := places.take_places(keys):
                 self._drop(owner, Keys.of(gone))
@@ -319,7 +319,7 @@ class Node:
             case "ASK" | "TOLD" | "GONE":
                 self._hear_directed(kind, sender, body, now)
             case _:
-                raise ValueError("there is no such kind of message")
+                raise ValueError("the kind of message is unknown")
 
     def _hear_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> None:
         if self.possession.hear(peer, state, now):
@@ -327,7 +327,7 @@ class Node:
             self._ground(peer)
             self._asked[peer].clear()
             self._replicate_all(peer)  # its disk may be another one, or have lost something
-            self._stated = {}, -1e9  # it knows of nothing yet
+            self._stated = {}, -1e9  # it has nothing yet
         self._consider(now)
 
     def hear_statements(self, statements: Stated) -> None:
@@ -343,7 +343,7 @@ class Node:
         if (origin := str(body.get("origin"))) not in self.possession.nodes:
             raise ValueError(f"{kind} is of {origin!r}, which is not a node of this cluster")
         if body.get("incarnation") != self.possession.peers[sender].incarnation:
-            return  # one that is over may have said what does not hold any more
+            return  # one that is over may have sent what does not hold any more
         if kind == "ASK":
             self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
         elif kind == "GONE":
@@ -352,7 +352,7 @@ class Node:
             self._hear_told(sender, origin, lists, now)
 
     def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """Returns which messages this node has, which it wants, and which it knows to be done with."""
+        """Returns which messages this node has, which it wants, and which it has as finished."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name
         gone = {key for run in self.done.find(origin, runs) for key in run.texts()}
@@ -367,10 +367,10 @@ class Node:
         return views
 
     def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
-        """Takes that consumers of the sender's are done with messages of another node."""
+        """Takes messages of another node that consumers of the sender have finished."""
         self._done_with(keys)
         if origin != self.name:
-            # The owner may come back when the sender, who knows of it, does not.
+            # The owner may come back when the sender, which has it, does not.
             unaware = [origin] if origin != sender else []
         else:
             # Where the owner has lost its disk, others may bring it these messages yet.
@@ -405,14 +405,14 @@ class Node:
         self._consider(now)
 
     def _aware(self, peer: str, key: str) -> None:
-        """Notes that a peer knows of an acknowledgement in an owner's place."""
+        """Notes that a peer has an acknowledgement in an owner's place."""
         owner = self.tombs[key]
         self._unaware[peer][owner].take([key])
         if not any(key in by_owner[owner] for by_owner in self._unaware.values()):
             del self.tombs[key]
             self.actions.append(Forget(key))
 
-    # ------------------------------------------------------------------ what is to be said
+    # ------------------------------------------------------------------ what is to be sent
 
     def tick(self, now: float) -> None:
         """To be called ten times a timeout."""
@@ -433,7 +433,7 @@ class Node:
         self._state(now)
 
     def _state(self, now: float) -> None:
-        """Tells what is done with: its own soon, that of all after a while."""
+        """Sends what is finished: its own soon, that of all after a while."""
         before, when = self._stated
         if now - when >= ROUND_TIMEOUTS * self.possession.timeout:
             mine, told = self.done.told([self.name]), self.done.told()
@@ -459,14 +459,14 @@ class Node:
                 self._push(peer, now)
 
     def _begin_sweep(self, owner: str) -> None:
-        """Begins to drop those of an owner's messages here that are done with."""
-        # A `REMOVES` that did not arrive, a node that was away: it has them still, and who told of them may be gone. An
+        """Begins to drop those of an owner's messages here that are finished."""
+        # A `REMOVES` that did not arrive, a node that was away: it has them still, and their sender may be gone. An
         # owner has them still where its disk is as it was before.
         if runs := [*self.done.stated(owner, (run for places in self._places(owner) for run, _ in places.runs()))]:
             self._unswept[owner] = deque(runs)
 
     def _sweep(self) -> None:
-        """Drops replicas that are done with, so many that nobody waits long."""
+        """Drops some replicas that are finished, within `SWEEP_LIMIT`."""
         left = SWEEP_LIMIT
         for owner, runs in list(self._unswept.items()):
             due: list[KeyRun] = []
@@ -499,7 +499,7 @@ class Node:
             self._unconfirmed[possessor][owner] = keys_in([self.held[owner]])
 
     def _push(self, peer: str, now: float) -> None:
-        """Asks a peer about what it may lack, and tells it what is done with; some of it at a time."""
+        """Asks a peer about what it may lack, and sends it what is finished; some of it at a time."""
         if not self.possession.alive(peer, now):
             return
         asked = self._asked[peer]
@@ -509,7 +509,7 @@ class Node:
             *(("GONE", *one) for one in self._unaware[peer].items()),
         ]
         for kind, origin, keys in lists:
-            if due := [key for key in islice(keys, WINDOW) if asked.get(key, -1e9) < again]:
+            if due := [key for key in islice(keys, MAX_BATCH_KEYS) if asked.get(key, -1e9) < again]:
                 asked.update(dict.fromkeys(due, now))
                 self._tell(kind, peer, origin, {"keys": due})
 

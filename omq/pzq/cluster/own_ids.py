@@ -11,7 +11,7 @@ from omq.store.interface import Log
 
 
 class OwnIds:
-    """Knows which messages the node's own store has given ids, and which of these it has lost.
+    """Records which messages the node's own store has given ids, and which of these it has lost.
 
     Args:
         store: The store.

@@ -13,14 +13,14 @@ Record = tuple[int, str]  # epoch, possessor
 Statement = dict[str, Record] | None  # records by owner; `None`: nothing is stated
 Known = tuple[str, int]  # the store and the incarnation of a node
 
-#: Numbers that are told are smaller.
+#: Numbers that are sent are smaller.
 MAX_NUMBER: Final = 1 << 62
 #: Incarnations of a directory that are kept: an older copy is known as such until it was started as often by itself.
 MAX_INCARNATIONS: Final = 64
 
 
 class OlderCopy(ValueError):
-    """Raised where a node's directory is an older copy of one that was heard of.
+    """Raised where a node's directory is an older copy of one that was seen before.
 
     Args:
         node: Its name.
@@ -41,15 +41,15 @@ class Peer:
     """The last known state of another node.
 
     Attributes:
-        heard: When it was heard last; at first, when this node began.
+        heard: When it sent last; at first, when this node began.
         incarnation: Which one that was; 0: none yet.
         number: Of its last keep-alive.
         store: Its store's id.
         quiet: It states no records now.
-        knows: It has heard this incarnation of ours.
-        confirmed: When we have sent what it has heard last.
+        knows: It has received from this incarnation of ours.
+        confirmed: When we have sent what it has received last.
         records: What it states.
-        hears: Whom it hears.
+        hears: The nodes that it receives from.
         holds: How many replicas it holds, by owner.
         timeout: Seconds after which others are silent for it.
     """
@@ -68,7 +68,7 @@ class Peer:
 
 
 class Possession:
-    """One node's view of the possessors, by the keep-alives that it has heard.
+    """One node's view of the possessors, by the keep-alives that it has received.
 
     Args:
         name: Its broadcast endpoint.
@@ -78,12 +78,12 @@ class Possession:
         now: The time.
         store: This node's store.
         records: What it stated last; `None`: its disk is empty.
-        known: The store and the incarnation of each peer that were heard last, maybe by an earlier one of this node.
+        known: The store and the incarnation of each peer that were received last, maybe by an earlier one of this node.
         fenced: Others may take over its queue, so that it needs a lease to deliver.
 
     Attributes:
         records: What it states, by owner, where it is not `(0, owner)`.
-        peers: What it knows of the others.
+        peers: The last known states of the others.
     """
 
     def __init__(
@@ -115,7 +115,7 @@ class Possession:
         self._number = 0
         self._sent: dict[int, float] = {}  # when which keep-alive was
 
-    # ------------------------------------------------------------------ what it knows
+    # ------------------------------------------------------------------ the state
 
     def record(self, owner: str) -> Record:
         """Returns what this node states of a queue."""
@@ -126,16 +126,16 @@ class Possession:
         return self._quiet
 
     def alive(self, peer: str, now: float) -> bool:
-        """Returns whether a peer was heard lately."""
+        """Returns whether a peer has sent lately."""
         known = self.peers[peer]
         return known.incarnation > 0 and now - known.heard <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
-        """Returns whether a peer was not heard for long; right after the start neither this nor `alive` may hold."""
+        """Returns whether a peer has not sent for long; right after the start neither this nor `alive` may hold."""
         return now - self.peers[peer].heard > self.timeout
 
     def living(self, now: float) -> list[str]:
-        """The peers that were heard lately."""
+        """The peers that have sent lately."""
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
@@ -167,18 +167,18 @@ class Possession:
         theirs = self.peers[owner].records.get(owner, (0, owner))
         return theirs[1] == owner and theirs[0] > mine[0]
 
-    # ------------------------------------------------------------------ what it hears and says
+    # ------------------------------------------------------------------ what it receives and sends
 
     def statement(self) -> Statement:
         """Returns what it states now."""
         return None if self._quiet else dict(self.records)
 
     def restate(self, before: Statement) -> None:
-        """Takes back what it states since: it is not on the disk, so no other node may hear of it."""
+        """Takes back what it states since: it is not on the disk, so no other node may receive it."""
         self._quiet, self.records = before is None, dict(before or {})
 
     def beat(self) -> float:
-        """Seconds between two keep-alives: for the most impatient node a tenth of its patience."""
+        """Returns the seconds between two keep-alives: a tenth of the shortest timeout of all nodes."""
         return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
 
     def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
@@ -199,10 +199,10 @@ class Possession:
         }
 
     def hear(self, peer: str, state: dict[str, Any], now: float) -> bool:
-        """A keep-alive has come; whether the peer is another one than before.
+        """Takes a keep-alive; returns whether the peer is another one than before.
 
         Raises:
-            ValueError: The state is none.
+            ValueError: The state is not valid.
             OlderCopy: The directory of the peer, or of this node, is an older copy: it has to join as a new node.
         """
         known = self.peers[peer]
@@ -222,7 +222,7 @@ class Possession:
             if not timeout > 0:
                 raise ValueError(f"a timeout of {timeout}")
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
-            raise ValueError(f"no state of a node: {wrong}") from None
+            raise ValueError(f"not a valid state of a node: {wrong}") from None
         _check_copy(self.name, (met_store, number_of(met)), self.store, self.incarnations)
         _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
         if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
@@ -242,12 +242,12 @@ class Possession:
     # ------------------------------------------------------------------ what it decides
 
     def consider(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
-        """Moves its records as it may; whether one has moved, and is to be kept on the disk and told.
+        """Moves its records as it may; whether one has moved, and is to be kept on the disk and sent.
 
         Args:
             now: The time.
             holds: How many replicas this node holds, by owner.
-            is_settled: Whether an owner knows all that was acknowledged here in its place.
+            is_settled: Returns whether an owner has all that was acknowledged here in its place.
         """
         if self._quiet:
             return self._wake(now)
@@ -266,8 +266,8 @@ class Possession:
         return moved
 
     def _wake(self, now: float) -> bool:
-        """Ends the quiet once no lease can rest on what was said before the disk was lost."""
-        # Where nobody ever had another's queue, nothing is forgotten that matters.
+        """Ends the quiet once no lease can rest on what was sent before the disk was lost."""
+        # Where no node ever had another's queue, nothing is forgotten that matters.
         harmless = all(peer.knows and not peer.records for peer in self.peers.values())
         if not harmless and now - self._began <= self.timeout:
             return False
@@ -302,7 +302,7 @@ class Possession:
         return stated[0] > mine[0] and stated[1] != possessor
 
     def _highest(self, owner: str) -> int:
-        """The highest epoch that anybody has stated."""
+        """Returns the highest epoch that any node has stated."""
         stated = [peer.records[owner][0] for peer in self.peers.values() if owner in peer.records]
         return max([self.record(owner)[0], *stated])
 
@@ -311,7 +311,7 @@ class Possession:
         if not self.sees_majority(now):
             return False
         if owner == self.name:
-            # A claim in vain ends once the claimer hears us: before, it would only be made again.
+            # A claim in vain ends once the claimer receives from us: before, it would only be made again.
             return not self.leased(owner, now) or any(
                 self.alive(name, now) and self.name in peer.hears and peer.records.get(owner, mine)[0] > mine[0]
                 for name, peer in self.peers.items()
@@ -326,22 +326,22 @@ class Possession:
         living = self.living(now)
         deaf = [peer for peer in living if not self.peers[peer].hears & {owner, possessor} - {self.name}]
         if len(deaf) + 1 < self.majority:
-            return False  # others hear it
+            return False  # others receive from it
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
 
 
 def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
-    """Raises `OlderCopy` where a directory does not have the incarnation that was heard of its store."""
+    """Raises `OlderCopy` where a directory does not have the incarnation that was seen of its store."""
     if known[0] == store and known[1] > incarnations[0] and known[1] not in incarnations:
         raise OlderCopy(node, known[1])
 
 
 def number_of(value: Any) -> int:
-    """A number that a node has told.
+    """Returns a number that a node has sent.
 
     Raises:
-        ValueError: It is none.
+        ValueError: It is not valid.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{str(value)[:40]!r} is no number of a node")
+        raise ValueError(f"{str(value)[:40]!r} is not a valid number of a node")
     return value

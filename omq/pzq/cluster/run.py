@@ -1,4 +1,4 @@
-"""Messages that go from node to node together, and how they are read. Nothing here knows of sockets or of time."""
+"""Messages that go from node to node together, and how they are read, without sockets and time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omq.pzq.wire import key_of, shown, unpack
 
 
 class Run(NamedTuple):
-    """Messages of one node that lie behind each other, or were read one behind the other.
+    """Messages of one node that follow each other, or were read one after the other.
 
     Attributes:
         keys: Theirs.
@@ -57,7 +57,7 @@ def read_replicas(frames: list[bytes]) -> list[Run]:
     """
     _, _, _, *rest = frames
     if len(rest) < 3 or rest[0] or not len(rest) % 2:
-        raise Malformed("these are no replicas: an id, REPLICAS:, an empty frame, and heads with records")
+        raise Malformed("these are not valid replicas: an id, REPLICAS:, an empty frame, and heads with records")
     return [read_run(rest[at], rest[at + 1]) for at in range(1, len(rest), 2)]
 
 
@@ -79,11 +79,11 @@ def read_run(head: bytes, records: bytes) -> Run:
             return Run(Keys.of(keys), records, True)
         found = _HEAD.fullmatch(head)
         if found is None:
-            raise Malformed(f"{shown(head)} is no first key with how many there are")
+            raise Malformed(f"{shown(head)} is not a valid first key with a count")
         first, begin = split(found[1].decode())
         count = int(found[2])
         if not count >= 1 or begin + count > 1 << 48:
-            raise Malformed(f"{shown(head)} says a number that cannot be")
+            raise Malformed(f"{shown(head)} has a number that is out of range")
         named = blocks.named(records, first.encode(), begin, count)
         return Run(Keys([KeyRun(first, begin, begin + count)]), named, True)
     except (ValueError, struct.error) as wrong:

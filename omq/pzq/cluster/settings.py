@@ -11,8 +11,8 @@ from typing import Final
 from omq.errors import UsageError
 from omq.unpatched import socket
 
-TIMEOUT_NODES: Final = 10_000_000  # microseconds
-TIMEOUT_REPLICATION: Final = 100_000  # microseconds
+NODE_TIMEOUT_US: Final = 10_000_000
+REPLICATION_TIMEOUT_US: Final = 100_000
 
 _ENDPOINT: Final = re.compile(r"tcp://(\[[^\]]+\]|[^:/\[\]]+):(\d{1,5})")
 
@@ -62,7 +62,7 @@ def read_settings(
     timeout_replication: int,
     allow_replicas_from: Iterable[str],
 ) -> Settings | None:
-    """Checks what a device is told about its cluster; `None` where it belongs to none.
+    """Checks a device's settings of its cluster; `None` without a cluster.
 
     Raises:
         UsageError: Something does not fit; the text has the option and the value.
@@ -77,7 +77,7 @@ def read_settings(
             raise _invalid(option, value, f"must be a whole number, {least} or more")
     if not nodes:
         if replicas:
-            raise _invalid("replicas", replicas, "there are no other nodes to keep them")
+            raise _invalid("replicas", replicas, "no other nodes can keep them")
         for option, given in (("broadcast", broadcast), ("allow_replicas_from", allowed)):
             if given:
                 raise _invalid(option, given, "means nothing without other nodes")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from omq.pzq.device.queue import AGAIN, Queue
+from omq.pzq.device.queue import RETRY_DELAY_S, Queue
 from omq.pzq.wire import pack
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull
@@ -54,11 +54,11 @@ class Tombs:
     def _store(self, owner: str, key: str) -> None:
         def stored(write: Append) -> None:
             if isinstance(write.error, StoreFull):
-                self._later(AGAIN, lambda: self._store(owner, key))
+                self._later(RETRY_DELAY_S, lambda: self._store(owner, key))
                 return
             wanted = self._storing.pop(key)
             if write.error is not None:
-                log.error("cluster: that a message of %s is done with is not kept: %s", owner, write.error)
+                log.error("cluster: the remote ack of a message of %s is not kept: %s", owner, write.error)
             elif wanted:
                 self._stored[key] = write.topic_id, write.first
             else:  # all know it by now
@@ -90,6 +90,6 @@ class Tombs:
     def _settle(self, topic: int, id: int) -> None:
         def settled(write: Settle) -> None:
             if write.error is not None:
-                log.error("cluster: the store does not take what is done with: %s", write.error)
+                log.error("cluster: the store does not take the end of a remote ack: %s", write.error)
 
         self._journal.submit(Settle(topic, [(id, id)]), settled)

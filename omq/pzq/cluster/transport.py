@@ -38,7 +38,7 @@ Acked = Callable[[str, Sequence[str]], None]
 
 
 class Transport:
-    """Broadcasts to the other nodes, hears them, and sends them replicas. Lives in one event loop.
+    """Broadcasts to the other nodes, receives from them, and sends them replicas. Lives in one event loop.
 
     Args:
         settings: The cluster.
@@ -143,7 +143,7 @@ class Transport:
             if self._settings.admits(event.remote_address):
                 self._nodes.add(event.peer.since)
             else:
-                self._complain(f"{event.remote_address} is no node of this cluster: what it broadcasts is passed over")
+                self._complain(f"{event.remote_address} is not a node of this cluster: what it broadcasts is ignored")
 
     async def _listen(self) -> None:
         while True:

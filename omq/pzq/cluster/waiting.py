@@ -9,7 +9,7 @@ from omq.pzq.cluster.keys import KeyMap, KeyRun, Keys
 
 
 class Waiting:
-    """Knows which peers have each waiting message, and when its producer's time is up.
+    """Records which peers have each waiting message, and when its producer's time is up.
 
     Messages that were stored together cost as one as long as the same peers have them all (see `KeyMap`).
     """

@@ -1,1 +1,1 @@
-"""A device: its store, its sockets, and what it tells about itself."""
+"""A device: its store, its sockets, and its statistics."""

@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
 from omq.pzq.cluster.member import Member
-from omq.pzq.cluster.settings import TIMEOUT_NODES, TIMEOUT_REPLICATION, read_settings
+from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US, read_settings
 from omq.pzq.device.figures import Figures
 from omq.pzq.device.inlet import Inlet
 from omq.pzq.device.monitor import Monitor
@@ -30,9 +30,9 @@ __all__ = ["AsyncDevice", "Device"]
 
 log = logging.getLogger("omq.pzq")
 
-ACK_TIMEOUT: Final = 5_000_000  # microseconds
-REAPER_FREQUENCY: Final = 2_500_000  # microseconds
-INFLIGHT_SIZE: Final = 31_457_280  # bytes
+ACK_TIMEOUT_US: Final = 5_000_000
+REAPER_INTERVAL_US: Final = 2_500_000
+MAX_IN_FLIGHT_BYTES: Final = 31_457_280
 
 #: Topics by what an acknowledgement of theirs means. Dead letters are kept as their messages were.
 _TOPICS: Final[dict[Persistence, str]] = {"strong": "messages", "weak": "messages.unsynced"}
@@ -49,10 +49,10 @@ class AsyncDevice:
         database: The directory of the messages; made if it is not there.
         receive: Where producers connect.
         send: Where consumers connect.
-        monitor: Where it tells how it is; `None` for nowhere.
+        monitor: Where it answers with its statistics; `None` for nowhere.
         dead_letter: Where consumers of dead letters connect; `None` for nowhere.
         http: The address of `/metrics` and `/healthz` (`host:port`); `None` for none.
-        hard_sync: A message is acknowledged once the disk says that it holds it; else once it is written, which is
+        hard_sync: A message is acknowledged once the disk has it; else once it is written, which is
             synced within a second.
         ack_timeout: Microseconds within which a consumer acknowledges a message, or it is delivered again.
         reaper_frequency: Microseconds between two looks for those that were not acknowledged in time.
@@ -60,8 +60,8 @@ class AsyncDevice:
         max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
         security: A `PlainServer` or `CurveServer` for all of the device's sockets.
         nodes: The receive endpoints of the other nodes of a cluster.
-        broadcast: Where this node hears the others: an endpoint that names it as they do, with the same port on all.
-        replicas: How many other nodes must have a message before its producer is told that it is stored.
+        broadcast: Where this node receives from the others: an endpoint that names it as they do, with their port.
+        replicas: How many other nodes must have a message before its producer gets a positive answer.
         timeout_nodes: Microseconds after which a node is silent, and others may deliver its messages.
         timeout_replication: Microseconds that a producer's answer waits for the replicas.
         allow_replicas_from: Addresses, or networks, that nodes may speak from besides the hosts of `nodes`.
@@ -87,16 +87,16 @@ class AsyncDevice:
         dead_letter: str | None = None,
         http: str | None = None,
         hard_sync: bool = False,
-        ack_timeout: int = ACK_TIMEOUT,
-        reaper_frequency: int = REAPER_FREQUENCY,
-        inflight_size: int = INFLIGHT_SIZE,
+        ack_timeout: int = ACK_TIMEOUT_US,
+        reaper_frequency: int = REAPER_INTERVAL_US,
+        inflight_size: int = MAX_IN_FLIGHT_BYTES,
         max_deliveries: int | None = None,
         security: Security | None = None,
         nodes: Sequence[str] = (),
         broadcast: str | None = None,
         replicas: int = 0,
-        timeout_nodes: int = TIMEOUT_NODES,
-        timeout_replication: int = TIMEOUT_REPLICATION,
+        timeout_nodes: int = NODE_TIMEOUT_US,
+        timeout_replication: int = REPLICATION_TIMEOUT_US,
         allow_replicas_from: Sequence[str] = (),
         peer_security: Security | None = None,
     ) -> None:
@@ -214,7 +214,10 @@ class AsyncDevice:
         self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
         graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
         if graves is not None and not self._dead:
-            log.warning("dead_letter=%r: there is none, and without max_deliveries none comes", self._dead_letter)
+            log.warning(
+                "dead_letter=%r: the topic has no dead letters, and without max_deliveries none comes",
+                self._dead_letter,
+            )
         self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
         self._inlet = Inlet(
             self._journal,
@@ -303,10 +306,10 @@ class AsyncDevice:
     ) -> None:
         await self.close()
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ statistics
 
     def figures(self) -> Figures:
-        """How it is, now."""
+        """Returns its statistics now."""
         store, inlet, outlets = self._journal.store, self._inlet, self._outlets
         assert inlet is not None
         self._journal.catch_up()  # what is counted as stored is there

@@ -38,9 +38,9 @@ FIGURES: Final = {
     "replicas": Figure("gauge", "replicas", "Messages of other nodes that are kept and not settled."),
     "recovered": Figure("gauge", "recovered", "Own messages that came back from other nodes and are not settled."),
     "nodes": Figure("gauge", "nodes", "Nodes of the cluster; 1 without one."),
-    "nodes_alive": Figure("gauge", "nodes_alive", "Nodes of the cluster that were heard lately, this one among them."),
+    "nodes_alive": Figure("gauge", "nodes_alive", "Nodes of the cluster that have sent lately, this one among them."),
     "aside": Figure("gauge", "aside", "1 where this node's directory is an older copy, with no part in the cluster."),
-    "full": Figure("gauge", "store_full", "1 while there is no room on the disk."),
+    "full": Figure("gauge", "store_full", "1 while the disk is full."),
     "failed": Figure("gauge", "store_failed", "1 once the store has failed."),
     "stored": Figure("counter", "messages_stored", "Messages that were stored."),
     "stored_bytes": Figure("counter", "stored_bytes", "Bytes of the bodies that were stored."),
@@ -49,7 +49,7 @@ FIGURES: Final = {
     "refused_acks": Figure("counter", "acks_refused", "Acknowledgements that count for nothing."),
     "delivered": Figure("counter", "messages_delivered", "Deliveries."),
     "redelivered": Figure("counter", "messages_redelivered", "Deliveries that were not a message's first."),
-    "acknowledged": Figure("counter", "messages_acknowledged", "Messages that consumers are done with."),
+    "acknowledged": Figure("counter", "messages_acknowledged", "Messages that consumers have finished."),
     "returned": Figure(
         "counter", "messages_returned", "Deliveries that came back at once: by the consumer's wish, or its end."
     ),

@@ -16,7 +16,7 @@ from omq._core.blocks import encode
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.pzq.errors import Malformed
-from omq.pzq.wire import MAX_BODY, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
+from omq.pzq.wire import MAX_BODY_BYTES, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
 from omq.serving.connection_events import ConnectionEvents, log_connection
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFailed, StoreFull
@@ -26,40 +26,40 @@ from omq.types import Security
 log = logging.getLogger("omq.pzq")
 
 #: Messages that are taken from the socket at once.
-BATCH: Final = 256
+RECV_BATCH: Final = 256
 #: Messages of one producer that wait in the socket before its connection is not read for a while; each may have 64 MiB.
 RECV_HWM: Final = 16
 #: Answers that wait for one producer that does not read them; beyond them it gets no more.
 SEND_HWM: Final = 1_000_000
 #: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
-MAX_MESSAGE: Final = MAX_BODY + (16 << 20)
+MAX_MESSAGE_BYTES: Final = MAX_BODY_BYTES + (16 << 20)
 #: Bytes that go to the store as one write.
-WRITE: Final = 1 << 20
+WRITE_BYTES: Final = 1 << 20
 #: Bytes that wait for the store, beyond which nothing is taken from the socket.
-MAX_WAITING: Final = 64 << 20
+MAX_WAITING_BYTES: Final = 64 << 20
 #: Messages that wait for their answers one by one, it seems; and seconds that the loop waits for the store with them.
-FEW: Final = 4
-QUICK: Final = 0.0002
+MAX_INLINE_MESSAGES: Final = 4
+MAX_INLINE_WAIT_S: Final = 0.0002
 #: Seconds for which the loop looks for the next request before it sleeps, while a producer that asks one by one comes
 #: back sooner than that: to be woken costs more.
-SOON: Final = 0.00015
+SPIN_TIMEOUT_S: Final = 0.00015
 #: Seconds that a write of the loop's own may take; after a slower one a thread writes for so many seconds. So a disk
-#: that is behind holds up no consumer, nor what nodes tell each other.
-SLOW: Final = 0.03
-CAUTION: Final = 0.5
+#: that is slow holds up no consumer, nor what nodes send each other.
+SLOW_WRITE_S: Final = 0.03
+THREAD_WRITES_S: Final = 0.5
 #: Seconds after which the loop gets a turn between two batches.
-TURN: Final = 0.002
-HEARTBEAT: Final = 10.0
-SILENCE: Final = 30.0
+TIME_SLICE_S: Final = 0.002
+HEARTBEAT_INTERVAL_S: Final = 10.0
+HEARTBEAT_TIMEOUT_S: Final = 30.0
 
 Asked = tuple[bytes, bytes]  # the peer, and its message's id
 
 
 class Cluster(Protocol):
-    """What a device's cluster has to do with its producers."""
+    """The part of a cluster that concerns a device's producers."""
 
     def admits(self, remote: str) -> bool:
-        """Whether a node may speak from there."""
+        """Returns whether a node may connect from an address."""
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
         """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
@@ -75,7 +75,7 @@ class Inlet:
         journal: Where the store is.
         topic: The topic that messages go to.
         quick: What is stored there waits for no disk.
-        awaited: Whether somebody waits for messages.
+        awaited: Returns whether a consumer waits for messages.
         cluster: What the messages are given to, too; `None`: nothing.
 
     Attributes:
@@ -117,10 +117,10 @@ class Inlet:
             router_rename=True,
             send_hwm=SEND_HWM,
             recv_hwm=RECV_HWM,
-            max_message_size=MAX_MESSAGE,
+            max_message_size=MAX_MESSAGE_BYTES,
             max_parts=MAX_PARTS,
-            heartbeat_interval=HEARTBEAT,
-            heartbeat_timeout=SILENCE,
+            heartbeat_interval=HEARTBEAT_INTERVAL_S,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
             security=security,
             linger=1.0,
         )
@@ -137,7 +137,7 @@ class Inlet:
 
     @property
     def producers(self) -> int:
-        """How many are connected."""
+        """Returns how many are connected."""
         return len(self._socket.peers)
 
     async def pause(self) -> None:
@@ -178,41 +178,41 @@ class Inlet:
         turned = answered = time.monotonic()
         soon, careful = False, 0.0
         while True:
-            if time.monotonic() - turned > TURN:
+            if time.monotonic() - turned > TIME_SLICE_S:
                 await asyncio.sleep(0)
                 turned = time.monotonic()
             if soon:
                 await asyncio.sleep(0)
                 turned = time.monotonic()
-                if not self._look_for_more(turned + SOON):
+                if not self._look_for_more(turned + SPIN_TIMEOUT_S):
                     self._journal.catch_up()
             try:
-                batch: list[Any] = await socket.recv_many(BATCH)
+                batch: list[Any] = await socket.recv_many(RECV_BATCH)
             except ClosedError:
                 return
-            few = len(batch) <= FEW
-            soon = few and self._quick and time.monotonic() - answered < SOON
+            few = len(batch) <= MAX_INLINE_MESSAGES
+            soon = few and self._quick and time.monotonic() - answered < SPIN_TIMEOUT_S
             if self._cluster is not None:
                 self._events.handle()
             if not self._take_plain(batch):
                 batch.reverse()
                 while batch:
                     self._take(batch.pop())
-                    if self._journal.waiting > MAX_WAITING:
+                    if self._journal.waiting > MAX_WAITING_BYTES:
                         await self._make_room()
             del batch
             self._flush()
-            if self._journal.waiting > MAX_WAITING:
+            if self._journal.waiting > MAX_WAITING_BYTES:
                 await self._make_room()
             # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
             began = time.monotonic()
             if self._quick and (few or self._cluster is not None) and began >= careful:
-                self._journal.flush_at_once(QUICK, note=self._cluster is None)
+                self._journal.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
                 if not soon or self._awaited():
                     self._journal.catch_up()
                 answered = time.monotonic()
-                if answered - began > SLOW:
-                    careful = answered + CAUTION
+                if answered - began > SLOW_WRITE_S:
+                    careful = answered + THREAD_WRITES_S
             else:
                 self._journal.flush()
                 answered = time.monotonic()
@@ -244,7 +244,7 @@ class Inlet:
         except ValueError:
             return False
         size = sum(map(len, bodies))
-        if size > WRITE:
+        if size > WRITE_BYTES:
             return False
         self._asked, self._bodies, self._size = asked, bodies, size
         return True
@@ -262,7 +262,7 @@ class Inlet:
             self.counts["refused"] += 1
             self._answer((frames[0], frames[1]), str(error))
             return
-        if self._size + size > WRITE or producer:
+        if self._size + size > WRITE_BYTES or producer:
             self._flush()
         self._asked.append((frames[0], frames[1]))
         self._size += size
@@ -287,7 +287,7 @@ class Inlet:
         if frames[0] in self._nodes:
             cluster.take_replica(frames, answer)
         else:
-            answer("replicas are taken from the nodes of this cluster only, and you are none")
+            answer("replicas are taken from the nodes of this cluster only, and this peer is not one")
 
     def _encode(self) -> None:
         if self._bodies:
@@ -295,7 +295,7 @@ class Inlet:
             self._bodies = []
 
     def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
-        """What was gathered goes to the journal, which is flushed before the turn is given away."""
+        """Passes what was gathered to the journal, which is flushed before the loop runs other tasks."""
         if not self._asked:
             return
         self._encode()
@@ -308,7 +308,7 @@ class Inlet:
 
     def relieve(self) -> None:
         """Less waits for the store than before."""
-        if self._room is not None and self._journal.waiting <= MAX_WAITING:
+        if self._room is not None and self._journal.waiting <= MAX_WAITING_BYTES:
             if not self._room.done():
                 self._room.set_result(None)
             self._room = None
@@ -335,7 +335,7 @@ class Inlet:
             self._cluster.stored(write, asked)
 
     def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
-        """Tells producers that their messages are stored, and what is to be said of it."""
+        """Answers producers that their messages are stored, with a text."""
         answers: list[tuple[bytes, ...]]
         if text is None:
             answers = [(peer, id, STORED, b"") for peer, id in asked]
@@ -353,9 +353,9 @@ class Inlet:
 
 
 def _in_words(error: BaseException) -> str:
-    """Why something was not stored, as a producer is told."""
+    """Returns the reason why something was not stored, as sent to a producer."""
     if isinstance(error, StoreFull):
-        return f"not stored: there is no room: {error}"
+        return f"not stored: the disk is full: {error}"
     if isinstance(error, StoreFailed):
         return f"not stored: the store has failed: {error}"
     return f"not stored: {error}"

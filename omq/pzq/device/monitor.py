@@ -1,4 +1,4 @@
-"""The monitor socket: who asks is told how the device is."""
+"""The monitor socket: answers requests with the device's statistics."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
-MAX_QUESTION: Final = 1 << 16  # bytes
+MAX_REQUEST_BYTES: Final = 1 << 16
 
 
 class Monitor:
     """Answers `MONITOR` with the original's text, and `MONITOR | JSON` with all there is.
 
     Args:
-        figures: What it tells, now.
+        figures: Returns the statistics.
     """
 
     def __init__(self, figures: Callable[[], Figures]) -> None:
@@ -38,7 +38,7 @@ class Monitor:
         """
         self._socket = omq.ROUTER(
             router_rename=True,
-            max_message_size=MAX_QUESTION,
+            max_message_size=MAX_REQUEST_BYTES,
             max_parts=16,
             recv_hwm=16,
             security=security,
@@ -77,7 +77,7 @@ class Monitor:
             if question == [b"MONITOR", b"JSON"]:
                 return json.dumps(self._figures()).encode()
         except Exception as error:
-            log.exception("the device cannot tell how it is")
-            return f"error: the device cannot tell how it is: {error}\n".encode()
+            log.exception("the device cannot collect its statistics")
+            return f"error: the device cannot collect its statistics: {error}\n".encode()
         asked = ", ".join(map(shown, question[:4]))
         return f"error: the question is MONITOR, or MONITOR and JSON, not {asked}\n".encode()

@@ -31,21 +31,21 @@ from omq.workqueue.queue import WorkQueue
 log = logging.getLogger("omq.pzq")
 
 #: Messages that consumers may have together, whatever their size.
-MOST: Final = 1 << 17
+MAX_IN_FLIGHT: Final = 1 << 17
 #: Messages that a consumer gets, and acknowledgements that are taken, before others have their turn.
-PORTION: Final = 512
+BATCH: Final = 512
 #: Bytes of records that are delivered before acknowledgements are taken, about.
 _PUMP_BYTES: Final = 256 << 10
 #: Bytes of an acknowledgement beyond which a connection ends.
-MAX_ACK: Final = 1 << 20
+MAX_ACK_BYTES: Final = 1 << 20
 #: Seconds after which the loop gets a turn between two batches.
-TURN: Final = 0.002
-HEARTBEAT: Final = 10.0
-SILENCE: Final = 30.0
+TIME_SLICE_S: Final = 0.002
+HEARTBEAT_INTERVAL_S: Final = 10.0
+HEARTBEAT_TIMEOUT_S: Final = 30.0
 #: Seconds between two lines about acknowledgements that are refused.
-QUIET: Final = 1.0
+LOG_INTERVAL_S: Final = 1.0
 #: Keys that are kept of what was not acknowledged in time before those of what does not wait any more are dropped.
-_MIN_LATE: Final = 1024
+_MIN_LATE_KEYS: Final = 1024
 
 
 #: A message that a consumer has: who, the message's place (see `WorkQueue`), and bytes of its body.
@@ -58,7 +58,7 @@ class Consumer(workqueue.Consumer):
     Attributes:
         identity: What the socket calls it.
         address: Where it is.
-        counts: It is told which delivery each message is.
+        counts: It is sent the delivery count of each message.
         sent: Bytes of keys and bodies that it was sent.
         choked: It hangs, and some of that has not left: it does not read.
         acked: Places that it has acknowledged in this batch.
@@ -67,9 +67,13 @@ class Consumer(workqueue.Consumer):
     def __init__(self, outlet: Outlet, peer: PeerInfo, address: str) -> None:
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
-        # A consumer that says how many it takes ahead works at one after the other.
+        # A consumer that sends a prefetch works at one after the other.
         super().__init__(
-            outlet.dispatcher, outlet.timeout, prefetch or MOST, in_order=prefetch > 0, tick=outlet.reaper_frequency
+            outlet.dispatcher,
+            outlet.timeout,
+            prefetch or MAX_IN_FLIGHT,
+            in_order=prefetch > 0,
+            tick=outlet.reaper_frequency,
         )
         self._outlet = outlet
         self.identity = peer.identity
@@ -142,7 +146,7 @@ class Outlet:
         self._late: dict[
             bytes, tuple[Consumer, int]
         ] = {}  # by key, what was not acknowledged in time: who had it, place
-        self._max_late = _MIN_LATE
+        self._max_late = _MIN_LATE_KEYS
         self._acking: list[Consumer] = []  # whose `acked` is to be looked at
         self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has looked into
         self._out: list[tuple[bytes, ...]] = []
@@ -153,7 +157,7 @@ class Outlet:
         self._paused = False
         self._next_line = 0.0
         self.dispatcher: Dispatcher[Consumer] = Dispatcher(
-            store, [queue.work for queue in queues], PORTION, self.wake, self._unreadable
+            store, [queue.work for queue in queues], BATCH, self.wake, self._unreadable
         )
         for queue in queues:
             queue.wake = self.dispatcher.wake
@@ -171,11 +175,11 @@ class Outlet:
         self._socket = omq.ROUTER(
             router_rename=True,
             send_hwm=0,  # what waits for a consumer is in flight, which is bounded
-            recv_hwm=4 * PORTION,
-            max_message_size=MAX_ACK,
+            recv_hwm=4 * BATCH,
+            max_message_size=MAX_ACK_BYTES,
             max_parts=16,
-            heartbeat_interval=HEARTBEAT,
-            heartbeat_timeout=SILENCE,
+            heartbeat_interval=HEARTBEAT_INTERVAL_S,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
             security=security,
             linger=1.0,
         )
@@ -229,7 +233,7 @@ class Outlet:
             self._come(peer, event.remote_address)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             if peer.identity in self.consumers:
-                self._events.leave(peer.identity)  # what it said before is heard first
+                self._events.leave(peer.identity)  # what it sent before is handled first
         elif event.kind is EventKind.MISSED:
             for one in self._events.recount(self.consumers):
                 self._come(one, one.endpoint)
@@ -270,11 +274,11 @@ class Outlet:
         socket = self._socket
         turned = time.monotonic()
         while True:
-            if time.monotonic() - turned > TURN:
+            if time.monotonic() - turned > TIME_SLICE_S:
                 await asyncio.sleep(0)
                 turned = time.monotonic()
             try:
-                batch: list[Any] = await socket.recv_many(PORTION)
+                batch: list[Any] = await socket.recv_many(BATCH)
             except ClosedError:
                 return
             self._events.handle()
@@ -336,7 +340,7 @@ class Outlet:
         """Logs what the protocol has no answer for."""
         self.counts["refused"] += 1
         if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + QUIET
+            self._next_line = time.monotonic() + LOG_INTERVAL_S
             log.warning("%s: an acknowledgement of %s counts for nothing: %s", self._name, consumer.address, why)
 
     def release(self, pieces: Iterable[Range[Any]]) -> list[tuple[bytes, Held]]:
@@ -362,7 +366,7 @@ class Outlet:
                 for key, late in self._late.items()
                 if any(works[late[1] >> 64].waiting_places(late[1], late[1]))
             }
-            self._max_late = max(_MIN_LATE, 2 * len(self._late))
+            self._max_late = max(_MIN_LATE_KEYS, 2 * len(self._late))
         self._late.update((key, held[:2]) for key, held in expired)
 
     # ------------------------------------------------------------------ out
@@ -412,7 +416,7 @@ class Outlet:
     def fits(self, work: WorkQueue, header: bytes, records: memoryview, count: int) -> int:
         """Returns how many messages of a block consumers may have besides what they have."""
         self._decoded = None
-        count = min(count, MOST - len(self.held))
+        count = min(count, MAX_IN_FLIGHT - len(self.held))
         room = self._limit - self.bytes
         if len(records) <= room:  # bodies are smaller than their records
             return count

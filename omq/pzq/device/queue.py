@@ -19,7 +19,7 @@ from omq.workqueue.queue import WorkQueue
 log = logging.getLogger("omq.pzq")
 
 #: Seconds after which something is tried again for which there was no room.
-AGAIN: Final = 1.0
+RETRY_DELAY_S: Final = 1.0
 
 
 class Queue:
@@ -74,7 +74,7 @@ class Queue:
         self.work = WorkQueue(self, journal, state, max_tries=max_deliveries, presumed_tries=1)
 
     def tell(self, finished: Callable[[int], None], lost: Callable[[int, int], None]) -> None:
-        """Has a cluster told of each message that is finished, and of ranges that are lost."""
+        """Reports each finished message, and lost ranges, to a cluster."""
         self._tell_finished = finished
         self._tell_lost = lost
 
@@ -114,7 +114,7 @@ class Queue:
 
     @property
     def is_ready(self) -> bool:
-        """Whether it has something that may be delivered now."""
+        """Returns whether it has something that may be delivered now."""
         return self.work.ready > 0 and not self._blocked and (self.may is None or self.may())
 
     def oldest(self) -> int:
@@ -136,7 +136,7 @@ class Queue:
         def unblock() -> None:
             self._blocked = False
 
-        self.later(AGAIN, unblock)
+        self.later(RETRY_DELAY_S, unblock)
 
     def messages_of(self, header: bytes, records: memoryview) -> Iterator[tuple[int, bytes, list[bytes], int]]:
         """Yields id, key, parts and bytes of each message of a block."""
@@ -177,7 +177,7 @@ class Queue:
         self._kept = self._keeping + self._kept
         self.work.take_back(write)
         if isinstance(write.error, StoreFull):
-            self.later(AGAIN, self._save_again)
+            self.later(RETRY_DELAY_S, self._save_again)
         else:
             log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)
 
@@ -204,7 +204,7 @@ class Queue:
     # ------------------------------------------------------------------ what a cluster asks
 
     def live(self) -> Iterator[tuple[int, Keys]]:
-        """What is stored and not settled: the number of a message, its key, and those of the ones behind it."""
+        """Yields what is stored and not settled: the number of a message, its key, and those of the ones after it."""
         for header, records in self._read_live():
             first, count, when, _ = blocks.read_header(header)
             yield first, self._keys(first, count, when, header, records)

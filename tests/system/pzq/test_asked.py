@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from omq.pzq.device.inlet import CAUTION, SLOW
+from omq.pzq.device.inlet import SLOW_WRITE_S, THREAD_WRITES_S
 from omq.store.lmdb.store import Store
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw
@@ -81,13 +81,13 @@ def test_a_disk_that_is_behind_does_not_hold_up_the_loop(make: Make, monkeypatch
     def slowly(store: Store, writes: list[Any], *, note: bool = False) -> bool:
         if note:
             began.append(time.monotonic())
-            time.sleep(2 * SLOW)
+            time.sleep(2 * SLOW_WRITE_S)
         return write_at_once(store, writes, note=note)
 
     monkeypatch.setattr(Store, "write_at_once", slowly)
     device = make()
     with raw(zmq.DEALER, device.endpoints["receive"]) as producer:
-        until = time.monotonic() + 2.5 * CAUTION
+        until = time.monotonic() + 2.5 * THREAD_WRITES_S
         while time.monotonic() < until:
             assert asked(producer, b"id", b"", b"body") == [b"id", b"1", b""]
         assert 2 <= len(began) <= 3

@@ -256,11 +256,11 @@ def test_what_cannot_be_understood_counts_for_nothing(
     ("frames", "says"),
     [
         ([KEY, b"REPLICA:%(name)s", b"", b"b"], b"replicas are accepted from"),
-        ([b"1", b"REPLICAS:tcp://10.0.0.1:5", b"", KEY + b" 1", encode([b"b"])], b"is no node of this cluster"),
-        ([b"1", b"REPLICAS:%(name)s", b""], b"these are no replicas"),
-        ([b"1", b"REPLICAS:%(name)s"], b"these are no replicas"),
-        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1"], b"these are no replicas"),
-        ([b"1", b"REPLICAS:%(name)s", b"x", KEY + b" 1", encode([b"b"])], b"these are no replicas"),
+        ([b"1", b"REPLICAS:tcp://10.0.0.1:5", b"", KEY + b" 1", encode([b"b"])], b"is not a node of this cluster"),
+        ([b"1", b"REPLICAS:%(name)s", b""], b"these are not valid replicas"),
+        ([b"1", b"REPLICAS:%(name)s"], b"these are not valid replicas"),
+        ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1"], b"these are not valid replicas"),
+        ([b"1", b"REPLICAS:%(name)s", b"x", KEY + b" 1", encode([b"b"])], b"these are not valid replicas"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 2", encode([b"b"])], b"damaged"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 0", b""], b"cannot be"),
         ([b"1", b"REPLICAS:%(name)s", b"", b"nothing", encode([b"b"])], b"no first key"),
@@ -281,10 +281,10 @@ def test_what_is_no_replica_is_refused(place: tuple[Device, int, int], frames: l
 
 def test_a_peer_that_is_never_heard_is_named(place: tuple[Device, int, int], caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("INFO", "omq.pzq")
-    until(lambda: f"tcp://127.0.0.2:{place[2]} was not heard yet" in caplog.text, "the log says it")
+    until(lambda: f"tcp://127.0.0.2:{place[2]} has sent nothing yet" in caplog.text, "the log says it")
     peer = Peer(*place[1:])
     try:
-        until(lambda: f"tcp://127.0.0.2:{place[2]} is heard" in caplog.text, "the log says that it is heard")
+        until(lambda: f"tcp://127.0.0.2:{place[2]} is alive" in caplog.text, "the log says that it is heard")
     finally:
         peer.end()
     until(lambda: f"tcp://127.0.0.2:{place[2]} is silent" in caplog.text, "the log says that it is silent")
@@ -309,7 +309,7 @@ def test_strangers_are_no_nodes(tmp_path: Path) -> None:
             peer.send_multipart([b"7", b"REPLICAS:" + name.encode(), b"", KEY + b" 1", encode([b"body"])])
             answer = peer.recv_multipart()
             assert answer[:2] == [b"7", b"0"]
-            assert b"you are none" in answer[-1]
+            assert b"this peer is not one" in answer[-1]
             for number in range(10):
                 state = {"from": name, **STATE, "number": number}
                 pub.send_multipart([b"CLUSTER", b"KALV", json.dumps(state).encode()])

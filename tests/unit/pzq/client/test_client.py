@@ -10,7 +10,7 @@ import pytest
 
 from omq.errors import UsageError
 from omq.pzq import Refused
-from omq.pzq.client.client import REMEMBERED, Remembered, Unanswered, parts_of
+from omq.pzq.client.client import MAX_NAMES, Remembered, Unanswered, parts_of
 from omq.pzq.wire import read_produced
 
 
@@ -69,11 +69,11 @@ def test_headers_that_are_no_frames_are_refused(headers: Any) -> None:
 
 def test_so_many_names_are_remembered_and_no_more() -> None:
     remembered = Remembered()
-    for number in range(REMEMBERED + 1):
+    for number in range(MAX_NAMES + 1):
         remembered.note(b"%d" % number)
     assert b"0" not in remembered
     assert b"1" in remembered
-    assert b"%d" % REMEMBERED in remembered
+    assert b"%d" % MAX_NAMES in remembered
 
 
 def test_bodies() -> None:
@@ -87,7 +87,7 @@ def test_bodies() -> None:
 
 def test_threads_may_note_names_at_once() -> None:
     remembered = Remembered()
-    for number in range(REMEMBERED):
+    for number in range(MAX_NAMES):
         remembered.note(b"%d" % number)
 
     def note(thread: int) -> None:

@@ -113,7 +113,7 @@ def test_a_file_that_cannot_be_used_is_passed_over_and_said(
 ) -> None:
     (tmp_path / FILE).write_text(text)
     assert Opened(tmp_path, settled(1)).account.load() == {}
-    assert f"{FILE} is passed over" in caplog.text
+    assert f"{FILE} is ignored" in caplog.text
 
 
 async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
@@ -131,4 +131,4 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
     assert "is not written" in said[0]
-    assert "is not told: a row" in said[1]
+    assert "are not sent: a row" in said[1]

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.done import MAX_RANGES, MAX_STATED, REMEMBERED, Done, Statement, statements_of
+from omq.pzq.cluster.done import MAX_RANGES, MAX_RUNS, MAX_STATEMENTS, Done, Statement, statements_of
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.wire import stem_of
 from tests.unit.pzq.cluster.samples import STEM, STORE, keys
@@ -27,7 +27,7 @@ def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_n
     done = Done()
     done.add(keys(1, 10))
     done.state("a", STEM, Statement(200, [(1, 5)]))
-    done.add(keys(100 + 2 * number, 1)[0] for number in range(REMEMBERED))  # a run each
+    done.add(keys(100 + 2 * number, 1)[0] for number in range(MAX_RUNS))  # a run each
     assert [number for number in range(1, 11) if knows(done, "a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
 
@@ -77,7 +77,7 @@ def test_what_is_told_is_heard() -> None:
 
 def test_of_many_topics_of_one_owner_those_are_kept_that_were_stated_last() -> None:
     done = Done()
-    stems = [stem_of(STORE, topic) for topic in range(MAX_STATED + 1)]
+    stems = [stem_of(STORE, topic) for topic in range(MAX_STATEMENTS + 1)]
     for at, stem in enumerate(stems, 1):
         done.hear(statements_of({"a": {stem: [at, [[1, 1]]]}}))
     assert list(done.told()["a"]) == stems[1:]
@@ -119,9 +119,9 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {STEM: [1, [[n, n] for n in range(MAX_RANGES + 1)]]}},
         {"a": {"x": [1, []]}},
         {"a": {STEM: [1, [], 7]}},
-        {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATED + 1)}},
+        {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATEMENTS + 1)}},
     ],
 )
 def test_what_is_no_statement_is_refused(told: Any) -> None:
-    with pytest.raises(ValueError, match="done with"):
+    with pytest.raises(ValueError, match="finished"):
         statements_of(told)

@@ -329,7 +329,7 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     "told", [[], {}, {"from": "b"}, {"from": "x", "stated": {}}, {"from": "b", "stated": {"b": 1}}]
 )
 def test_what_states_nothing_is_refused(told: Any) -> None:
-    with pytest.raises(ValueError, match=r"DONE|done with"):
+    with pytest.raises(ValueError, match=r"DONE|finished"):
         node("b").hear("DONE", told, 1.0)
 
 

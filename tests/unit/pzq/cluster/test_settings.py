@@ -61,7 +61,7 @@ def test_a_device_alone_belongs_to_no_cluster() -> None:
         ({"nodes": [""]}, "nodes='': must be an endpoint"),
         ({"nodes": ["tcp://127.0.0.2:70000"]}, "nodes='tcp://127.0.0.2:70000': must be an endpoint"),
         ({"replicas": 3}, "replicas=3: there are 2 other nodes only"),
-        ({"nodes": []}, "replicas=1: there are no other nodes to keep them"),
+        ({"nodes": []}, "replicas=1: no other nodes can keep them"),
         ({"nodes": [], "replicas": 0}, "broadcast='tcp://127.0.0.1:3': means nothing without other nodes"),
         ({"broadcast": None}, "broadcast is missing: the nodes tcp://127.0.0.2:1,tcp://10.9.8.7:1"),
         ({"broadcast": "tcp://*:3"}, "broadcast='tcp://*:3': must name the host"),
