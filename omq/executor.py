@@ -13,8 +13,8 @@ from omq.unpatched import is_patched, threading
 
 T = TypeVar("T")
 
-_WORK_S: Final = 0.0005
-_REST_S: Final = 0.001
+_TIME_SLICE_S: Final = 0.0005
+_PAUSE_S: Final = 0.001
 
 
 def run_blocking(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -89,7 +89,7 @@ async def in_yielding_thread(function: Callable[..., T], *arguments: object) -> 
 
 
 def resting(items: Iterable[T]) -> Iterator[T]:
-    """Yields items in a thread beside a loop, and sleeps a millisecond after each half of work with them.
+    """Yields items in a thread next to a loop, and sleeps a millisecond after each half of work with them.
 
     A thread that only hands the GIL on when it is asked takes half a millisecond of each thread that a message passes,
     each time that it passes one; one that sleeps takes it once.
@@ -97,6 +97,6 @@ def resting(items: Iterable[T]) -> Iterator[T]:
     begun = time.perf_counter()
     for item in items:
         yield item
-        if time.perf_counter() - begun > _WORK_S:
-            time.sleep(_REST_S)
+        if time.perf_counter() - begun > _TIME_SLICE_S:
+            time.sleep(_PAUSE_S)
             begun = time.perf_counter()

@@ -28,7 +28,7 @@ LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
-    """What `--topic` takes."""
+    """Reads the values of `--topic`."""
     topics: dict[str, TopicSpec] = {}
     for value in values:
         try:
@@ -127,17 +127,17 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
 
 
 def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
-    """Reads users, keys and permissions anew; where anything does not fit, everything stays."""
+    """Reads users, keys and permissions again; where anything does not fit, everything stays."""
     try:
         config, now = read()
         if server.broker.permissions and not config.permissions:
-            raise ConfigError("no permission is there any more, so that everybody might do everything")
+            raise ConfigError("the last permission is gone, so that every client could do everything")
         admission.become(now)
     except UsageError as fault:
         LOG.error("SIGHUP: %s; what was read before stays", in_options(fault))
         return
     server.broker.permit(config.permissions)
-    LOG.info("SIGHUP: users, keys and permissions are read anew")
+    LOG.info("SIGHUP: users, keys and permissions are read again")
 
 
 def log_store(server: AsyncServer) -> None:
@@ -148,18 +148,16 @@ def log_store(server: AsyncServer) -> None:
 
 
 def warn(config: Config) -> None:
-    """Says what is easily overlooked."""
+    """Logs what is easily overlooked."""
     if config.security.mechanism == "null":
         for endpoint in config.bind:
             host = endpoint.removeprefix("tcp://").rpartition(":")[0]
             if endpoint.startswith("tcp://") and not host.startswith(LOOPBACK) and host != "[::1]":
-                LOG.warning(
-                    "%s: whoever reaches it may do everything; [security] in broker.toml changes that", endpoint
-                )
+                LOG.warning("%s: every client may do everything; [security] in broker.toml changes that", endpoint)
     if config.sexp and (config.permissions or config.security.mechanism != "null"):
-        LOG.warning('--sexp knows no mechanism: every client there is "*"')
+        LOG.warning('--sexp has no mechanism: every client there is "*"')
     if config.http and not parse_http_address(config.http)[0].startswith(LOOPBACK):
-        LOG.warning("the status page shows every topic's name to whoever reaches %s", config.http)
+        LOG.warning("the status page shows every topic's name to every client that reaches %s", config.http)
 
 
 @click.command()
@@ -212,7 +210,7 @@ def broker(
 
     They are kept in DIR, which is made if it is not there. The broker stays in the foreground, logs to standard
     error, and ends in an orderly way with SIGTERM or SIGINT. With SIGHUP it reads users, authorized keys and
-    permissions anew.
+    permissions again.
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)

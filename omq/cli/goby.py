@@ -27,15 +27,15 @@ if TYPE_CHECKING:
     from omq.goby import Portal, Received
 
 LOG: Final = logging.getLogger("omq.goby")
-LOOK: Final = 0.2  # seconds between two looks whether it is to end
-#: Groups in which programs are told to end, or asked how they are: to say it once more would end those of now.
+POLL_INTERVAL_S: Final = 0.2  # between two checks whether it is to end
+#: Groups of commands to end, and of health requests: a replay of them would end the programs of now.
 SPOKEN: Final = ("goby::terminate::", "goby::health::")
-LAST: Final = 1.0  # seconds that the recording of what has come may take at the end
-LEAVING: Final = 10.0  # seconds that what is played has to leave
-CHUNK: Final = 200  # publications that are replayed as fast as can be, before a moment of rest
-REST: Final = 0.002  # seconds
-SHOWN: Final = 160  # characters of a payload
-LATE: Final = 0.001  # seconds before its time that a publication may leave
+DRAIN_TIMEOUT_S: Final = 1.0  # for the recording of what has come at the end
+CLOSE_TIMEOUT_S: Final = 10.0  # for what is played to leave
+REPLAY_BATCH: Final = 200  # publications that are replayed as fast as can be, before a pause
+REPLAY_PAUSE_S: Final = 0.002
+MAX_SHOWN_CHARACTERS: Final = 160  # of a payload
+MAX_EARLY_S: Final = 0.001  # that a publication may leave before its time
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -134,11 +134,11 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
             flushed = time.monotonic()
             while not ended.is_set() and (end is None or time.monotonic() < end):
                 with suppress(Timeout):
-                    recorder.append(frame_of(found.recv(timeout=LOOK)), time.time_ns())
-                if time.monotonic() - flushed >= LOOK:  # what a killed logger may lose
+                    recorder.append(frame_of(found.recv(timeout=POLL_INTERVAL_S)), time.time_ns())
+                if time.monotonic() - flushed >= POLL_INTERVAL_S:  # what a killed logger may lose
                     recorder.flush()
                     flushed = time.monotonic()
-            end = time.monotonic() + LAST
+            end = time.monotonic() + DRAIN_TIMEOUT_S
             with suppress(Timeout):
                 while time.monotonic() < end:  # what has come by now
                     recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())
@@ -173,7 +173,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
             portal.ready()
             while not portal.released and not ended.is_set():
                 try:
-                    portal.wait_released(LOOK)
+                    portal.wait_released(POLL_INTERVAL_S)
                 except Timeout:
                     pass
             spoken = () if "goby" in group else SPOKEN
@@ -191,7 +191,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
             count = replay(portal, recording, fits, speed, ended)
             leave(portal, ended)
             if recording.damage is not None:
-                LOG.warning("%s: %s: nothing behind it is played", file, recording.damage)
+                LOG.warning("%s: %s: nothing after it is played", file, recording.damage)
             if left_out:
                 LOG.info("%s: %d of goby::terminate and goby::health are left out: see --help", file, left_out)
         LOG.info("%s: %d publications played", file, count)
@@ -227,11 +227,11 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
         first = at if first is None else first
         if speed:
             left = began + (at - first) / 1e9 / speed - time.monotonic()
-            if left > LATE and ended.wait(min(left, threading.TIMEOUT_MAX)):
+            if left > MAX_EARLY_S and ended.wait(min(left, threading.TIMEOUT_MAX)):
                 break
-        elif count % CHUNK == CHUNK - 1:
+        elif count % REPLAY_BATCH == REPLAY_BATCH - 1:
             leave(portal, ended)
-            if ended.wait(REST):
+            if ended.wait(REPLAY_PAUSE_S):
                 break
         if ended.is_set():
             break
@@ -254,10 +254,10 @@ def leave(portal: Portal, ended: threading.Event) -> None:
     begun = time.monotonic()
     while True:
         try:
-            portal.flush(LOOK)
+            portal.flush(POLL_INTERVAL_S)
         except Timeout:
             waited = time.monotonic() - begun
-            if ended.is_set() or waited >= LEAVING:
+            if ended.is_set() or waited >= CLOSE_TIMEOUT_S:
                 raise portal._not_left(round(waited, 1)) from None
         else:
             return
@@ -265,7 +265,7 @@ def leave(portal: Portal, ended: threading.Event) -> None:
 
 @goby.command()
 @that_fits
-@click.option("--count", type=click.IntRange(1), help="End after so many.")
+@click.option("--count", type=click.IntRange(1), help="End after this many.")
 @click.option("--seconds", type=Finite(0, min_open=True), help="How long; until a signal if left out.")
 @click.option(
     "--import",
@@ -298,7 +298,7 @@ def sniff(
         seen = 0
         while not ended.is_set() and (end is None or time.monotonic() < end) and (count is None or seen < count):
             try:
-                publication = found.recv(timeout=LOOK)
+                publication = found.recv(timeout=POLL_INTERVAL_S)
             except Timeout:
                 continue
             seen += 1
@@ -324,7 +324,7 @@ def line_of(publication: Received, now: float) -> str:
     group, scheme, type, data = publication
     clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
     text = payload_text(scheme, type, data)
-    text = text if len(text) <= SHOWN else text[:SHOWN] + "..."
+    text = text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
     whose = " ".join(map(plain, (group, scheme, type)))
     return f"{clock} {publication.pid:>7} {whose} ({len(data)} bytes) {plain(text)}".rstrip()
 
@@ -347,7 +347,7 @@ def payload_text(scheme: str, type: str, data: bytes) -> str:
             return " ".join(str(kind.FromString(data)).split())
     except Exception as fault:
         return f"does not parse: {fault}"
-    return re.sub("(..)", r"\1 ", data[: SHOWN // 3].hex()).strip()
+    return re.sub("(..)", r"\1 ", data[: MAX_SHOWN_CHARACTERS // 3].hex()).strip()
 
 
 def protobuf_class(name: str) -> Any:

@@ -73,7 +73,7 @@ def verbosity(daemon_config: Any) -> str:
     "--required-client",
     multiple=True,
     metavar="NAME",
-    help="A client that must be ready before anybody publishes; may be repeated.",
+    help="A client that must be ready before any client publishes; may be repeated.",
 )
 @click.option(
     "--config",
@@ -106,7 +106,7 @@ def gobyd(
     ready_file: Path | None,
     log_level: str | None,
 ) -> None:
-    """The daemon of a Goby bus: it tells clients where to connect, holds them until all that are required are ready,
+    """The daemon of a Goby bus: it sends clients its endpoints, holds them until all that are required are ready,
     and carries what they publish.
 
     Processes that were written for Goby 3 work with it. It logs to standard error, and ends in an orderly way with

@@ -226,7 +226,7 @@ class IngestServer:
     "--broker-secret-key-file",
     "broker_secret_key",
     read_secret_key,
-    "CURVE: the key that the broker knows this process by; a new one if left out.",
+    "CURVE: the key by which the broker identifies this process; a new one if left out.",
 )
 @key_option("--broker-user-file", "broker_user", read_user, "PLAIN: name:password for the broker.")
 @click.option(

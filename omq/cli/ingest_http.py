@@ -18,8 +18,8 @@ from omq.serving.http import HttpListener
 log = logging.getLogger("omq.ingest")
 
 PREFIX: Final = "omq_ingest"
-#: Without an acknowledgement for this long `/healthz` tells of the wait.
-SLOW_S: Final = 5.0
+#: Without an acknowledgement for this long `/healthz` reports the wait.
+ACK_TIMEOUT_S: Final = 5.0
 
 
 class Metrics(Collector):
@@ -64,7 +64,7 @@ def http_listener(ingest: Ingest) -> HttpListener:
     async def get_health(request: web.Request) -> web.Response:
         # 200 also while the broker has no room or is away, which a restart of this process would not cure.
         waiting_s = ingest.waiting_s
-        slow = waiting_s > SLOW_S
+        slow = waiting_s > ACK_TIMEOUT_S
         return web.Response(text=f"ok, but the broker has not answered for {waiting_s:.0f} s\n" if slow else "ok\n")
 
     return HttpListener({"/metrics": get_metrics, "/healthz": get_health}, log)

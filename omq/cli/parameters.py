@@ -31,7 +31,7 @@ class Finite(click.FloatRange):
         """The number."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
-            self.fail(f"{value!r} is no finite number.", param, ctx)
+            self.fail(f"{value!r} is not a finite number.", param, ctx)
         return found
 
 
@@ -59,5 +59,5 @@ def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | No
     if not place.parent.is_dir():
         raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
     if place.exists() and not place.is_file():
-        raise click.BadParameter(f"{str(value)!r} is no file, and would be replaced", ctx, param)
+        raise click.BadParameter(f"{str(value)!r} is not a regular file, and would be replaced", ctx, param)
     return place

@@ -39,7 +39,7 @@ def opened(directory: Path) -> "Offline":
 @store.command()
 @DIRECTORY
 def verify(directory: Path) -> None:
-    """Read everything, and say what is damaged: then the exit status is 1."""
+    """Read everything, and report what is damaged: then the exit status is 1."""
     damaged = 0
     with opened(directory) as files:
         if not files.orderly:
@@ -91,7 +91,7 @@ def described(message: Message) -> dict[str, Any]:
 
 
 def as_text(name: str, value: bytes) -> Iterator[tuple[str, str]]:
-    """Bytes under a name that says how they are written."""
+    """Returns bytes under a name for their form."""
     try:
         yield name, value.decode()
     except UnicodeDecodeError:

@@ -16,7 +16,7 @@ def parse_http_address(text: str) -> tuple[str, int]:
     """Reads `host:port`, `[host]:port`, `:port` or `port`, with or without `http://` in front and a slash at the end.
 
     Returns:
-        The host, 127.0.0.1 where there is none, and the port, 0 for `*`: the system chooses.
+        The host, 127.0.0.1 if it is empty, and the port, 0 for `*`: the system chooses.
 
     Raises:
         UsageError: The text is none of these.

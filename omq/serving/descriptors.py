@@ -5,10 +5,10 @@ import resource
 from typing import Final
 
 #: Descriptors that connections do not get: those of a store and of a status page, and some to spare.
-_LEAST_RESERVE: Final = 64
-_MOST_RESERVE: Final = 512
-_MOST_CONNECTIONS: Final = 1 << 20
-_PARTS_OF_LIMIT: Final = 8  # the reserve is this part of the limit of the process
+_MIN_RESERVE: Final = 64
+_MAX_RESERVE: Final = 512
+_MAX_CONNECTIONS: Final = 1 << 20
+_RESERVE_DIVISOR: Final = 8  # the reserve is this part of the limit of the process
 
 
 def raise_descriptor_limit(log: logging.Logger) -> None:
@@ -33,6 +33,6 @@ def room_for_connections() -> int:
     """Returns how many connections the process has descriptors for, with a reserve for everything else."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
-        return _MOST_CONNECTIONS
-    reserve = min(max(limit // _PARTS_OF_LIMIT, _LEAST_RESERVE), _MOST_RESERVE)
-    return min(max(limit - reserve, 1), _MOST_CONNECTIONS)
+        return _MAX_CONNECTIONS
+    reserve = min(max(limit // _RESERVE_DIVISOR, _MIN_RESERVE), _MAX_RESERVE)
+    return min(max(limit - reserve, 1), _MAX_CONNECTIONS)

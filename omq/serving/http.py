@@ -1,4 +1,4 @@
-"""HTTP for whoever watches a server: requests that only read, bounded and hardened."""
+"""HTTP for monitoring a server: requests that only read, bounded and hardened."""
 
 from __future__ import annotations
 

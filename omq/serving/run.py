@@ -21,7 +21,7 @@ __all__ = ["run_server"]
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
 #: The threshold of the young generation, in objects. Messages are objects that their reference counts free; at Python's
 #: 700 the collector traverses most of them twice before that, which took a seventh of all time.
-YOUNG_OBJECTS: Final = 20_000
+GC_THRESHOLD_OBJECTS: Final = 20_000
 
 
 def run_server(
@@ -94,4 +94,4 @@ def collector_spared() -> Iterator[None]:
         gc.enable()
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG_OBJECTS, *gc.get_threshold()[1:])
+    gc.set_threshold(GC_THRESHOLD_OBJECTS, *gc.get_threshold()[1:])

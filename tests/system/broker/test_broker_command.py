@@ -220,7 +220,7 @@ def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
             assert reading.recv(timeout=10).body == b"2"
             users.write_text("alice:other\nbob:secret\ncarol:secret\n")
             permit("alice", "carol")
-            hang_up(command, "are read anew")
+            hang_up(command, "are read again")
             assert alice.publish("t", b"3") == 3
             with pytest.raises(PermissionDenied):
                 list(reading)
@@ -402,5 +402,5 @@ def test_the_log_tells_what_is_served(tmp_path: Path) -> None:
         until(lambda: "topic 'b': deleted" in command.log)
         assert f"1 topics in {data}" in command.log
         assert "topic 'b': created, broadcast and weak, with {'max_age': 5.0}" in command.log
-        assert "tcp://*:*: whoever reaches it may do everything" in command.log
+        assert "tcp://*:*: every client may do everything" in command.log
         command.end()

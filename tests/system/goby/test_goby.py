@@ -170,7 +170,7 @@ def test_what_is_damaged_is_played_as_far_as_it_is_good(tmp_path: Path, told: di
         assert [texts.recv(timeout=20) for _ in range(1000)] == [f"{number}" for number in range(1000)]
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
-    assert "cut short: nothing behind it is played" in err
+    assert "cut short: nothing after it is played" in err
 
 
 def test_a_record_that_is_no_publication_is_passed_over(tmp_path: Path, told: dict[str, Any]) -> None:
