@@ -181,7 +181,7 @@ class Ingest:
 
     @property
     def waiting_s(self) -> float:
-        """Seconds that the broker has not acknowledged what is being published; 0 where nothing is."""
+        """Returns the seconds that the broker has not acknowledged what is being published; 0 if nothing is."""
         since = self._publishing_since
         return 0.0 if since is None else time.monotonic() - since
 

@@ -383,7 +383,7 @@ class Log(Protocol):
         """Writes what was only noted, in the calling thread, `appended` included."""
 
     def topics(self) -> list[TopicState]:
-        """All topics, by id."""
+        """Returns all topics, by id."""
 
     def topic(self, topic_id: int) -> TopicState:
         """One topic. `UnknownTopic`."""

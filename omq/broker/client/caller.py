@@ -699,7 +699,7 @@ class Caller(CallerBase):
             pass  # who reads sends it, or finds out
 
     def _look_after(self) -> bool:
-        """Nothing has come: is the connection lost?"""
+        """Checks, when nothing has come, whether the connection is lost."""
         if self._watch.is_over():
             self._lose()
             return True

@@ -65,7 +65,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         await self._caller.ask(protocol.DELETE, check_name(topic).encode())
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """All topics, or that one; see `omq.broker.Client.topics`."""
+        """Returns all topics, or that one; see `omq.broker.Client.topics`."""
         part = None if topic is None else check_name(topic).encode()
         answer = await self._caller.ask(protocol.TOPICS, part)
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]

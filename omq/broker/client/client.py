@@ -61,7 +61,7 @@ class Client(Closing):
 
     @property
     def timeout(self) -> float | None:
-        """Seconds that a call waits for the broker; `None` for ever."""
+        """The seconds that a call waits for the broker; `None` for ever."""
         return self._caller.timeout
 
     @property
@@ -103,7 +103,7 @@ class Client(Closing):
         run_blocking(lambda: self._calls.delete(topic))
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
-        """All topics, or that one. Raises as `create`: a `TopicError` where it does not exist."""
+        """Returns all topics, or that one. Raises as `create`: a `TopicError` where it does not exist."""
         return run_blocking(lambda: self._calls.topics(topic))
 
     def names(self, topic: str) -> list[NameInfo]:

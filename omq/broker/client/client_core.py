@@ -611,7 +611,7 @@ class ClientCore:
                 self._say(word, feed.tag, part)
 
     def close(self) -> None:
-        """Nothing follows."""
+        """Ends all feeds and requests."""
         self.lost()
         for feed in list(self._feeds.values()):
             feed.end(None)

@@ -134,7 +134,7 @@ class Feed:
         return list(reader._forget()) if reader is not None else []
 
     def end(self, error: OmqError | None) -> None:
-        """Nothing follows."""
+        """Ends the feed."""
         if not self.ended:
             self.ended, self.error, self.in_force = True, error, False
             self.stir()

@@ -60,7 +60,7 @@ class Subscription:
         self.topic.move(self.name, position)
 
     def end(self) -> None:
-        """Nothing follows; `ended` of the sink is not called. Idempotent."""
+        """Ends it; `ended` of the sink is not called. Idempotent."""
         if self.active:
             self.active = False
             self.topic.left(self)

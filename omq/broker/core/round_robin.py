@@ -32,7 +32,7 @@ class DeadLetters(Protocol):
     """Finds the topic for what was delivered too often."""
 
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
-        """The id of that topic, which is made if it is not there."""
+        """Returns the id of that topic, which is made if it is not there."""
 
     def took(self, id: int, count: int, size: int) -> None:
         """Notes that the topic has got dead letters."""

@@ -21,7 +21,7 @@ class Sink(Protocol):
     peer: str
 
     def room(self) -> int:
-        """Bytes of records that it takes now; 0: none, and `more` of the subscription is called once there is room.
+        """Returns the bytes of records that it takes now; at 0, `more` of the subscription is called once it has room.
 
         Shares count messages by themselves and ask only whether this is 0.
         """
@@ -37,4 +37,4 @@ class Sink(Protocol):
         """
 
     def ended(self, error: BrokerError | None) -> None:
-        """Nothing follows: the topic is deleted, or cannot be read; `None` where the broker ends."""
+        """Ends: the topic is deleted, or cannot be read; `None` where the broker ends."""

@@ -240,7 +240,7 @@ class Topic:
         raise NotImplementedError
 
     def _changed(self) -> None:
-        """There is something to save; one write at a time is under way, so that the next one takes it all."""
+        """Saves changes; one write at a time is under way, so that the next one takes them all."""
         if self._keeping is None and not self._retrying:
             self.save()
 
@@ -606,7 +606,7 @@ class Admission:
         self.go_on()
 
     def go_on(self) -> None:
-        """There may be room: submits what waits for it."""
+        """Submits what waits for room, which there may be."""
         while self._held:
             one = self._held[0]
             if one.alive() and not self._topic.deleted and not self.has_room(one.count, one.size):

@@ -136,7 +136,7 @@ class _Families(Collector):
         self._families = families
 
     def describe(self) -> list[Metric]:
-        """Nothing beforehand: statistics are not taken for the sake of their names."""
+        """Returns nothing: statistics are not taken for the sake of their names."""
         return []
 
     def collect(self) -> Iterable[Metric]:

@@ -127,7 +127,7 @@ def _counts(topic: TopicStats) -> Counts:
 
 
 def _sync_counts(stats: BrokerStats) -> tuple[int, float, Buckets]:
-    """All environments' fsyncs together: how many, how long, and by bucket."""
+    """Returns all environments' fsyncs together: their number, their seconds, and their buckets."""
     environments = stats["store"]["environments"].values()
     buckets: dict[float, int] = {}
     for environment in environments:

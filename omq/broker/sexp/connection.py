@@ -142,7 +142,7 @@ class Connection:
     # ------------------------------------------------------------------------------------------- what comes
 
     def received(self, data: bytes) -> None:
-        """Bytes of the client."""
+        """Takes bytes of the client."""
         if self.ending:
             return
         if not self._side.version:
@@ -425,7 +425,7 @@ class Backlog:
 
     @property
     def size(self) -> int:
-        """At least what waits."""
+        """The bytes that wait, at least."""
         return self._old + self._new
 
     def add(self, size: int, end: int) -> None:
@@ -523,14 +523,14 @@ class SubscriptionSink:
             self._subscription.more()
 
     def end(self) -> None:
-        """Nothing more is to come; what was sent goes out."""
+        """Ends it; what was sent goes out."""
         self.stop()
 
     def dropped(self) -> None:
         """Drops what was sent and waited for the kernel: it will not go out."""
 
     def stop(self) -> None:
-        """Nothing more is to come, and nothing that was sent goes out any more."""
+        """Ends it at once: what was sent and waits does not go out any more."""
         self._subscription.end()
 
     def _too_slow(self) -> None:

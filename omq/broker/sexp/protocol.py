@@ -192,7 +192,7 @@ def _persistence(expression: Expression) -> Persistence:
 
 
 def _time(expression: Expression) -> float:
-    """Seconds since 1970: a number, or OCaml's Time.t, which is two atoms, or one with a space in it."""
+    """Reads seconds since 1970: a number, or OCaml's Time.t, which is two atoms, or one with a space in it."""
     if isinstance(expression, bytes):
         text = expression
         if _FLOAT.fullmatch(text) is not None:

@@ -26,7 +26,7 @@ class Owner(Protocol):
     """The callbacks of a transport. None is called after `lost`."""
 
     def received(self, data: bytes) -> None:
-        """Bytes came."""
+        """Takes bytes of the peer."""
 
     def ended(self) -> None:
         """The peer sends nothing more."""
@@ -83,7 +83,7 @@ class Transport:
 
     @property
     def unsent(self) -> int:
-        """Bytes that wait for the kernel."""
+        """The bytes that wait for the kernel."""
         return self.said - self.taken
 
     @property

@@ -147,7 +147,7 @@ class DeliverySink:
             self.session.fail(self.tag, error)
 
     def end(self) -> None:
-        """Nothing more is to come."""
+        """Ends the delivery."""
         self.reader.end()
 
 
@@ -353,7 +353,7 @@ class Session:
         return PermissionDenied(f"{who} may not {action} {name!r}")
 
     def _begin(self, tag: bytes, what: str) -> None:
-        """Something is to be delivered under a tag."""
+        """Checks that a tag is free for a delivery."""
         if self._client is None:
             raise WrongState(f"HELLO comes before {what}")
         if tag in self.tags:
@@ -362,7 +362,7 @@ class Session:
             raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
 
     def _touch(self, topic: Topic) -> None:
-        """Something is to be left with a topic; those that were deleted meanwhile are forgotten now and then."""
+        """Remembers a topic of the session; those that were deleted meanwhile are dropped now and then."""
         if topic not in self._touched and len(self._touched) % _MAX_READ_TOPICS == _MAX_READ_TOPICS - 1:
             self._touched = {one: None for one in self._touched if not one.deleted}
         self._touched[topic] = None

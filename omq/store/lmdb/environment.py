@@ -186,7 +186,7 @@ class Environment:
         return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + self.need(size) > limit
 
     def spare(self) -> int:
-        """Bytes of the data file that nothing committed needs; a reader, or the last sync, may hold some yet."""
+        """Returns the bytes of the data file that are free; a reader, or the last sync, may hold some yet."""
         meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
         file = os.fstat(
             self._descriptor
@@ -331,7 +331,7 @@ class Environment:
         self._lmdb.sync(True)
 
     def sizes(self) -> tuple[int, int]:
-        """Bytes of the file, and bytes of it in use."""
+        """Returns the bytes of the file, and those of it in use."""
         with self._gate:
             if self._shut is not None:
                 return 0, 0

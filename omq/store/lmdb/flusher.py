@@ -99,7 +99,7 @@ class Flusher:
         self._thread.join()
 
     def committed(self) -> None:
-        """Something is; called by who writes."""
+        """Counts a commit; the writer calls it."""
         self._commits += 1
         if self._commits == MAX_UNSYNCED_COMMITS:
             self._call.set()

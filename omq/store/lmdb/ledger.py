@@ -499,7 +499,7 @@ class Ledger:
         self.touched.add(topic)
 
     def _retain_all(self, write: Retain) -> None:
-        """All topics that may have something to drop are looked at when the transaction ends."""
+        """Marks the topics that may have something to drop, to be looked at when the transaction ends."""
         for topic in self.topics.values():
             if topic.settings.get("max_age") or self.behind or self.few is not None:
                 self.touched.add(topic)

@@ -92,7 +92,7 @@ class Offline:
         return self._environments["strong" if topic.persistence == "strong" else "weak"]
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Bytes of each file, and bytes of it in use."""
+        """Returns the bytes of each file, and those of it in use."""
         return {name: environment.sizes() for name, environment in self._environments.items()}
 
     def find(self, name: str) -> Topic:

@@ -271,7 +271,7 @@ class Store:
     # Ids that are allowed
 
     def _reserve(self, topic: Topic, last: int) -> None:
-        """Called by a writer whose topic comes near to the end of what it may give."""
+        """Reserves more ids for a topic; its writer calls it near the end of what the topic may give."""
         assert topic.reserved is not None
         upto = max(topic.reserved, last) + RESERVED_IDS
         if last > topic.reserved:
@@ -306,7 +306,7 @@ class Store:
     # What writers hand back
 
     def _done(self, writes: list[Write]) -> None:
-        """Called by each writer: sorts out what is the store's own, or has to go on elsewhere."""
+        """Sorts out writes that are the store's own, or have to go on elsewhere; each writer calls it."""
         rest = writes if PLAIN.issuperset(map(type, writes)) else [write for write in writes if not self._take(write)]
         if rest:
             self._notify(rest)
@@ -619,7 +619,7 @@ class Store:
     # Now and then
 
     def _tick(self, hour: bool) -> None:
-        """Called every second."""
+        """Does the periodic work; called every second."""
         self._check_place()
         if self._broken is not None:
             return
@@ -660,7 +660,7 @@ class Store:
         self._writers["weak"].break_off(error)
 
     def _damage(self, error: DamagedError) -> None:
-        """Something damaged was read."""
+        """Records damage that a reader has found."""
         damage = error.topic_id, error.first, error.last
         with self._lock:
             if damage in self._damaged:

@@ -146,7 +146,7 @@ class CommitDelay:
         self._until = now + min(MAX_DELAY_RATIO * seconds, MAX_COMMIT_DELAY_S)
 
     def waits_for(self, came: int, now: float) -> tuple[int, float]:
-        """For how many records the next commit waits, and for how many seconds at most.
+        """Returns for how many records the next commit waits, and for how many seconds at most.
 
         Args:
             came: How many had come when the last one ended.
