@@ -56,10 +56,10 @@ def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
     try:
         delimiter = frames.index(b"", 2)
     except ValueError:
-        raise Malformed("the empty frame between the headers and the body is missing") from None
+        raise Malformed("there is no empty frame between the headers and the body") from None
     parts = frames[delimiter + 1 :]
     if not parts:
-        raise Malformed("the body after the empty frame is missing")
+        raise Malformed("there is no body after the empty frame")
     producer, sequence = b"", 0
     for header in frames[2:delimiter]:
         if header.startswith((_REPLICA, REPLICAS)):

@@ -215,7 +215,7 @@ def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
             permit()
             hang_up(command, "what was read before stays")
             users.write_text("alice:secret\nbob:secret\n")
-            hang_up(command, "everybody might do everything; what was read before stays")
+            hang_up(command, "every client could do everything; what was read before stays")
             assert alice.publish("t", b"2") == 2
             assert reading.recv(timeout=10).body == b"2"
             users.write_text("alice:other\nbob:secret\ncarol:secret\n")

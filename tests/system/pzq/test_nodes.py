@@ -263,7 +263,7 @@ def test_what_cannot_be_understood_counts_for_nothing(
         ([b"1", b"REPLICAS:%(name)s", b"x", KEY + b" 1", encode([b"b"])], b"these are not valid replicas"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 2", encode([b"b"])], b"damaged"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 0", b""], b"out of range"),
-        ([b"1", b"REPLICAS:%(name)s", b"", b"nothing", encode([b"b"])], b"no first key"),
+        ([b"1", b"REPLICAS:%(name)s", b"", b"nothing", encode([b"b"])], b"not a valid first key"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1", encode([b"b"])[:-1]], b"damaged"),
         ([b"1", b"REPLICAS:%(name)s", b"", KEY + b" 1", encode([b"b"])[:-1] + b"c"], b"damaged"),
         ([b"1", b"REPLICAS:%(name)s", b"", b"", encode([b"b"])], b"no key before"),
