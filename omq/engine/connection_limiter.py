@@ -1,4 +1,4 @@
-"""Who is let in at a bound endpoint: limits that keep silent and surplus connections from keeping good ones out."""
+"""Admission at a bound endpoint: limits that keep silent and surplus connections from keeping good ones out."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class ConnectionLimiter:
 
     @property
     def refusal(self) -> str | None:
-        """Why one more connection cannot be let in, or `None` if it can."""
+        """Returns why one more connection cannot be let in, or `None` if it can."""
         return self._surplus(len(self._admitted))
 
     def _surplus(self, count: int) -> str | None:
@@ -67,7 +67,7 @@ class ConnectionLimiter:
         return limit is not None and len(self._strangers) >= limit
 
     def has_room(self) -> bool:
-        """Whether one more handshake may begin; ends another one for it, if there is one that has had its time."""
+        """Returns whether one more handshake may begin; to make room, ends one that has had its time."""
         if not self.full:
             return True
         limit = self._options.max_handshakes

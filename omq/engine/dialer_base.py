@@ -1,4 +1,4 @@
-"""What dialers have in common, whatever they dial: when to try again, and how to leave."""
+"""The base of all dialers: when to try again, and how to leave."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _first_interval(options: Options) -> float | None:
 
 
 class DialerBase(StateMachine[DialerState]):
-    """What is connected to an endpoint.
+    """A dialer: it connects to one endpoint.
 
     One that is disconnected before it has a connection takes along what was accepted for it, and dials on.
 
@@ -69,7 +69,7 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def leaving(self) -> bool:
-        """Whether it is no endpoint of the socket any more."""
+        """Returns whether it has ceased to be an endpoint of the socket."""
         return self.state is DialerState.LEAVING
 
     @property
@@ -79,7 +79,7 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def wanted(self) -> bool:
-        """Whether a connection is of use."""
+        """Returns whether a connection is of use."""
         return bool(self.messages) if self.leaving else self.engine.wants_peers
 
     def revive(self) -> None:
@@ -130,7 +130,7 @@ class DialerBase(StateMachine[DialerState]):
         self.close()
 
     def _may_carry(self, session: Session | None) -> bool:
-        """Whether something waits that only this dialer could deliver."""
+        """Returns whether something waits that only this dialer could deliver."""
         engine = self.engine
         if self.state is DialerState.CLOSED or not engine.in_loop or engine.pattern.idle:
             return False

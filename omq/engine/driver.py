@@ -1,4 +1,4 @@
-"""What drives a socket's descriptors: the caller's event loop, or the threads that call."""
+"""The driver of a socket's descriptors: the caller's event loop, or the threads that call."""
 
 from __future__ import annotations
 
@@ -318,7 +318,7 @@ class CallerDriver:
         self._watch()
 
     def _come(self) -> None:
-        """What arrives has to show without a call."""
+        """Looks for arrivals from now on without a call."""
         core = self._core()
         if core is not None:
             core.heed_call()

@@ -1,4 +1,4 @@
-"""What one socket is bound and connected to: its listeners and its dialers, whatever their transport."""
+"""The endpoints of one socket: its listeners and its dialers, whatever their transport."""
 
 from __future__ import annotations
 
@@ -393,19 +393,19 @@ class Endpoints:
 
     @property
     def in_use(self) -> bool:
-        """Whether there are any."""
+        """Returns whether there are any endpoints."""
         return bool(self.listeners or self.dialers or self.leaving)
 
     @property
     def end_unnoticed(self) -> bool:
-        """Whether nobody can see when they end: no name is taken, and nothing waits for an endpoint; on any thread."""
+        """Returns whether their end cannot be noticed: no name is taken, nothing waits for an endpoint; any thread."""
         if self.listeners or self.leaving:
             return False
         return all(isinstance(one, Dialer) for dialers in tuple(self.dialers.values()) for one in tuple(dialers))
 
     @property
     def may_bring_peers(self) -> bool:
-        """Whether something is bound, or an endpoint is connected that has not given up."""
+        """Returns whether something is bound, or an endpoint is connected that has not given up."""
         dials = any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
         return dials or bool(self.listeners or self._asked)
 
@@ -442,7 +442,7 @@ class Endpoints:
 
     @property
     def drained(self) -> bool:
-        """Whether nothing waits for an endpoint that was disconnected."""
+        """Returns whether nothing waits for an endpoint that was disconnected."""
         return not any(dialer.messages for dialer in self.leaving)
 
     # ------------------------------------------------------------------ the end
@@ -463,7 +463,7 @@ class Endpoints:
             one.enter_loop()
 
     def last_steps(self) -> list[Callable[[], object]]:
-        """What ends them, in this order."""
+        """Returns the steps that end them, in this order."""
         steps: list[Callable[[], object]] = []
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]

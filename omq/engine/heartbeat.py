@@ -25,7 +25,7 @@ _UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more
 
 
 class PeerLiveness:
-    """What is known of the life of one connection; times are seconds of `time.monotonic()`.
+    """The liveness of one connection; times are seconds of `time.monotonic()`.
 
     Attributes:
         session: The connection.

@@ -60,11 +60,11 @@ class PipeSession(SessionBase):
 
     @property
     def is_linked(self) -> bool:
-        """Whether this end takes part in routing and has another."""
+        """Returns whether this end takes part in routing and has another."""
         return self.state is ConnectionState.READY and not self.peer.lost
 
     def ready(self) -> None:
-        """This end takes part in routing."""
+        """Lets this end take part in routing."""
         if self.is_over:
             # This end ended in its own thread while the other thread, which could not know, joined the two.
             self._leave_partner()

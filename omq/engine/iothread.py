@@ -50,7 +50,7 @@ def _as_told(error: BaseException) -> BaseException:
 
 
 class Stoppable(Protocol):
-    """What lives on an I/O thread."""
+    """An object that lives on an I/O thread."""
 
     def stop(self) -> None: ...
 

@@ -87,7 +87,7 @@ class Job:
         io.forget(self)
 
     def fail(self, error: BaseException | None = None) -> None:
-        """It has failed; or it will not be made, or not be finished, for the thread ends."""
+        """Marks it failed; or it will not be made, or not be finished, because the thread ends."""
         if not self.done.is_set:
             self._error = error or terminated()
             self._begun.set()

@@ -1,4 +1,4 @@
-"""What closing waits for: that everything accepted has left, and then that the peers' kernels have it.
+"""The linger of a closing socket: waits until everything accepted has left, and then until the peers' kernels have it.
 
 `flush` waits for the first of the two.
 """

@@ -1,4 +1,4 @@
-"""What a socket tells its monitors: once, at the place where it happens, and never per message."""
+"""Reports to a socket's monitors: once, at the place where something happens, and never per message."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ class Reporter:
 
 
 def failure(error: BaseException | None) -> HandshakeFailure:
-    """Why a handshake has failed, as one word."""
+    """Returns why a handshake has failed, as one word."""
     match error:
         case None:
             return HandshakeFailure.STOPPED

@@ -123,7 +123,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def closed(self) -> bool:
-        """Whether nothing of it lives any more."""
+        """Returns whether it has ended completely."""
         return self.state is SocketState.CLOSED
 
     # ------------------------------------------------------------------ the loop
@@ -198,7 +198,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def in_loop(self) -> bool:
-        """Whether there is a loop that still takes calls."""
+        """Returns whether there is a loop that still takes calls."""
         return self.has_loop and not self.loop.is_closed()
 
     async def _supervise(self) -> None:
@@ -224,14 +224,14 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def on_loop_thread(self) -> bool:
-        """Whether this is the thread that the socket's loop runs in; a loop of the user's may move to another one."""
+        """Returns whether this is the thread that the socket's loop runs in; a user's loop may move to another one."""
         if self.driver.has_thread:
             return threading.get_ident() == self._thread
         return self.has_loop and (asyncio._get_running_loop() is self.loop or not self.loop.is_running())
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Whether the socket's loop runs, at this moment, in another thread."""
+        """Returns whether the socket's loop runs, at this moment, in another thread."""
         return self.has_loop and self.loop.is_running() and asyncio._get_running_loop() is not self.loop
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
@@ -256,12 +256,12 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def in_use(self) -> bool:
-        """Whether it has, or had, endpoints or a loop, and must be closed."""
+        """Returns whether it has, or had, endpoints or a loop, and must be closed."""
         return self.has_loop or self.endpoints.in_use
 
     @property
     def wants_peers(self) -> bool:
-        """Whether a new connection is of use: always, until closing has nothing left to deliver."""
+        """Returns whether a new connection is of use: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
     @property
@@ -270,12 +270,12 @@ class Engine(StateMachine[SocketState]):
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:
-        """Whether only this session, or its dialer, could take what waits for any peer."""
+        """Returns whether only this session, or its dialer, could take what waits for any peer."""
         return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)
 
     @property
     def drained(self) -> bool:
-        """Whether everything that was accepted is with the kernel."""
+        """Returns whether everything that was accepted is with the kernel."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
         return self.pattern.idle and not leaving and self.endpoints.drained
 
@@ -287,7 +287,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def may_have_peers(self) -> bool:
-        """Whether it has a connection, or may get one."""
+        """Returns whether it has a connection, or may get one."""
         return bool(self._sessions or self.endpoints.leaving) or self.endpoints.may_bring_peers
 
     def properties(self) -> dict[bytes, bytes]:
@@ -442,7 +442,7 @@ class Engine(StateMachine[SocketState]):
         self._linger.report_lost(why)
 
     def is_laden(self) -> bool:
-        """Whether something that was accepted has not left."""
+        """Returns whether something that was accepted has not left."""
         with self.lock:
             return not self.drained
 

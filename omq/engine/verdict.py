@@ -1,4 +1,4 @@
-"""What was decided about a peer that wants to come in."""
+"""The decision about a peer that asks for admission."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What was decided about a peer.
+    """The decision about a peer.
 
     Attributes:
         refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.

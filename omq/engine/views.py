@@ -31,7 +31,7 @@ from omq.zmtp.handshake import PeerMetadata
 
 
 class Shared(Protocol):
-    """What the sockets of one context share.
+    """The state that the sockets of one context share.
 
     Attributes:
         pool: Memory for slabs and batches.
@@ -90,12 +90,12 @@ class Session(RoutedSession, Protocol):
 
     @property
     def is_ready(self) -> bool:
-        """Whether its handshake is done, and it is not over."""
+        """Returns whether its handshake is finished, and the connection is not over."""
         ...
 
     @property
     def is_linked(self) -> bool:
-        """Whether it takes part in routing, and its end has not come."""
+        """Returns whether it takes part in routing, and its end has not come."""
         ...
 
     def move(self, target: ConnectionState) -> None:
@@ -158,7 +158,7 @@ class Origin(Protocol):
 
     @property
     def leaving(self) -> bool:
-        """Whether it is no endpoint of the socket any more."""
+        """Returns whether it has ceased to be an endpoint of the socket."""
         ...
 
     @property

@@ -126,7 +126,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether the handshake is done and the connection not over."""
+        """Returns whether the handshake is finished and the connection not over."""
         return self.state is _READY or self.state is _CLOSING
 
     @property
@@ -146,7 +146,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_linked(self) -> bool:
-        """Whether it takes part in routing, and its end has not come."""
+        """Returns whether it takes part in routing, and its end has not come."""
         return self.state is _READY and not self.peer.lost
 
     @property
@@ -268,7 +268,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._deciding = self.engine.spawn(self._decide(handshake.question), "omq admission")
 
     def _may_answer(self) -> bool:
-        """Whether the peer may take the handshake for done; if not, ends it before the peer can send a message."""
+        """Returns whether the handshake may finish; if not, ends it before the peer can send a message."""
         if self._limiter is None or self._answered:
             return True
         refusal = self._refusal(b"") or self._limiter.claim(self)
@@ -391,11 +391,11 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def _takes_leave(self) -> bool:
-        """Whether `disconnect` was called before it was ready: it takes no part in routing."""
+        """Returns whether `disconnect` was called before it was ready: it takes no part in routing."""
         return self._dialer is not None and self._dialer.leaving
 
     def _refusal(self, identity: bytes) -> str | None:
-        """Why the socket cannot have this peer, or `None` if it can."""
+        """Returns why the socket cannot have this peer, or `None` if it can."""
         if self._takes_leave:
             return None
         with self.engine.lock:
@@ -629,7 +629,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._part(_GLANCE)
 
     def _reclaim(self) -> None:
-        """What has not begun to leave stays: for the next peer or, if its dialer leaves, for the endpoint."""
+        """Keeps what has not begun to leave: for the next peer or, if its dialer leaves, for the endpoint."""
         if self.engine.closed:
             return
         if self._dialer is not None and self._dialer.leaving:

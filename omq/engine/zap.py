@@ -1,4 +1,4 @@
-"""Who may come in: the security option is asked, and a ZAP handler of the same context where there is one (RFC 27)."""
+"""Admission of peers: by the security option, and by a ZAP handler of the same context if one is bound (RFC 27)."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class Authenticator:
         self._cookies = None
 
     async def decide(self, question: Question, address: str, options: Options) -> Verdict:
-        """Whether a peer may come in. The caller has a timeout of its own.
+        """Returns whether a peer may come in. The caller has a timeout of its own.
 
         Args:
             question: What its mechanism wants to know.
@@ -218,7 +218,7 @@ class _Asker(AsyncCore):
 
 
 def _read(reply: list[bytes], user_id: str | None) -> Verdict:
-    """What a handler's reply says (RFC 27, Message Format).
+    """Reads a handler's reply (RFC 27, Message Format).
 
     Raises:
         RemoteProtocolError: It is malformed.
