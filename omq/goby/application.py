@@ -140,7 +140,7 @@ class Application:
         """Called before it leaves the bus."""
 
     def health(self) -> tuple[str, str | None]:
-        """How it is: `ok`, `degraded` or `failed`, and why."""
+        """Returns its health, `ok`, `degraded` or `failed`, and the reason."""
         return "ok", None
 
     # ------------------------------------------------------------------ what a program calls

@@ -198,7 +198,7 @@ class Daemon:
         thread.start()
 
     def ready(self) -> None:
-        """It is ready itself, which every client waits for."""
+        """Reports itself ready, which every client waits for."""
         assert self._manager is not None
         with self._lock:
             self._manager.serves()
@@ -211,7 +211,7 @@ class Daemon:
             timeout: Seconds; `None` for ever.
 
         Returns:
-            Whether somebody did.
+            Whether a request came.
         """
         return self._ended.wait(timeout)
 

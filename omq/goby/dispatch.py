@@ -1,4 +1,4 @@
-"""What a portal has subscribed to, and what becomes of a publication that comes."""
+"""A portal's subscriptions, and the dispatch of publications to them."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ class Inbox:
 
 
 class Handler:
-    """What one subscription does with a publication.
+    """The handler of one subscription's publications.
 
     Args:
         prefix: The ZeroMQ subscription that it needs.
@@ -167,11 +167,11 @@ class Handler:
         self.ended = False
 
     def fits(self, identifier: Identifier) -> bool:
-        """Whether it wants a publication that begins with its prefix."""
+        """Returns whether it wants a publication that begins with its prefix."""
         return True
 
     def decode(self, identifier: Identifier, payload: bytes) -> Any:
-        """What the user is given.
+        """Returns what the user receives.
 
         Raises:
             ValueError: The payload does not parse.
@@ -271,7 +271,7 @@ def _compiled(name: str, pattern: str) -> re.Pattern[str]:
 
 
 def does_not_parse(identifier: Identifier, fault: BaseException) -> str:
-    """What the log says of a payload that does not parse."""
+    """Returns the log line about a payload that does not parse."""
     why = str(fault) or type(fault).__name__
     return f"a payload of /{identifier.group}/{identifier.scheme}/{identifier.type}/ does not parse: {why}"
 

@@ -1,4 +1,4 @@
-"""What can go wrong on a bus."""
+"""The errors of a bus."""
 
 from omq.errors import OmqError
 
@@ -8,7 +8,7 @@ class GobyError(OmqError):
 
 
 class Malformed(GobyError, ValueError):
-    """What came does not follow the protocol; the text says what is wrong."""
+    """An error of a peer that does not follow the protocol; the text has the reason."""
 
 
 class BufferFull(GobyError):

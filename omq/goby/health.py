@@ -40,7 +40,7 @@ STATES: Final = {"ok": HEALTH__OK, "degraded": HEALTH__DEGRADED, "failed": HEALT
 
 
 def process_health(name: str, state: str = "ok", message: str | None = None) -> ProcessHealth:
-    """How this process is, said by its thread.
+    """Returns the health of this process, as reported by its thread.
 
     Args:
         name: What it is called on the bus.
@@ -84,7 +84,7 @@ class HealthRound:
             self._answers[health.name, health.pid] = health
 
     def report(self) -> VehicleHealth:
-        """How the vehicle is: as the worst of its processes. Who has not answered has died."""
+        """Returns the vehicle's health: that of its worst process. A process that has not answered has died."""
         found = list(self._answers.values())
         names = {health.name for health in found}
         for name in self._expected:

@@ -75,7 +75,7 @@ def _checked(what: str, text: str) -> str:
 
 
 def prefix_of(group: str, scheme: str, type: str) -> bytes:
-    """What all publications of a type to a group begin with: what a ZeroMQ subscription names."""
+    """Returns the prefix of all publications of a type to a group, for a ZeroMQ subscription."""
     return f"/{group}/{scheme}/{type}/".encode()
 
 
@@ -86,7 +86,7 @@ def head_of(group: str, scheme: str, type: str, pid: int, thread: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Identifier:
-    """What a publication says of itself.
+    """The identifier at the head of a publication.
 
     Attributes:
         group: The group.
@@ -104,7 +104,7 @@ class Identifier:
 
     @property
     def prefix(self) -> bytes:
-        """What a subscription to exactly this names."""
+        """The prefix of a subscription to exactly this."""
         return prefix_of(self.group, self.scheme, self.type)
 
 
@@ -129,7 +129,7 @@ def read_identifier(head: bytes) -> Identifier:
 
 
 def split_frame(frame: bytes) -> tuple[bytes, bytes]:
-    """What stands before a publication's first NUL, and what stands behind it.
+    """Returns the parts of a publication before and after its first NUL.
 
     Raises:
         Malformed: There is none.

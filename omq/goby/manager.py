@@ -27,7 +27,7 @@ MOST: Final = 10_000  # clients that are told of the release
 
 
 class Hold:
-    """Which required clients are ready. Nothing is published before all of them are; then it is over for good.
+    """The hold until the required clients are ready. Nothing is published before; then it is over for good.
 
     Args:
         required: Their names.
@@ -86,7 +86,7 @@ class Hold:
         return [name for name in self.required if name not in self._ready and name not in self._always]
 
     def holds(self, now: float) -> bool:
-        """Whether clients are held."""
+        """Returns whether clients are held."""
         if not self.released and not self.missing(now):
             self.released = True
         return not self.released
@@ -165,9 +165,9 @@ class Manager:
         return self._head + response.SerializeToString()
 
     def tick(self, now: float) -> list[bytes]:
-        """What is to be published now: as soon as the hold is over, an answer to each client that waits.
+        """Returns what to publish now: as soon as the hold is over, an answer to each client that waits.
 
-        It also says in the log who is missing.
+        Logs which clients are missing.
         """
         if self.hold.holds(now):
             missing = self.hold.missing(now)

@@ -266,7 +266,7 @@ class PortalBase(Generic[_Subscription]):
 
     @property
     def released(self) -> bool:
-        """Whether publications leave; else they wait for the hold's release."""
+        """Returns whether publications leave; else they wait for the hold's release."""
         return self._released
 
     @property
@@ -281,7 +281,7 @@ class PortalBase(Generic[_Subscription]):
 
     @property
     def closed(self) -> bool:
-        """Whether it is closed."""
+        """Returns whether it is closed."""
         return self._closed
 
     def __repr__(self) -> str:

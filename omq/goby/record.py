@@ -39,7 +39,7 @@ def frame_of(publication: Received) -> bytes:
 
 
 def publication_of(frame: bytes) -> Received:
-    """What was on the wire as a publication.
+    """Returns what was on the wire as a publication.
 
     Raises:
         Malformed: It is none.

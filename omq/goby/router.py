@@ -100,7 +100,7 @@ class Router:
 
 
 def socket_message(kind: int, endpoint: str, config: InterProcessPortalConfig) -> Socket:
-    """How the manager tells clients of a socket: the path over ipc, the port alone over tcp."""
+    """Returns a socket as the manager reports it to clients: the path over ipc, the port alone over tcp."""
     socket = Socket(socket_type=kind, connect_or_bind=Socket.CONNECT)  # type: ignore[arg-type]
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc":

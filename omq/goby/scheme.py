@@ -54,11 +54,11 @@ class Scheme:
 
     @property
     def wire(self) -> str:
-        """What it is called on the wire."""
+        """Its name on the wire."""
         return _NAMES.get(self.number, str(self.number))
 
     def type_of(self, kind: type) -> str:
-        """What a type is called on the wire."""
+        """Returns the name of a type on the wire."""
         return checked_type(kind.__name__ if self.type_name is None else self.type_name(kind))
 
 
@@ -126,7 +126,7 @@ def _decode_json(kind: type, payload: bytes) -> dict[str, Any]:
 
 
 def _decode_own(scheme: Scheme, kind: type, payload: bytes) -> Any:
-    """Whatever goes wrong there, the payload does not parse."""
+    """Decodes with the user's function; any error means that the payload does not parse."""
     try:
         return scheme.decode(kind, payload)
     except ValueError:
@@ -153,7 +153,7 @@ _BUILT_IN: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Codec:
-    """How messages of one Python type go over the wire.
+    """The codec of messages of one Python type.
 
     Attributes:
         scheme: What the scheme is called on the wire.
@@ -197,7 +197,7 @@ class Schemes:
         self._own.append(scheme)
 
     def wire_of(self, scheme: SchemeId) -> str:
-        """What a scheme is called on the wire.
+        """Returns the name of a scheme on the wire.
 
         Args:
             scheme: Its name or its number.
@@ -219,7 +219,7 @@ class Schemes:
         raise UsageError(f"scheme={scheme!r}: must be a number from 0 to 2147483647, or one of {known}")
 
     def codec(self, kind: type, scheme: SchemeId | None = None, type_name: str | None = None) -> Codec:
-        """How messages of a type go over the wire.
+        """Returns the codec of a type's messages.
 
         Args:
             kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a scheme of one's own handles.

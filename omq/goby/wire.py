@@ -1,4 +1,4 @@
-"""Where a bus's sockets are, and what its manager and its clients say: their frames, and how they are read."""
+"""The sockets of a bus, and the frames between its manager and its clients."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ RESPONSES: Final = prefix_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf
 
 @dataclass(frozen=True, slots=True)
 class Bus:
-    """Which bus: what `InterProcessPortalConfig` says of it.
+    """The settings of one bus, as in `InterProcessPortalConfig`.
 
     Attributes:
         platform: The platform's name.
@@ -72,12 +72,12 @@ class Bus:
 
     @property
     def base(self) -> str:
-        """What the paths of its sockets begin with."""
+        """The beginning of the paths of its sockets."""
         return self.socket_name or f"/tmp/goby_{self.platform}"
 
     @property
     def manager(self) -> str:
-        """Where clients find the manager."""
+        """The endpoint of the manager, for clients."""
         if self.transport == "ipc":
             return f"ipc://{self.base}.manager"
         return f"tcp://{bracketed(self.address)}:{self.port}"
@@ -110,7 +110,7 @@ def bracketed(address: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sockets:
-    """Where a client connects, as the manager has told it.
+    """The sockets that a client connects to, as the manager has sent them.
 
     Attributes:
         publish: Where it publishes: the router's XSUB.

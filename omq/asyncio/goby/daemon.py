@@ -38,7 +38,7 @@ class Daemon:
         await asyncio.shield(self._starting)
 
     def ready(self) -> None:
-        """It is ready itself, which every client waits for."""
+        """Reports itself ready, which every client waits for."""
         self._daemon.ready()
 
     async def close(self) -> None:

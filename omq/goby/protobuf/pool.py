@@ -1,4 +1,4 @@
-"""Where the definitions of this package stand: beside Goby's own in the default pool, and apart from them."""
+"""The pools of this package's definitions: next to Goby's own in the default pool, and apart from them."""
 
 from typing import Final
 
