@@ -37,7 +37,7 @@ _INITIATE: Final = _COOKIE + _SHORT_NONCE + _MAC + KEY_SIZE + _VOUCH  # and the 
 
 
 class CurvePhase(Kind):
-    """Where a CURVE handshake stands."""
+    """The phase of a CURVE handshake."""
 
     START = "the greetings are still under way"
     HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"
@@ -249,7 +249,7 @@ class CurveServer(Mechanism):
         self.question = Question(self.name, (permanent,))
 
     def _check_vouch(self, transient: Secret, client: bytes, permanent: bytes, vouch: bytes) -> None:
-        """Whether the holder of the permanent key made the transient one, and for us (RFC 26, The INITIATE Command)."""
+        """Checks that the permanent key's holder made the transient one for us (RFC 26, The INITIATE Command)."""
         key = transient.shared(permanent)
         if key is None:
             raise RemoteProtocolError("the client's permanent key has a low order")

@@ -31,7 +31,7 @@ _MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]{1,%d}" % MECHANISM_SIZE)
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """What a greeting says.
+    """The content of a greeting.
 
     Attributes:
         version: The major and the minor number of ZMTP.
@@ -78,7 +78,7 @@ class GreetingParser:
 
     @property
     def begun(self) -> bool:
-        """Whether the beginning of a greeting was fed."""
+        """Returns whether the beginning of a greeting was fed."""
         return self._checked > 0
 
     def feed(self, data: bytes) -> Greeting | None:

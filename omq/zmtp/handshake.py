@@ -38,7 +38,7 @@ _IDENTITY: Final = b"Identity"
 
 
 class HandshakeState(Kind):
-    """Where a handshake stands."""
+    """The state of a handshake."""
 
     NEW = "nothing is sent"
     GREETING = "our greeting is sent, the peer's is awaited"
@@ -49,7 +49,7 @@ class HandshakeState(Kind):
 
 
 class HandshakeEvent(Kind):
-    """What moves a handshake."""
+    """An event that moves a handshake on."""
 
     START = "we sent our greeting"
     RECEIVE = "bytes arrived"
@@ -75,7 +75,7 @@ TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeEvent, HandshakeState]]] =
 
 
 class PeerMetadata(NamedTuple):
-    """What the handshake has told about the peer.
+    """The metadata of a peer, from the handshake.
 
     Attributes:
         version: The version of ZMTP that it announced.
@@ -95,12 +95,15 @@ class PeerMetadata(NamedTuple):
 
     @property
     def subscribes_by_command(self) -> bool:
-        """It takes SUBSCRIBE and CANCEL; ZMTP 3.0 (RFC 37) and WebSockets (RFC 45, Publish-Subscribe) want messages."""
+        """Returns whether it takes SUBSCRIBE and CANCEL.
+
+        ZMTP 3.0 (RFC 37) and WebSockets (RFC 45, Publish-Subscribe) use messages.
+        """
         return self.version >= (3, 1) and not self.over_websocket
 
     @property
     def answers_ping(self) -> bool:
-        """It answers a PING: RFC 23 knows none, RFC 37 and WebSockets do."""
+        """Returns whether it answers a PING: RFC 23 has none, RFC 37 and WebSockets do."""
         return self.version >= (3, 1) or self.over_websocket
 
 
@@ -141,7 +144,7 @@ class Handshake:
 
     @property
     def state(self) -> HandshakeState:
-        """Where it stands."""
+        """The state of the handshake."""
         return self._state
 
     @property
@@ -156,7 +159,7 @@ class Handshake:
 
     @property
     def peer(self) -> PeerMetadata:
-        """What is known about the peer, once `done`.
+        """The peer's metadata, once `done`.
 
         Raises:
             LocalProtocolError: The handshake is not done.
@@ -256,7 +259,7 @@ class Handshake:
         return self._mechanism.outgoing()
 
     def failure(self) -> bytes:
-        """What to tell the peer before hanging up.
+        """Returns what to send to the peer before the connection is closed.
 
         Returns:
             An ERROR frame where it helps the peer and the RFC allows one: its metadata do not fit, or it

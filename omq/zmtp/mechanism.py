@@ -1,4 +1,4 @@
-"""What every security mechanism has in common (RFC 23, Authentication and Confidentiality).
+"""The base of every security mechanism (RFC 23, Authentication and Confidentiality).
 
 A mechanism is the middle of a handshake: commands in, commands out, until both sides have agreed and
 know each other's metadata. A new one is a subclass in a file of its own: it states its name, whether it has
@@ -155,7 +155,7 @@ class Mechanism(ABC):
         self._admitted()
 
     def failure(self) -> bytes:
-        """What to tell the peer before hanging up: an ERROR frame, or nothing."""
+        """Returns what to send to the peer before the connection is closed: an ERROR frame, or nothing."""
         return self._failure
 
     def _on_error(self, body: bytes) -> None:

@@ -10,7 +10,7 @@ from omq.zmtp.mechanism import Mechanism, Question, Step
 
 
 class NullPhase(Kind):
-    """Where a NULL handshake stands."""
+    """The phase of a NULL handshake."""
 
     START = "the greetings are still under way"
     ASKING = "a question is open; READY is not sent"

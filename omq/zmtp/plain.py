@@ -13,7 +13,7 @@ CREDENTIAL_LIMIT: Final = 255  # bytes of a user name, and of a password (RFC 24
 
 
 class PlainPhase(Kind):
-    """Where a PLAIN handshake stands."""
+    """The phase of a PLAIN handshake."""
 
     START = "the greetings are still under way"
     HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"

@@ -21,7 +21,7 @@ _LINES: Final = 32  # lines of a script: above that it is begun anew, for its pe
 
 
 class Line(NamedTuple):
-    """Where a handshake stands once the peer has said certain bytes.
+    """The state of a handshake once the peer has sent certain bytes.
 
     Attributes:
         said: What we have said by then, apart from our greeting.
