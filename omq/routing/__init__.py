@@ -1,4 +1,4 @@
-"""Who gets a message: one pattern a family of socket types. No I/O here.
+"""Routing of messages: one pattern for each family of socket types. No I/O here.
 
 A pattern configures the Cython queues that move messages (`omq._core.queues`) and runs only when peers, subscriptions
 or options change.

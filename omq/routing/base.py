@@ -1,4 +1,4 @@
-"""What every pattern has: two queues, the sessions that are attached to them, and the rules of admission."""
+"""The base of every pattern: two queues, the sessions that are attached to them, and the rules of admission."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MAX_NOTICES: Final = 10_000
 
 
 class Session(Protocol):
-    """What a pattern sees of one peer; the engine has one for a connection and one for an inproc pipe."""
+    """A pattern's view of one peer; the engine has one for a connection and one for an inproc pipe."""
 
     identity: bytes
 
@@ -96,7 +96,7 @@ class Pattern:
         """Sets whether each change of a subscription is to be told."""
 
     def refusal(self, identity: bytes) -> str | None:
-        """Why one more peer cannot be admitted now, or `None` if it can."""
+        """Returns why one more peer cannot be admitted now, or `None` if it can."""
         if len(self._notices) < MAX_NOTICES:
             return None
         return f"{MAX_NOTICES} messages about peers that come and go wait to be received"
@@ -253,5 +253,5 @@ def _as_taken(parts: tuple[bytes, ...]) -> bytes | tuple[bytes, ...]:
 
 
 def _hwm_granularity(hwm: int) -> int:
-    """How exactly unsent messages are counted: to a sixteenth of the mark, and never worse than 64."""
+    """Returns how exactly unsent messages are counted: to a sixteenth of the mark, and never worse than 64."""
     return max(1, min(64, hwm // 16)) if hwm else 64

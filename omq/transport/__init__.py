@@ -1,4 +1,4 @@
-"""How bytes reach a peer: one transport a scheme. Nothing here awaits, or knows what ZMTP is.
+"""The transports of bytes to a peer: one for each scheme. Nothing here awaits or depends on ZMTP.
 
 All other code imports from here, and from no module inside: so it knows no scheme, and nothing of a single transport.
 The syntax of endpoints is libzmq's (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: what libzmq would

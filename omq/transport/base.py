@@ -1,4 +1,4 @@
-"""What the engine knows of a transport: one object a scheme, of one of two kinds, and the endpoints that it reads.
+"""The engine's view of a transport: one object for each scheme, of one of two kinds, and the endpoints that it reads.
 
 The engine asks the object, and never the scheme. It listens, accepts and dials for all transports of a kind; the
 transport says how, and neither awaits nor knows the protocol that is spoken over it.
@@ -27,7 +27,7 @@ Route: TypeAlias = Callable[[], tuple[socket.socket, Any]]
 
 
 class Endpoint(Protocol):
-    """What an endpoint text means, decided before anything is opened. As a `str` it is such a text again.
+    """The meaning of an endpoint text, decided before anything is opened. As a `str` it is such a text again.
 
     Attributes:
         scheme: That of its transport.
@@ -80,7 +80,7 @@ class Relay(Protocol):
 
 
 class Address(NamedTuple):
-    """What system calls take to connect to an endpoint.
+    """The arguments of the system calls that connect to an endpoint.
 
     Attributes:
         family: Of the socket.
@@ -111,7 +111,7 @@ def _nothing() -> None:
 
 
 class Listening(NamedTuple):
-    """What listens at an endpoint.
+    """A listener at an endpoint.
 
     Attributes:
         sockets: Non-blocking, one or more.
@@ -298,7 +298,7 @@ class StreamTransport(Transport[EndpointT]):
         """
 
     def remote_address(self, sock: socket.socket) -> str:
-        """Where the peer of a connected socket is, as an endpoint; empty if that is unknown."""
+        """Returns the endpoint of a connected socket's peer; empty if that is unknown."""
         try:
             address = sock.getpeername()
         except OSError:

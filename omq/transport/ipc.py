@@ -58,7 +58,7 @@ class IpcEndpoint:
 
     @property
     def abstract(self) -> bool:
-        """Whether the name is abstract: it is no file and goes when its socket goes."""
+        """Returns whether the name is abstract: it is not a file and ends with its socket."""
         return self.path is not None and self.path.startswith("@")
 
 
@@ -337,7 +337,7 @@ def _stale_file(path: str) -> tuple[int, int]:
 
 
 def _is_stale(path: str) -> bool:
-    """Whether nobody listens on a socket file. A listener sees a connection that closes at once."""
+    """Returns whether a socket file has no listener. A listener sees a connection that closes at once."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.setblocking(False)
         try:

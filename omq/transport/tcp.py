@@ -315,7 +315,7 @@ def _prepare_for(
 
 
 def _leads_to_itself(sock: socket.socket) -> bool:
-    """Whether both ends are this one (RFC 9293, 3.5, simultaneous open).
+    """Returns whether both ends are this one (RFC 9293, 3.5, simultaneous open).
 
     A port of the range that the system gives to clients, where nobody listens, may be given to the very attempt to
     reach it.
