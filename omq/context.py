@@ -120,13 +120,13 @@ class Context:
 
     @property
     def _is_io_thread(self) -> bool:
-        """Whether this very thread is the I/O thread."""
+        """Returns whether this very thread is the I/O thread."""
         io = self._io.value
         return io is not None and io._thread == threading.get_ident()
 
     @property
     def closed(self) -> bool:
-        """Whether `term` has been called."""
+        """Returns whether `term` has been called."""
         return self._terminated
 
     def check(self) -> None:

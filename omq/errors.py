@@ -120,7 +120,7 @@ class ProtocolError(OmqError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to violate ZMTP: a bug in the caller of the protocol layer."""
+    """An error of this side, which was about to violate ZMTP: a bug in the caller of the protocol layer."""
 
 
 class RemoteProtocolError(ProtocolError):

@@ -1,4 +1,4 @@
-"""What happens to a socket's connections, as values: the words of engine and monitor."""
+"""Events of a socket's connections, as values: the words of engine and monitor."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omq.message import PeerInfo
 
 
 class EventKind(StrEnum):
-    """What happened (`zmq_socket_monitor(3)`, whose names these are where it has one)."""
+    """The kind of an event (`zmq_socket_monitor(3)`, whose names these are where it has one)."""
 
     LISTENING = "listening"  #: The socket is bound to `endpoint`.
     BIND_FAILED = "bind_failed"  #: The system refused to bind `endpoint`.
@@ -31,7 +31,7 @@ class EventKind(StrEnum):
 
 
 class HandshakeFailure(StrEnum):
-    """Why a handshake failed."""
+    """The reason why a handshake failed."""
 
     MECHANISM = "mechanism"  #: The sides have different mechanisms, or the same role in one.
     PROTOCOL = "protocol"  #: The peer sent what ZMTP does not allow here, or its socket type does not fit.

@@ -1,4 +1,4 @@
-"""What happens to a socket and its connections, one typed event after the other (`zmq_socket_monitor(3)`)."""
+"""The monitor of a socket and its connections: one typed event after the other (`zmq_socket_monitor(3)`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _missed(limit: int, count: int, when: float) -> Event:
 
 
 class MonitorBase(EventQueue):
-    """What the monitors of both twins have in common."""
+    """The base of the monitors of both twins."""
 
     def __init__(self, engine: Engine, limit: int) -> None:
         limit = checked_count("limit", limit)

@@ -297,7 +297,7 @@ class Options:
     def for_endpoint(
         self, socket_type: SocketType, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]
     ) -> Options:
-        """What holds for one endpoint; gives these very options where nothing is given for it alone.
+        """Returns the options of one endpoint: these very options if nothing is given for it alone.
 
         Args:
             socket_type: The type of the socket they are for.
@@ -339,7 +339,7 @@ class Options:
                 raise OptionError(f"option {name}={_shown(_SPECS[name], value)} means nothing without {needs}")
 
     def _with(self, given: Mapping[str, Any]) -> Options:
-        """These options with others in their place, which alone are checked; a socket is made with few of fifty."""
+        """Returns these options with some replaced; only those are checked, for a socket is made with few of fifty."""
         if not given:
             return self
         found = object.__new__(type(self))
@@ -350,7 +350,7 @@ class Options:
 
     @staticmethod
     def is_live(name: str) -> bool:
-        """Whether a change of the option takes hold on a socket that is already in use."""
+        """Returns whether a change of the option takes hold on a socket that is already in use."""
         return bool(_SPECS[name]["live"])
 
     @staticmethod

@@ -384,7 +384,7 @@ def _credential(name: str, value: bytes | str) -> bytes:
 
 
 def _fits(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
-    """Whether the password is the user's; takes as long for an unknown user."""
+    """Returns whether the password is the user's; takes as long for an unknown user."""
     known = passwords.get(username)
     if known is None:
         try:

@@ -290,7 +290,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     @property
     def lingers(self) -> bool:
-        """Whether closing now would wait for something that was accepted and has not left."""
+        """Returns whether closing now would wait for something that was accepted and has not left."""
         engine = self._engine
         if self._io is None or engine.closed or self.options.linger == 0:
             return False
@@ -328,7 +328,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         self.finish_close(self.begin_close(linger))
 
     def _ends_unnoticed(self) -> bool:
-        """Whether it makes no difference to the caller when the socket ends, once its messages are delivered."""
+        """Returns whether the caller cannot notice when the socket ends, once its messages are delivered."""
         io, engine = self._io, self._engine
         if io is None or io.is_current or self.lock.mine or self._context.fork_guard.stale or engine.closing:
             return False

@@ -1,4 +1,4 @@
-"""What the sockets of both twins have in common: options, subscriptions, peers."""
+"""The base of the sockets of both twins: options, subscriptions, peers."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class SocketBase:
 
     @property
     def closed(self) -> bool:
-        """Whether the socket is closed, or closing."""
+        """Returns whether the socket is closed, or closing."""
         return self._engine.closing
 
     def _closed_error(self, why: str = "is closed") -> ClosedError:
@@ -323,7 +323,7 @@ class SocketBase:
         return groups
 
     def _book(self) -> OwnSubscriptions | PublisherSendQueue:
-        """Where subscriptions are kept."""
+        """The object that keeps the subscriptions."""
         engine = self._engine
         book = engine.pattern.book
         if book is None:

@@ -54,7 +54,7 @@ class Route(Enum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Traits:
-    """What sets one socket type apart from the others, beside its pattern (`omq.routing.PATTERNS`).
+    """The traits of one socket type, next to its pattern (`omq.routing.PATTERNS`).
 
     Attributes:
         text: The docstring of its classes.
@@ -251,7 +251,7 @@ UNSET: Final = Unset.UNSET
 
 
 class Security(ABC):
-    """What the option `security` takes: how peers prove who they are; see `omq.security`.
+    """The type of the option `security`, by which peers prove their identity; see `omq.security`.
 
     Attributes:
         name: The mechanism, as RFC 23 spells it.
@@ -270,7 +270,7 @@ class Security(ABC):
         """
 
     def judge(self, credentials: tuple[bytes, ...]) -> Any:
-        """Whether a peer with these credentials may come in: a truth value, an awaitable of one, or `None`.
+        """Returns whether a peer with these credentials may come in: a truth value, an awaitable of one, or `None`.
 
         `None` leaves it to a ZAP handler (RFC 27).
         """

@@ -99,7 +99,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
 
     @property
     def endpoint(self) -> str:
-        """Where the broker's ZMTP door is."""
+        """The endpoint of the broker's ZMTP listener."""
         return self._caller.endpoint
 
     @property
