@@ -37,8 +37,8 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.goby")
 
-_HELD: Final = 0.02  # seconds between two looks whether the hold is released
-_LOOK: Final = 0.2  # seconds between two looks whether a signal has come: the system may give it to another thread
+_HOLD_POLL_INTERVAL_S: Final = 0.02  # seconds between two looks whether the hold is released
+_SIGNAL_POLL_INTERVAL_S: Final = 0.2  # a signal may be given to another thread
 
 _OPTIONS: Final = frozenset(inspect.signature(Portal).parameters) - {"name"}
 
@@ -261,12 +261,12 @@ class Application:
         while not self._quit.is_set():
             now = time.monotonic()
             if period is None:
-                timeout = _LOOK
+                timeout = _SIGNAL_POLL_INTERVAL_S
             elif due is None:
-                timeout = 0.0 if self.portal.released else _HELD
+                timeout = 0.0 if self.portal.released else _HOLD_POLL_INTERVAL_S
                 due = now if self.portal.released else None
             else:
-                timeout = min(max(due - now, 0), _LOOK)
+                timeout = min(max(due - now, 0), _SIGNAL_POLL_INTERVAL_S)
             self._take(timeout)
             if period is None or due is None or self._quit.is_set() or (now := time.monotonic()) < due:
                 continue

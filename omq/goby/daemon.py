@@ -50,8 +50,8 @@ __all__ = ["Daemon"]
 log = logging.getLogger("omq.goby")
 
 NAME: Final = "gobyd"
-_TURN: Final = 0.25  # seconds after which the manager looks at its clock
-_MOST: Final = 10_000  # requests, or answers, that may wait
+_CLOCK_INTERVAL_S: Final = 0.25  # seconds after which the manager looks at its clock
+_MAX_REQUESTS: Final = 10_000  # requests, or answers, that may wait
 
 
 class Daemon:
@@ -156,9 +156,9 @@ class Daemon:
         self._sockets.append(rep)
         found = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager)
         self._router = router = Router(context, bus, self._marks, self._host, self._end)
-        pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MOST)
+        pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MAX_REQUESTS)
         wanted = [REQUESTS, REQUESTED_HEALTH, ANSWERED_HEALTH, REQUESTED_END]
-        sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MOST)
+        sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MAX_REQUESTS)
         self._sockets += [pub, sub]
         self._manager = Manager(
             *(self.name, os.getpid(), self._required),
@@ -271,7 +271,7 @@ class Daemon:
         asked = time.monotonic()
         while True:
             try:
-                parts = sub.recv_multipart(timeout=_TURN)
+                parts = sub.recv_multipart(timeout=_CLOCK_INTERVAL_S)
             except ReceiveTimeout:
                 pass
             else:

@@ -18,12 +18,12 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.goby")
 
 EVERYTHING: Final = b"/"
-QUIET: Final = 1.0  # seconds between two lines about what does not fit
-MOST_HEADS: Final = 4096  # identifiers whose handlers are remembered
-LONGEST_HEAD: Final = 1024  # bytes of one
-PATIENCE: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
-BURST: Final = 10_000  # publications: as many as a portal keeps while they are held
-BURST_BYTES: Final = 64 << 20
+LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
+MAX_HEADS: Final = 4096  # identifiers whose handlers are remembered
+MAX_HEAD_BYTES: Final = 1024  # bytes of one
+READER_TIMEOUT_S: Final = 0.1  # seconds that the portal waits for a reader whose inbox is full
+MAX_BURST: Final = 10_000  # publications: as many as a portal keeps while they are held
+MAX_BURST_BYTES: Final = 64 << 20
 
 
 class _Fields(NamedTuple):
@@ -68,7 +68,7 @@ class Malformations:
         """Something could not be read."""
         self.count += 1
         now = time.monotonic()
-        if now - self._said < QUIET:
+        if now - self._said < LOG_INTERVAL_S:
             self._unsaid += 1
             return
         more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
@@ -84,7 +84,7 @@ class Inbox:
     who takes nothing: what comes next is dropped, and counted.
 
     Args:
-        limit: How many may wait whatever their size, and `BURST` more of `BURST_BYTES`; 0: any number.
+        limit: How many may wait whatever their size, and `MAX_BURST` more of `MAX_BURST_BYTES`; 0: any number.
         shared: Several subscriptions use it: it does not end with one of them.
     """
 
@@ -116,7 +116,7 @@ class Inbox:
             return len(items)
         end = len(items)
         if self.limit:
-            most = self.limit + BURST if self._bytes < BURST_BYTES else self.limit
+            most = self.limit + MAX_BURST if self._bytes < MAX_BURST_BYTES else self.limit
             end = min(end, start + max(most - len(self.items), 0))
         taken = items[start:end]
         self.items.extend(taken)
@@ -125,7 +125,7 @@ class Inbox:
 
     def patience(self) -> float:
         """Seconds that the portal waits for room; 0 or less where nothing was taken for long."""
-        return PATIENCE + self._taken - time.monotonic()
+        return READER_TIMEOUT_S + self._taken - time.monotonic()
 
     def drop(self, count: int) -> None:
         """So many are dropped, because nobody has taken anything for a while."""
@@ -366,8 +366,8 @@ class Dispatcher:
         with self._lock:
             found = [*self._handlers.get(identifier.prefix, ()), *self._handlers.get(EVERYTHING, ())]
             route = identifier, tuple(one for one in found if one.fits(identifier))
-            if len(head) <= LONGEST_HEAD:
-                if len(self._routes) >= MOST_HEADS:
+            if len(head) <= MAX_HEAD_BYTES:
+                if len(self._routes) >= MAX_HEADS:
                     self._routes = {}
                 self._routes[head] = route
         return route

@@ -10,7 +10,7 @@ from omq.errors import UsageError
 from omq.goby.errors import Malformed
 
 _FORBIDDEN: Final = re.compile(r"[/\0]")
-_SHOWN: Final = 120  # bytes of what is wrong that a message shows
+_MAX_SHOWN_BYTES: Final = 120  # bytes of what is wrong that a message shows
 
 #: Groups by which portals and managers speak with each other; no application's publications.
 INTERNAL: Final = "goby::zeromq::_internal_"
@@ -142,4 +142,4 @@ def split_frame(frame: bytes) -> tuple[bytes, bytes]:
 
 def shown(data: bytes) -> str:
     """Bytes for a message, cut where they are many."""
-    return repr(data[:_SHOWN]) + ("..." if len(data) > _SHOWN else "")
+    return repr(data[:_MAX_SHOWN_BYTES]) + ("..." if len(data) > _MAX_SHOWN_BYTES else "")

@@ -20,10 +20,10 @@ from omq.goby.wire import read_message
 
 log = logging.getLogger("omq.goby")
 
-SILENCE: Final = 1.0  # seconds after which a required client is no longer ready; they speak every 100 ms
-SAY: Final = 5.0  # seconds between two lines of the log that say who is missing
-QUIET: Final = 1.0  # seconds between two lines about what does not fit
-MOST: Final = 10_000  # clients that are told of the release
+CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # seconds after which a required client is no longer ready; they speak every 100 ms
+MISSING_LOG_INTERVAL_S: Final = 5.0  # seconds between two lines of the log that say who is missing
+LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
+MAX_WAITING: Final = 10_000  # clients that are told of the release
 
 
 class Hold:
@@ -63,7 +63,7 @@ class Hold:
         if name not in self.required or self.released:
             return True
         speaker, last = self._speakers.get(name, (pid, now))
-        if speaker != pid and now - last <= SILENCE:
+        if speaker != pid and now - last <= CLIENT_IDLE_TIMEOUT_S:
             return False
         if speaker != pid:
             self._ready.pop(name, None)  # that was the other one's word
@@ -81,7 +81,7 @@ class Hold:
         """Required clients that are not ready; none once it is over."""
         if self.released:
             return []
-        for name in [name for name, last in self._ready.items() if now - last > SILENCE]:
+        for name in [name for name, last in self._ready.items() if now - last > CLIENT_IDLE_TIMEOUT_S]:
             del self._ready[name]
         return [name for name in self.required if name not in self._ready and name not in self._always]
 
@@ -158,7 +158,7 @@ class Manager:
         response = self._answer(asked, now)
         if asked.request == PROVIDE_HOLD_STATE:
             client = asked.client_name, asked.client_pid
-            if response.hold and (client in self._waiting or len(self._waiting) < MOST):
+            if response.hold and (client in self._waiting or len(self._waiting) < MAX_WAITING):
                 self._waiting[client] = now
             else:
                 self._waiting.pop(client, None)
@@ -172,7 +172,7 @@ class Manager:
         if self.hold.holds(now):
             missing = self.hold.missing(now)
             names, when = self._said
-            if missing != names or now - when >= SAY:
+            if missing != names or now - when >= MISSING_LOG_INTERVAL_S:
                 log.info("hold: waiting for %s", ", ".join(missing))
                 self._said = missing, now
             return []
@@ -186,7 +186,7 @@ class Manager:
                 request=PROVIDE_HOLD_STATE, client_name=name, client_pid=pid, hold=False
             ).SerializeToString()
             for (name, pid), last in waiting.items()
-            if now - last < SILENCE
+            if now - last < CLIENT_IDLE_TIMEOUT_S
         ]
 
     def _answer(self, asked: ManagerRequest, now: float) -> ManagerResponse:
@@ -215,6 +215,6 @@ class Manager:
         self._complain(text, now)
 
     def _complain(self, text: str, now: float) -> None:
-        if now - self._complained >= QUIET:
+        if now - self._complained >= LOG_INTERVAL_S:
             self._complained = now
             log.warning("manager: %s", text)

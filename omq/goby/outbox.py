@@ -9,8 +9,8 @@ from omq.errors import UsageError
 from omq.goby.errors import BufferFull
 from omq.unpatched import threading
 
-LIMIT: Final = 10_000  # publications
-LIMIT_BYTES: Final = 64 << 20
+MAX_PUBLICATIONS: Final = 10_000  # publications
+MAX_BYTES: Final = 64 << 20
 
 
 class Closing(Exception):
@@ -64,10 +64,10 @@ class Outbox:
                 return False
             if self.closing:
                 raise Closing
-            if len(self._frames) >= self.limit or (self._frames and self._bytes + size > LIMIT_BYTES):
+            if len(self._frames) >= self.limit or (self._frames and self._bytes + size > MAX_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "
-                    f"are kept than buffer={self.limit}, and {LIMIT_BYTES} bytes"
+                    f"are kept than buffer={self.limit}, and {MAX_BYTES} bytes"
                 )
             self._frames.append(frame)
             self._bytes += size

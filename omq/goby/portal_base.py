@@ -37,7 +37,7 @@ from omq.event import Event, EventKind
 from omq.goby.dispatch import Dispatcher, Handler, Inbox, RegexHandler, TypeHandler
 from omq.goby.errors import BufferFull, Malformed
 from omq.goby.identifier import checked_group, head_of, prefix_of, split_frame
-from omq.goby.outbox import LIMIT, Closing, Outbox
+from omq.goby.outbox import MAX_PUBLICATIONS, Closing, Outbox
 from omq.goby.protobuf import PROVIDE_HOLD_STATE, PROVIDE_MISSING_CLIENTS, ManagerResponse
 from omq.goby.scheme import Scheme, SchemeId, Schemes
 from omq.goby.wire import (
@@ -186,7 +186,7 @@ class PortalBase(Generic[_Subscription]):
         self._schemes = Schemes(schemes)
         self._routes: dict[tuple[str | int, type, type, int], Route] = {}
         self._dispatcher = Dispatcher()
-        self._outbox = Outbox(LIMIT if buffer is None else buffer)
+        self._outbox = Outbox(MAX_PUBLICATIONS if buffer is None else buffer)
         self._context = context
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT_INTERVAL_S}
         if transport == "tcp":

@@ -27,7 +27,7 @@ from omq.goby.identifier import read_identifier, split_frame
 log = logging.getLogger("omq.goby")
 
 MAGIC: Final = b"omq-goby-log 1\n"
-LARGEST: Final = 1 << 30  # bytes of a publication
+MAX_PUBLICATION_BYTES: Final = 1 << 30  # bytes of a publication
 _HEAD: Final = struct.Struct("<IIQ")
 _TIME: Final = struct.Struct("<Q")
 
@@ -184,7 +184,7 @@ class Recording:
                 self.damage = f"at byte {self.good}: a record's head is cut short"
                 return
             length, crc, time = _HEAD.unpack(head)
-            if length > LARGEST:
+            if length > MAX_PUBLICATION_BYTES:
                 self.damage = f"at byte {self.good}: a record of {length} bytes is none"
                 return
             frame = self._file.read(length)

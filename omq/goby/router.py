@@ -17,7 +17,7 @@ from omq.unpatched import threading
 log = logging.getLogger("omq.goby")
 
 _NUMBERS = itertools.count(1)
-_PATIENCE: Final = 10.0  # seconds that the router's thread has to end
+_JOIN_TIMEOUT_S: Final = 10.0  # seconds that the router's thread has to end
 
 
 class Router:
@@ -82,11 +82,11 @@ class Router:
         if self._thread is not None and not self._control.closed:
             with suppress(OmqError):
                 self._control.send(b"TERMINATE", timeout=0)
-            self._thread.join(_PATIENCE)
+            self._thread.join(_JOIN_TIMEOUT_S)
         for socket in (self._control, self._xsub, self._xpub):
             socket.close()
         if self._thread is not None:
-            self._thread.join(_PATIENCE)
+            self._thread.join(_JOIN_TIMEOUT_S)
 
     def _run(self) -> None:
         with omq.PAIR(self._context, connect=self._control_at, linger=0) as control:

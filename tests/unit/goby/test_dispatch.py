@@ -7,7 +7,16 @@ from typing import Any
 import pytest
 
 from omq.errors import UsageError
-from omq.goby.dispatch import BURST, BURST_BYTES, PATIENCE, Dispatcher, Inbox, Item, RegexHandler, TypeHandler
+from omq.goby.dispatch import (
+    MAX_BURST,
+    MAX_BURST_BYTES,
+    READER_TIMEOUT_S,
+    Dispatcher,
+    Inbox,
+    Item,
+    RegexHandler,
+    TypeHandler,
+)
 from omq.goby.identifier import read_identifier
 from omq.goby.protobuf import ManagerRequest
 from omq.goby.scheme import Scheme, Schemes
@@ -170,22 +179,22 @@ def items_of(count: int, size: int = 1) -> list[Item]:
 
 
 def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
-    inbox, items = Inbox(3), items_of(BURST + 5)
-    assert inbox.accept(items, 0) == BURST + 3
-    assert inbox.accept(items, BURST + 3) == BURST + 3
+    inbox, items = Inbox(3), items_of(MAX_BURST + 5)
+    assert inbox.accept(items, 0) == MAX_BURST + 3
+    assert inbox.accept(items, MAX_BURST + 3) == MAX_BURST + 3
     assert inbox.patience() < 0, "nothing was ever taken"
     inbox.drop(2)
     assert (inbox.dropped, inbox.stalled) == (2, True)
     assert inbox.take() == items[0]
     assert not inbox.stalled
-    assert 0 < inbox.patience() <= PATIENCE
-    assert inbox.accept(items, BURST + 4) == BURST + 5
+    assert 0 < inbox.patience() <= READER_TIMEOUT_S
+    assert inbox.accept(items, MAX_BURST + 4) == MAX_BURST + 5
     inbox.ended = True
-    assert inbox.accept(items, 0) == BURST + 5, "what comes after the end is nobody's"
+    assert inbox.accept(items, 0) == MAX_BURST + 5, "what comes after the end is nobody's"
 
 
 def test_a_burst_has_so_many_bytes() -> None:
-    inbox, items = Inbox(3), items_of(5, BURST_BYTES // 4)
+    inbox, items = Inbox(3), items_of(5, MAX_BURST_BYTES // 4)
     assert inbox.accept(items[:4], 0) == 4
     assert inbox.accept(items, 4) == 4
     for _ in range(2):

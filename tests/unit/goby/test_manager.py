@@ -7,7 +7,7 @@ import logging
 
 import pytest
 
-from omq.goby.manager import SILENCE, Hold, Manager
+from omq.goby.manager import CLIENT_IDLE_TIMEOUT_S, Hold, Manager
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
 from omq.goby.wire import RESPONSES, ask_hold
 
@@ -69,8 +69,8 @@ def test_all_that_are_required_are_waited_for(order: tuple[str, ...]) -> None:
 def test_who_is_silent_is_no_longer_ready() -> None:
     held = manager("a", "b")
     asked(held, 2, "a", ready=True, now=0.0)
-    assert held.hold.missing(SILENCE) == ["b"]
-    assert held.hold.missing(SILENCE + 0.1) == ["a", "b"]
+    assert held.hold.missing(CLIENT_IDLE_TIMEOUT_S) == ["b"]
+    assert held.hold.missing(CLIENT_IDLE_TIMEOUT_S + 0.1) == ["a", "b"]
     assert asked(held, 2, "b", ready=True, now=2.0).hold is True
     assert asked(held, 2, "a", ready=False, now=2.5).hold is True
     assert asked(held, 2, "a", ready=True, now=2.6).hold is False
