@@ -26,7 +26,7 @@ from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
-_LEAVING: Final = 32  # closed sockets of a context whose end is not waited for
+_MAX_LEAVING: Final = 32  # closed sockets of a context whose end is not waited for
 
 
 class Socket(SocketBase, IoClosing, SyncCore):
@@ -333,7 +333,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         if io is None or io.is_current or self.lock.mine or self._context.fork_guard.stale or engine.closing:
             return False
         # The thread may have more to end than it has time for: descriptors are not to pile up.
-        return len(io.leaving) < _LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
+        return len(io.leaving) < _MAX_LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
 
     def _has_delivered(self) -> bool:
         """Returns whether the peers' kernels have everything that was accepted, for good. No call accepts more."""

@@ -10,7 +10,7 @@ from omq.asyncio.socket import Socket
 from omq.errors import ClosedError
 from omq.proxy import refuse_terminated, refuse_unfit
 
-_GLANCE = 0.005  # seconds between two looks after TERMINATE
+_POLL_INTERVAL_S = 0.005  # seconds between two looks after TERMINATE
 
 
 async def proxy(
@@ -44,7 +44,7 @@ async def proxy(
             if core.turn():
                 await asyncio.sleep(0)
             elif core.draining:
-                await asyncio.sleep(_GLANCE)
+                await asyncio.sleep(_POLL_INTERVAL_S)
             elif not core.ended:
                 await core.rest(loop)
     except ClosedError:

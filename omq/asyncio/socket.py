@@ -27,7 +27,7 @@ from omq.socket_base import SocketBase, several
 from omq.types import UNSET, SocketType
 
 _NEVER_S = 1e9  # until a timer that only the end of its loop is to find
-_LAST_TURN = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
+_LAST_TURN_TIMEOUT_S = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
 
 
 class Socket(SocketBase, AsyncCore):
@@ -420,7 +420,7 @@ class Socket(SocketBase, AsyncCore):
             engine.loop.call_soon(done.set)  # behind what the loop was about to do for the socket
 
         engine.post(leave)
-        if not done.wait(_LAST_TURN) and not left and not engine.closed:
+        if not done.wait(_LAST_TURN_TIMEOUT_S) and not left and not engine.closed:
             engine.report_lost("its event loop is busy")
         return engine if left else None
 

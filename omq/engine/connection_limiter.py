@@ -15,7 +15,7 @@ from omq.options import Options
 UNANSWERED_S: Final = 2.0  # since it was accepted; it cannot have sent a message, so it loses nothing and comes again
 ANSWERED_S: Final = 3.0  # since it was answered: its first message may be on its way
 
-_EARLY = 0.001  # seconds: a loop may count in milliseconds
+_EARLY_S = 0.001  # seconds: a loop may count in milliseconds
 
 
 class ConnectionLimiter:
@@ -104,7 +104,7 @@ class ConnectionLimiter:
         self._timer = None
         timeout = self._options.handshake_timeout
         assert timeout is not None
-        now = self._engine.loop.time() + _EARLY
+        now = self._engine.loop.time() + _EARLY_S
         try:
             for session, came in tuple(self._strangers.items()):
                 if now - came < timeout:
@@ -131,7 +131,7 @@ class ConnectionLimiter:
 
     def _shed(self, strangers: dict[ConnectedSession, float], time: float, reason: str) -> bool:
         """Ends the oldest of *strangers* that has been there for *time* and does not go on."""
-        now = self._engine.loop.time() + _EARLY
+        now = self._engine.loop.time() + _EARLY_S
         while strangers:
             oldest, since = next(iter(strangers.items()))
             if now - since < time:

@@ -15,7 +15,7 @@ from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState
 from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
-from omq.engine.resolver import FRESH, connected, reach, resolver_of
+from omq.engine.resolver import ANSWER_TTL_S, connected, reach, resolver_of
 from omq.engine.views import Session, SocketView
 from omq.errors import ConnectError
 from omq.event import EventKind
@@ -23,7 +23,7 @@ from omq.options import Options
 from omq.transport import Address, AddrInfo, Endpoint, Lookup, Opening, Route, StreamTransport, refusal
 from omq.unpatched import socket
 
-_STAGGER: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
+_ATTEMPT_DELAY_S: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
 
 
 class Dialer(DialerBase):
@@ -248,7 +248,7 @@ class Dialer(DialerBase):
             found = lookup.known
             if not found:
                 found = await self._resolve(lookup)
-                self._until = time.monotonic() + FRESH
+                self._until = time.monotonic() + ANSWER_TTL_S
             answers.append(found)
         self._address = self._transport.address(self._target, options, answers)
         return self._transport.routes(self._target, options, answers)
@@ -265,7 +265,7 @@ class Dialer(DialerBase):
             while waiting or running:
                 if waiting:
                     running.add(self.engine.loop.create_task(self._try(waiting.popleft())))
-                patience = _STAGGER if waiting else None
+                patience = _ATTEMPT_DELAY_S if waiting else None
                 done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     running.discard(attempt)

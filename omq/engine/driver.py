@@ -28,8 +28,8 @@ TASKS: tuple[Any, Any, Any] = (
     getattr(asyncio.tasks, "_eager_tasks", frozenset()),
 )
 
-_AWAY = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
-_DROWSY = 1.0  # seconds at most between two looks while a caller sleeps in its socket
+_IDLE_TIMEOUT_S = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
+_MAX_POLL_INTERVAL_S = 1.0  # seconds at most between two looks while a caller sleeps in its socket
 
 
 class Driver(Protocol):
@@ -201,7 +201,7 @@ class CallerDriver:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._send_queue: SendQueue | None = None
         self._timer: asyncio.TimerHandle | None = None
-        self._pause = _AWAY
+        self._pause = _IDLE_TIMEOUT_S
         self._looks = 0
         self._watches = False  # the loop watches the epoll set
         self._stopped = False
@@ -229,7 +229,7 @@ class CallerDriver:
         self._schedule()
         if core.attended and not core.published:
             self._looks = core.looks
-            self._look_again(_AWAY)  # a caller waits already, and serves the set
+            self._look_again(_IDLE_TIMEOUT_S)  # a caller waits already, and serves the set
         else:
             self._watch()
 
@@ -286,7 +286,7 @@ class CallerDriver:
         self._watches = False
         self._loop.remove_reader(self.poller.fd)
         self._looks = core.looks
-        self._look_again(_AWAY)
+        self._look_again(_IDLE_TIMEOUT_S)
 
     def _look_again(self, pause: float) -> None:
         assert self._loop is not None
@@ -303,11 +303,15 @@ class CallerDriver:
         if core.published:
             self._watch()
         elif core.attended:
-            slower = min(self._pause * 2, _DROWSY) if looks == self._looks or core.sleeps_long else _AWAY
-            core.set_drowsy(slower > _AWAY)
+            slower = (
+                min(self._pause * 2, _MAX_POLL_INTERVAL_S)
+                if looks == self._looks or core.sleeps_long
+                else _IDLE_TIMEOUT_S
+            )
+            core.set_drowsy(slower > _IDLE_TIMEOUT_S)
             self._look_again(slower)
         elif looks != self._looks:
-            self._look_again(_AWAY)
+            self._look_again(_IDLE_TIMEOUT_S)
         else:
             self._watch()
 
@@ -336,7 +340,7 @@ class CallerDriver:
                 self._watch()
             else:
                 self._looks = core.looks  # looks before the end of the sleep do not count
-                self._look_again(_AWAY)
+                self._look_again(_IDLE_TIMEOUT_S)
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
         return self._watch_writable(loop)

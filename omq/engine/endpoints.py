@@ -35,7 +35,7 @@ from omq.zmtp.rehearsed import opening
 _AnyListener: TypeAlias = Listener | DatagramListener | InprocListener
 _AnyDialer: TypeAlias = Dialer | DatagramDialer | InprocDialer
 
-_SPENT = 1000  # dialers that may be remembered after their end
+_MAX_ENDED_DIALERS = 1000  # dialers that may be remembered after their end
 
 
 class ConnectRoute(NamedTuple):
@@ -302,7 +302,7 @@ class Endpoints:
             dialer = DatagramDialer(self._engine, route.transport, route.endpoint, route.options)
         else:
             dialer = InprocDialer(self._engine, route.name, route.options)
-        if self._spent > _SPENT:
+        if self._spent > _MAX_ENDED_DIALERS:
             self._forget_spent()
         self.dialers.setdefault(route.name, []).append(dialer)
         if self._engine.has_loop:

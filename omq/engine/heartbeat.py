@@ -17,11 +17,11 @@ from omq.engine.views import ConnectedSession, SocketView
 from omq.errors import TransportError
 from omq.zmtp import command
 
-_CROWD: Final = 32  # connections above which some are looked at a little late, together with others
-_LATE: Final = 0.02  # seconds; with a short interval, a fiftieth of it
-_EARLY: Final = 0.0005  # seconds: the loop's timers count milliseconds
-_TURN: Final = 200  # connections looked at in one go: the loop has other things to do
-_UNSENT: Final = 65536  # bytes that wait for a peer above which it gets no more PINGs: it does not read
+_MAX_EXACT_CONNECTIONS: Final = 32  # connections above which some are looked at a little late, together with others
+_LATE_S: Final = 0.02  # seconds; with a short interval, a fiftieth of it
+_EARLY_S: Final = 0.0005  # seconds: the loop's timers count milliseconds
+_MAX_CHECKS_PER_TURN: Final = 200  # connections looked at in one go: the loop has other things to do
+_MAX_UNSENT_BYTES: Final = 65536  # bytes that wait for a peer above which it gets no more PINGs: it does not read
 
 
 class PeerLiveness:
@@ -150,7 +150,7 @@ class Heartbeat:
             heapq.heappop(heap)  # looked at earlier, or over
         if not heap:
             return
-        late = min(_LATE, self._shortest / 50) if len(heap) > _CROWD else 0.0
+        late = min(_LATE_S, self._shortest / 50) if len(heap) > _MAX_EXACT_CONNECTIONS else 0.0
         due = heap[0][0] + late
         if self._timer is not None:
             if self._timer_due <= due:
@@ -161,10 +161,10 @@ class Heartbeat:
 
     def _look(self) -> None:
         self._timer = None
-        now = time.monotonic() + _EARLY
+        now = time.monotonic() + _EARLY_S
         silent: list[tuple[ConnectedSession, Exception]] = []
         with self._engine.lock:
-            for _ in range(_TURN):
+            for _ in range(_MAX_CHECKS_PER_TURN):
                 if not self._heap or self._heap[0][0] > now:
                     break
                 due, liveness = heapq.heappop(self._heap)
@@ -200,7 +200,7 @@ class Heartbeat:
         if now >= liveness.next_ping:
             interval = liveness.session.options.heartbeat_interval
             assert interval is not None
-            if peer.unsent_bytes >= _UNSENT or peer.probe(liveness.ping):
+            if peer.unsent_bytes >= _MAX_UNSENT_BYTES or peer.probe(liveness.ping):
                 liveness.asked = min(liveness.asked, now)
             liveness.next_ping += interval
             if liveness.next_ping <= now:  # the loop was held up: PINGs that were missed are not sent now

@@ -31,9 +31,9 @@ from omq.unpatched import _thread, sleep, threading
 log = logging.getLogger("omq")
 
 _LAST_STANDARD = 2  # the descriptor of the standard error
-_LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
+_CANCEL_TIMEOUT_S = 1.0  # seconds that tasks which are cancelled may take to end
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
-_GLANCE = 0.0002  # seconds between two looks at a thread that ends
+_POLL_INTERVAL_S = 0.0002  # seconds between two looks at a thread that ends
 _TOO_LATE = "the interpreter ends: a blocking socket needs a thread, and there are none any more"
 
 
@@ -236,7 +236,7 @@ class IoThread:
         for task in tasks:
             task.cancel()
         if tasks:
-            await asyncio.wait(tasks, timeout=_LAST_STEPS)
+            await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _dismiss(self) -> None:
         """Fails the jobs that have not begun: they never will."""
@@ -258,7 +258,7 @@ class IoThread:
         self._down.wait()
         # `threading.Thread.join` would wait under a lock that a handler may want.
         while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
-            sleep(_GLANCE)
+            sleep(_POLL_INTERVAL_S)
 
     def abandon(self) -> None:
         """Has the thread end in its own time, and take along what it was given: nobody else uses that any more."""

@@ -18,9 +18,9 @@ log = logging.getLogger("omq")
 #: Seconds after which a wait is reported.
 NOTICE: Final = 1.0
 
-_GOODBYE = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
-_GLANCE = 0.002  # seconds between two looks at them
-_NAMED = 3  # endpoints that a report names
+_KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
+_POLL_INTERVAL_S = 0.002  # seconds between two looks at them
+_MAX_NAMED = 3  # endpoints that a report names
 _GIVEN_UP = "_omq_given_up"  # of an exception: Ctrl-C has ended the wait of a block that it has left
 
 
@@ -93,7 +93,8 @@ class Linger:
                 return ""
             count = max(engine.unsent, 1)
         names = engine.endpoints.names
-        where = ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")
+        more = f" and {len(names) - _MAX_NAMED} more" if len(names) > _MAX_NAMED else ""
+        where = ", ".join(names[:_MAX_NAMED]) + more
         return f"{count} message{'s' if count > 1 else ''} for {where or 'any peer'}"
 
     async def flush(self, timeout: float | None) -> bool:
@@ -156,20 +157,20 @@ class Linger:
         """
         engine = self._engine
         loop = engine.loop
-        limit = loop.time() + _GOODBYE
+        limit = loop.time() + _KERNEL_TIMEOUT_S
         heard = engine.heard
         while not engine.half_close():
             now = loop.time()
             if heard != engine.heard:
                 heard = engine.heard
-                limit = now + _GOODBYE
+                limit = now + _KERNEL_TIMEOUT_S
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
             ends = [session.ended for session in engine.parting if not session.ended.done()]
             if ends:  # mostly the peer's own end comes before the next look
-                await asyncio.wait(ends, timeout=_GLANCE, return_when=asyncio.FIRST_COMPLETED)
+                await asyncio.wait(ends, timeout=_POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
             else:
-                await asyncio.sleep(_GLANCE)
+                await asyncio.sleep(_POLL_INTERVAL_S)
 
     def look(self) -> None:
         """Peers have gone, or the socket is closed: calls that wait look whether they still have a reason to."""

@@ -17,8 +17,8 @@ from omq.transport import Endpoint, StreamTransport
 from omq.unpatched import socket
 
 #: Seconds without accepting when the process has run out of descriptors or memory, or handshakes have no room.
-_BREATH = 0.1
-_ACCEPTS = 64  # connections a turn: the loop has other things to do
+_RETRY_DELAY_S = 0.1
+_MAX_ACCEPTS_PER_TURN = 64  # connections a turn: the loop has other things to do
 _ACCEPTING = ListenerState.ACCEPTING
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
@@ -80,7 +80,7 @@ class Listener(StateMachine[ListenerState]):
         self.move(ListenerState.PAUSED)
         for sock in self._sockets:
             self.engine.loop.remove_reader(sock.fileno())
-        self._timer = self.engine.loop.call_later(_BREATH, self._resume)
+        self._timer = self.engine.loop.call_later(_RETRY_DELAY_S, self._resume)
 
     def _resume(self) -> None:
         """Accepts again; later still where the loop can watch no more descriptors (epoll_ctl(2), ENOSPC)."""
@@ -98,7 +98,7 @@ class Listener(StateMachine[ListenerState]):
     def _accept(self, listening: int, kind: tuple[int, int, int]) -> None:
         transport = self._transport
         limiter = self._limiter
-        for turn in range(_ACCEPTS):
+        for turn in range(_MAX_ACCEPTS_PER_TURN):
             if self.state is not _ACCEPTING:
                 return
             if limiter.full and turn:

@@ -29,9 +29,9 @@ UNFORKED: Final = threading.RLock()
 os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, after_in_child=UNFORKED.release)
 
 _EARLY: Final = 0.05  # of its pause: so much earlier an attempt may be made, together with others
-_SWEEP: Final = 200  # attempts in one go: the loop has other things to do
-_CROWD: Final = 16  # attempts in one go that reach somebody, whose queue for connections has an end
-_NEXT: Final = 0.001  # seconds after which it goes on
+_MAX_ATTEMPTS_PER_TURN: Final = 200  # attempts in one go: the loop has other things to do
+_MAX_REACHED_PER_TURN: Final = 16  # attempts in one go that reach somebody, whose queue for connections has an end
+_TURN_PAUSE_S: Final = 0.001  # seconds after which it goes on
 
 
 class Redialled(Protocol):
@@ -120,7 +120,7 @@ class Redialler:
         if self._heap and self._heap[0][0] < self._due:
             self._disarm()
             self._due = self._heap[0][0]
-            pause = max(self._due - now, _NEXT)
+            pause = max(self._due - now, _TURN_PAUSE_S)
             self._timer = asyncio.get_running_loop().call_later(pause, self._sweep)
 
     def _disarm(self) -> None:
@@ -135,9 +135,9 @@ class Redialler:
         now = time.monotonic()
         reached = 0
         with UNFORKED:
-            for _ in range(_SWEEP):
+            for _ in range(_MAX_ATTEMPTS_PER_TURN):
                 heap = self._heap  # a dialer's end may replace it
-                if not heap or heap[0][0] - heap[0][2].slack > now or reached >= _CROWD:
+                if not heap or heap[0][0] - heap[0][2].slack > now or reached >= _MAX_REACHED_PER_TURN:
                     break
                 redial = heapq.heappop(heap)[2]
                 redial.waits = False

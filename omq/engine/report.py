@@ -20,7 +20,7 @@ log = logging.getLogger("omq")
 _UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
 _SUCCEEDED = EventKind.HANDSHAKE_SUCCEEDED
-_TALLY = 0.5  # seconds between two looks at what was dropped, while there is a monitor
+_POLL_INTERVAL_S = 0.5  # seconds between two looks at what was dropped, while there is a monitor
 
 
 class Monitor(Protocol):
@@ -126,7 +126,7 @@ class Reporter:
     def start(self) -> None:
         """Looks at what was dropped from time to time, while there are monitors; in the engine's thread."""
         if self._monitors and self._timer is None and self._engine.pattern.drops:
-            self._timer = self._engine.loop.call_later(_TALLY, self._tally)
+            self._timer = self._engine.loop.call_later(_POLL_INTERVAL_S, self._tally)
 
     def _tally(self) -> None:
         self._timer = None

@@ -24,10 +24,10 @@ from omq.unpatched import socket, threading
 Question: TypeAlias = tuple[Any, ...]
 Answer: TypeAlias = list[AddrInfo] | BaseException
 
-FRESH = 1.0  # seconds for which an answer holds: many dialers may ask for one name, each ten times a second
-_QUESTIONS = 64  # answers that are kept, about
+ANSWER_TTL_S = 1.0  # seconds for which an answer holds: many dialers may ask for one name, each ten times a second
+_MAX_ANSWERS = 64  # answers that are kept, about
 
-_FULL = 0.01  # seconds before a Unix socket whose queue is full is tried again
+_RETRY_DELAY_S = 0.01  # seconds before a Unix socket whose queue is full is tried again
 
 
 async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: Any) -> None:
@@ -44,7 +44,7 @@ async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: A
             # unix(7): nothing is under way, the listener's queue is full.
             if error.errno != errno.EAGAIN:
                 break
-            await asyncio.sleep(_FULL)
+            await asyncio.sleep(_RETRY_DELAY_S)
         except InterruptedError:
             break  # connect(2): it goes on by itself
     await connected(loop, sock)
@@ -129,9 +129,9 @@ class Resolver:
         if answer.cancelled():
             return
         now = answer.get_loop().time()
-        if len(self._known) >= _QUESTIONS:
+        if len(self._known) >= _MAX_ANSWERS:
             self._known = {one: known for one, known in self._known.items() if known[0] > now}
-        self._known[question] = now + FRESH, answer.result()
+        self._known[question] = now + ANSWER_TTL_S, answer.result()
 
 
 _resolver_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Resolver]] = weakref.WeakKeyDictionary()

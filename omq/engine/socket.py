@@ -36,7 +36,7 @@ log = logging.getLogger("omq")
 _HANDSHAKING, _READY = ConnectionState.HANDSHAKING, ConnectionState.READY
 _ACCEPTED, _CONNECTED, _SUCCEEDED = EventKind.ACCEPTED, EventKind.CONNECTED, EventKind.HANDSHAKE_SUCCEEDED
 
-_LAST_STEPS = 1.0  # seconds that tasks which are cancelled may take to end
+_CANCEL_TIMEOUT_S = 1.0  # seconds that tasks which are cancelled may take to end
 
 
 class Parent(Protocol):
@@ -528,7 +528,7 @@ class Engine(StateMachine[SocketState]):
         self.stop()
         if tasks and self.in_loop:
             # They are cancelled, but an `authorize` or `authenticate` of the user's may ignore that.
-            _, left = await asyncio.wait(tasks, timeout=_LAST_STEPS)
+            _, left = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
             for task in left:
                 log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
 

@@ -37,9 +37,9 @@ _GONE = -1  # in place of a descriptor
 _CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.HANDSHAKING, ConnectionState.READY
 _LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
 _STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
-_MOMENT = 0.05  # seconds after which a peer's kernel has told what it still has
-_SETTLING = 5.0  # seconds without a byte taken after which a peer that has ended its side gets no more of its batch
-_GLANCE, _LONG_GLANCE = 0.002, 0.1  # seconds between two looks at whether a peer's kernel has everything
+_KERNEL_DELAY_S = 0.05  # seconds after which a peer's kernel has told what it still has
+_SETTLE_TIMEOUT_S = 5.0  # without a byte taken, after which a peer that has ended its side gets no more of its batch
+_POLL_INTERVAL_S, _LONG_POLL_INTERVAL_S = 0.002, 0.1  # between two looks at whether a peer's kernel has everything
 
 
 class WiredSocket(SocketView, Protocol):
@@ -457,7 +457,7 @@ class WireSession(StateMachine[ConnectionState]):
     def on_restrained(self, _: None = None) -> None:
         """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
         if self.state is not _OVER and self.engine.in_loop:
-            self.engine.loop.call_later(_MOMENT, self._look_again)
+            self.engine.loop.call_later(_KERNEL_DELAY_S, self._look_again)
 
     def _look_again(self) -> None:
         if self.state is not _OVER:
@@ -486,9 +486,9 @@ class WireSession(StateMachine[ConnectionState]):
             return
         left = self.peer.untaken_bytes
         if left and left == before:
-            self.end(TransportError(f"{why}, and has taken nothing for {_SETTLING} s"))
+            self.end(TransportError(f"{why}, and has taken nothing for {_SETTLE_TIMEOUT_S} s"))
         else:
-            self.engine.loop.call_later(_SETTLING, self._insist, why, left)
+            self.engine.loop.call_later(_SETTLE_TIMEOUT_S, self._insist, why, left)
 
     def on_lost(self, reason: Exception | None) -> None:
         """The descriptor has come to its end."""
@@ -513,7 +513,7 @@ class WireSession(StateMachine[ConnectionState]):
                 send_queue.entrust(self.peer)
             self._withdraw()
         if not self.peer.unsent_bytes:
-            self._part(_GLANCE)  # at once: the user has disconnected, and wants nothing more of it
+            self._part(_POLL_INTERVAL_S)  # at once: the user has disconnected, and wants nothing more of it
 
     def on_dismissed(self, _: None = None) -> None:
         """The user has closed this one peer: it ends for good when what was accepted has left, whatever `linger` is."""
@@ -540,7 +540,7 @@ class WireSession(StateMachine[ConnectionState]):
     def on_drained(self, _: None = None) -> None:
         """The kernel has everything that was accepted."""
         if self.state is _LEAVING and self.engine.in_loop:
-            self.engine.loop.call_soon(self._part, _GLANCE)
+            self.engine.loop.call_soon(self._part, _POLL_INTERVAL_S)
 
     def _part(self, pause: float) -> None:
         """Ends a connection that has left as soon as the peer's kernel has everything."""
@@ -552,7 +552,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(None)
         else:
             self.engine.session_drained()
-            self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_GLANCE))
+            self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_POLL_INTERVAL_S))
 
     def end(self, reason: Exception | None = None) -> None:
         """Tears the connection down, once: out of routing, connection closed, event, done."""
@@ -626,7 +626,7 @@ class WireSession(StateMachine[ConnectionState]):
                 self._watch()
             self._write_on()
         elif self.state is _LEAVING and not self.peer.unsent_bytes:
-            self._part(_GLANCE)
+            self._part(_POLL_INTERVAL_S)
 
     def _reclaim(self) -> None:
         """Keeps what has not begun to leave: for the next peer or, if its dialer leaves, for the endpoint."""

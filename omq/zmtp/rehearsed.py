@@ -16,8 +16,8 @@ from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.null import Null
 
-_LONGEST: Final = 512  # bytes of a peer's that are remembered: a greeting and a READY with a long identity
-_LINES: Final = 32  # lines of a script: above that it is begun anew, for its peers have little in common
+_MAX_PEER_BYTES: Final = 512  # bytes of a peer's that are remembered: a greeting and a READY with a long identity
+_MAX_LINES: Final = 32  # lines of a script: above that it is begun again, for its peers have little in common
 
 
 class Line(NamedTuple):
@@ -51,8 +51,8 @@ class Script:
 
     def note(self, heard: bytes, line: Line) -> None:
         """Remembers a line."""
-        if len(heard) <= _LONGEST:
-            if len(self.lines) >= _LINES:
+        if len(heard) <= _MAX_PEER_BYTES:
+            if len(self.lines) >= _MAX_LINES:
                 self.lines.clear()
             self.lines[heard] = line
 

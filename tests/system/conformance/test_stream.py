@@ -289,7 +289,7 @@ def test_what_a_closed_peer_has_sent_before_can_be_taken(stream):
 
 
 def test_a_closed_peer_that_takes_nothing_is_given_up(twin, monkeypatch):
-    monkeypatch.setattr("omq.engine.wire_session._SETTLING", 0.1)
+    monkeypatch.setattr("omq.engine.wire_session._SETTLE_TIMEOUT_S", 0.1)
     stream = twin("STREAM", bind="tcp://127.0.0.1:*", recv_timeout=BOUND, send_hwm=0)
     monitor = stream.monitor()
     with dial(stream, SO_RCVBUF=4096):

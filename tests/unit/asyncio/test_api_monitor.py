@@ -117,7 +117,7 @@ async def test_subscriptions_of_older_peers_are_told_too(make):
 
 
 async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
-    monkeypatch.setattr(report, "_TALLY", 0.02)
+    monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.02)
     pub, sub = await make.linked(
         omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=5, recv_hwm=5, reconnect_interval=None
     )
@@ -140,7 +140,7 @@ async def test_what_a_full_subscriber_misses_is_told_in_sums(make, monkeypatch):
 
 
 async def test_what_was_dropped_before_anybody_looked_is_not_told(make, monkeypatch):
-    monkeypatch.setattr(report, "_TALLY", 0.01)
+    monkeypatch.setattr(report, "_POLL_INTERVAL_S", 0.01)
     pub, sub = await make.linked(omq.PUB, omq.SUB, "tcp://127.0.0.1:*", subscribe=b"", send_hwm=1, recv_hwm=1)
     await pub.wait_subscribed(timeout=5)
     while not pub.peers[0].dropped:

@@ -143,7 +143,7 @@ def test_over_inproc_what_was_sent_is_here() -> None:
 
 
 def test_a_peer_that_ends_its_side_and_takes_nothing_more_is_let_go_of(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.engine.wire_session._SETTLING", 0.2)
+    monkeypatch.setattr("omq.engine.wire_session._SETTLE_TIMEOUT_S", 0.2)
     with omq.PUSH(bind="tcp://127.0.0.1:*", linger=0) as push:
         with omq.PULL(connect=push.endpoints[0], recv_hwm=1) as pull, push.monitor() as monitor:
             thread = flooded(push, 5000)

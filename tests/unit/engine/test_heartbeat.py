@@ -276,7 +276,7 @@ async def test_signs_of_life_do_not_pile_up_for_a_peer_that_reads_nothing(make):
     dealer, raw = await connected(make, omq.DEALER, b"DEALER", heartbeat_interval=0.01, heartbeat_timeout=60)
     await dealer.send(bytes(50_000_000))
     (session,) = dealer._engine.sessions
-    assert session.peer.unsent_bytes > heartbeat._UNSENT
+    assert session.peer.unsent_bytes > heartbeat._MAX_UNSENT_BYTES
     before = session.peer.unsent_bytes
     await asyncio.sleep(0.3)
     assert session.peer.unsent_bytes == before

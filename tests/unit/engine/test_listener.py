@@ -90,7 +90,7 @@ async def test_running_out_of_descriptors_pauses_and_goes_on(make, monkeypatch, 
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     (inner,) = pull._engine.endpoints.listeners.values()
     calls = 0
-    monkeypatch.setattr(listener, "_BREATH", 0.02)
+    monkeypatch.setattr(listener, "_RETRY_DELAY_S", 0.02)
 
     def scarce(fd: int) -> Any:
         nonlocal calls

@@ -90,7 +90,7 @@ async def test_who_begins_to_listen_is_told_of_each_attempt(make, attempts, free
 
 
 async def test_a_name_is_looked_up_after_a_moment(make, attempts, monkeypatch):
-    monkeypatch.setattr(dialer, "FRESH", 0.1)
+    monkeypatch.setattr(dialer, "ANSWER_TTL_S", 0.1)
     moved = []
 
     async def resolve(self, lookup):

@@ -131,7 +131,7 @@ async def test_an_answer_holds_for_a_moment(monkeypatch):
         return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (f"127.0.0.{len(asked)}", port))]
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
-    monkeypatch.setattr(resolver_module, "FRESH", 0.2)
+    monkeypatch.setattr(resolver_module, "ANSWER_TTL_S", 0.2)
     loop = asyncio.get_running_loop()
     resolver = Resolver()
     first = await resolver.resolve(loop, lookup("peer"))

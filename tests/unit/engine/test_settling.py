@@ -140,7 +140,7 @@ async def test_it_gets_whole_messages_in_their_order(make, endpoint, kind, their
 
 @on_both_loops
 async def test_a_slow_peer_gets_all_of_it(make, monkeypatch):
-    monkeypatch.setattr("omq.engine.wire_session._SETTLING", 0.2)
+    monkeypatch.setattr("omq.engine.wire_session._SETTLE_TIMEOUT_S", 0.2)
     push = make(omq.PUSH, bind="tcp://127.0.0.1:*", **SMALL)
     raw = await met(push, b"PULL")
     await push.send(bytes(LARGE // 2))
@@ -158,7 +158,7 @@ async def test_a_slow_peer_gets_all_of_it(make, monkeypatch):
 @on_both_loops
 @pytest.mark.parametrize("leaves", [False, True], ids=["ready", "disconnected"])
 async def test_one_that_takes_nothing_is_given_up_also_where_linger_has_no_end(make, monkeypatch, reports, leaves):
-    monkeypatch.setattr("omq.engine.wire_session._SETTLING", 0.1)
+    monkeypatch.setattr("omq.engine.wire_session._SETTLE_TIMEOUT_S", 0.1)
     async with listened() as (endpoint, accept):
         push = make(omq.PUSH, connect=endpoint, reconnect_interval=None, linger=None, **SMALL)
         raw = await accept(b"PULL")

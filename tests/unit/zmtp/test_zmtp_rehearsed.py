@@ -104,7 +104,7 @@ def test_peers_that_have_nothing_in_common_fill_no_memory():
         handshake.receive(GREETING)
         handshake.receive(ready({b"Socket-Type": b"DEALER", b"Identity": b"%d" % number}))
         assert handshake.peer.identity == b"%d" % number
-        assert len(handshake._script.lines) <= rehearsed._LINES
+        assert len(handshake._script.lines) <= rehearsed._MAX_LINES
     long = RehearsedHandshake(socket_type=SocketType.PULL, properties={})
     long.start()
     long.receive(GREETING + ready({b"Socket-Type": b"PUSH", b"X": bytes(60_000)}))
