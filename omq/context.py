@@ -96,7 +96,7 @@ class Context:
 
     @classmethod
     def default(cls) -> Context:
-        """The context of sockets that are given none; made on first use, and made anew in a forked child."""
+        """The context of sockets that are given none; made on first use, and made again in a forked child."""
         found = cls._default.value
         while found is None or found.fork_guard.stale or found._terminated:
             # Another thread, or a signal handler, may have come first.

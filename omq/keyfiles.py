@@ -209,7 +209,7 @@ def _checked_key(text: str, key: str, path: Path, line: str = "") -> bytes:
     except UsageError:
         pass
     # The key itself is not shown: it may be a secret one in the wrong place.
-    raise _invalid(key, path, f"{line}is no key of 40 characters of Z85")
+    raise _invalid(key, path, f"{line}is not a valid key of 40 characters of Z85")
 
 
 def _invalid(key: str, path: Path, reason: str) -> UsageError:

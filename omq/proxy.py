@@ -44,10 +44,10 @@ def proxy(frontend: Socket, backend: Socket, *, capture: Socket | None = None, c
             `KILL` (the call returns at once; what waits stays in its socket) and
             `STATISTICS`, which PAIR and REP answer with eight unsigned 64-bit numbers in native byte order, a part
             each: messages and bytes received and sent by the frontend, then by the backend.
-            A REP answers all other messages with an empty one. What is no command is ignored.
+            A REP answers all other messages with an empty one. Anything but a command is ignored.
 
     Raises:
-        TypeError: An argument is no blocking socket.
+        TypeError: An argument is not a blocking socket.
         StateError: Neither of the two sockets can send what the other one receives; one of them receives, and the other
             one sends only with an argument (SERVER, PEER, RADIO); one socket is given for two purposes; capture or
             control has a type that does not fit; or another proxy serves a socket.

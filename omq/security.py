@@ -179,7 +179,7 @@ class CurveClient(Security):
         if public_key is not None and not compare_digest(_public(public_key, "public_key"), self._public):
             raise UsageError("public_key is not the public half of secret_key")
         if self._secret.shared(self._server) is None:
-            raise UsageError("server_key is no public key: it has a low order")
+            raise UsageError("server_key is not a valid public key: it has a low order")
         self.public_key = z85.encode(self._public)
 
     def begin(self, cookies: Any) -> curve.CurveClient:
@@ -212,7 +212,7 @@ def z85_encode(data: bytes) -> bytes:
     """Encodes bytes, a multiple of 4, as printable text (RFC 32; `zmq_z85_encode(3)`).
 
     Raises:
-        UsageError: The length is no multiple of 4.
+        UsageError: The length is not a multiple of 4.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise UsageError(f"data: Z85 encodes bytes, not {type(data).__name__}")
@@ -303,7 +303,7 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
                 found.setdefault(section, {})[match[1]] = match[2] if match[2] is not None else match[3]
     public, secret = found["curve"].get("public-key"), found["curve"].get("secret-key")
     if public is None:
-        raise UsageError(f"{path} is no certificate: it has no public-key under curve")
+        raise UsageError(f"{path} is not a valid certificate: it has no public-key under curve")
     _public(public, "public-key")
     # pyzmq writes an empty secret key, and CZMQ forty zeros, into files that have none.
     if not secret or secret == "0" * _KEY_TEXT:

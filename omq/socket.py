@@ -461,7 +461,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         StateError: A socket does not receive, or does not send, and nothing else was asked for.
         ClosedError: A socket is closed.
         ValueError: The timeout is below 0, or no number; or the events are others.
-        TypeError: One of *sockets* is no blocking socket.
+        TypeError: One of *sockets* is not a blocking socket.
     """
     timeout = patience(timeout)
     checked_events(events)

@@ -6,7 +6,7 @@ runs. So whatever in omq starts a thread, or waits for one, takes these modules 
 
     from omq.unpatched import threading
 
-Each use looks anew whether the module is patched, for that may happen before or after omq is imported.
+Each use checks again whether the module is patched, for that may happen before or after omq is imported.
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ async def proxy(
         control: Gives commands: a PAIR, PULL, SUB or REP.
 
     Raises:
-        TypeError: An argument is no asyncio socket.
+        TypeError: An argument is not an asyncio socket.
         StateError: As `omq.proxy`; or a socket belongs to another loop.
         ClosedError: A socket is closed, or was closed meanwhile.
         ContextTerminated: So is its context.

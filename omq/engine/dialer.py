@@ -23,7 +23,7 @@ from omq.options import Options
 from omq.transport import Address, AddrInfo, Endpoint, Lookup, Opening, Route, StreamTransport, refusal
 from omq.unpatched import socket
 
-_ATTEMPT_DELAY_S: Final = 0.25  # seconds before the next address is tried beside the last one (RFC 8305, section 5)
+_ATTEMPT_DELAY_S: Final = 0.25  # seconds before the next address is tried next to the last one (RFC 8305, section 5)
 
 
 class Dialer(DialerBase):

@@ -93,7 +93,7 @@ class DialerBase(StateMachine[DialerState]):
             self._timer = None
 
     def enter_loop(self) -> None:
-        """Goes on in another loop, behind the sessions."""
+        """Goes on in another loop, after the sessions."""
         raise NotImplementedError
 
     def go_on(self, target: DialerState) -> None:

@@ -458,7 +458,7 @@ class Endpoints:
             one.leave_loop()
 
     def enter_loop(self) -> None:
-        """Goes on in another loop, behind the sessions."""
+        """Goes on in another loop, after the sessions."""
         for one in self._all():
             one.enter_loop()
 

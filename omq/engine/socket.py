@@ -464,7 +464,7 @@ class Engine(StateMachine[SocketState]):
             self.pattern.reconfigure(options)
 
     def remake(self, options: Options) -> None:
-        """Options have changed before the first use: the queues are made anew; subscriptions stay.
+        """Options have changed before the first use: the queues are made again; subscriptions stay.
 
         Raises:
             StateError: Messages wait to be sent.

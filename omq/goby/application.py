@@ -185,7 +185,7 @@ class Application:
             self._portal._calls.wake()
 
     def run(self) -> int:
-        """Runs the program until somebody calls `quit`, asks it on the bus to end, or sends SIGTERM or SIGINT.
+        """Runs the program until `quit` is called, the bus asks it to end, or the system sends SIGTERM or SIGINT.
 
         Returns:
             The exit status.
@@ -332,7 +332,7 @@ def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
     """A table of a configuration; an empty one where there is none.
 
     Raises:
-        UsageError: It is no table.
+        UsageError: It is not a table.
     """
     found = config.get(name, {})
     if not isinstance(found, dict):

@@ -19,7 +19,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     """The tables of a file.
 
     Raises:
-        UsageError: It cannot be read, or is no TOML.
+        UsageError: It cannot be read, or is not valid TOML.
     """
     try:
         return tomllib.loads(_text(path))

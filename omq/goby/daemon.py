@@ -205,7 +205,7 @@ class Daemon:
         self._tell(self._sockets[1])
 
     def wait_terminated(self, timeout: float | None = None) -> bool:
-        """Waits until somebody on the bus asks it to end (`goby::terminate::request`).
+        """Waits until a process on the bus asks it to end (`goby::terminate::request`).
 
         Args:
             timeout: Seconds; `None` for ever.

@@ -232,7 +232,7 @@ class RegexHandler(Handler):
         callback: See `Handler`.
 
     Raises:
-        UsageError: An expression is none.
+        UsageError: An expression is not valid.
     """
 
     def __init__(
@@ -263,11 +263,11 @@ class RegexHandler(Handler):
 
 def _compiled(name: str, pattern: str) -> re.Pattern[str]:
     if not isinstance(pattern, str):
-        raise UsageError(f"{name}={pattern!r}: is no regular expression: must be a text")
+        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: must be a text")
     try:
         return re.compile(pattern, re.DOTALL)  # a group may have a line feed, too
     except (re.error, OverflowError, RecursionError) as error:
-        raise UsageError(f"{name}={pattern!r}: is no regular expression: {error}") from None
+        raise UsageError(f"{name}={pattern!r}: is not a valid regular expression: {error}") from None
 
 
 def does_not_parse(identifier: Identifier, fault: BaseException) -> str:
@@ -347,7 +347,7 @@ class Dispatcher:
                 continue
             end = frame.find(b"\0")
             if end < 0:
-                self.malformations.note(f"a publication has no NUL behind its identifier: {shown(frame)}")
+                self.malformations.note(f"a publication has no NUL after its identifier: {shown(frame)}")
                 continue
             head = frame[:end]
             route = self._routes.get(head) or self._find(head)

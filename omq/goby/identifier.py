@@ -41,7 +41,7 @@ def checked_group(group: str | int) -> str:
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is no text and no number.
+        TypeError: It is neither a text nor a number.
     """
     if isinstance(group, int) and not isinstance(group, bool):
         return str(group)
@@ -55,7 +55,7 @@ def checked_type(name: str) -> str:
 
     Raises:
         UsageError: It is empty, or has a `/` or a NUL.
-        TypeError: It is no text.
+        TypeError: It is not a text.
     """
     if not isinstance(name, str):
         raise TypeError(f"a type's name is a str, not {type(name).__name__}: {name!r}")
@@ -70,7 +70,7 @@ def _checked(what: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise UsageError(f"{what}={text!r}: is no text that UTF-8 could say") from None
+        raise UsageError(f"{what}={text!r}: is not a text that UTF-8 can encode") from None
     return text
 
 
@@ -121,22 +121,22 @@ def read_identifier(head: bytes) -> Identifier:
     if not (group and scheme and type and thread):
         raise Malformed(f"a part of an identifier is empty: {shown(head)}")
     if not (pid.isdigit() and len(pid) < 20):
-        raise Malformed(f"the process of an identifier is no number: {shown(head)}")
+        raise Malformed(f"the process of an identifier is not a number: {shown(head)}")
     try:
         return Identifier(group.decode(), scheme.decode(), type.decode(), int(pid), thread.decode())
     except UnicodeDecodeError:
-        raise Malformed(f"an identifier is no UTF-8: {shown(head)}") from None
+        raise Malformed(f"an identifier is not valid UTF-8: {shown(head)}") from None
 
 
 def split_frame(frame: bytes) -> tuple[bytes, bytes]:
     """Returns the parts of a publication before and after its first NUL.
 
     Raises:
-        Malformed: There is none.
+        Malformed: It has no NUL.
     """
     end = frame.find(b"\0")
     if end < 0:
-        raise Malformed(f"a publication has no NUL behind its identifier: {shown(frame)}")
+        raise Malformed(f"a publication has no NUL after its identifier: {shown(frame)}")
     return frame[:end], frame[end + 1 :]
 
 

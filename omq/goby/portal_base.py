@@ -179,7 +179,7 @@ class PortalBase(Generic[_Subscription]):
             reason = f"must be seconds, more than 0, at most {threading.TIMEOUT_MAX:g}"
             raise UsageError(f"manager_timeout={manager_timeout!r}: {reason}").about("manager_timeout")
         if transport == "tcp" and port == 0:
-            raise UsageError("port=0: is no port that a manager could be found at").about("port")
+            raise UsageError("port=0: is not a valid port of a manager").about("port")
         self._name = name
         self._pid = os.getpid()
         self._manager_timeout = manager_timeout
@@ -295,7 +295,7 @@ class PortalBase(Generic[_Subscription]):
     def _check_process(self) -> None:
         """Raises `StateError` in a forked child, where no thread of the portal runs, and locks may be held for ever."""
         if os.getpid() != self._pid:
-            raise StateError(f"the portal {self._name} belongs to process {self._pid}: make another one behind a fork")
+            raise StateError(f"the portal {self._name} belongs to process {self._pid}: make another one after a fork")
 
     def _closed_error(self) -> ClosedError:
         return ClosedError(f"{self!r} is closed")

@@ -42,7 +42,7 @@ def publication_of(frame: bytes) -> Received:
     """Returns what was on the wire as a publication.
 
     Raises:
-        Malformed: It is none.
+        Malformed: It is not valid.
     """
     head, payload = split_frame(frame)
     return received(read_identifier(head), payload)
@@ -58,7 +58,7 @@ class Recorder:
         path: The file.
 
     Raises:
-        UsageError: The file is no recording, or is written by another process.
+        UsageError: The file is not a recording, or is written by another process.
         OSError: It cannot be written.
     """
 
@@ -80,7 +80,7 @@ class Recorder:
             raise UsageError(f"{path}: another process records into it") from None
 
     def _go_on(self, path: Path) -> None:
-        """Finds the place behind what is there."""
+        """Finds the end of what is there."""
         if not os.fstat(self._file.fileno()).st_size:
             self._file.write(MAGIC)
             self._file.flush()
@@ -164,7 +164,7 @@ class Recording:
         good: How far the file is good, in bytes.
 
     Raises:
-        UsageError: The file is no recording.
+        UsageError: The file is not a recording.
         OSError: It cannot be read.
     """
 
@@ -176,7 +176,7 @@ class Recording:
         self.good = len(begin)
         if begin != MAGIC:
             self._file.close()
-            raise UsageError(f"{os.fspath(path)}: is no recording of a bus")
+            raise UsageError(f"{os.fspath(path)}: is not a recording of a bus")
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
         while head := self._file.read(_HEAD.size):
@@ -185,7 +185,7 @@ class Recording:
                 return
             length, crc, time = _HEAD.unpack(head)
             if length > MAX_PUBLICATION_BYTES:
-                self.damage = f"at byte {self.good}: a record of {length} bytes is none"
+                self.damage = f"at byte {self.good}: a record of {length} bytes is not valid"
                 return
             frame = self._file.read(length)
             if len(frame) < length:

@@ -1,4 +1,4 @@
-"""The router: what is published at one socket goes to whoever has subscribed at the other."""
+"""The router: what is published at one socket goes to all that have subscribed at the other."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class Scheme:
         if not isinstance(self.number, int) or isinstance(self.number, bool) or not 0 <= self.number < 2**31:
             raise UsageError(f"number={self.number!r}: must be a whole number from 0 to 2147483647")
         if not isinstance(self.name, str) or not self.name or self.name.isdigit():
-            raise UsageError(f"name={self.name!r}: must be a text that is no number")
+            raise UsageError(f"name={self.name!r}: must be a text that is not a number")
 
     @property
     def wire(self) -> str:
@@ -203,7 +203,7 @@ class Schemes:
             scheme: Its name or its number.
 
         Raises:
-            UsageError: There is no scheme of this name, or the number does not fit.
+            UsageError: No scheme has this name, or the number does not fit.
         """
         if isinstance(scheme, int) and not isinstance(scheme, bool) and 0 <= scheme < 2**31:
             return _NAMES.get(scheme, str(scheme))
@@ -228,7 +228,7 @@ class Schemes:
 
         Raises:
             UsageError: No scheme handles the type; or it is `bytes`, and the scheme or the name is missing.
-            TypeError: *kind* is no type.
+            TypeError: *kind* is not a type.
             ImportError: JSON is meant, and pymongo is not installed.
         """
         if not isinstance(kind, type):

@@ -157,7 +157,7 @@ def read_message(kind: type[_Told], payload: bytes) -> _Told:
     except UnicodeDecodeError:
         good = False
     if not good:
-        raise Malformed("a client's name is no UTF-8")
+        raise Malformed("a client's name is not valid UTF-8")
     return message
 
 
@@ -187,4 +187,4 @@ def _endpoint(socket: Socket, bus: Bus) -> str:
         return f"ipc://{socket.socket_name}"
     if socket.transport == Socket.TCP and 0 < socket.ethernet_port < 65536:
         return f"tcp://{bracketed(bus.address)}:{socket.ethernet_port}"
-    raise Malformed(f"the manager names a socket that nobody can connect to: {str(socket)!r}")
+    raise Malformed(f"the manager names a socket that cannot be connected to: {str(socket)!r}")

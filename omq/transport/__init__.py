@@ -51,7 +51,7 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
         bind: It is to be bound; otherwise it is to be connected to, where wildcards mean nothing.
 
     Raises:
-        EndpointError: The text is no endpoint, or not one for this use; the message has it and says why.
+        EndpointError: The text is not an endpoint, or not one for this use; the message has it and says why.
     """
     if not isinstance(text, str):
         raise EndpointError(f"an endpoint is a str, not {type(text).__name__}: {shown(text)}")

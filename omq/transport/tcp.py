@@ -115,7 +115,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
         return f"{endpoint_of(address or sock.getpeername())} is not of accept_filter={networks}"
 
     def lookups(self, endpoint: TcpEndpoint, options: Options) -> list[Lookup]:
-        # Anew for each attempt: an address may have moved.
+        # Again for each attempt: an address may have moved.
         assert endpoint.host is not None
         target = endpoint.host, endpoint.port
         hosts = [(*(target if options.socks_proxy is None else _proxy(options.socks_proxy)), False)]
@@ -568,9 +568,9 @@ def parse_host(text: str, wildcards: bool) -> str | None:
         raise ValueError(f"the host has {len(text)} characters, more than {_MAX_HOST}")
     # Interfaces and hosts are named with these; anything else would reach the resolver only to confuse it.
     if not all(char.isalnum() or char in "-._" for char in text):
-        raise ValueError(f"{shown(text)} is no host name and no address")
+        raise ValueError(f"{shown(text)} is not a valid host name or address")
     if not _has_labels(text):
-        raise ValueError(f"{shown(text)} is no host name")
+        raise ValueError(f"{shown(text)} is not a valid host name")
     return text
 
 

@@ -63,7 +63,7 @@ class WebSocketUpgrade:
     Attributes:
         as_client: Whether this side has dialled.
         protocol: The sub-protocol that both sides agreed on; empty until they have.
-        unread: The bytes that came behind the upgrade.
+        unread: The bytes that came after the upgrade.
     """
 
     def __init__(self, host: str, path: str, *, as_client: bool) -> None:
@@ -98,7 +98,7 @@ class WebSocketUpgrade:
         if not (_ANSWER.startswith(start) if self.as_client else start[:1].isupper()):
             # Nothing that ends as a head does may ever come.
             what = _OTHER_PROTOCOLS.get(start[0], f"it begins with {shown(start)}")
-            self._refuse(400, f"this is no HTTP {'response' if self.as_client else 'request'}: {what}")
+            self._refuse(400, f"this is not an HTTP {'response' if self.as_client else 'request'}: {what}")
         end = self._head.find(b"\r\n\r\n", begin)
         if end + 4 > MAX_HEAD_BYTES or (end < 0 and len(self._head) > MAX_HEAD_BYTES):
             self._refuse(431, f"the headers have more than {MAX_HEAD_BYTES} bytes")
@@ -133,7 +133,7 @@ class WebSocketUpgrade:
         events = self._wsproto.events
         request = self._read(head)
         if not isinstance(request, events.Request):
-            self._refuse(400, "this is no upgrade to a WebSocket")
+            self._refuse(400, "this is not an upgrade to a WebSocket")
         if b" HTTP/1.0\r\n" in head:
             self._refuse(400, "a request of HTTP/1.0: it has to be 1.1 or higher (RFC 6455, 4.2.1)")
         if not _HOST.fullmatch(request.host):

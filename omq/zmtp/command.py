@@ -1,4 +1,4 @@
-"""Commands: what ZMTP says about a connection, beside the messages (RFC 23, Commands; RFC 37, likewise).
+"""Commands: what ZMTP says about a connection, next to the messages (RFC 23, Commands; RFC 37, likewise).
 
 A command is one frame whose body is a counted name and data. The functions named like a command give the
 whole frame; `parse_command` takes a frame's body apart, and the `parse_...` functions read the data of each

@@ -1,4 +1,4 @@
-"""The CURVE mechanism: both sides know each other's keys, and nobody else reads or alters the traffic (RFC 25, 26).
+"""The CURVE mechanism: both sides know each other's keys, and no other party reads or alters the traffic (RFC 25, 26).
 
     client                                     server
     HELLO     C', and a box for S         ->
@@ -77,7 +77,7 @@ class CookieKeys:
         return nonce + self._keys[0].seal(b"COOKIE--" + nonce, client, secret)
 
     def open(self, cookie: bytes) -> tuple[bytes, Secret] | None:
-        """C' and s'; `None` for what is no cookie of ours, or is too old."""
+        """C' and s'; `None` for what is not a cookie of ours, or is too old."""
         nonce, box = cookie[:_LONG_NONCE], cookie[_LONG_NONCE:]
         for key in self._keys:
             if found := key.open_pair(b"COOKIE--" + nonce, box):
@@ -114,7 +114,7 @@ class CurveClient(Mechanism):
         self._metadata = encode_properties(properties)
         key = self._transient.shared(self._server_key)
         if key is None:
-            raise LocalProtocolError("server_key is no public key: it has a low order")
+            raise LocalProtocolError("server_key is not a valid public key: it has a low order")
         nonce = _counter(1)
         box = key.seal(b"CurveZMQHELLO---" + nonce, _SIGNED)
         self._frames.append(encode_command(b"HELLO", _VERSION + _PADDING + self._transient.public() + nonce + box))

@@ -164,7 +164,7 @@ def _mechanism(octets: bytes, at: int) -> None:
     if at == _MECHANISM_AT and not octets[at]:
         _refuse(octets, at, "the peer names no mechanism (RFC 23, Formal Grammar)")
     if at > _MECHANISM_AT and octets[at] and not octets[at - 1]:
-        _refuse(octets, at, "a mechanism's name goes on behind its padding (RFC 23, Formal Grammar)")
+        _refuse(octets, at, "a mechanism's name goes on after its padding (RFC 23, Formal Grammar)")
 
 
 #: What holds for each of the 64 octets, given that all before it are good.

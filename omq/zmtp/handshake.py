@@ -8,7 +8,7 @@ The reader of a connection feeds it what arrives and writes what it gives back, 
         write(handshake.receive(read()))
     traffic_starts_with(handshake.unread)
 
-Nothing may be written behind our last command before `done`: libzmq drops a peer that does.
+Nothing may be written after our last command before `done`: libzmq drops a peer that does.
 """
 
 from collections.abc import Mapping
@@ -170,7 +170,7 @@ class Handshake:
 
     @property
     def unread(self) -> bytes:
-        """The bytes that came behind the handshake: the beginning of the traffic, once `done`."""
+        """The bytes that came after the handshake: the beginning of the traffic, once `done`."""
         return self._frames.unread
 
     @property
@@ -383,7 +383,7 @@ def _own_properties(socket_type: SocketType, properties: tuple[tuple[bytes, byte
         raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
     for name, value in properties:
         if name.lower() == _SOCKET_TYPE.lower():
-            raise LocalProtocolError("Socket-Type follows from the socket, it is no property to set")
+            raise LocalProtocolError("Socket-Type follows from the socket, it is not a property to set")
         wrong = _wrong_identity(value) if name.lower() == _IDENTITY.lower() else ""
         if wrong:
             raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")

@@ -31,7 +31,7 @@ class Upgrade(Protocol):
     Attributes:
         as_client: Whether this side has dialled.
         protocol: The sub-protocol that both sides agreed on; empty until they have.
-        unread: The bytes that came behind the exchange.
+        unread: The bytes that came after the exchange.
     """
 
     as_client: bool
@@ -111,7 +111,7 @@ class _Unsecured(Handshake):
         flags, identity = found
         if flags:
             self._state = HandshakeState.FAILED
-            raise RemoteProtocolError("the first message is no identity of one part (RFC 45, No Mechanism)")
+            raise RemoteProtocolError("the first message is not an identity of one part (RFC 45, No Mechanism)")
         identity = self._check_identity(identity)
         self._peer = PeerMetadata((2, 0), self._socket_type, identity, b"", {}, over_websocket=True)
         self._state = HandshakeState.DONE

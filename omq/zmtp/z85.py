@@ -18,7 +18,7 @@ def encode(data: bytes) -> bytes:
         data: A multiple of 4 octets.
 
     Raises:
-        UsageError: The length is no multiple of 4.
+        UsageError: The length is not a multiple of 4.
     """
     if len(data) % 4:
         raise UsageError(f"data: Z85 encodes a multiple of 4 bytes, not {len(data)} (RFC 32, Formal Specification)")
@@ -36,7 +36,7 @@ def decode(text: bytes | str) -> bytes:
         text: A multiple of 5 characters.
 
     Raises:
-        UsageError: The length is no multiple of 5, a character is not of the alphabet, or five of them
+        UsageError: The length is not a multiple of 5, a character is not of the alphabet, or five of them
             exceed 32 bits.
     """
     characters = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text

@@ -163,7 +163,7 @@ def test_a_secret_file_that_was_open_to_others_is_not_any_more(tmp_path: Path, p
 @pytest.mark.parametrize("text", ["", "curve\n", 'curve\n    secret-key = "x"\n', 'metadata\n    public-key = "x"\n'])
 def test_what_is_no_certificate(tmp_path: Path, text: str) -> None:
     (tmp_path / "bad.key").write_text(text)
-    with pytest.raises(UsageError, match="no certificate"):
+    with pytest.raises(UsageError, match="not a valid certificate"):
         omq.load_certificate(tmp_path / "bad.key")
 
 

@@ -246,7 +246,7 @@ def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: Base
 )
 def test_what_is_no_regular_expression_is_named(pattern: Any) -> None:
     for group, kind in ((pattern, ".*"), (".*", pattern)):
-        with pytest.raises(UsageError, match="is no regular expression"):
+        with pytest.raises(UsageError, match="is not a valid regular expression"):
             RegexHandler(group, kind, None, Inbox(0))
 
 

@@ -134,10 +134,10 @@ def test_one_at_a_time_records_into_a_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"omq", b"something else\n", b"\x7fELF" + bytes(100)])
 def test_what_is_no_recording_is_left_alone(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "file").write_bytes(content)
-    with pytest.raises(UsageError, match="no recording"):
+    with pytest.raises(UsageError, match="not a recording"):
         Recording(tmp_path / "file")
     if content:
-        with pytest.raises(UsageError, match="no recording"):
+        with pytest.raises(UsageError, match="not a recording"):
             Recorder(tmp_path / "file")
         assert (tmp_path / "file").read_bytes() == content
     else:

@@ -100,12 +100,15 @@ def test_a_connection_may_name_its_source(text, source):
         ("tcp://localhost:80/", "port '80/'"),
         ("tcp://localhost:٣", "port '٣'"),
         ("tcp://localhost:" + "9" * 10_000, "is not a number"),
-        ("tcp://in val id:1234", "'in val id' is no host name"),
-        ("tcp://user@host:1234", "is no host name"),
-        ("tcp://a..b:1234", "'a..b' is no host name"),
-        (f"tcp://{'.'.join(['ü' * 20] * 11)}:1234", "is no host name"),  # 255 characters at most where it is encoded
+        ("tcp://in val id:1234", "'in val id' is not a valid host name"),
+        ("tcp://user@host:1234", "is not a valid host name"),
+        ("tcp://a..b:1234", "'a..b' is not a valid host name"),
+        (
+            f"tcp://{'.'.join(['ü' * 20] * 11)}:1234",
+            "is not a valid host name",
+        ),  # 255 characters at most where it is encoded
         ("tcp://" + "a" * 300 + ":1", "300 characters, more than 255"),
-        ("tcp://host\0:1234", "is no host name"),
+        ("tcp://host\0:1234", "is not a valid host name"),
         ("tcp://127.0.0.1:1:2", "'127.0.0.1:1' is no IPv6 address"),
         ("tcp://[::1:5555", "not closed"),
         ("tcp://[::1]x:5555", "not closed"),

@@ -152,8 +152,8 @@ def test_a_role_that_is_not_known_is_none(octet):
         (changed(12, *b"null"), 12, "no such character"),
         (changed(14, ord(" ")), 14, "no such character"),
         (changed(15, 0x80), 15, "no such character"),
-        (changed(17, ord("X")), 17, "behind its padding"),
-        (changed(31, ord("X")), 31, "behind its padding"),
+        (changed(17, ord("X")), 17, "after its padding"),
+        (changed(31, ord("X")), 31, "after its padding"),
     ],
     ids=[
         "1.0 with a short identity",

@@ -405,8 +405,8 @@ def test_the_identity_of_a_type_that_has_none_is_ignored():
     ("properties", "says"),
     [
         ({b"Identity": b"i" * 256}, "our identity .* has 256 bytes"),
-        ({b"Socket-Type": b"PUB"}, "no property to set"),
-        ({b"SOCKET-TYPE": b"DEALER"}, "no property to set"),
+        ({b"Socket-Type": b"PUB"}, "not a property to set"),
+        ({b"SOCKET-TYPE": b"DEALER"}, "not a property to set"),
         ({b"a b": b""}, "cannot be a property"),
         ({b"X-a": b"x" * (PROPERTIES_LIMIT - 29)}, "our metadata have"),
     ],
