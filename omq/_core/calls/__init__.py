@@ -1,1 +1,1 @@
-"""What the user calls: the coroutines of the one twin, the threads that wait in the other."""
+"""The calls of users: the coroutines of one twin, and the threads that wait in the other."""
