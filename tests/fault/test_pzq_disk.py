@@ -47,7 +47,7 @@ def test_a_full_disk_refuses_delivers_and_takes_again(small_disk: Path, hard_syn
             kept += 1
         assert kept > 20
         assert answer[:3] == [b"id", b"0", b""]
-        assert b"no room" in answer[3]
+        assert b"disk is full" in answer[3]
         assert figures(device.endpoints["monitor"])["full"]
         with urllib.request.urlopen(f"{device.endpoints['http']}/healthz", timeout=10) as health:
             assert health.read() == b"ok, but the disk is full\n"

@@ -19,7 +19,7 @@ from omq.pzq.errors import Malformed
 from omq.pzq.wire import MAX_BODY_BYTES, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
 from omq.serving.connection_events import ConnectionEvents, log_connection
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StoreFailed, StoreFull
+from omq.store.errors import StoreFailed
 from omq.store.interface import Append
 from omq.types import Security
 
@@ -354,8 +354,6 @@ class Inlet:
 
 def _in_words(error: BaseException) -> str:
     """Returns the reason why something was not stored, as sent to a producer."""
-    if isinstance(error, StoreFull):
-        return f"not stored: the disk is full: {error}"
     if isinstance(error, StoreFailed):
         return f"not stored: the store has failed: {error}"
     return f"not stored: {error}"

@@ -77,7 +77,7 @@ def test_without_a_peer_in_time_the_endpoint_is_not_connected(twin, endpoint):
     begun = time.monotonic()
     with pytest.raises(omq.Timeout, match=r"not a peer at .* within 0.2 s"):
         near.connect_peer(endpoint, timeout=0.2)
-    assert 0.2 <= time.monotonic() - begun < BOUND
+    assert 0.19 < time.monotonic() - begun < BOUND  # clocks of loops count milliseconds
     with pytest.raises(omq.EndpointError, match="is not connected"):
         near.disconnect(endpoint)
     far = twin("PEER", bind=endpoint)

@@ -29,6 +29,7 @@ class Server:
             await asyncio.sleep(60)
 
 server = Server()
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # below nohup it is ignored
 log_to_stderr("info")
 def started():
     print("started", flush=True)
