@@ -117,7 +117,7 @@ def parse_topic(text: str) -> TopicSpec:
     """
     words = text.split(":")
     pairs = (at for at in range(len(words) - 2, 0, -1) if words[at] in DELIVERIES and words[at + 1] in PERSISTENCES)
-    # Where there is none, the first words are taken for it, and the message has what is wrong with them.
+    # Without one, the first words are taken for it, and the message reports what is wrong with them.
     at = next(pairs, 1)
     if at + 1 >= len(words):
         raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")

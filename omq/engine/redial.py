@@ -30,7 +30,7 @@ os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, a
 
 _EARLY: Final = 0.05  # of its pause: so much earlier an attempt may be made, together with others
 _MAX_ATTEMPTS_PER_TURN: Final = 200  # attempts in one go: the loop has other things to do
-_MAX_REACHED_PER_TURN: Final = 16  # attempts in one go that reach somebody, whose queue for connections has an end
+_MAX_REACHED_PER_TURN: Final = 16  # attempts in one go that reach a listener, whose queue of connections is bounded
 _TURN_PAUSE_S: Final = 0.001  # seconds after which it goes on
 
 

@@ -121,7 +121,7 @@ class ClusterPlayer(Clients):
             assert "Traceback" not in node.log.read_text(), node.log.read_text()
 
     def _may_come_again(self, times: list[tuple[int, int, bool]], first: tuple[int, int, bool], again: int) -> bool:
-        """Whether a message was not done, or something was wrong while it was in flight, or right after that."""
+        """Returns whether a message was not finished, or something failed while it was in flight, or soon after."""
         before, _, done = first
         return not done or any(before < over and begun < again for begun, over in self._faults)
 

@@ -62,7 +62,7 @@ class Clients:
         return self._directory / name.replace(" ", "")
 
     def _produced(self, number: int) -> tuple[set[int], set[int], set[int]]:
-        """What a producer has tried, what was answered as it should, and what otherwise."""
+        """Returns what a producer has tried, what was answered as it should, and what otherwise."""
         lines = read(self._journal(f"producer {number}"))
         return tuple({line[1] for line in lines if line[0] == kind} for kind in "taf")  # type: ignore[return-value]
 
@@ -86,7 +86,7 @@ class Clients:
                 self._confirmed.setdefault(line[1], now)
 
     def _deliveries(self) -> dict[int, list[Any]]:
-        """What each life of a consumer has got, in its order."""
+        """Returns what each run of a consumer has received, in order."""
         return {int(path.name[1:]): read(path) for path in self._directory.glob("c[0-9]*")}
 
     def _check_messages(self) -> None:

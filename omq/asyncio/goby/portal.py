@@ -308,7 +308,7 @@ class Portal(PortalBase[Subscription]):
             return
         if self._loop.is_closed():
             raise StateError(f"{self!r} belongs to an event loop that has ended: make another portal")
-        raise StateError(f"{self!r} belongs to another event loop, or there is none here")
+        raise StateError(f"{self!r} belongs to another event loop, or no loop runs here")
 
     def _was_called(self, handler: Handler | None = None) -> None:
         loop = _running()

@@ -577,7 +577,7 @@ class Session:
             self._given_up.discard(tag)
 
     def _unstaged(self, write: Write) -> BrokerError | None:
-        """Returns the reason why nothing was done with a stage, which has another name at the client."""
+        """Returns why a stage was left alone, which has another name at the client."""
         error = write.error
         if error is None:
             return None

@@ -15,6 +15,7 @@ import omq.asyncio as omq
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.message import PeerInfo
+from omq.pzq.device.inlet import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, TIME_SLICE_S
 from omq.pzq.device.queue import Queue
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import DELIVERIES, PREFETCH, STORED, read_ack, shown
@@ -38,10 +39,6 @@ BATCH: Final = 512
 _PUMP_BYTES: Final = 256 << 10
 #: Bytes of an acknowledgement beyond which a connection ends.
 MAX_ACK_BYTES: Final = 1 << 20
-#: Seconds after which the loop gets a turn between two batches.
-TIME_SLICE_S: Final = 0.002
-HEARTBEAT_INTERVAL_S: Final = 10.0
-HEARTBEAT_TIMEOUT_S: Final = 30.0
 #: Seconds between two lines about acknowledgements that are refused.
 LOG_INTERVAL_S: Final = 1.0
 #: Keys that are kept of what was not acknowledged in time before those of what does not wait any more are dropped.

@@ -95,7 +95,7 @@ class Peers:
 
     def _nobody(self, when: str) -> str:
         why = f"; last failure: {self._trouble}" if self._trouble else ""
-        return f"{self._endpoint}: nobody is connected {when}{why}"
+        return f"{self._endpoint}: no peer is connected {when}{why}"
 
     def _read_events(self) -> None:
         while self._read_event(0):

@@ -134,7 +134,7 @@ class Microbatch:
 
         Raises:
             Exception: Why it ended, if that was not as it should be.
-            StateError: It has not so many.
+            StateError: It has fewer.
         """
         with self._changed:
             if at > len(self._taken):

@@ -311,7 +311,7 @@ def claim(key: str, settings: Settings) -> HostWriter | None:
 
 
 def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sent | None:
-    """Sends rows through the process that has the connection, and waits until it has flushed; `None` if there is none.
+    """Sends rows through the process that has the connection, and waits for its flush; `None` without that process.
 
     Raises:
         OmqError: The error of that process; or it ended, and some of the rows have been sent.

@@ -183,9 +183,9 @@ def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lo
             if upto > topic.last:
                 found.jumps[topic.id] = upto
             continue
-        anew = topic.persistence == "transient" or lost or (topic.persistence == "async" and not session.orderly)
-        if anew:
+        starts_over = topic.persistence == "transient" or lost or (topic.persistence == "async" and not session.orderly)
+        if starts_over:
             found.jumps[topic.id] = upto
-        if anew or older:
+        if starts_over or older:
             found.reserved[topic.id] = upto + RESERVED_IDS
     return found

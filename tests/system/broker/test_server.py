@@ -229,7 +229,7 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
 
 @pytest.fixture(params=[None, 0.0], ids=["as it is", "a turn for each message"])
 def turns(request, monkeypatch):
-    """How long the server works before others have their turn: so events come amid batches, too."""
+    """Shortens the time slice of the server, so that events come amid batches, too."""
     if request.param is not None:
         monkeypatch.setattr("omq.broker.zmtp.server._TIME_SLICE_S", request.param)
 

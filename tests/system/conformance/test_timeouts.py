@@ -29,7 +29,7 @@ SENDING = {
 
 
 def took(call, timeout):
-    """Whether a call has taken as long as it should; loops count in milliseconds."""
+    """Returns whether a call has taken as long as it should; loops count in milliseconds."""
     begun = time.monotonic()
     call()
     return 0.8 * timeout <= time.monotonic() - begun < timeout + 2

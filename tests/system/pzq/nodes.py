@@ -143,7 +143,7 @@ def whole(nodes: list[Node]) -> None:
 
 
 def have(nodes: list[Node], replicas: int) -> None:
-    """Waits until each has so many replicas."""
+    """Waits until each node has a number of replicas."""
     until(lambda: all(node.figures()["replicas"] == replicas for node in nodes), f"{replicas} replicas each")
 
 
@@ -153,7 +153,7 @@ def produce(node: Node, *bodies: bytes) -> None:
 
 
 def consume(node: Node, count: int) -> list[bytes]:
-    """Takes so many messages, and acknowledges them."""
+    """Takes a number of messages, and acknowledges them."""
     found = []
     with Consumer(node.send) as consumer:
         for _ in range(count):

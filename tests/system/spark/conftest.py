@@ -166,7 +166,7 @@ def started() -> Iterator[list[Any]]:
 
 
 class Seen:
-    """What reached a `foreachBatch`."""
+    """The rows that reached a `foreachBatch`."""
 
     def __init__(self, wanted: int) -> None:
         self.rows: list[Any] = []

@@ -228,7 +228,7 @@ def rounds(spark: Any, feed: Feeder) -> None:
     frame = spark.range(0, 100, 1, 2).selectExpr("CAST(id AS STRING) AS value")
     writer = frame.write.format("omq").mode("append").option("socket", "PUSH")
     writer.option("connect", pull.endpoints[0]).save()
-    with pytest.raises(Exception, match="nobody is connected"):
+    with pytest.raises(Exception, match="no peer is connected"):
         writer.option("connect", "tcp://127.0.0.1:1").option("connectTimeout", 0.1).save()
     pull.stop()
 

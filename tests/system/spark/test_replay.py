@@ -219,7 +219,7 @@ def test_a_wrong_key_is_told_in_the_driver(
         (tmp_path / name).write_bytes(key)
     options = {"socket": "PULL", "connect": url, "connectTimeout": 1, "triggerSeconds": 0.3}
     query = started(stream(spark, curveServerKeyFile=str(tmp_path / "wrong"), **options), Seen(1))
-    with pytest.raises(Exception, match=r"nobody is connected after connectTimeout=1 s; last failure"):
+    with pytest.raises(Exception, match=r"no peer is connected after connectTimeout=1 s; last failure"):
         query.awaitTermination(60)
     seen = Seen(1)
     push.send(b"7")

@@ -180,9 +180,11 @@ def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, sta
 @pytest.mark.parametrize(
     ("options", "complaint"),
     [
-        ({"connect": "tcp://127.0.0.1:1"}, r"tcp://127.0.0.1:1: nobody is connected.*connection refused"),
-        ({"connect": "tcp://nowhere.invalid:1"}, "nobody is connected.*not known"),
-        pytest.param({"connect": "tcp://127.0.0.1:1", "trigger": "now"}, "nobody is connected", marks=pytest.mark.slow),
+        ({"connect": "tcp://127.0.0.1:1"}, r"tcp://127.0.0.1:1: no peer is connected.*connection refused"),
+        ({"connect": "tcp://nowhere.invalid:1"}, "no peer is connected.*not known"),
+        pytest.param(
+            {"connect": "tcp://127.0.0.1:1", "trigger": "now"}, "no peer is connected", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_a_stream_of_nobody_fails_and_says_why(

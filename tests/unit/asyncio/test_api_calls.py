@@ -1,4 +1,4 @@
-"""What a message call is in the asyncio twin, and when its bytes leave; what it takes and gives is asked of both."""
+"""Message calls of the asyncio twin: when their bytes leave. Arguments and results are tested with both twins."""
 
 import asyncio
 import contextlib

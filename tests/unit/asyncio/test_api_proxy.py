@@ -1,4 +1,4 @@
-"""What the asyncio proxy has of its own; what it forwards is asked of both twins, in `tests/unit/proxy`."""
+"""The asyncio proxy alone; forwarding is tested with both twins, in `tests/unit/proxy`."""
 
 from __future__ import annotations
 

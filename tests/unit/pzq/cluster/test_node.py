@@ -43,7 +43,7 @@ def state(number: int, **more: Any) -> dict[str, Any]:
 
 
 def done(one: Node, *kinds: type | str) -> list[Any]:
-    """What it wants done, of these kinds of actions and messages."""
+    """Returns the actions of these kinds, and messages."""
     actions, one.actions = one.actions, []
     return [action for action in actions if {type(action), getattr(action, "kind", None)} & {*kinds}]
 

@@ -43,7 +43,7 @@ def opened(url: str, **options: str) -> Connection:
 
 
 def taken(connection: Connection, **limits: Any) -> int:
-    """How many messages a read takes."""
+    """Counts the messages of a read."""
     return sum(one.count for one in connection.take(Read(**limits)))
 
 

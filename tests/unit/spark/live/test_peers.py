@@ -22,7 +22,7 @@ def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> N
         peers._until = time.monotonic() + 2.0
         assert not peers.wait(0.1)
         assert not peers.wait(0.05)
-        assert [one.message for one in caplog.records if "nobody is connected yet; last failure" in one.message]
+        assert [one.message for one in caplog.records if "no peer is connected yet; last failure" in one.message]
         assert len(caplog.records) == 1
         with pytest.raises(omq.ConnectError, match=r"connectTimeout=2 s; last failure: .*connection refused"):
             peers.wait(20)
