@@ -35,6 +35,7 @@ class Peers:
         self._until = math.inf if seconds is None else time.monotonic() + seconds
         self._reported = self._noted = False
         self._trouble = ""
+        self._is_known = False  # there is, or was, a peer
         self._met = 0
         self._gone = 0  # messages of peers that have gone
         self._lock = threading.Lock()
@@ -89,9 +90,11 @@ class Peers:
         self._monitor.close()
 
     def _is_met(self) -> bool:
-        if not self._met:
+        """Returns whether there is, or was, a peer. It may have come before the monitor, whose events lack it then."""
+        if not self._is_known:
             self._read_events()
-        return self._met > 0
+            self._is_known = bool(self._met or self._socket.peers or self._socket.poll(0, omq.POLL_IN))
+        return self._is_known
 
     def _nobody(self, when: str) -> str:
         why = f"; last failure: {self._trouble}" if self._trouble else ""

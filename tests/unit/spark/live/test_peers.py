@@ -68,3 +68,25 @@ def test_a_peer_that_has_gone_again_was_there_if_it_left_something() -> None:
             assert pull.poll(1.0, omq.POLL_IN)
         assert peers.wait(5.0)
         assert pull.recv(timeout=5) == b"all of it"
+
+
+@pytest.mark.parametrize("left", [False, True], ids=["stays", "left a message"])
+def test_a_peer_that_came_before_the_monitor_is_met(left: bool) -> None:
+    with omq.PUSH(bind="tcp://127.0.0.1:*") as push, omq.PULL(connect=push.endpoints[0]) as pull:
+        pull.wait_connected(timeout=20)
+        if left:
+            push.send(b"x")
+            assert pull.poll(20)
+            push.close()
+            with pull.monitor() as monitor:
+                while pull.peers:
+                    monitor.recv(timeout=20)
+        peers = Peers(pull, pull.endpoints[0] if pull.endpoints else "tcp://", 0.5, True)
+        assert peers.wait(0)
+        assert not peers.is_overdue
+
+
+def test_a_sender_whose_peer_came_before_the_monitor_finds_it() -> None:
+    with omq.PULL(bind="tcp://127.0.0.1:*") as pull, omq.PUSH(connect=pull.endpoints[0], linger=0) as push:
+        push.wait_connected(timeout=20)
+        assert Peers(push, pull.endpoints[0], 0.5, True).wait(0)
