@@ -16,7 +16,7 @@ from rich.table import Table
 
 from blocks import Stock
 from child import Server
-from feed import END, Feed
+from feed import END, StreamState
 from omq.broker import Client
 from omq.cli.parameters import Finite
 from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
@@ -40,7 +40,7 @@ class Outcome:
         away: Seconds from the broker's death until it serves again.
     """
 
-    feed: Feed
+    feed: StreamState
     replay: ReplayProcess
     away: float = 0.0
 
@@ -104,7 +104,7 @@ class Progress:
         self._feed = self.bars.add_task("published", total=seconds, count="")
         self._replay = self.bars.add_task("received", total=None, count="", start=False)
 
-    def update(self, feed: Feed, replay: ReplayProcess) -> None:
+    def update(self, feed: StreamState, replay: ReplayProcess) -> None:
         """Draws the bars."""
         self.bars.update(self._feed, completed=feed.elapsed, count=f"{feed.acknowledged:,} acknowledged")
         self.bars.start_task(self._replay)
@@ -128,7 +128,7 @@ class Demo:
         self._limit = limit
         self._seconds = seconds
         self._progress = progress
-        self._feed = Feed(stock, TOPIC, seconds, limit)
+        self._feed = StreamState(stock, TOPIC, seconds, limit)
         self._replay = ReplayProcess(TOPIC, END)
 
     def run(self) -> Outcome:

@@ -261,7 +261,7 @@ def bars(spark: Any, source: str) -> tuple[str, int, float, str]:
             .selectExpr("to_json(struct(window.start AS time, *)) AS value", "symbol AS key")
         )
         sink = made.writeStream.format("omq").option("connect", url).option("topic", "bars")
-        subscription = stack.enter_context(client.subscribe("bars", replay="beginning"))
+        subscription = stack.enter_context(client.subscribe("bars", replay="earliest"))
         begun = time.monotonic()
         query = sink.option("checkpointLocation", f"{folder}/checkpoint").outputMode("append").start()
         try:

@@ -17,7 +17,7 @@ END: Final = b"end"  # the key of the last message
 CALL_TIMEOUT_S: Final = 60.0  # the death of a broker and its restart are a part of it
 
 
-class Feed:
+class StreamState:
     """Publishes blocks.
 
     Args:

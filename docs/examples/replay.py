@@ -86,7 +86,7 @@ def replay(endpoint: str, topic: str, end: bytes) -> None:
         print(json.dumps(progress), flush=True)
 
     with suppress(BrokenPipeError), Client(endpoint) as client:
-        with client.subscribe(topic, replay="beginning") as subscription:
+        with client.subscribe(topic, replay="earliest") as subscription:
             for message in subscription:
                 if message.id <= last:
                     repeated += 1

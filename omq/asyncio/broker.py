@@ -5,7 +5,7 @@ import omq.asyncio.broker
 async with omq.asyncio.broker.Client("tcp://127.0.0.1:5565") as client:
     await client.create("prices")
     await client.publish("prices", b"AAPL 189.95")
-    async for message in await client.subscribe("prices", replay="beginning"):
+    async for message in await client.subscribe("prices", replay="earliest"):
         print(message.id, message.body)
 """
 
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Collection
 from typing import TYPE_CHECKING, Any
 
-from omq.broker.client.async_caller import AsyncCaller
+from omq.broker.client.async_connection import AsyncConnection
 from omq.broker.client.async_streams import AsyncClosing
 from omq.broker.client.async_streams import AsyncConsumer as Consumer
 from omq.broker.client.async_streams import AsyncSubscription as Subscription
@@ -32,7 +32,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import AsyncServer as Server
-from omq.broker.types import Columns, Committed, Delivery, Message, NameInfo, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, DurableInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ __all__ = [
     "Damaged",
     "Delivery",
     "Message",
-    "NameInfo",
+    "DurableInfo",
     "Overrun",
     "PermissionDenied",
     "Record",
@@ -82,7 +82,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         OptionError: An option does not fit.
     """
 
-    _caller: AsyncCaller
+    _caller: AsyncConnection
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         **options: Any,
     ) -> None:
         super().__init__(
-            AsyncCaller(endpoint, timeout, context, {"security": security, **options}), Subscription, Consumer
+            AsyncConnection(endpoint, timeout, context, {"security": security, **options}), Subscription, Consumer
         )
 
     @property

@@ -27,8 +27,8 @@ from omq.pzq.client.client import (
     RETRY_DELAY_S,
     Body,
     DeliveryBase,
-    Remembered,
-    Unanswered,
+    PendingSends,
+    SeenNames,
     consumer_options,
     deadline_of,
 )
@@ -57,7 +57,7 @@ class Producer:
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = patience(timeout)
-        self._unanswered = Unanswered(producer)
+        self._unanswered = PendingSends(producer)
         self._lock = asyncio.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 
@@ -203,7 +203,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
-        self._done = Remembered()
+        self._done = SeenNames()
 
     async def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message; see `omq.pzq.Consumer.recv`.

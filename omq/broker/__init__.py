@@ -5,7 +5,7 @@
     with omq.broker.Client("tcp://127.0.0.1:5565") as client:
         client.create("prices")
         client.publish("prices", b"AAPL 189.95")
-        for message in client.subscribe("prices", replay="beginning"):
+        for message in client.subscribe("prices", replay="earliest"):
             print(message.id, message.body)
 
 `omq.asyncio.broker` has the same for `await`.
@@ -25,7 +25,7 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.server import Server
-from omq.broker.types import Columns, Committed, Delivery, Message, NameInfo, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, Delivery, DurableInfo, Message, Record, Records, TopicInfo
 
 __all__ = [
     "BrokerError",
@@ -39,7 +39,7 @@ __all__ = [
     "Damaged",
     "Delivery",
     "Message",
-    "NameInfo",
+    "DurableInfo",
     "Overrun",
     "PermissionDenied",
     "Record",

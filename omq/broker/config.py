@@ -38,7 +38,7 @@ from omq.broker.settings import (
     DELIVERIES,
     PERSISTENCES,
     SETTINGS,
-    Unfit,
+    InvalidSetting,
     check_topic,
     dead_letter_of,
     dead_letter_ring,
@@ -58,7 +58,7 @@ class ConfigError(UsageError):
     """A setting of a broker does not fit; the text has its place."""
 
 
-class _Unfit(ConfigError):
+class _InvalidValue(ConfigError):
     """A value does not fit: its key, itself, and why."""
 
     def __init__(self, key: str, value: object, reason: str) -> None:
@@ -89,13 +89,13 @@ class TopicSpec:
         try:
             check_name(self.name)
         except (TopicError, TypeError) as error:
-            raise _Unfit("name", self.name, str(error)) from None
+            raise _InvalidValue("name", self.name, str(error)) from None
         try:
             check_topic(self.delivery, self.persistence, self.settings)
-        except Unfit as fault:
-            raise _Unfit(fault.key, fault.value, fault.reason) from None
+        except InvalidSetting as fault:
+            raise _InvalidValue(fault.key, fault.value, fault.reason) from None
         if self.settings.get("dead_letter") == self.name:
-            raise _Unfit("dead_letter", self.name, "is the topic itself")
+            raise _InvalidValue("dead_letter", self.name, "is the topic itself")
 
 
 def shown(value: object) -> str:
@@ -245,7 +245,7 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
     _check_keys(content, _TOP, "the file")
     memory = content.get("memory", False)
     if not isinstance(memory, bool):
-        raise _Unfit("memory", memory, "is true or false")
+        raise _InvalidValue("memory", memory, "is true or false")
     http = _text(content, "http")
     if http is not None:
         try:
@@ -283,7 +283,7 @@ def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[st
     """A table of the file, all of whose keys are known."""
     table = content.get(name, {})
     if not isinstance(table, dict):
-        raise _Unfit(name, table, f"is written as a table: [{name}]")
+        raise _InvalidValue(name, table, f"is written as a table: [{name}]")
     _check_keys(table, keys, f"[{name}]")
     return table
 
@@ -292,13 +292,13 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> No
     """Refuses keys that are not known."""
     for key, value in table.items():
         if key not in known:
-            raise _Unfit(key, value, f"is not a key of {what}{suggestion(key, known)}")
+            raise _InvalidValue(key, value, f"is not a key of {what}{suggestion(key, known)}")
 
 
 def _text(table: dict[str, Any], key: str) -> str | None:
     value = table.get(key)
     if value is not None and (not isinstance(value, str) or not value):
-        raise _Unfit(key, value, "is a string")
+        raise _InvalidValue(key, value, "is a string")
     return value
 
 
@@ -306,7 +306,7 @@ def _endpoints(content: dict[str, Any]) -> tuple[str, ...]:
     value = content.get("bind", [])
     endpoints = [value] if isinstance(value, str) else value
     if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
-        raise _Unfit("bind", value, "is an endpoint, or a list of endpoints")
+        raise _InvalidValue("bind", value, "is an endpoint, or a list of endpoints")
     return tuple(endpoints)
 
 
@@ -342,7 +342,7 @@ def _security(table: object, folder: Path) -> SecurityFiles:
     if table is None:
         return SecurityFiles()
     if not isinstance(table, dict):
-        raise _Unfit("security", table, "is written as a table: [security]")
+        raise _InvalidValue("security", table, "is written as a table: [security]")
     try:
         _check_keys(table, _SECURITY, "[security]")
         for key in table:
@@ -374,6 +374,8 @@ def _check_who(who: str, mechanism: str) -> None:
     if who == EVERYBODY:
         return
     if mechanism == "null":
-        raise _Unfit("who", who, 'without [security] clients have no users: use "*"')
+        raise _InvalidValue("who", who, 'without [security] clients have no users: use "*"')
     if mechanism == "curve" and len(who) != KEY_TEXT:
-        raise _Unfit("who", who, 'mechanism "curve" identifies clients by their public keys, 40 characters of Z85')
+        raise _InvalidValue(
+            "who", who, 'mechanism "curve" identifies clients by their public keys, 40 characters of Z85'
+        )

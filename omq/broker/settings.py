@@ -82,7 +82,7 @@ SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {
 }
 
 
-class Unfit(ValueError):
+class InvalidSetting(ValueError):
     """A setting of a topic that is not valid.
 
     Attributes:
@@ -109,21 +109,21 @@ def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) ->
     """
     for key, chosen, known in (("delivery", delivery, DELIVERIES), ("persistence", persistence, PERSISTENCES)):
         if chosen not in known:
-            raise Unfit(key, chosen, f"must be one of {', '.join(known)}")
+            raise InvalidSetting(key, chosen, f"must be one of {', '.join(known)}")
     found: dict[str, Any] = {}
     for key, value in settings.items():
         if key not in SETTINGS:
-            raise Unfit(str(key), value, f"is not a setting of a topic{suggestion(str(key), SETTINGS)}")
+            raise InvalidSetting(str(key), value, f"is not a setting of a topic{suggestion(str(key), SETTINGS)}")
         if value is None:
             continue
         if delivery != _ONLY.get(key, delivery):
-            raise Unfit(key, value, f"is a setting of {_ONLY[key]} topics")
+            raise InvalidSetting(key, value, f"is a setting of {_ONLY[key]} topics")
         if key == "overflow" and all(settings.get(bound) is None for bound in BOUNDS):
-            raise Unfit(key, value, f"needs {' or '.join(BOUNDS)}: nothing else can overflow")
+            raise InvalidSetting(key, value, f"needs {' or '.join(BOUNDS)}: nothing else can overflow")
         try:
             found[key] = SETTINGS[key](value)
         except ValueError as reason:
-            raise Unfit(key, value, str(reason)) from None
+            raise InvalidSetting(key, value, str(reason)) from None
     return found
 
 

@@ -14,7 +14,18 @@ if TYPE_CHECKING:
 
 MAX_DELAY_S = 4_000_000  #: Seconds that a delivery may be put off.
 
-__all__ = ["Columns", "Committed", "Delivery", "Maps", "Message", "NameInfo", "Record", "Records", "Texts", "TopicInfo"]
+__all__ = [
+    "Columns",
+    "Committed",
+    "Delivery",
+    "Maps",
+    "Message",
+    "DurableInfo",
+    "Record",
+    "Records",
+    "Texts",
+    "TopicInfo",
+]
 
 
 class Record(NamedTuple):
@@ -238,7 +249,7 @@ class TopicInfo:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NameInfo:
+class DurableInfo:
     """A name that the broker keeps a position under; it is the topic's, not a user's.
 
     Attributes:
@@ -254,6 +265,6 @@ class NameInfo:
     held: bool = False
 
     @classmethod
-    def read(cls, fields: dict[str, Any]) -> NameInfo:
+    def read(cls, fields: dict[str, Any]) -> DurableInfo:
         """Makes one of the broker's JSON; what this version does not know is passed over."""
         return cls(**{name: value for name, value in fields.items() if name in cls.__dataclass_fields__})

@@ -22,7 +22,7 @@ PREFIX: Final = "omq_ingest"
 ACK_TIMEOUT_S: Final = 5.0
 
 
-class Metrics(Collector):
+class IngestMetrics(Collector):
     """The metrics of one look at an ingest."""
 
     def __init__(self, ingest: Ingest) -> None:
@@ -57,7 +57,7 @@ def http_listener(ingest: Ingest) -> HttpListener:
     async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Metrics(ingest))
+        registry.register(IngestMetrics(ingest))
         ProcessCollector(registry=registry)
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 

@@ -14,7 +14,7 @@ from omq.serving.extras import missing_extra
 from omq.store.errors import DamagedError, StoreError
 
 if TYPE_CHECKING:
-    from omq.store.lmdb.offline import Offline
+    from omq.store.lmdb.inspector import Inspector
 
 DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type=Path))
 
@@ -24,14 +24,14 @@ def store() -> None:
     """Look into a broker's directory while no broker runs in it."""
 
 
-def opened(directory: Path) -> "Offline":
+def opened(directory: Path) -> "Inspector":
     """The files of a store; what hinders ends the command."""
     try:
-        from omq.store.lmdb.offline import Offline
+        from omq.store.lmdb.inspector import Inspector
     except ImportError as missing:
         raise click.ClickException(str(missing_extra("the store", missing, "broker"))) from None
     try:
-        return Offline(directory)
+        return Inspector(directory)
     except StoreError as error:
         raise click.ClickException(str(error)) from None
 

@@ -26,7 +26,7 @@ from omq.goby.health import (
     REQUESTED_HEALTH,
     TERMINATE_RESPONSE,
     TIMEOUT,
-    HealthRound,
+    HealthPoll,
     asked_to_end,
     process_health,
 )
@@ -123,7 +123,7 @@ class Daemon:
         self._router: Router | None = None
         self._threads: list[threading.Thread] = []
         self._sockets: list[omq.Socket] = []
-        self._round: HealthRound | None = None
+        self._round: HealthPoll | None = None
 
     # ------------------------------------------------------------------ life
 
@@ -332,7 +332,7 @@ class Daemon:
             self._publish(pub, HEALTH_REPORT, self._round.report())
             self._round = None
         if now - asked >= self._interval:
-            self._round = HealthRound(self.bus.platform, [*self._required, self.name])
+            self._round = HealthPoll(self.bus.platform, [*self._required, self.name])
             self._publish(pub, HEALTH_REQUEST, HealthRequest())
             return now
         return asked

@@ -56,7 +56,7 @@ def received(identifier: Identifier, payload: bytes) -> Received:
     return one
 
 
-class Malformations:
+class ParseErrorLog:
     """Counts what could not be read, and says so in the log, but not too often."""
 
     def __init__(self) -> None:
@@ -182,7 +182,7 @@ class Handler:
         self,
         identifier: Identifier,
         payload: bytes,
-        malformations: Malformations,
+        malformations: ParseErrorLog,
         raised: tuple[type[BaseException], ...] = (),
     ) -> None:
         """Gives a publication to the callback; what it raises is logged, and the portal lives on.
@@ -279,7 +279,7 @@ def does_not_parse(identifier: Identifier, fault: BaseException) -> str:
 Item = tuple[Handler, Identifier, bytes]
 
 
-class Dispatcher:
+class PublicationDispatcher:
     """A portal's subscriptions. One ZeroMQ subscription stands for all handlers of an identifier.
 
     Attributes:
@@ -287,7 +287,7 @@ class Dispatcher:
     """
 
     def __init__(self) -> None:
-        self.malformations = Malformations()
+        self.malformations = ParseErrorLog()
         self._lock = threading.RLock()
         self._handlers: dict[bytes, list[Handler]] = {}  # by their prefixes
         self._routes: dict[bytes, tuple[Identifier, tuple[Handler, ...]]] = {}

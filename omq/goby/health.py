@@ -65,7 +65,7 @@ def asked_to_end(request: TerminateRequest, name: str) -> TerminateResponse | No
     return TerminateResponse(target_name=name, target_pid=os.getpid()) if named or numbered else None
 
 
-class HealthRound:
+class HealthPoll:
     """One request for health, and who has answered.
 
     Args:

@@ -13,7 +13,7 @@ MAX_PUBLICATIONS: Final = 10_000  # publications
 MAX_BYTES: Final = 64 << 20
 
 
-class Closing(Exception):
+class OutboxOpening(Exception):
     """The outbox opens in a moment; see `Outbox`."""
 
 
@@ -63,7 +63,7 @@ class Outbox:
             if self.open:
                 return False
             if self.closing:
-                raise Closing
+                raise OutboxOpening
             if len(self._frames) >= self.limit or (self._frames and self._bytes + size > MAX_BYTES):
                 raise BufferFull(
                     f"{len(self._frames)} publications ({self._bytes} bytes) wait for the release of the hold: no more "

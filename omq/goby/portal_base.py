@@ -34,10 +34,10 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeVar
 from omq.context import Context
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout, UsageError
 from omq.event import Event, EventKind
-from omq.goby.dispatch import Dispatcher, Handler, Inbox, RegexHandler, TypeHandler
+from omq.goby.dispatch import Handler, Inbox, PublicationDispatcher, RegexHandler, TypeHandler
 from omq.goby.errors import BufferFull, Malformed
 from omq.goby.identifier import checked_group, head_of, prefix_of, split_frame
-from omq.goby.outbox import MAX_PUBLICATIONS, Closing, Outbox
+from omq.goby.outbox import MAX_PUBLICATIONS, Outbox, OutboxOpening
 from omq.goby.protobuf import PROVIDE_HOLD_STATE, PROVIDE_MISSING_CLIENTS, ManagerResponse
 from omq.goby.scheme import Scheme, SchemeId, Schemes
 from omq.goby.wire import (
@@ -97,7 +97,7 @@ def check_callback(callback: Callable[[Any], object]) -> None:
 Route = tuple[bytes, Callable[[Any], bytes]]
 
 
-class Losses:
+class ConnectionLossMonitor:
     """A monitor of both sockets that wakes the portal when a connection has ended."""
 
     def __init__(self, wake: Callable[[], None]) -> None:
@@ -185,7 +185,7 @@ class PortalBase(Generic[_Subscription]):
         self._manager_timeout = manager_timeout
         self._schemes = Schemes(schemes)
         self._routes: dict[tuple[str | int, type, type, int], Route] = {}
-        self._dispatcher = Dispatcher()
+        self._dispatcher = PublicationDispatcher()
         self._outbox = Outbox(MAX_PUBLICATIONS if buffer is None else buffer)
         self._context = context
         self._options: dict[str, Any] = {"reconnect_interval": RECONNECT_INTERVAL_S}
@@ -200,7 +200,7 @@ class PortalBase(Generic[_Subscription]):
         self._at: Sockets | None = None  # where the sockets are connected
         self._pub: Any
         self._sub: Any
-        self._losses: Losses
+        self._losses: ConnectionLossMonitor
         self._asking: set[Any] = set()  # sockets that ask the manager
         self._answers: Any = None  # the socket that reads the manager's answers
         self._answers_number = 0  # the ordinal of that socket
@@ -456,7 +456,7 @@ class PortalBase(Generic[_Subscription]):
                 if not self._outbox.put(frame):
                     await self._got(self._pub.send(frame))
                 return
-            except Closing:
+            except OutboxOpening:
                 await self._await(lambda: not self._outbox.closing, None)
             except BufferFull:
                 if not self._released:
@@ -766,7 +766,7 @@ class PortalBase(Generic[_Subscription]):
                 self._sub = self._sockets.SUB(
                     self._context, linger=0, recv_hwm=at.recv_hwm, subscribe=self._dispatcher.prefixes, **self._options
                 )
-                self._losses = Losses(self._wake)
+                self._losses = ConnectionLossMonitor(self._wake)
                 for socket in (self._pub, self._sub):
                     socket._may_monitor().reporter.add(self._losses)
                 for inbox in self._inboxes():

@@ -14,7 +14,7 @@ from typing import Final
 import uvloop
 
 from omq.serving.ready import ReadyFile
-from omq.serving.thread import AsyncServer
+from omq.serving.thread import RunningServer
 
 __all__ = ["run_server"]
 
@@ -25,7 +25,7 @@ GC_THRESHOLD_OBJECTS: Final = 20_000
 
 
 def run_server(
-    server: AsyncServer,
+    server: RunningServer,
     log: logging.Logger,
     *,
     ready_file: Path | None = None,
@@ -45,7 +45,7 @@ def run_server(
 
 
 async def _serve(
-    server: AsyncServer,
+    server: RunningServer,
     log: logging.Logger,
     ready: ReadyFile,
     on_start: Callable[[], None] | None,

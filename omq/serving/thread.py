@@ -10,7 +10,7 @@ from omq.errors import UsageError
 from omq.unpatched import threading
 
 
-class AsyncServer(Protocol):
+class RunningServer(Protocol):
     """A server in the running event loop.
 
     Attributes:
@@ -37,7 +37,7 @@ class ServerThread:
         endpoints: The endpoints that it serves, by name, once it is entered.
     """
 
-    def __init__(self, server: AsyncServer, name: str) -> None:
+    def __init__(self, server: RunningServer, name: str) -> None:
         self._server: Any = server
         self._name = name
         self.endpoints = server.endpoints

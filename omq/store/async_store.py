@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 from omq.executor import in_thread
 from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
-from omq.store.interface import Appended, Log, Notify, Settle, Write
+from omq.store.interface import Acknowledge, Appended, Log, Notify, Write
 from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
 
@@ -138,7 +138,7 @@ class AsyncStore:
 
     def _end_turn(self) -> None:
         # One that stands alone takes less time here than to be handed to a thread, which then wants this one's turn.
-        if len(self._out) != 1 or type(self._out[0]) is not Settle or not self._write_here():
+        if len(self._out) != 1 or type(self._out[0]) is not Acknowledge or not self._write_here():
             self.flush()
 
     def _write_here(self, *, note: bool = False) -> bool:

@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, fields
 from typing import Any, Final, Literal, NamedTuple, Protocol
 
+from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError
-from omq.store.settled import Settled
 
 Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
@@ -111,7 +111,7 @@ class DeleteTopic(Write):
 
 
 @dataclass(slots=True, eq=False)
-class Settle(Write):
+class Acknowledge(Write):
     """Notes what consumers of a round-robin topic have done.
 
     Attributes:
@@ -148,7 +148,7 @@ class MoveToDeadLetter(Write):
 
 
 @dataclass(slots=True, eq=False)
-class SetPosition(Write):
+class SetCursor(Write):
     """Keeps the position of a named subscription: the last id that it has finished."""
 
     topic_id: int
@@ -157,7 +157,7 @@ class SetPosition(Write):
 
 
 @dataclass(slots=True, eq=False)
-class DropPosition(Write):
+class DeleteCursor(Write):
     """Forgets a named position.
 
     Attributes:
@@ -397,7 +397,7 @@ class Log(Protocol):
     def all_positions(self) -> dict[int, dict[str, int]]:
         """Named positions of each topic that has some, by its id."""
 
-    def settled(self, topic_id: int) -> Settled:
+    def settled(self, topic_id: int) -> AckSet:
         """Returns a copy of the ack set of a round-robin topic."""
 
     def stats(self) -> Stats:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from omq.store.errors import StoreError
-from omq.store.interface import Append, DeleteTopic, Settle, Write
+from omq.store.interface import Acknowledge, Append, DeleteTopic, Write
 
 
-class Elsewhere(StoreError):
+class WrongEnvironment(StoreError):
     """The stage or topic asked for is not in this environment; it may be in another."""
 
 
@@ -18,19 +18,19 @@ class Sweep(DeleteTopic):
     __slots__ = ()
 
 
-class Carried(Append):
+class MoveAppend(Append):
     """The first half of moving a dead letter to another environment; its context is the whole."""
 
     __slots__ = ()
 
 
-class Carry(Settle):
+class MoveAck(Acknowledge):
     """The second half."""
 
     __slots__ = ()
 
 
-class Owed(Append):
+class PendingAppend(Append):
     """An append that was acknowledged and found no space: kept until it does.
 
     Attributes:
@@ -55,14 +55,14 @@ class Owed(Append):
         self.done = True
 
 
-class Noted(Owed):
-    """An append that was acknowledged once it was noted (see `omq.store.lmdb.notes`), where it stays until written."""
+class LoggedAppend(PendingAppend):
+    """An append that was acknowledged once it was noted (see `omq.store.lmdb.wal`), where it stays until written."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
-class Reserve(Write):
+class ReserveIds(Write):
     """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost.
 
     Attributes:
@@ -74,27 +74,27 @@ class Reserve(Write):
     next_topic: int = 0
 
 
-class Allow(Reserve):
+class ReserveTransientIds(ReserveIds):
     """The same of a transient topic, whose writes wait for it."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
-class Jump(Write):
+class SkipIds(Write):
     """Gives no id up to `last` any more: they may have been given, and were lost."""
 
     topic_id: int
     last: int
 
 
-class Retain(Write):
+class ApplyRetention(Write):
     """Drops what is too old, and what was left for later."""
 
     __slots__ = ()
 
 
-class Clean(Write):
+class ExpireState(Write):
     """Forgets producers that are silent, stages that are not committed, names of old commits."""
 
     __slots__ = ()

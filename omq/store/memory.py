@@ -10,6 +10,8 @@ from dataclasses import replace
 from typing import Any, Final
 
 from omq._core import blocks
+from omq.store.ack_set import AckSet
+from omq.store.block_builder import BlockBuilder, Records, pieces, reaching
 from omq.store.clock import uptime, wall
 from omq.store.errors import (
     DamagedError,
@@ -29,19 +31,19 @@ from omq.store.interface import (
     MAX_SEQUENCE,
     PRODUCER_TIMEOUT_US,
     AbortStage,
+    Acknowledge,
     Append,
     Appended,
     CommitStages,
+    DeleteCursor,
     DeleteTopic,
     Delivery,
-    DropPosition,
     MakeTopic,
     MoveToDeadLetter,
     Notify,
     Persistence,
     Reader,
-    SetPosition,
-    Settle,
+    SetCursor,
     Stage,
     Stats,
     TopicState,
@@ -49,9 +51,7 @@ from omq.store.interface import (
     Write,
     drops_oldest,
 )
-from omq.store.internal import Carried, Carry
-from omq.store.joining import OpenBlock, Records, pieces, reaching
-from omq.store.settled import Settled
+from omq.store.internal import MoveAck, MoveAppend
 from omq.unpatched import threading
 
 MAX_PRODUCERS: Final = 65_536  # of a topic
@@ -72,7 +72,7 @@ class Block:
         self.records = records
 
 
-class Producer:
+class ProducerState:
     """The state of a producer in a topic.
 
     Attributes:
@@ -115,16 +115,16 @@ class MemoryTopic:
         self.firsts: list[int] = []  # of the blocks, gone ones too
         self.blocks: list[Block | None] = []
         self.gone = 0  # blocks at the beginning of both lists that are no more
-        self.open: OpenBlock | None = None
-        self.producers: dict[bytes, Producer] = {}  # who was seen last is last
+        self.open: BlockBuilder | None = None
+        self.producers: dict[bytes, ProducerState] = {}  # who was seen last is last
         self.positions: dict[str, int] = {}
         self.staged = 0  # bytes that wait for their commit
-        self.settled = Settled(last, last)
+        self.settled = AckSet(last, last)
 
-    def producer(self, name: bytes) -> Producer:
+    def producer(self, name: bytes) -> ProducerState:
         """One that is here now. Who was silent for long is forgotten, and of too many those seen first."""
         now = uptime()
-        producer = self.producers.pop(name, None) or Producer()
+        producer = self.producers.pop(name, None) or ProducerState()
         producer.seen = now
         self.producers[name] = producer
         while (
@@ -153,7 +153,7 @@ class MemoryTopic:
                 self.open.add(piece, number)
             else:
                 self.seal()
-                self.open = OpenBlock(self.last + 1, piece, number)
+                self.open = BlockBuilder(self.last + 1, piece, number)
             self.last += number
             self.bytes += len(piece)
         return first
@@ -270,13 +270,13 @@ class MemoryTopics:
         self._commits: dict[bytes, tuple[list[tuple[bytes, int, int, int]], dict[int, str]]] = {}
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
-            Carried: self._append,
-            Carry: self._settle,
+            MoveAppend: self._append,
+            MoveAck: self._settle,
             DeleteTopic: self._delete,
-            Settle: self._settle,
+            Acknowledge: self._settle,
             MoveToDeadLetter: self._move,
-            SetPosition: self._set_position,
-            DropPosition: self._drop_position,
+            SetCursor: self._set_position,
+            DeleteCursor: self._drop_position,
             Stage: self._stage,
             CommitStages: self._commit,
             AbortStage: self._abort,
@@ -430,7 +430,7 @@ class MemoryTopics:
             self._drop_stage(stage)
         del self.topics[write.topic_id]
 
-    def _settle(self, write: Settle) -> None:
+    def _settle(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
         settled = topic.settled
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
@@ -454,10 +454,10 @@ class MemoryTopics:
             raise Gone(f"{id} is not kept", topic.first)
         return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
 
-    def _set_position(self, write: SetPosition) -> None:
+    def _set_position(self, write: SetCursor) -> None:
         self.topic(write.topic_id).positions[write.name] = write.id
 
-    def _drop_position(self, write: DropPosition) -> None:
+    def _drop_position(self, write: DeleteCursor) -> None:
         write.found = self.topic(write.topic_id).positions.pop(write.name, None) is not None
 
     def _stage(self, write: Stage) -> None:
@@ -622,7 +622,7 @@ class MemoryStore:
     def all_positions(self) -> dict[int, dict[str, int]]:
         return self._engine.all_positions()
 
-    def settled(self, topic_id: int) -> Settled:
+    def settled(self, topic_id: int) -> AckSet:
         with self._engine.lock:
             return self._engine.topic(topic_id).settled.copy()
 

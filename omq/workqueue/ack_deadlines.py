@@ -13,7 +13,7 @@ from omq.ranges import Range
 _MIN_SIGNS: Final = 64
 
 
-class Delivery(NamedTuple):
+class InFlight(NamedTuple):
     """The value of a range of messages that are in flight, or wait to be delivered again.
 
     Attributes:
@@ -62,7 +62,7 @@ class AckDeadlines:
         heappush(self._heap, (deadline, self._order, first, last))
         return deadline, self._order
 
-    def extend(self, piece: Range[Delivery], deadline: float) -> None:
+    def extend(self, piece: Range[InFlight], deadline: float) -> None:
         """Gives messages of an earlier delivery a new deadline."""
         heappush(self._heap, (deadline, piece.value.order, piece.first, piece.last))
 
@@ -81,7 +81,7 @@ class AckDeadlines:
             del self._signs[:before], self._times[:before]
             self._max_signs = max(_MIN_SIGNS, 2 * len(self._signs))
 
-    def of(self, piece: Range[Delivery]) -> float:
+    def of(self, piece: Range[InFlight]) -> float:
         """Returns the deadline of a piece of what is in flight."""
         at = bisect_left(self._signs, (piece.value.order, piece.first))
         return max(piece.value.deadline, self._times[at - 1] + self.timeout) if at else piece.value.deadline
@@ -98,7 +98,7 @@ class AckDeadlines:
         """Takes out what `next` returns: order, first and last."""
         return heappop(self._heap)[1:]
 
-    def rebuild(self, pieces: Iterable[Range[Delivery]]) -> None:
+    def rebuild(self, pieces: Iterable[Range[InFlight]]) -> None:
         """Keeps the deadlines of what is in flight, where much of what is in here is not any more."""
         self._heap = [(piece.value.deadline, piece.value.order, piece.first, piece.last) for piece in pieces]
         heapify(self._heap)

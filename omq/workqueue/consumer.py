@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, Protocol
 
 from omq.ranges import Range, RangeMap, RangeSet
-from omq.workqueue.ack_deadlines import AckDeadlines, Delivery
+from omq.workqueue.ack_deadlines import AckDeadlines, InFlight
 from omq.workqueue.queue import WorkQueue
 
 #: Deadlines that are kept before those of what is not in flight any more are dropped.
@@ -23,14 +23,14 @@ class Dispatcher(Protocol):
     def queues(self) -> Sequence[WorkQueue]:
         """The queues whose messages it delivers."""
 
-    def wants(self, consumer: Consumer) -> None:
+    def wants(self, consumer: QueueConsumer) -> None:
         """Takes note that a consumer has credit or room."""
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: QueueConsumer) -> None:
         """Takes note that a consumer has ended."""
 
 
-class Consumer:
+class QueueConsumer:
     """A consumer, which may take from several queues: it has messages by their places (see `WorkQueue`).
 
     Args:
@@ -53,7 +53,7 @@ class Consumer:
         self, dispatcher: Dispatcher, ack_timeout: float, credit: int, *, in_order: bool = True, tick: float = 0.0
     ) -> None:
         self.credit = credit
-        self.flight: RangeMap[Delivery] = RangeMap()
+        self.flight: RangeMap[InFlight] = RangeMap()
         self.active = True
         self.last = 0
         self.passed_over_until = 0.0
@@ -200,7 +200,7 @@ class Consumer:
     def hold(self, first: int, last: int, tries: int) -> None:
         """Records a delivery to it: it is the delivery numbered `tries` of these messages, by place."""
         deadline, order = self._deadlines.begin(first, last, self._loop.time())
-        self.flight.put(first, last, Delivery(tries, deadline, order))
+        self.flight.put(first, last, InFlight(tries, deadline, order))
         self.credit -= last - first + 1
         self.last = max(self.last, last)
         if self._timer is None:
@@ -217,17 +217,17 @@ class Consumer:
         """Passes it over again from the next message on, until it shows a sign or lets another deadline pass."""
         self.passed_over_until = self._loop.time() + self._deadlines.timeout
 
-    def _queue_of(self, piece: Range[Delivery]) -> WorkQueue:
+    def _queue_of(self, piece: Range[InFlight]) -> WorkQueue:
         return self._queues[piece.first >> 64]
 
-    def _of_queue(self, piece: Range[Delivery]) -> Range[Delivery]:
+    def _of_queue(self, piece: Range[InFlight]) -> Range[InFlight]:
         """Returns the piece with the ids of its queue."""
         base = self._queue_of(piece).base
         return Range(piece.first - base, piece.last - base, piece.value) if base else piece
 
-    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[Delivery]]:
+    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[InFlight]]:
         """Takes what it has of these out of what is in flight: it has reached them."""
-        pieces: list[Range[Delivery]] = []
+        pieces: list[Range[InFlight]] = []
         for first, last in ranges:
             pieces += self.flight.take(first, last)
         for piece in pieces:
@@ -237,7 +237,7 @@ class Consumer:
             self._hung_until = 0.0
         return pieces
 
-    def _attempted(self, pieces: Iterable[Range[Delivery]]) -> Iterator[tuple[Range[Delivery], bool]]:
+    def _attempted(self, pieces: Iterable[Range[InFlight]]) -> Iterator[tuple[Range[InFlight], bool]]:
         """Yields messages that come back, each with whether the consumer had begun with it.
 
         Where it works in order that is all up to the last one that it has finished or shown to work at, and the one
@@ -261,7 +261,7 @@ class Consumer:
             if begun < piece.last:
                 yield Range(max(begun + 1, first), piece.last, piece.value), False
 
-    def _released(self, pieces: Sequence[Range[Delivery]], *, keeps: bool = False) -> None:
+    def _released(self, pieces: Sequence[Range[InFlight]], *, keeps: bool = False) -> None:
         """Takes note that the consumer lives, and gives it the credit of what it does not have any more.
 
         Args:
@@ -296,7 +296,7 @@ class Consumer:
     def _expire(self) -> None:
         self._timer = None
         now = self._loop.time() + 0.001  # what is due in a moment is due now
-        lost: list[Range[Delivery]] = []
+        lost: list[Range[InFlight]] = []
         while (following := self._deadlines.next) is not None and following[0] <= now:
             order, first, last = self._deadlines.pop()
             for piece in self.flight.take(first, last):
@@ -321,7 +321,7 @@ class Consumer:
         if (following := self._deadlines.next) is not None:
             self._set_timer(following[0])
 
-    def _lose(self, pieces: list[Range[Delivery]]) -> None:
+    def _lose(self, pieces: list[Range[InFlight]]) -> None:
         """Has what is overdue delivered again."""
         self._back_off()
         for piece in pieces:
@@ -354,5 +354,5 @@ class Consumer:
         self.more(messages)
 
 
-def _delivered(piece: Range[Delivery]) -> tuple[int, int]:
+def _delivered(piece: Range[InFlight]) -> tuple[int, int]:
     return piece.value.order, piece.first

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar, cast
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
 from omq.store.interface import Reader
-from omq.workqueue.consumer import Consumer
+from omq.workqueue.consumer import QueueConsumer
 from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.store")
@@ -20,7 +20,7 @@ log = logging.getLogger("omq.store")
 TURN_BYTES: Final = 1 << 20
 
 
-C = TypeVar("C", bound=Consumer)
+C = TypeVar("C", bound=QueueConsumer)
 
 
 class Dispatcher(Generic[C]):
@@ -47,7 +47,7 @@ class Dispatcher(Generic[C]):
             queue.base = index << 64
         self.consumers: dict[C, None] = {}
         #: Those that have credit and room, the next one first.
-        self.hungry: OrderedDict[Consumer, None] = OrderedDict()
+        self.hungry: OrderedDict[QueueConsumer, None] = OrderedDict()
         self._store = store
         self._portion = portion
         self._wake = wake
@@ -64,12 +64,12 @@ class Dispatcher(Generic[C]):
         if consumer.credit > 0:
             self.wants(consumer)
 
-    def wants(self, consumer: Consumer) -> None:
+    def wants(self, consumer: QueueConsumer) -> None:
         """Takes note that a consumer has credit or room."""
         self.hungry[consumer] = None
         self._wake()
 
-    def left(self, consumer: Consumer) -> None:
+    def left(self, consumer: QueueConsumer) -> None:
         """Takes note that a consumer has ended."""
         self.consumers.pop(cast("C", consumer), None)
         self.hungry.pop(consumer, None)
@@ -123,7 +123,7 @@ class Dispatcher(Generic[C]):
                 return left, goes_on
         return left, True
 
-    def _next_consumer(self) -> tuple[Consumer | None, int, bool]:
+    def _next_consumer(self) -> tuple[QueueConsumer | None, int, bool]:
         """Returns the consumer whose turn it is, how much it may get, and whether that is a trial."""
         while self.hungry and not (consumer := next(iter(self.hungry))).hangs:  # nearly always
             if consumer.credit > 0 and consumer.has_room():
@@ -143,7 +143,7 @@ class Dispatcher(Generic[C]):
             del self.hungry[consumer]
         return None, 0, False
 
-    def _had_turn(self, consumer: Consumer, *, on_trial: bool) -> None:
+    def _had_turn(self, consumer: QueueConsumer, *, on_trial: bool) -> None:
         """Has a consumer come after the others."""
         if consumer in self.hungry:  # it has not ended
             self.hungry.move_to_end(consumer)

@@ -12,8 +12,8 @@ from omq.errors import OmqError
 from omq.ranges import Range, RangeMap, RangeSet, append_range
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError
-from omq.store.interface import Reader, Settle, TopicState, Write
-from omq.workqueue.ack_deadlines import Delivery
+from omq.store.interface import Acknowledge, Reader, TopicState, Write
+from omq.workqueue.ack_deadlines import InFlight
 
 log = logging.getLogger("omq.store")
 
@@ -25,7 +25,7 @@ _DEAD_LETTER_BATCH: Final = 256
 _RETRY_DELAY_S: Final = 1.0
 
 
-class Owner(Protocol):
+class QueueOwner(Protocol):
     """The topic of a work queue, as the queue sees it.
 
     Attributes:
@@ -111,7 +111,7 @@ class WorkQueue:
 
     def __init__(
         self,
-        owner: Owner,
+        owner: QueueOwner,
         store: AsyncStore,
         state: TopicState,
         *,
@@ -124,14 +124,14 @@ class WorkQueue:
         self._owner = owner
         self._store = store
         #: What was delivered, came back, and is to be delivered again.
-        self._redo: RangeMap[Delivery] = RangeMap()
+        self._redo: RangeMap[InFlight] = RangeMap()
         #: What has failed, and waits for its retry delay: until its deadline.
-        self._delayed: RangeMap[Delivery] = RangeMap()
+        self._delayed: RangeMap[InFlight] = RangeMap()
         self._due: list[tuple[float, int, int]] = []  # a heap of when, first and last id of what is in there, or was
         self._looks_at = 0.0  # when the loop looks at it next; 0: it does not
         self._done: list[tuple[int, int]] = []  # finished, and not submitted
         self._again: dict[int, int] = {}  # attempts in vain, not submitted
-        self._dead: list[Range[Delivery]] = []  # for the dead-letter topic, once that is there
+        self._dead: list[Range[InFlight]] = []  # for the dead-letter topic, once that is there
         self._moving: asyncio.Task[None] | None = None
         #: What is in flight, and was finished elsewhere: it is not delivered again.
         self._void = RangeSet()
@@ -225,7 +225,7 @@ class WorkQueue:
 
     # ------------------------------------------------------------------ what comes back
 
-    def returned(self, piece: Range[Delivery]) -> None:
+    def returned(self, piece: Range[InFlight]) -> None:
         """Delivers messages of a consumer that is gone to others, at once."""
         if not self._owner.deleted:
             for part in self._valid(piece):
@@ -233,7 +233,7 @@ class WorkQueue:
                 if not self._is_spent(part):
                     self._redeliver(part)
 
-    def failed(self, piece: Range[Delivery], delay: float | None = None) -> None:
+    def failed(self, piece: Range[InFlight], delay: float | None = None) -> None:
         """Delivers messages again that were delivered in vain: others pass them while they wait.
 
         Args:
@@ -251,18 +251,18 @@ class WorkQueue:
                 self._redeliver(part)
                 continue
             due = asyncio.get_running_loop().time() + wait
-            self._delayed.put(part.first, part.last, Delivery(part.value.tries, due))
+            self._delayed.put(part.first, part.last, InFlight(part.value.tries, due))
             heappush(self._due, (due, part.first, part.last))
             self._look_at(due)
 
-    def unseen(self, piece: Range[Delivery]) -> None:
+    def unseen(self, piece: Range[InFlight]) -> None:
         """Delivers messages again that come back without having been looked at: this delivery does not count."""
         self._owner.touch()
         if not self._owner.deleted:
             for part in self._valid(piece):
                 self._redeliver(part, part.value.tries - 1)
 
-    def _valid(self, piece: Range[Delivery]) -> Iterable[Range[Delivery]]:
+    def _valid(self, piece: Range[InFlight]) -> Iterable[Range[InFlight]]:
         """Returns those messages of a piece that were not finished elsewhere while they were in flight."""
         if not self._void:
             return (piece,)
@@ -270,14 +270,14 @@ class WorkQueue:
         self._void.discard(piece.first, piece.last)
         return valid
 
-    def _keep_tries(self, piece: Range[Delivery]) -> None:
+    def _keep_tries(self, piece: Range[InFlight]) -> None:
         """Has the store keep how often messages were attempted."""
         self._owner.touch()
         self._again.update(dict.fromkeys(range(piece.first, piece.last + 1), piece.value.tries))
         self._owner.changed()
 
-    def _redeliver(self, piece: Range[Delivery], tries: int | None = None) -> None:
-        self._redo.put(piece.first, piece.last, Delivery(piece.value.tries if tries is None else tries))
+    def _redeliver(self, piece: Range[InFlight], tries: int | None = None) -> None:
+        self._redo.put(piece.first, piece.last, InFlight(piece.value.tries if tries is None else tries))
         self._owner.wake()
 
     def _look_at(self, due: float) -> None:
@@ -371,7 +371,7 @@ class WorkQueue:
             log.exception("topic %r: a consumer has failed", self._owner.name)
             consumer.failed(error)
         if taken < count:
-            self._redo.put(first + taken, first + count - 1, Delivery(tries - 1))
+            self._redo.put(first + taken, first + count - 1, InFlight(tries - 1))
         return taken
 
     def _moved_on(self, first: int, last: int) -> None:
@@ -413,7 +413,7 @@ class WorkQueue:
             self._move_dead()
         return dropped
 
-    def _take_oldest(self, most: int) -> Range[Delivery] | None:
+    def _take_oldest(self, most: int) -> Range[InFlight] | None:
         """Takes the oldest messages out of what waits, at most `most`; `None` where nothing waits."""
         waiting = [ranges for ranges in (self._redo, self._delayed) if ranges]
         if waiting:
@@ -425,20 +425,20 @@ class WorkQueue:
         if first > last:
             return None
         self.handed = last
-        return Range(first, last, Delivery(0))
+        return Range(first, last, InFlight(0))
 
     # ------------------------------------------------------------------ what is kept
 
-    def unsaved(self) -> Settle | None:
+    def unsaved(self) -> Acknowledge | None:
         """Returns the write for what the store does not have yet; `None` where it has all."""
         if not self._done and not self._again and self.handed == self._saved:
             return None
         done, self._done = self._done, []
         again, self._again = self._again, {}
         self._saved = self.handed
-        return Settle(self.id, done, self.handed, again)
+        return Acknowledge(self.id, done, self.handed, again)
 
-    def take_back(self, write: Settle) -> None:
+    def take_back(self, write: Acknowledge) -> None:
         """Takes a write back that was not done: it is to be part of the next one."""
         self._done = write.ranges + self._done
         self._again = {**write.deliveries, **self._again}
@@ -453,7 +453,7 @@ class WorkQueue:
             if self._is_spent(piece):
                 self._redo.take(piece.first, piece.last)
 
-    def _is_spent(self, piece: Range[Delivery]) -> bool:
+    def _is_spent(self, piece: Range[InFlight]) -> bool:
         """Returns whether messages were delivered as often as they may be: then they go to the dead letters."""
         if self.max_tries is None or piece.value.tries < self.max_tries:
             return False
@@ -504,7 +504,7 @@ class WorkQueue:
                 self.finish(id, id)
             elif not self._owner.deleted:
                 # The disk may be full, or the dead-letter topic was deleted at this moment.
-                self._dead.append(Range(id, id, Delivery(tries[id])))
+                self._dead.append(Range(id, id, InFlight(tries[id])))
                 all_went = False
             left -= 1
             if not left and not answered.done():
@@ -516,7 +516,7 @@ class WorkQueue:
         return all_went
 
 
-def _cut(first: int, last: int, deliveries: dict[int, int], presumed: int) -> Iterable[Range[Delivery]]:
+def _cut(first: int, last: int, deliveries: dict[int, int], presumed: int) -> Iterable[Range[InFlight]]:
     """Yields a range that was delivered before the store was opened, cut where attempts are known.
 
     The others count as attempted `presumed` times: whether a consumer had begun with them is not known after a kill.
@@ -524,8 +524,8 @@ def _cut(first: int, last: int, deliveries: dict[int, int], presumed: int) -> It
     again = sorted(id for id in deliveries if first <= id <= last) if deliveries else []
     for id in again:
         if first < id:
-            yield Range(first, id - 1, Delivery(presumed))
-        yield Range(id, id, Delivery(deliveries[id]))
+            yield Range(first, id - 1, InFlight(presumed))
+        yield Range(id, id, InFlight(deliveries[id]))
         first = id + 1
     if first <= last:
-        yield Range(first, last, Delivery(presumed))
+        yield Range(first, last, InFlight(presumed))

@@ -66,7 +66,7 @@ class Player:
             self._check_position()
         self._reader.say(b"SUBSCRIBE", b"s", b"log", {"replay": last, "credit": 1 << 22})
         assert self._reader.answer(b"s")[0] == b"SUBSCRIBED"
-        self._reader.say(b"SUBSCRIBE", b"n", b"log", {"replay": "beginning", "name": "n", "credit": 0})
+        self._reader.say(b"SUBSCRIBE", b"n", b"log", {"replay": "earliest", "name": "n", "credit": 0})
         name, _, answer, *text = self._reader.answer(b"n")
         assert name == b"SUBSCRIBED", (answer, text)
         self._acked.clear()
@@ -75,7 +75,7 @@ class Player:
         assert self._worker.answer(b"c")[0] == b"CONSUMING"
 
     def _check_position(self) -> None:
-        (names,) = self._reader.ask(b"NAMES", b"log")
+        (names,) = self._reader.ask(b"DURABLES", b"log")
         (held,) = json.loads(names)
         assert self.position <= held["position"] <= max(self._moved, self.position), (self.position, held, self._moved)
 

@@ -15,7 +15,7 @@ import threading
 from typing import Any
 
 from omq._core import blocks
-from omq.store.interface import Append, CommitStages, MakeTopic, SetPosition, Settle, Stage, Write
+from omq.store.interface import Acknowledge, Append, CommitStages, MakeTopic, SetCursor, Stage, Write
 from omq.store.lmdb.store import Store
 
 TOPICS = {"strong": "broadcast", "weak": "broadcast", "jobs": "round_robin"}
@@ -100,10 +100,10 @@ class Load:
             if jobs.last:
                 first = self._random.randint(1, jobs.last)
                 last = min(jobs.last, first + self._random.randint(0, 30))
-                self.submit(Settle(jobs.id, [(first, last)], last, context=["settle", first, last]))
+                self.submit(Acknowledge(jobs.id, [(first, last)], last, context=["settle", first, last]))
         elif chance < 0.9:
             last = self.store.topic(self.topics["strong"]).last
-            self.submit(SetPosition(self.topics["strong"], "name", last, context=["position", last]))
+            self.submit(SetCursor(self.topics["strong"], "name", last, context=["position", last]))
         else:
             name = self._random.choice(["strong", "weak"])
             stage = b"stage %d" % self.number

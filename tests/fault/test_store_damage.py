@@ -16,11 +16,11 @@ import pytest
 
 from omq._core import blocks
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import Append, CommitStages, DeleteTopic, SetPosition, Settle, Stage, Trim
-from omq.store.internal import Clean
+from omq.store.interface import Acknowledge, Append, CommitStages, DeleteTopic, SetCursor, Stage, Trim
+from omq.store.internal import ExpireState
 from omq.store.lmdb import data_file
+from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.layout import topic_key
-from omq.store.lmdb.offline import Offline
 from omq.store.lmdb.store import Store
 from tests.unit.store.opened import Opened
 
@@ -45,7 +45,7 @@ def original() -> Iterator[Path]:
                 log.append(topic, *[b"%d" % j + bytes(1000) for j in range(60)])
             jobs = log.make("jobs", "round_robin", "strong")
             log.append(jobs, *[b"job %d" % j for j in range(200)])
-            log.do(Settle(jobs, [(1, 20), (30, 40)], 60, {25: 2}))
+            log.do(Acknowledge(jobs, [(1, 20), (30, 40)], 60, {25: 2}))
         yield directory
 
 
@@ -258,10 +258,10 @@ def test_a_damaged_row_costs_its_topic_alone(tmp_path: Path, kind: bytes) -> Non
         weak = "weak" if kind == b"v" else "strong"
         jobs = log.make("jobs", "round_robin", weak)
         log.append(jobs, *[b"job"] * 50)
-        log.do(Settle(jobs, [(1, 5), (20, 30)], 40, {7: 2}))
+        log.do(Acknowledge(jobs, [(1, 5), (20, 30)], 40, {7: 2}))
     spoil_rows(directory, "strong", topic_key(kind, jobs))
     for _ in range(2):
-        with Offline(directory) as offline:
+        with Inspector(directory) as offline:
             assert any("is damaged" in str(error) for error in offline.check_rows())
         with Opened.on_disk(directory) as log:
             assert [state.name for state in log.log.topics()] == ["other"]
@@ -271,7 +271,7 @@ def test_a_damaged_row_costs_its_topic_alone(tmp_path: Path, kind: bytes) -> Non
                 with pytest.raises(DamagedError, match="jobs"):
                     log.make("jobs", "round_robin", weak)
             log.append(1, b"more")
-    with Offline(directory) as offline:
+    with Inspector(directory) as offline:
         assert [topic.name for topic in offline.topics.values() if topic.id not in (jobs,)] == ["other"]
 
 
@@ -280,14 +280,14 @@ def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) ->
     with Opened.on_disk(directory) as log:
         topic = log.make("t")
         log.append(topic, b"a", producer=b"producer", sequence=1)
-        log.do(SetPosition(topic, "mine", 1))
-        log.do(SetPosition(topic, "yours", 1))
+        log.do(SetCursor(topic, "mine", 1))
+        log.do(SetCursor(topic, "yours", 1))
         for stage in (b"stage one", b"stage two", b"stage six"):
             log.do(Stage(topic, blocks.encode([b"staged " + stage]), 1, stage))
         log.do(CommitStages(b"commit one", [b"stage one"]))
     for key in (b"o\0\0\0\1mine", b"d\0\0\0\1\x08producer" + bytes(7) + b"\1", b"Gstage two", b"ccommit one"):
         spoil_rows(directory, "strong", key)
-    with Offline(directory) as offline:
+    with Inspector(directory) as offline:
         assert len(offline.check_rows()) == 4
     with Opened.on_disk(directory) as log:
         assert log.log.findings == ["topic 't': the position of 'mine' is damaged: it is refused until it starts over"]
@@ -299,10 +299,10 @@ def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) ->
         ):
             with pytest.raises(DamagedError):
                 log.do(write)
-        log.log._writers["strong"].submit(Clean())
+        log.log._writers["strong"].submit(ExpireState())
         assert log.append(topic, b"b", producer=b"another", sequence=1).first == 3
         assert log.do(CommitStages(b"commit six", [b"stage six"])).published == [(b"stage six", topic, 4, 1)]
-        log.do(SetPosition(topic, "mine", 2))
+        log.do(SetCursor(topic, "mine", 2))
         log.do(DeleteTopic(log.make("u")))
     with Opened.on_disk(directory) as log:
         assert log.log.positions(topic) == {"mine": 2, "yours": 1}
@@ -366,7 +366,7 @@ def test_a_full_disk(small_disk: Path, kind: str) -> None:
         assert [id for id, _ in log.read(topic)] == list(range(1, kept + 1))
         log.do(Trim(topic, kept // 2))
         for _ in range(3):
-            log.do(Settle(jobs, [(1, 5)]))
+            log.do(Acknowledge(jobs, [(1, 5)]))
             log.log._flusher.flush()
         assert log.append(topic, b"small").first == kept + 1
     assert re.fullmatch(rf"the disk is full: .*/{kind}/data.mdb", str(error))

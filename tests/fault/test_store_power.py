@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from omq._core import blocks
-from omq.store.interface import Append, DeleteTopic, SetPosition, Settle
+from omq.store.interface import Acknowledge, Append, DeleteTopic, SetCursor
 from omq.store.lmdb.catalog import RESERVED_IDS
-from omq.store.lmdb.session import Session
+from omq.store.lmdb.store_directory import StoreDirectory
 from tests.unit.store.opened import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
@@ -49,9 +49,9 @@ class Writing:
                     last = log.log.topic(self.jobs).last
                     if last:
                         first = chance.randint(1, last)
-                        log.do(Settle(self.jobs, [(first, chance.randint(first, last))], last))
+                        log.do(Acknowledge(self.jobs, [(first, chance.randint(first, last))], last))
                 case 5:
-                    log.do(SetPosition(self.topic, "n", chance.randrange(1000)))
+                    log.do(SetCursor(self.topic, "n", chance.randrange(1000)))
                     self._made += 1
                     other = log.make(f"other {self._made}", persistence="weak")
                     log.append(other, bytes(20_000))
@@ -123,7 +123,7 @@ def lose_power(directory: Path, seed: int) -> None:
 @pytest.fixture(autouse=True)
 def _another_boot(monkeypatch: pytest.MonkeyPatch) -> None:
     boots = iter(range(1000))
-    monkeypatch.setattr(Session, "_boot", lambda self: f"boot {next(boots)}")
+    monkeypatch.setattr(StoreDirectory, "_boot", lambda self: f"boot {next(boots)}")
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -14,11 +14,20 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from omq.pzq.cluster.actions import Answer, Broadcast, Entomb, Forget, Keep, Replica, Restarted, Settle
-from omq.pzq.cluster.done import Statement, statements_of
+from omq.pzq.cluster.acked_keys import AckCheckpoint, statements_of
+from omq.pzq.cluster.actions import (
+    Answer,
+    Broadcast,
+    ForgetRemoteAck,
+    Persist,
+    RecordAcks,
+    RecordRemoteAck,
+    Replica,
+    Restarted,
+)
 from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.leadership import Leadership, StaleDirectory
 from omq.pzq.cluster.node import Node
-from omq.pzq.cluster.possession import OlderCopy, Possession
 
 NAMES = ("a", "b", "c")
 TIMEOUT = 4.0
@@ -73,7 +82,7 @@ class Machine:
         self.incarnation += 1
         self.starts.append(self.incarnation)
         self.storing, self.told, self.claims = [], set(), {}
-        possession = Possession(
+        possession = Leadership(
             self.name,
             [name for name in NAMES if name != self.name],
             timeout=TIMEOUT,
@@ -99,7 +108,7 @@ class Machine:
         assert self.node is not None
         if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
             stem, done = key_in(self.store, 0)[2:20], self.node.done
-            done.state(self.name, stem, Statement(done.next(self.name, stem, 1), ranges))
+            done.state(self.name, stem, AckCheckpoint(done.next(self.name, stem, 1), ranges))
         self.stated = self.node.done.told()
         self.node.tick(now)
 
@@ -289,14 +298,14 @@ class Cluster:
         actions, machine.node.actions = machine.node.actions, []
         for action in actions:
             match action:
-                case Keep():
+                case Persist():
                     machine.records = dict(machine.node.possession.records)
-                case Settle(owner, places):
+                case RecordAcks(owner, places):
                     for key in places:
                         (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
-                case Entomb(owner, key):
+                case RecordRemoteAck(owner, key):
                     machine.tombs[key] = owner
-                case Forget(key):
+                case ForgetRemoteAck(key):
                     machine.tombs.pop(key, None)
                 case Answer(keys, done):
                     if done:
@@ -339,7 +348,7 @@ class Cluster:
                     machine.told.update(body["keys"])
                 try:
                     node.hear(kind, body, self.now)
-                except OlderCopy as error:
+                except StaleDirectory as error:
                     if error.node == machine.name:
                         machine.node = None  # it has no part in the cluster any more
                         return

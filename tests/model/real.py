@@ -91,7 +91,7 @@ class DeferredCalls:
             self.calls.remove(call)
 
 
-class Caller(threading.Thread):
+class BlockingConnection(threading.Thread):
     """One thread that calls."""
 
     def __init__(self, core: Core, got: list[bytes]) -> None:
@@ -161,7 +161,7 @@ class Real:
             self.others.append(theirs)
         self.driver.start(cast(Any, self.loop))
         self.got: list[bytes] = []
-        self.callers = [Caller(self.core, self.got) for _ in case.calls]
+        self.callers = [BlockingConnection(self.core, self.got) for _ in case.calls]
 
     def end(self) -> None:
         self.core._mark_closed()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omq._core import blocks
 from omq.broker import Server
 from omq.broker import protocol as p
-from omq.broker.zmtp.session import Session
+from omq.broker.zmtp.session import StoreDirectory
 from tests.system.broker.rawclient import RawClient, record
 
 pytestmark = pytest.mark.timeout(300)
@@ -39,7 +39,7 @@ OPTIONS = st.fixed_dictionaries(
     optional={
         "version": st.just(1) | JSON,
         "client": st.sampled_from(["a" * 32, "b" * 32]) | JSON,
-        "replay": st.sampled_from(["current", "beginning"]) | st.integers(0, 20) | JSON,
+        "replay": st.sampled_from(["latest", "earliest"]) | st.integers(0, 20) | JSON,
         "name": st.sampled_from(["n", "m"]) | JSON,
         "reset": st.booleans(),
         "credit": st.integers(0, 2**20) | JSON,
@@ -59,7 +59,7 @@ PARTS = st.one_of(
     st.binary(max_size=64),
 )
 TAGS = st.sampled_from([b"1", b"2", b"3", b"", b"t" * 16, b"t" * 17])
-COMMANDS = st.sampled_from([*sorted(Session._HANDLERS), b"", b"WHAT"])
+COMMANDS = st.sampled_from([*sorted(StoreDirectory._HANDLERS), b"", b"WHAT"])
 
 
 def request(command: bytes, *parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:
@@ -84,12 +84,12 @@ VALID = st.one_of(
     request(p.CONSUME, st.sampled_from([b"k", b"own"]), WANTED),
     *(request(command, NUMBER) for command in (p.CREDIT, p.POSITION)),
     *(request(command, NUMBERED, NUMBERED) for command in (p.ACK, p.NACK, p.RETURN)),
-    request(p.REACH, NAMES, NUMBER, NUMBER, NUMBER),
+    request(p.OFFSET_AFTER, NAMES, NUMBER, NUMBER, NUMBER),
     request(p.READ, NAMES, NUMBER, NUMBER, NUMBERS.map(lambda number: p.u32(number % 2**32))),
     request(p.CREATE, OPTIONS.map(lambda what: json.dumps({**what, "name": "own"}).encode())),
     request(p.DELETE, st.just(b"own")),
-    request(p.NAMES, NAMES),
-    request(p.FORGET, NAMES, st.sampled_from([b"n", b"m"])),
+    request(p.DURABLES, NAMES),
+    request(p.DELETE_DURABLE, NAMES, st.sampled_from([b"n", b"m"])),
 )
 ANY = st.tuples(COMMANDS, st.lists(PARTS, max_size=8)).map(lambda drawn: [drawn[0], *drawn[1]])
 #: What takes from others what is theirs is what the protocol allows, and is not said here.

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from omq.pzq.cluster.keys import KeyMap, Keys, Numbered, Origin, Places, Recent, split
+from omq.pzq.cluster.keys import KeyMap, Keys, KeysById, Origin, Places, RecentKeys, split
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when, number in ((17, 0x8000), (170, 0xBFFF))]
 RUNS = st.builds(
@@ -43,8 +43,8 @@ class Beside(RuleBasedStateMachine):
         super().__init__()
         self.places, self.expected = Places(), dict[str, int]()
         self.owners, self.owned = KeyMap[object](), dict[str, object]()
-        self.numbered, self.named, self.next = Numbered(), dict[int, str](), 1
-        self.recent, self.last = Recent(6), set[str]()
+        self.numbered, self.named, self.next = KeysById(), dict[int, str](), 1
+        self.recent, self.last = RecentKeys(6), set[str]()
 
     @rule(keys=KEYS, place=st.integers(0, 40))
     def note(self, keys: list[str], place: int) -> None:
@@ -139,7 +139,7 @@ def test_keys_that_count_up_are_one_run_and_cost_as_one() -> None:
 
 
 def test_the_same_keys_again_and_again_do_not_gather() -> None:
-    recent = Recent(4)
+    recent = RecentKeys(4)
     for number in range(100):
         recent.add([f"{HEADS[0]}{number % 2:012x}", f"{HEADS[0]}{number % 3:012x}"])
     assert sorted(recent) == [f"{HEADS[0]}{number:012x}" for number in range(3)]
@@ -150,7 +150,7 @@ def test_who_asks_for_all_in_their_order_is_given_again_only_what_is_beyond_the_
     """Consumers leave every other message, so that each of these is a run."""
     keys = [f"{1700 + number // 256}|0123abcd-4567-8007-8000-{number:012x}" for number in range(40_000)]
     told = [key for number, key in enumerate(keys) if number % 2]
-    recent = Recent(16_384)
+    recent = RecentKeys(16_384)
     for key in told:
         recent.add([key])
     again = 0
@@ -162,7 +162,7 @@ def test_who_asks_for_all_in_their_order_is_given_again_only_what_is_beyond_the_
 
 
 def test_a_store_whose_clock_is_behind_keeps_its_share() -> None:
-    recent = Recent(640)
+    recent = RecentKeys(640)
     for number in range(0, 10_000, 2):
         recent.add([f"1700|0123abcd-4567-8007-8000-{number:012x}"])
         recent.add([f"42|ffffabcd-4567-8007-8000-{number:012x}"])
@@ -171,7 +171,7 @@ def test_a_store_whose_clock_is_behind_keeps_its_share() -> None:
 
 
 def test_runs_are_remembered_however_long_they_are() -> None:
-    recent = Recent(100)
+    recent = RecentKeys(100)
     for number in range(10_000):
         if number % 200:
             recent.add([f"{HEADS[0]}{number:012x}"])

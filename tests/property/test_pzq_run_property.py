@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omq._core import blocks
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.run import Run, read_run, run_of
+from omq.pzq.cluster.replica_batch import Run, read_run, run_of
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import key_format, key_of, pack, unpack
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from omq.pzq.cluster.waiting import Waiting
+from omq.pzq.cluster.pending_replication import PendingReplication
 
 KEYS = [f"17|0123abcd-4567-8007-8000-{number:012x}" for number in range(12)]
 PEERS = "bc"
@@ -26,7 +26,7 @@ steps = st.lists(
 
 @given(steps)
 def test_batches_say_what_single_messages_would(steps: list[tuple[str, list[str]]]) -> None:
-    waiting = Waiting()
+    waiting = PendingReplication()
     book: dict[str, tuple[set[str], float]] = {}
     for now, (what, keys) in enumerate(steps):
         if what == "add":

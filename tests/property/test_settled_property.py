@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from omq.store.settled import PAGE_IDS, Settled
+from omq.store.ack_set import PAGE_IDS, AckSet
 
 EDGES = st.sampled_from(
     [1, 2, 62, 63, 64, PAGE_IDS - 1, PAGE_IDS, PAGE_IDS + 1, 2 * PAGE_IDS - 1, 2 * PAGE_IDS, 3 * PAGE_IDS + 5]
@@ -18,7 +18,7 @@ RANGES = st.lists(st.tuples(IDS, st.integers(0, 50) | st.just(PAGE_IDS)), max_si
 @settings(max_examples=40, deadline=None)
 @given(RANGES, st.dictionaries(IDS, st.integers(2, 9)))
 def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int, int]) -> None:
-    settled, model = Settled(), set[int]()
+    settled, model = AckSet(), set[int]()
     settled.count(deliveries)
     for first, more in ranges:
         settled.add(first, first + more)
@@ -41,7 +41,7 @@ def test_it_is_a_set_of_ids(ranges: list[tuple[int, int]], deliveries: dict[int,
 @settings(deadline=None)
 @given(st.lists(st.tuples(IDS, st.integers(0, 50)), max_size=8))
 def test_pages_that_changed_are_all_that_is_to_be_kept(ranges: list[tuple[int, int]]) -> None:
-    settled, kept = Settled(), dict[int, int]()
+    settled, kept = AckSet(), dict[int, int]()
     for first, more in ranges:
         settled.add(first, first + more)
         for number in settled.dirty:

@@ -27,7 +27,7 @@ from omq.broker.sexp.protocol import (
 from omq.broker.sexp.syntax import encode
 
 NAMES = st.binary(max_size=20)
-REPLAYS = st.one_of(st.sampled_from(["beginning", "current"]), st.integers(0, 2**62))
+REPLAYS = st.one_of(st.sampled_from(["earliest", "latest"]), st.integers(0, 2**62))
 COMMANDS = st.one_of(
     st.builds(Subscribe, NAMES, REPLAYS),
     st.builds(Unsubscribe, NAMES),

@@ -13,12 +13,12 @@ from omq._core import blocks
 from omq.store.errors import StoreError
 from omq.store.interface import (
     AbortStage,
+    Acknowledge,
     Append,
     CommitStages,
-    DropPosition,
+    DeleteCursor,
     MoveToDeadLetter,
-    SetPosition,
-    Settle,
+    SetCursor,
     Stage,
     Trim,
 )
@@ -54,13 +54,13 @@ def write_of(step: tuple[Any, ...], number: int) -> Any:
                 topic, records(count), count, producer, sequence if producer else 0, min(settled // 8, sequence)
             )
         case "settle", topic, ranges, deliveries:
-            return Settle(topic, [(min(pair), max(pair)) for pair in ranges], 0, deliveries)
+            return Acknowledge(topic, [(min(pair), max(pair)) for pair in ranges], 0, deliveries)
         case "move", topic, id:
             return MoveToDeadLetter(topic, id, 1)
         case "position", topic, name, id:
-            return SetPosition(topic, name, id)
+            return SetCursor(topic, name, id)
         case "drop", topic, name:
-            return DropPosition(topic, name)
+            return DeleteCursor(topic, name)
         case "stage", topic, count, name, sequence:
             return Stage(topic, records(count), count, name, sequence)
         case "commit", name, stages:

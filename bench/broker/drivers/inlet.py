@@ -8,7 +8,7 @@ from collections.abc import Callable
 ROOM = 1 << 20
 
 
-class Inlet:
+class ProducerServer:
     """Bytes of a connection.
 
     Attributes:

@@ -43,7 +43,7 @@ class Client:
             messages = self._broker.read(TOPIC, 1, count + 1)
             assert sum(1 for _ in messages) == count
             return
-        with self._broker.subscribe(TOPIC, replay="beginning") as messages:
+        with self._broker.subscribe(TOPIC, replay="earliest") as messages:
             for _, message in zip(range(count), messages, strict=False):
                 last = message
         assert last.id == count

@@ -11,9 +11,9 @@ from operator import length_hint
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from omq.broker.client.async_caller import AsyncCaller, in_time, wake
-from omq.broker.client.caller import check_count, check_timeout
-from omq.broker.client.feeds import Feed
+from omq.broker.client.async_connection import AsyncConnection, in_time, wake
+from omq.broker.client.connection import check_count, check_timeout
+from omq.broker.client.stream_state import StreamState
 from omq.broker.client.streams import ConsumerBase, StreamBase, SubscriptionBase
 from omq.broker.errors import BrokerTimeout
 from omq.broker.types import Delivery, Message
@@ -29,7 +29,7 @@ class Recorded:
 
     __slots__ = ("_caller",)
 
-    def __init__(self, caller: AsyncCaller) -> None:
+    def __init__(self, caller: AsyncConnection) -> None:
         self._caller = caller
 
     def __await__(self) -> Generator[Any, None, None]:
@@ -60,9 +60,9 @@ class AsyncClosing:
 class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
     """The common part of subscriptions and consumers of the asyncio client."""
 
-    _caller: AsyncCaller
+    _caller: AsyncConnection
 
-    def __init__(self, caller: AsyncCaller, feed: Feed) -> None:
+    def __init__(self, caller: AsyncConnection, feed: StreamState) -> None:
         super().__init__(caller, feed)
         self._recorded = Recorded(caller)
         self._waiting: set[asyncio.Future[None]] = set()

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from omq._core.blocks import encode, encode_record
 from omq.broker import protocol
-from omq.broker.client.caller import CallerBase, check_count, check_timeout
-from omq.broker.client.client_core import BLOCK_BYTES, BLOCK_RECORDS, Request, read_first
-from omq.broker.client.feeds import CREDIT_BYTES, Feed
+from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Request, read_first
+from omq.broker.client.connection import ConnectionBase, check_count, check_timeout
 from omq.broker.client.readers import check_reading
+from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
 from omq.broker.errors import TooLarge
 from omq.broker.protocol import check_name, pack_json, u64
-from omq.broker.types import Committed, NameInfo, Record, Records, TopicInfo
+from omq.broker.types import Committed, DurableInfo, Record, Records, TopicInfo
 from omq.types import UNSET, Unset
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class Calls(Generic[_Subscription, _Consumer]):
     def __init__(
         self, caller: Any, subscription: Callable[[Any, Any], _Subscription], consumer: Callable[[Any, Any], _Consumer]
     ) -> None:
-        self._caller: CallerBase = caller
+        self._caller: ConnectionBase = caller
         self._make_subscription = subscription
         self._make_consumer = consumer
 
@@ -70,15 +70,15 @@ class Calls(Generic[_Subscription, _Consumer]):
         answer = await self._caller.ask(protocol.TOPICS, part)
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
 
-    async def names(self, topic: str) -> list[NameInfo]:
+    async def durables(self, topic: str) -> list[DurableInfo]:
         """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""
-        answer = await self._caller.ask(protocol.NAMES, check_name(topic).encode())
-        return [NameInfo.read(one) for one in protocol.read_value(answer[0])]
+        answer = await self._caller.ask(protocol.DURABLES, check_name(topic).encode())
+        return [DurableInfo.read(one) for one in protocol.read_value(answer[0])]
 
-    async def forget(self, topic: str, name: str) -> None:
+    async def delete_durable(self, topic: str, name: str) -> None:
         """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.forget`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
-        await self._caller.ask(protocol.FORGET, named[0], named[1])
+        await self._caller.ask(protocol.DELETE_DURABLE, named[0], named[1])
 
     # ------------------------------------------------------------------ publishing
 
@@ -195,8 +195,8 @@ class Calls(Generic[_Subscription, _Consumer]):
     ) -> _Subscription:
         """Begins to read a broadcast topic, and returns once it is in force; see `omq.broker.Client.subscribe`."""
         is_id = isinstance(replay, int) and not isinstance(replay, bool) and replay >= 0
-        if not is_id and replay not in (None, "current", "beginning"):
-            raise ValueError(f'replay={replay!r}: must be "current", "beginning", or an id, 0 or more')
+        if not is_id and replay not in (None, "latest", "earliest"):
+            raise ValueError(f'replay={replay!r}: must be "latest", "earliest", or an id, 0 or more')
         if name is not None:
             check_name(name, "a subscription's name")
         if credit < 1:
@@ -214,7 +214,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
 
     async def _open(
-        self, begin: Callable[[], tuple[Feed, Request]], make: Callable[[CallerBase, Feed], _Stream]
+        self, begin: Callable[[], tuple[StreamState, Request]], make: Callable[[ConnectionBase, StreamState], _Stream]
     ) -> _Stream:
         opened: list[_Stream] = []
 
@@ -226,12 +226,12 @@ class Calls(Generic[_Subscription, _Consumer]):
         await self._caller.answered(ask, self._caller.until())
         return opened[0]
 
-    async def reach(self, topic: str, start: int, stop: int, size: int) -> int:
+    async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
         """Returns the id up to which messages have a number of bytes; see `omq.broker.Client.reach`."""
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:
-            answer = await self._caller.ask(protocol.REACH, named, u64(start), u64(stop), u64(size))
+            answer = await self._caller.ask(protocol.OFFSET_AFTER, named, u64(start), u64(stop), u64(size))
             before, (start, seen) = start, map(protocol.number, answer)
             size -= seen
             if size <= 0 or start == before:

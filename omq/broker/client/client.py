@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from omq.broker.client.caller import Caller, Closing
 from omq.broker.client.calls import Calls
-from omq.broker.client.feeds import CREDIT_BYTES
+from omq.broker.client.connection import BlockingConnection, ClosesAtExit
 from omq.broker.client.readers import BATCH_BYTES, PARTS, ColumnReader, RangeReader
+from omq.broker.client.stream_state import CREDIT_BYTES
 from omq.broker.client.streams import Consumer, Subscription
 from omq.broker.errors import BrokerError
-from omq.broker.types import Columns, Committed, Message, NameInfo, Record, Records, TopicInfo
+from omq.broker.types import Columns, Committed, DurableInfo, Message, Record, Records, TopicInfo
 from omq.context import Context
 from omq.executor import run_blocking
 from omq.types import UNSET, Unset
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 __all__ = ["Client"]
 
 
-class Client(Closing):
+class Client(ClosesAtExit):
     """A client of a broker. Threads may share it: one publishes while another one iterates over a subscription.
 
     It connects when it is made, in the background, and again whenever the connection is lost: requests that have no
@@ -51,7 +51,7 @@ class Client(Closing):
         context: Context | None = None,
         **options: Any,
     ) -> None:
-        self._caller = Caller(endpoint, timeout, context, {"security": security, **options})
+        self._caller = BlockingConnection(endpoint, timeout, context, {"security": security, **options})
         self._calls = Calls(self._caller, Subscription, Consumer)
 
     @property
@@ -106,13 +106,13 @@ class Client(Closing):
         """Returns all topics, or that one. Raises as `create`: a `TopicError` where it does not exist."""
         return run_blocking(lambda: self._calls.topics(topic))
 
-    def names(self, topic: str) -> list[NameInfo]:
+    def durables(self, topic: str) -> list[DurableInfo]:
         """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
-        return run_blocking(lambda: self._calls.names(topic))
+        return run_blocking(lambda: self._calls.durables(topic))
 
-    def forget(self, topic: str, name: str) -> None:
+    def delete_durable(self, topic: str, name: str) -> None:
         """Has the broker delete a name without a holder, with its position. Raises as `create`."""
-        run_blocking(lambda: self._calls.forget(topic, name))
+        run_blocking(lambda: self._calls.delete_durable(topic, name))
 
     # ------------------------------------------------------------------ publishing
 
@@ -223,8 +223,8 @@ class Client(Closing):
 
         Args:
             topic: The topic's name.
-            replay: `"current"`: what is published from now on; `"beginning"`: everything that is kept; or an id: what
-                comes after it. `None` is `"current"`.
+            replay: `"latest"`: what is published from now on; `"earliest"`: everything that is kept; or an id: what
+                comes after it. `None` is `"latest"`.
             name: The broker keeps the position under this name: `Subscription.ack` moves it, and a subscription by
                 that name goes on there; then `replay` counts the first time only, and where retention has overtaken the
                 position: who gave one begins there, and else it is an `Overrun`.
@@ -332,7 +332,7 @@ class Client(Closing):
         finally:
             reader.close()
 
-    def reach(self, topic: str, start: int, stop: int, size: int) -> int:
+    def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
         """Returns the id up to which messages have a number of bytes, with what the broker keeps for each.
 
         Args:
@@ -347,7 +347,7 @@ class Client(Closing):
         Raises:
             BrokerError: As `subscribe`.
         """
-        return run_blocking(lambda: self._calls.reach(topic, start, stop, size))
+        return run_blocking(lambda: self._calls.offset_after(topic, start, stop, size))
 
     def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every acknowledgement, `nack` and position of this client is recorded.

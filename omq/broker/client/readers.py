@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Final
 
 from omq._core.columns import Gatherer
 from omq.broker import protocol
-from omq.broker.client.caller import CallerBase
-from omq.broker.client.client_core import BLOCK_BYTES, BLOCK_RECORDS, Request
-from omq.broker.client.feeds import decoded
+from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Request
+from omq.broker.client.connection import ConnectionBase
+from omq.broker.client.stream_state import decoded
 from omq.broker.errors import BrokerFailed, Overrun
 from omq.broker.protocol import u32, u64
 from omq.broker.types import Columns, Maps, Message, Texts, TopicInfo
@@ -53,7 +53,7 @@ class RangeReader:
 
     def __init__(
         self,
-        caller: CallerBase,
+        caller: ConnectionBase,
         topic: str,
         start: int | None,
         stop: int | None,

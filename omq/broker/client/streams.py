@@ -9,8 +9,15 @@ from operator import attrgetter, length_hint
 from typing import Final, Generic, TypeVar
 from weakref import ref
 
-from omq.broker.client.caller import Caller, CallerBase, Closing, check_count, check_timeout
-from omq.broker.client.feeds import Block, Feed, ShareFeed, SubscriptionFeed, deliveries_of, messages_of
+from omq.broker.client.connection import BlockingConnection, ClosesAtExit, ConnectionBase, check_count, check_timeout
+from omq.broker.client.stream_state import (
+    Block,
+    ConsumerState,
+    StreamState,
+    SubscriptionState,
+    deliveries_of,
+    messages_of,
+)
 from omq.broker.errors import BrokerError, BrokerTimeout
 from omq.broker.types import Delivery, Message, check_delay
 from omq.errors import ClosedError, ReceiveTimeout, StateError
@@ -28,7 +35,7 @@ class StreamBase(Generic[_Message, _Recorded]):
 
     _shown_as = ""  # in `repr`
 
-    def __init__(self, caller: CallerBase, feed: Feed) -> None:
+    def __init__(self, caller: ConnectionBase, feed: StreamState) -> None:
         self._caller = caller
         self._feed = feed
         self._batch: Iterator[_Message] = iter(())
@@ -56,7 +63,7 @@ class StreamBase(Generic[_Message, _Recorded]):
         raise NotImplementedError
 
     def _forget(self) -> list[_Message]:
-        """Returns what was not handed out; for `Feed.forget`."""
+        """Returns what was not handed out; for `StreamState.forget`."""
         return list(self._batch)
 
     async def _end(self) -> None:
@@ -94,7 +101,7 @@ class StreamBase(Generic[_Message, _Recorded]):
 class SubscriptionBase(StreamBase[Message, _Recorded]):
     """The common part of the subscriptions of both twins."""
 
-    _feed: SubscriptionFeed
+    _feed: SubscriptionState
 
     @property
     def name(self) -> str | None:
@@ -129,7 +136,7 @@ class SubscriptionBase(StreamBase[Message, _Recorded]):
 class ConsumerBase(StreamBase[Delivery, _Recorded]):
     """The common part of the consumers of both twins. Each call gives nothing; in asyncio an awaitable."""
 
-    _feed: ShareFeed
+    _feed: ConsumerState
 
     def ack(self, deliveries: Iterable[Delivery]) -> _Recorded:
         """Acknowledges many, in one message; see `Delivery.ack`."""
@@ -189,12 +196,12 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
         return [one for one in found if not feed.is_done(one.id)]
 
 
-class Stream(StreamBase[_Message, None], Closing):
+class Stream(StreamBase[_Message, None], ClosesAtExit):
     """The common part of subscriptions and consumers of the blocking client."""
 
-    _caller: Caller
+    _caller: BlockingConnection
 
-    def __init__(self, caller: Caller, feed: Feed) -> None:
+    def __init__(self, caller: BlockingConnection, feed: StreamState) -> None:
         super().__init__(caller, feed)
         self._loaded: Block | None = None  # stands in the batch, and in the feed still
 

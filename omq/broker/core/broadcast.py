@@ -8,12 +8,12 @@ from typing import Final, Literal
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
-from omq.broker.core.stats import PositionStats, SubscriptionStats
-from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Topic, Turns
+from omq.broker.core.stats import CursorStats, SubscriptionStats
+from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Topic, TopicScheduler
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
-from omq.store.interface import DropPosition, SetPosition, TopicState, Trim, Write
+from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
 
 log = logging.getLogger("omq.broker")
 
@@ -21,7 +21,7 @@ log = logging.getLogger("omq.broker")
 _TRIM_RETRY_DELAY_S: Final = 1.0
 
 
-class Subscription:
+class TopicSubscription:
     """A reader of a broadcast topic: a position, and nothing else in memory.
 
     Attributes:
@@ -82,13 +82,13 @@ class BroadcastTopic(Topic):
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
 
-    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns, names: dict[str, int]) -> None:
+    def __init__(self, state: TopicState, journal: AsyncStore, turns: TopicScheduler, names: dict[str, int]) -> None:
         super().__init__(state, journal, turns)
-        self._subscriptions: dict[Subscription, None] = {}
+        self._subscriptions: dict[TopicSubscription, None] = {}
         #: Those that may have something to read and room for it, first come first served.
-        self._hungry: dict[Subscription, None] = {}
+        self._hungry: dict[TopicSubscription, None] = {}
         self._names = names
-        self._holders: dict[str, Subscription] = {}
+        self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
         self._unsure: set[str] = set()  # names whose beginning is not durable yet
         #: The durable subscription that messages are kept for: it exists as long as the topic does.
@@ -99,7 +99,9 @@ class BroadcastTopic(Topic):
 
     # ------------------------------------------------------------------ subscribing
 
-    def subscribe(self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False) -> Subscription:
+    def subscribe(
+        self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False
+    ) -> TopicSubscription:
         """Begins to read; see `Broker.subscribe`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
@@ -113,7 +115,7 @@ class BroadcastTopic(Topic):
                 raise _overrun(self.name, known + 1, first)
             known = None
         position, from_beginning = self._begin(replay) if known is None else (known, False)
-        subscription = Subscription(self, sink, name, position, from_beginning)
+        subscription = TopicSubscription(self, sink, name, position, from_beginning)
         self.touch()
         self._subscriptions[subscription] = None
         if name is not None:
@@ -127,13 +129,13 @@ class BroadcastTopic(Topic):
 
     def _begin(self, replay: str | int) -> tuple[int, bool]:
         """The position where a subscription begins, and whether that is wherever the messages begin."""
-        if replay == "current":
+        if replay == "latest":
             return self.last, False
         first = self.state().first
-        if replay == "beginning":
+        if replay == "earliest":
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
-            raise TopicError(f"replay is 'current', 'beginning' or an id, not {str(replay)[:80]!r}")
+            raise TopicError(f"replay is 'latest', 'earliest' or an id, not {str(replay)[:80]!r}")
         self._check_past(replay)
         if replay + 1 < first:
             raise _overrun(self.name, replay + 1, first)
@@ -155,7 +157,7 @@ class BroadcastTopic(Topic):
     def readers(self) -> int:
         return len(self._subscriptions)
 
-    def left(self, subscription: Subscription) -> None:
+    def left(self, subscription: TopicSubscription) -> None:
         """A subscription has ended."""
         self.touch()
         self._subscriptions.pop(subscription, None)
@@ -173,7 +175,7 @@ class BroadcastTopic(Topic):
             if not permissions.allows(subscription.sink.user, "subscribe", self.name):
                 self._end(subscription, PermissionDenied(f"permission to subscribe {self.name!r} was taken away"))
 
-    def _end(self, subscription: Subscription, error: BrokerError | None) -> None:
+    def _end(self, subscription: TopicSubscription, error: BrokerError | None) -> None:
         subscription.end()
         try:
             subscription.sink.ended(error)
@@ -187,7 +189,7 @@ class BroadcastTopic(Topic):
             self._hungry.update(self._subscriptions)
         super().grown(last)
 
-    def wants(self, subscription: Subscription) -> None:
+    def wants(self, subscription: TopicSubscription) -> None:
         """A subscription has room, and there is something for it."""
         self._hungry[subscription] = None
         self._turns.ready(self)
@@ -204,9 +206,9 @@ class BroadcastTopic(Topic):
                         self._hungry[one] = None
         return bool(self._hungry)
 
-    def _next_group(self) -> list[Subscription]:
+    def _next_group(self) -> list[TopicSubscription]:
         """The hungry ones at the place of the first one: they share one read and one check."""
-        group: list[Subscription] = []
+        group: list[TopicSubscription] = []
         for subscription in tuple(self._hungry):
             if group and subscription.position != group[0].position:
                 continue
@@ -216,7 +218,7 @@ class BroadcastTopic(Topic):
             group.append(subscription)
         return group
 
-    def _serve(self, group: list[Subscription], limit: int) -> int:
+    def _serve(self, group: list[TopicSubscription], limit: int) -> int:
         """Gives a group some blocks; how many bytes that were."""
         self.touch()
         served = 0
@@ -253,7 +255,7 @@ class BroadcastTopic(Topic):
                 self._end(one, broker_error(error))
         return max(served, MIN_BLOCK_BYTES)
 
-    def _give(self, subscription: Subscription, header: bytes, records: memoryview, last: int) -> bool:
+    def _give(self, subscription: TopicSubscription, header: bytes, records: memoryview, last: int) -> bool:
         """Gives one block; whether the subscription goes on in its group."""
         if not subscription.active or subscription.sink.room() <= 0:
             self._hungry.pop(subscription, None)
@@ -280,17 +282,17 @@ class BroadcastTopic(Topic):
     def save(self) -> None:
         dirty, self._dirty = self._dirty, {}
         for name, position in dirty.items():
-            self._keep(SetPosition(self.id, name, position))
+            self._keep(SetCursor(self.id, name, position))
 
     def _kept(self, write: Write) -> None:
-        if write.error is None and isinstance(write, SetPosition):
+        if write.error is None and isinstance(write, SetCursor):
             self._unsure.discard(write.name)
             if write.name == self._retained_for:
                 self._trim(write.id)
         super()._kept(write)
 
     def _take_back(self, write: Write) -> None:
-        assert isinstance(write, SetPosition)
+        assert isinstance(write, SetCursor)
         if write.name in self._names:
             self._dirty.setdefault(write.name, self._names[write.name])
 
@@ -307,7 +309,7 @@ class BroadcastTopic(Topic):
         if self.admission is not None:
             self.admission.go_on()
 
-    async def forget(self, name: str) -> None:
+    async def delete_durable(self, name: str) -> None:
         """Forgets a named position.
 
         Raises:
@@ -323,7 +325,7 @@ class BroadcastTopic(Topic):
         position = self._names.pop(name)
         self.touch()
         try:
-            await self._journal.do(DropPosition(self.id, name))
+            await self._journal.do(DeleteCursor(self.id, name))
         except BrokerError:
             self._names.setdefault(name, position)
             self.touch()
@@ -331,7 +333,7 @@ class BroadcastTopic(Topic):
 
     # ------------------------------------------------------------------ statistics
 
-    def names(self) -> list[PositionStats]:
+    def durables(self) -> list[CursorStats]:
         behind = self._behind()
         return [
             {"name": name, "position": position, "lag": behind(position), "held": name in self._holders}

@@ -12,17 +12,17 @@ from pathlib import Path
 from typing import Any, Final
 
 from omq._version import __version__
-from omq.broker.core.broadcast import BroadcastTopic, Subscription
+from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, TopicStats
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
+from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
 from omq.broker.protocol import check_name
 from omq.broker.settings import (
-    Unfit,
+    InvalidSetting,
     check_topic,
     dead_letter_of,
     dead_letter_ring,
@@ -169,7 +169,7 @@ class Broker:
         check_name(name)
         try:
             checked = check_topic(delivery, persistence, settings or {})
-        except Unfit as error:
+        except InvalidSetting as error:
             raise TopicError(str(error)) from None
         if checked.get("dead_letter") == name:
             raise TopicError(f"topic {name!r} cannot be its own dead-letter topic")
@@ -315,12 +315,12 @@ class Broker:
         *,
         name: str | None = None,
         reset: bool = False,
-    ) -> Subscription:
+    ) -> TopicSubscription:
         """Begins to read a broadcast topic.
 
         Args:
             topic: The topic.
-            replay: `"current"`, `"beginning"`, or an id: those after it.
+            replay: `"latest"`, `"earliest"`, or an id: those after it.
             sink: Where to.
             name: The broker keeps the position under it, and goes on there. One holder a name.
             reset: A name whose position is no longer kept starts over, as `replay` has it.
@@ -335,7 +335,7 @@ class Broker:
             check_name(name, "a subscription's name")
         return topic.subscribe(replay, sink, name, reset)
 
-    def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> Share:
+    def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> TopicConsumer:
         """Takes a share of a round-robin topic.
 
         Raises:

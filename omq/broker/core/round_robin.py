@@ -8,15 +8,15 @@ from typing import Any, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.rate_limit import RateLimit
-from omq.broker.core.share import Share
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import SubscriptionStats
-from omq.broker.core.topic import Topic, Turns
+from omq.broker.core.topic import Topic, TopicScheduler
+from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Busy, PermissionDenied, TopicError, broker_error
 from omq.broker.settings import dead_letter_of, overflow_of, retry_delay_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreError
-from omq.store.interface import MoveToDeadLetter, Settle, TopicState, Write
+from omq.store.interface import Acknowledge, MoveToDeadLetter, TopicState, Write
 from omq.workqueue.dispatcher import Dispatcher
 from omq.workqueue.queue import WorkQueue
 
@@ -49,7 +49,9 @@ class RoundRobinTopic(Topic):
 
     delivery: Literal["broadcast", "round-robin"] = "round-robin"
 
-    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns, dead_letters: DeadLetters) -> None:
+    def __init__(
+        self, state: TopicState, journal: AsyncStore, turns: TopicScheduler, dead_letters: DeadLetters
+    ) -> None:
         super().__init__(state, journal, turns)
         self._dead_letters = dead_letters
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
@@ -57,17 +59,17 @@ class RoundRobinTopic(Topic):
         self.dropped = self.expired = 0
         self._lines = RateLimit()  # about dropped work
         self.queue = WorkQueue(self, journal, state, max_tries=self.settings.get("max_deliveries"))
-        self._dispatcher: Dispatcher[Share] = Dispatcher(
+        self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
             journal, [self.queue], DELIVERY_BATCH, lambda: turns.ready(self), self._unreadable
         )
 
     # ------------------------------------------------------------------ consuming
 
-    def consume(self, sink: Sink, ack_timeout: float, credit: int) -> Share:
+    def consume(self, sink: Sink, ack_timeout: float, credit: int) -> TopicConsumer:
         """Takes a consumer; see `Broker.consume`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
-        share = Share(self._dispatcher, sink, ack_timeout, credit)
+        share = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
         self.touch()
         self._dispatcher.add(share)
         return share
@@ -212,7 +214,7 @@ class RoundRobinTopic(Topic):
             self._keep(write)
 
     def _take_back(self, write: Write) -> None:
-        assert isinstance(write, Settle)
+        assert isinstance(write, Acknowledge)
         self.queue.take_back(write)
 
     # ------------------------------------------------------------------ statistics

@@ -21,7 +21,7 @@ class SubscriptionStats(TypedDict):
     in_flight: int  # a consumer's: sent, and not acknowledged yet
 
 
-class PositionStats(TypedDict):
+class CursorStats(TypedDict):
     """One position that the broker keeps under a name."""
 
     name: str
@@ -54,7 +54,7 @@ class TopicStats(TypedDict):
     dropped: int  # round robin, overflow drop-oldest: unfinished work that went to the dead letters (counter)
     expired: int  # round robin: unfinished work that max_age has dropped (counter)
     subscriptions: list[SubscriptionStats]
-    names: list[PositionStats]
+    names: list[CursorStats]
 
 
 class EnvironmentStats(TypedDict):

@@ -12,7 +12,7 @@ from typing import ClassVar, Final, Literal, Protocol
 
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.rate_limit import RateLimit
-from omq.broker.core.stats import PositionStats, SubscriptionStats, TopicStats
+from omq.broker.core.stats import CursorStats, SubscriptionStats, TopicStats
 from omq.broker.errors import (
     AlreadySettled,
     BrokerError,
@@ -47,10 +47,10 @@ HELD_OVERHEAD_BYTES: Final = 3 << 10
 _POLL_INTERVAL_S: Final = 0.25
 
 #: Called with the first record's id, or 0 and why nothing was stored.
-Done = Callable[[int, BrokerError | None], None]
+AckedKeys = Callable[[int, BrokerError | None], None]
 
 
-class Turns(Protocol):
+class TopicScheduler(Protocol):
     """Gives topics their turns.
 
     Attributes:
@@ -68,7 +68,7 @@ class Turns(Protocol):
         """Makes a call later, unless the broker has ended by then."""
 
 
-def check_waiting(turns: Turns, journal: AsyncStore, size: int) -> None:
+def check_waiting(turns: TopicScheduler, journal: AsyncStore, size: int) -> None:
     """Refuses what is to be stored while the store cannot take it.
 
     Raises:
@@ -102,7 +102,7 @@ class Topic:
 
     delivery: Literal["broadcast", "round-robin"]
 
-    def __init__(self, state: TopicState, journal: AsyncStore, turns: Turns) -> None:
+    def __init__(self, state: TopicState, journal: AsyncStore, turns: TopicScheduler) -> None:
         self.id = state.id
         self.name = state.name
         self.persistence = state.persistence
@@ -146,7 +146,7 @@ class Topic:
         self,
         records: bytes | memoryview,
         count: int,
-        done: Done,
+        done: AckedKeys,
         producer: bytes = b"",
         sequence: int = 0,
         settled: int = 0,
@@ -176,7 +176,7 @@ class Topic:
         else:
             self.admission.take(one)
 
-    def appended(self, write: Append, done: Done) -> None:
+    def appended(self, write: Append, done: AckedKeys) -> None:
         """Counts what the store has appended, and answers it."""
         if write.error is not None:
             done(0, broker_error(write.error))
@@ -319,7 +319,7 @@ class Topic:
             )
         return self._info
 
-    def names(self) -> list[PositionStats]:
+    def durables(self) -> list[CursorStats]:
         """Its named positions."""
         return []
 
@@ -370,7 +370,7 @@ class Topic:
             "dropped": self.dropped,
             "expired": self.expired,
             "subscriptions": self.subscriptions(),
-            "names": self.names(),
+            "names": self.durables(),
         }
 
     backlog = 0
@@ -422,7 +422,7 @@ class RecordsPublication(Publication):
         topic: Topic,
         records: bytes | memoryview,
         count: int,
-        done: Done,
+        done: AckedKeys,
         producer: bytes,
         sequence: int,
         settled: int,
@@ -532,7 +532,7 @@ class Admission:
         overflow: str,
         max_messages: int | None,
         max_bytes: int | None,
-        turns: Turns,
+        turns: TopicScheduler,
     ) -> None:
         self.rejected = 0
         self._topic = topic

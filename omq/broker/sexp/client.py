@@ -219,12 +219,12 @@ class Client:
         name = check_name(topic).encode()
         return self._ask([protocol.Publish(name, bytes(body)) for body in bodies])
 
-    def subscribe(self, topic: str, *, replay: Replay = "current") -> Subscription:
+    def subscribe(self, topic: str, *, replay: Replay = "latest") -> Subscription:
         """Subscribes, and waits until that is in force.
 
         Args:
             topic: The topic.
-            replay: `"current"`, `"beginning"`, or an id: those after it. A round-robin topic has only `"current"`.
+            replay: `"latest"`, `"earliest"`, or an id: those after it. A round-robin topic has only `"latest"`.
 
         Raises:
             BrokerError: The server refuses.

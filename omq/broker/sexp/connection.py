@@ -36,7 +36,7 @@ from omq.broker.sexp.protocol import (
     write_frame,
 )
 from omq.broker.sexp.syntax import shown
-from omq.broker.sexp.transport import Transport
+from omq.broker.sexp.transport import SexpTransport
 from omq.ranges import ranges_of
 from omq.unpatched import socket
 
@@ -90,7 +90,7 @@ class FrameCache:
         return found
 
 
-class Connection:
+class SexpConnection:
     """A client, from its first byte to its last. It owns its transport.
 
     Args:
@@ -113,8 +113,8 @@ class Connection:
         broker: Broker,
         limits: Limits,
         frames: FrameCache,
-        clients: dict[bytes, Connection],
-        gone: Callable[[Connection], None],
+        clients: dict[bytes, SexpConnection],
+        gone: Callable[[SexpConnection], None],
     ) -> None:
         self.peer = peer
         self.loop = loop
@@ -123,9 +123,9 @@ class Connection:
         self.frames = frames
         self._clients = clients
         self._gone = gone
-        self.transport = Transport(loop, sock, self)
-        self.sinks: dict[str, SubscriptionSink] = {}  # by topic
-        self.left: set[ConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
+        self.transport = SexpTransport(loop, sock, self)
+        self.sinks: dict[str, SexpSubscriptionSink] = {}  # by topic
+        self.left: set[SexpConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
         self._side = ServerSide()
         self._pings = Pings()
         self._commands: deque[Command | BrokerError] = deque()  # that wait for the one before
@@ -218,7 +218,7 @@ class Connection:
         if name in self.sinks:
             raise TopicError("it is subscribed to already")
         topic = self._permitted(name, "subscribe", "consume")
-        kind = ConsumerSink if topic.delivery == "round-robin" else SubscriptionSink
+        kind = SexpConsumerSink if topic.delivery == "round-robin" else SexpSubscriptionSink
         sink = self.sinks[name] = kind(self, topic, command.replay)
         self.answer(Subscribed(topic.id, command.topic))
         if sink.note:
@@ -441,7 +441,7 @@ class Backlog:
             self._old, self._new, self._end = self._new, 0, said
 
 
-class SubscriptionSink:
+class SexpSubscriptionSink:
     """The sink of a subscription to a broadcast topic.
 
     Messages of a kept topic wait in the store for a slow client; those of a transient one wait here, until they are
@@ -462,7 +462,7 @@ class SubscriptionSink:
     door: Literal["zmtp", "sexp"] = "sexp"
     user: str | None = None
 
-    def __init__(self, connection: Connection, topic: Topic, replay: Replay) -> None:
+    def __init__(self, connection: SexpConnection, topic: Topic, replay: Replay) -> None:
         self.connection = connection
         self.topic = topic
         self.peer = connection.peer
@@ -476,7 +476,7 @@ class SubscriptionSink:
         try:
             self._subscription = broker.subscribe(self.topic, replay, self)
         except Overrun as error:
-            self._subscription = broker.subscribe(self.topic, "beginning", self)
+            self._subscription = broker.subscribe(self.topic, "earliest", self)
             self.note = _overrun(error)
 
     def room(self) -> int:
@@ -505,7 +505,7 @@ class SubscriptionSink:
         if isinstance(error, Overrun | Damaged) and error.first:
             # What follows the gap can be read.
             try:
-                self._begin("beginning" if isinstance(error, Overrun) else error.last)
+                self._begin("earliest" if isinstance(error, Overrun) else error.last)
             except BrokerError as fault:
                 error = fault
             else:
@@ -538,11 +538,11 @@ class SubscriptionSink:
         self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes were not yet taken")
 
 
-class ConsumerSink(SubscriptionSink):
+class SexpConsumerSink(SexpSubscriptionSink):
     """The sink of a consumer of a round-robin topic: what the kernel has taken is finished, the rest goes to others."""
 
     def _begin(self, replay: Replay) -> None:
-        if replay != "current":
+        if replay != "latest":
             raise TopicError("a round-robin topic is read From_current")
         self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
         self._leaving = False
@@ -560,7 +560,7 @@ class ConsumerSink(SubscriptionSink):
         self.connection.transport.write(data)
 
     def taken(self) -> None:
-        """See `SubscriptionSink`."""
+        """See `SexpSubscriptionSink`."""
         taken, done = self.connection.transport.taken, []
         while self._waiting and self._waiting[0][0] <= taken:
             done.append(self._waiting.popleft()[1])
@@ -575,13 +575,13 @@ class ConsumerSink(SubscriptionSink):
             self._share.more(0)
 
     def end(self) -> None:
-        """See `SubscriptionSink`: to end the share at once would give to others what the kernel is about to take."""
+        """See `SexpSubscriptionSink`: ending it at once would redeliver what the kernel is about to take."""
         self._leaving = True
         self.connection.left.add(self)
         self.taken()
 
     def dropped(self) -> None:
-        """See `SubscriptionSink`."""
+        """See `SexpSubscriptionSink`."""
         said, back = self.connection.transport.said, []
         while self._waiting and self._waiting[-1][0] > said:
             back.append(self._waiting.pop()[1])
@@ -589,7 +589,7 @@ class ConsumerSink(SubscriptionSink):
             self._share.nack(ranges_of(back))
 
     def stop(self) -> None:
-        """See `SubscriptionSink`."""
+        """See `SexpSubscriptionSink`."""
         taken = self.connection.transport.taken
         done = [number for end, number in self._waiting if end <= taken]
         if done:

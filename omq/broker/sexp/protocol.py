@@ -19,7 +19,7 @@ from typing import Final, Literal, TypeAlias
 from omq._core.blocks import read_header
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.protocol import MAX_BODY_BYTES
-from omq.broker.sexp.syntax import Expression, Reader, Writable, encode, parse, shown
+from omq.broker.sexp.syntax import Expression, SexpParser, Writable, encode, parse, shown
 from omq.errors import EndpointError
 
 VERSIONS: Final = (1, 2)
@@ -49,7 +49,7 @@ HAS_HEADERS: Final = 2
 
 # --------------------------------------------------------------------------------------------------------- commands
 
-Replay: TypeAlias = "Literal['current', 'beginning'] | int"
+Replay: TypeAlias = "Literal['latest', 'earliest'] | int"
 Delivery: TypeAlias = Literal["broadcast", "round-robin"]
 Persistence: TypeAlias = Literal["transient", "strong", "weak", "async"]
 
@@ -163,9 +163,9 @@ def _replay(expression: Expression) -> Replay:
     if isinstance(expression, bytes):
         match _constant(expression):
             case b"From_beginning":
-                return "beginning"
+                return "earliest"
             case b"From_current":
-                return "current"
+                return "latest"
     else:
         match _variant(expression, "a replay"):
             case b"From_message", [number]:
@@ -242,9 +242,9 @@ def _expression(command: Command) -> Writable:
     match command:
         case Connect(version, client):
             return [b"Connect", b"%d" % version, client]
-        case Subscribe(topic, "beginning"):
+        case Subscribe(topic, "earliest"):
             return [b"Subscribe", topic, b"From_beginning"]
-        case Subscribe(topic, "current"):
+        case Subscribe(topic, "latest"):
             return [b"Subscribe", topic, b"From_current"]
         case Subscribe(topic, int(number)):
             return [b"Subscribe", topic, [b"From_message", b"%d" % number]]
@@ -432,7 +432,7 @@ class ServerSide:
 
     def __init__(self) -> None:
         self._said = b""
-        self._reader = Reader()
+        self._reader = SexpParser()
         self.version = 0
         self.client: bytes | None = None
 

@@ -9,7 +9,7 @@ from typing import Final
 
 from omq.broker.core.broker import Broker
 from omq.broker.core.rate_limit import RateLimit
-from omq.broker.sexp.connection import Connection, FrameCache, Limits
+from omq.broker.sexp.connection import FrameCache, Limits, SexpConnection
 from omq.broker.sexp.protocol import parse_endpoint
 from omq.broker.sexp.transport import set_up
 from omq.errors import BindError
@@ -42,8 +42,8 @@ class SexpServer:
         self.broker = broker
         self.limits = limits or Limits()
         self.endpoint = ""
-        self.clients: dict[bytes, Connection] = {}
-        self.connections: set[Connection] = set()
+        self.clients: dict[bytes, SexpConnection] = {}
+        self.connections: set[SexpConnection] = set()
         self._max_connections = max_connections
         self._refusals = RateLimit()
         self._listeners: list[socket.socket] = []
@@ -90,7 +90,7 @@ class SexpServer:
         for connection in list(self.connections):
             connection.transport.close()
 
-    def _forget(self, connection: Connection) -> None:
+    def _forget(self, connection: SexpConnection) -> None:
         self.connections.discard(connection)
         self.broker.connections["sexp"] = len(self.connections)
         self._gone.set()
@@ -111,7 +111,7 @@ class SexpServer:
                 sock.close()
                 continue
             set_up(sock)
-            connection = Connection(
+            connection = SexpConnection(
                 sock,
                 f"tcp://{address[0]}:{address[1]}",
                 loop=self.loop,

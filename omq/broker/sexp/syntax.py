@@ -1,7 +1,7 @@
 """S-expressions as OCaml's sexplib writes and reads them: bytes to atoms and lists, and back.
 
-An atom is `bytes`: it may hold any of them. `Reader` takes a stream that is cut anywhere. It looks at each byte once,
-keeps at most four that it cannot judge yet, and raises at the first of them that cannot be right.
+An atom is `bytes`, of any values. `SexpParser` takes a stream that is cut anywhere. It looks at each byte once,
+keeps at most four bytes that it cannot judge yet, and raises at the first invalid one.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ _RUNS: Final = (
 _QUOTE, _OPEN, _CLOSE, _SEMICOLON, _HASH, _PIPE, _BACKSLASH = b'"();#|\\'
 
 
-class Reader:
+class SexpParser:
     """Reads expressions from a stream.
 
     Args:
@@ -294,13 +294,13 @@ class Reader:
 
 
 _STEPS: Final = (
-    Reader._step_between,
-    Reader._step_in_atom,
-    Reader._step_in_quotes,
-    Reader._step_continuation,
-    Reader._step_in_line,
-    Reader._step_in_comment,
-    Reader._step_in_comment_quotes,
+    SexpParser._step_between,
+    SexpParser._step_in_atom,
+    SexpParser._step_in_quotes,
+    SexpParser._step_continuation,
+    SexpParser._step_in_line,
+    SexpParser._step_in_comment,
+    SexpParser._step_in_comment_quotes,
 )
 
 
@@ -310,7 +310,7 @@ def parse(text: bytes, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int
     Raises:
         SyntaxFault: It is not an expression, or more than one.
     """
-    reader = Reader(max_length=max_length, max_depth=max_depth)
+    reader = SexpParser(max_length=max_length, max_depth=max_depth)
     found = [*reader.feed(text), *reader.feed(b"\n")]
     if not reader.idle:
         raise SyntaxFault("the text ends within an expression or a comment")

@@ -22,7 +22,7 @@ _MAX_WRITE_BYTES: Final = 1 << 20  # written before others have their turn
 _MAX_PIECES: Final = 256  # pieces of one call
 
 
-class Owner(Protocol):
+class TransportOwner(Protocol):
     """The callbacks of a transport. None is called after `lost`."""
 
     def received(self, data: bytes) -> None:
@@ -38,7 +38,7 @@ class Owner(Protocol):
         """The connection is over; what was not taken never will be."""
 
 
-class Transport:
+class SexpTransport:
     """A connected socket, which it owns.
 
     Args:
@@ -67,7 +67,7 @@ class Transport:
         "taken",
     )
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: Owner) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: TransportOwner) -> None:
         self._loop = loop
         self._sock = sock
         self._size = MAX_READ_BYTES

@@ -14,7 +14,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.rate_limit import RateLimit
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import HEARTBEAT_INTERVAL_S, HEARTBEAT_TIMEOUT_S, MAX_APPEND_BYTES, MAX_PARTS
-from omq.broker.zmtp.session import MAX_PENDING_BYTES, Parts, Session
+from omq.broker.zmtp.session import MAX_PENDING_BYTES, ClientSession, Parts
 from omq.errors import ClosedError, OmqError
 from omq.event import Event, EventKind
 from omq.serving.connection_events import ConnectionEvents
@@ -71,13 +71,13 @@ class ZmtpServer:
     ) -> None:
         self._max_connections = max_connections
         self._heartbeat = heartbeat_interval, heartbeat_timeout
-        self.sessions: dict[bytes, Session] = {}
-        self.clients: dict[tuple[str | None, str], Session] = {}
+        self.sessions: dict[bytes, ClientSession] = {}
+        self.clients: dict[tuple[str | None, str], ClientSession] = {}
         self._broker = broker
         self._wanted = tuple(endpoints)
         self._security = security
         self._heirs: dict[bytes, list[tuple[str, float]]] = {}  # where peers are that wait until their identity is free
-        self._full: dict[Session, None] = {}  # those that had no room when they were asked
+        self._full: dict[ClientSession, None] = {}  # those that had no room when they were asked
         self._watching: asyncio.TimerHandle | None = None
         self._next_look = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
@@ -227,7 +227,7 @@ class ZmtpServer:
             else:
                 self._heirs.setdefault(identity, []).append((address, since))
             return
-        self.sessions[identity] = Session(self._broker, self, identity, user, address, since)
+        self.sessions[identity] = ClientSession(self._broker, self, identity, user, address, since)
         self._broker.connections["zmtp"] = len(self.sessions)
 
     def _go(self, identity: bytes, address: str, since: float, reason: str) -> None:
@@ -249,12 +249,12 @@ class ZmtpServer:
         if not heirs:
             self._heirs.pop(identity, None)
 
-    def _replace(self, before: Session, address: str, since: float) -> None:
+    def _replace(self, before: ClientSession, address: str, since: float) -> None:
         """The next peer of an identity is read from now on."""
         self._events.stay(before.identity)
         self._full.pop(before, None)
         before.lost()
-        self.sessions[before.identity] = Session(self._broker, self, before.identity, before.user, address, since)
+        self.sessions[before.identity] = ClientSession(self._broker, self, before.identity, before.user, address, since)
 
     def _part(self) -> None:
         """Ends the sessions whose connections are over, once their last messages are done."""
@@ -277,7 +277,7 @@ class ZmtpServer:
 
     # ------------------------------------------------------------------ out
 
-    def put(self, session: Session, parts: Parts) -> None:
+    def put(self, session: ClientSession, parts: Parts) -> None:
         """Sends a message; never waits."""
         for part in parts:
             session.sent += len(part) + 2
@@ -308,7 +308,7 @@ class ZmtpServer:
         now = time.monotonic()
         self._next_look = now + 20 * (now - began)
 
-    def pending(self, session: Session) -> int:
+    def pending(self, session: ClientSession) -> int:
         """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
         waiting = session.sent - session.left
         if waiting >= MAX_PENDING_BYTES:

@@ -13,11 +13,11 @@ from typing import Any, ClassVar, Final, Literal, Protocol, TypeAlias
 
 from omq._core import blocks
 from omq.broker import protocol as p
-from omq.broker.core.broadcast import BroadcastTopic, Subscription
+from omq.broker.core.broadcast import BroadcastTopic, TopicSubscription
 from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.share import Share
 from omq.broker.core.topic import Topic, check_waiting
+from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import (
     BrokerError,
     BrokerFailed,
@@ -31,7 +31,7 @@ from omq.broker.errors import (
     broker_error,
 )
 from omq.broker.settings import dead_letter_of
-from omq.broker.zmtp.reads import Read, answer_read, reach
+from omq.broker.zmtp.range_reads import RangeRead, answer_read, offset_after
 from omq.store.errors import NotAllowed, StageError
 from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
@@ -61,23 +61,23 @@ _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
 
-class Outlet(Protocol):
+class SessionTransport(Protocol):
     """The server of a session."""
 
     #: Sessions that have sent HELLO, by user and client id.
-    clients: dict[tuple[str | None, str], Session]
+    clients: dict[tuple[str | None, str], ClientSession]
 
-    def put(self, session: Session, parts: Parts) -> None:
+    def put(self, session: ClientSession, parts: Parts) -> None:
         """Sends a message to the session's peer; never waits."""
 
-    def pending(self, session: Session) -> int:
+    def pending(self, session: ClientSession) -> int:
         """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
         """Runs something next to the connections."""
 
 
-class Order:
+class BusyRetryOrder:
     """The `APPEND`s of one connection that were refused as `busy`: those after one are, too, until it comes again.
 
     Producers that send what is settled use it: an append that is given up is not waited for, it is settled.
@@ -131,9 +131,9 @@ class DeliverySink:
     """
 
     door: Literal["zmtp", "sexp"] = "zmtp"
-    reader: Subscription | Share
+    reader: TopicSubscription | TopicConsumer
 
-    def __init__(self, session: Session, tag: bytes, topic: Topic) -> None:
+    def __init__(self, session: ClientSession, tag: bytes, topic: Topic) -> None:
         self.session = session
         self.tag = tag
         self.topic = topic
@@ -154,9 +154,9 @@ class DeliverySink:
 class SubscriptionSink(DeliverySink):
     """A subscription's sink; its credit counts bytes."""
 
-    reader: Subscription
+    reader: TopicSubscription
 
-    def __init__(self, session: Session, tag: bytes, topic: Topic, credit: int) -> None:
+    def __init__(self, session: ClientSession, tag: bytes, topic: Topic, credit: int) -> None:
         super().__init__(session, tag, topic)
         self._credit = min(credit, p.MAX_CREDIT_BYTES)
 
@@ -180,7 +180,7 @@ class SubscriptionSink(DeliverySink):
 class ConsumerSink(DeliverySink):
     """A consumer's sink; the core counts its credit, in messages."""
 
-    reader: Share
+    reader: TopicConsumer
 
     def room(self) -> int:
         return 1 if self.started and self.session.has_room() else 0
@@ -193,7 +193,7 @@ class ConsumerSink(DeliverySink):
         self.reader.more(min(more, p.MAX_JOBS - min(self.reader.credit, p.MAX_JOBS)))
 
 
-class Session:
+class ClientSession:
     """One connection.
 
     Args:
@@ -214,7 +214,7 @@ class Session:
     """
 
     def __init__(
-        self, broker: Broker, outlet: Outlet, identity: bytes, user: str | None, peer: str, since: float = 0.0
+        self, broker: Broker, outlet: SessionTransport, identity: bytes, user: str | None, peer: str, since: float = 0.0
     ) -> None:
         self.identity = identity
         self.user = user
@@ -230,13 +230,13 @@ class Session:
         self._waiting = 0  # bytes of its messages that are not answered
         self._publishing: Counter[bytes] = Counter()  # publications and commits that are not answered, by their tags
         self._given_up: set[bytes] = set()  # tags of those that are not to be stored any more
-        self._order = Order()
+        self._order = BusyRetryOrder()
         self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
         # these names is one of the store's own, which begin with a zero.
         self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
-        self._reads: deque[Read] = deque()  # that wait until the peer reads on
+        self._reads: deque[RangeRead] = deque()  # that wait until the peer reads on
 
     # ------------------------------------------------------------------ in and out
 
@@ -607,9 +607,9 @@ class Session:
         name = said.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault("name is a string or null")
-        replay = said.get("replay", "current")
+        replay = said.get("replay", "latest")
         if not isinstance(replay, str | int):
-            raise SyntaxFault("replay is 'current', 'beginning' or an id")
+            raise SyntaxFault("replay is 'latest', 'earliest' or an id")
         reset = said.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault("reset is true or false")
@@ -691,7 +691,7 @@ class Session:
         if share := self._share(tag, "a subscription has nothing to give back"):
             share.give_back(ranges)
 
-    def _share(self, tag: bytes, otherwise: str) -> Share | None:
+    def _share(self, tag: bytes, otherwise: str) -> TopicConsumer | None:
         """Returns the consumer of a tag; `None` where it is over. *otherwise* is the error for a subscription's tag."""
         held = self.tags.get(tag)
         if held is None:
@@ -730,7 +730,7 @@ class Session:
         topic = self.topic(message[2], "subscribe")
         start = p.number(message[3], "start") or 1
         stop = p.number(message[4], "stop")
-        read = Read(tag, topic, start, stop, p.short_number(message[5], "bytes"))
+        read = RangeRead(tag, topic, start, stop, p.short_number(message[5], "bytes"))
         if not self._reads and self.has_room():
             answer_read(self.broker.journal.store, read, self.put)
             return
@@ -738,10 +738,10 @@ class Session:
             raise Busy(f"{len(self._reads)} READs wait for their answers")
         self._reads.append(read)
 
-    def _reach(self, tag: bytes, message: list[bytes]) -> None:
+    def _offset_after(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "subscribe")
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
-        self.put((p.REACHED, tag, *map(p.u64, reach(self.broker.journal.store, topic, start or 1, stop, size))))
+        self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.journal.store, topic, start or 1, stop, size))))
 
     # ------------------------------------------------------------------ topics and names
 
@@ -807,12 +807,12 @@ class Session:
 
         self._run(tag, tell())
 
-    def _names(self, tag: bytes, message: list[bytes]) -> None:
+    def _durables(self, tag: bytes, message: list[bytes]) -> None:
         """Sends the named positions of a topic."""
         topic = self.topic(message[2], "subscribe")
-        self.put((p.NAMES, tag, p.pack_json(topic.names())))
+        self.put((p.DURABLES, tag, p.pack_json(topic.durables())))
 
-    def _forget(self, tag: bytes, message: list[bytes]) -> None:
+    def _delete_durable(self, tag: bytes, message: list[bytes]) -> None:
         """Forgets a named position."""
         topic = self.topic(message[2], "subscribe")
         if len(message[3]) > p.MAX_NAME_BYTES:
@@ -820,10 +820,10 @@ class Session:
         name = message[3].decode("utf-8", "replace")
         if not isinstance(topic, BroadcastTopic):
             raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
-        self._run(tag, topic.forget(name), p.FORGOTTEN)
+        self._run(tag, topic.delete_durable(name), p.DURABLE_DELETED)
 
     #: The method of a command, and how many parts it has after its tag.
-    _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[Session, bytes, list[bytes]], None], int, int]]] = {
+    _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[ClientSession, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
         p.BYE: (_bye, 0, 0),
         p.FLUSH: (_flush, 0, 0),
@@ -844,10 +844,10 @@ class Session:
         p.PROGRESS: (_progress, 1, p.MAX_PARTS),
         p.SETTLE: (_settle, 3, p.MAX_PARTS),
         p.READ: (_read, 4, 4),
-        p.REACH: (_reach, 4, 4),
+        p.OFFSET_AFTER: (_offset_after, 4, 4),
         p.CREATE: (_create, 1, 1),
         p.DELETE: (_delete, 1, 1),
         p.TOPICS: (_topics, 0, 1),
-        p.NAMES: (_names, 1, 1),
-        p.FORGET: (_forget, 2, 2),
+        p.DURABLES: (_durables, 1, 1),
+        p.DELETE_DURABLE: (_delete_durable, 2, 2),
     }

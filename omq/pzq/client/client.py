@@ -75,7 +75,7 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
     return [bytes(header) for header in own]
 
 
-class Remembered:
+class SeenNames:
     """Names that were noted, the last 65,536 of them. Threads may share it."""
 
     def __init__(self) -> None:
@@ -93,7 +93,7 @@ class Remembered:
                 del self._names[next(iter(self._names))]
 
 
-class Unanswered:
+class PendingSends:
     """Messages that a producer has sent and the device has not answered, in the order of sending.
 
     Args:
@@ -114,7 +114,7 @@ class Unanswered:
         self._sequence = 0
         self._waiting: dict[bytes, tuple[int, list[bytes]]] = {}
         self._refused: list[tuple[int, Refused]] = []
-        self._given_up = Remembered()  # ids that may be answered yet
+        self._given_up = SeenNames()  # ids that may be answered yet
 
     def __len__(self) -> int:
         return len(self._waiting)

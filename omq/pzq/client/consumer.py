@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError
-from omq.pzq.client.client import DEFAULT_PREFETCH, DeliveryBase, Remembered, consumer_options, deadline_of
+from omq.pzq.client.client import DEFAULT_PREFETCH, DeliveryBase, SeenNames, consumer_options, deadline_of
 from omq.types import UNSET, Unset
 
 __all__ = ["Consumer", "Delivery"]
@@ -53,7 +53,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
-        self._done = Remembered()
+        self._done = SeenNames()
 
     def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message.

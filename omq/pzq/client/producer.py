@@ -10,7 +10,7 @@ from typing import Any, NoReturn, Self
 
 import omq
 from omq.errors import ReceiveTimeout
-from omq.pzq.client.client import DEFAULT_TIMEOUT_S, MAX_IN_FLIGHT, RETRY_DELAY_S, Body, Unanswered
+from omq.pzq.client.client import DEFAULT_TIMEOUT_S, MAX_IN_FLIGHT, RETRY_DELAY_S, Body, PendingSends
 from omq.socket_base import patience
 from omq.types import UNSET, Unset
 from omq.unpatched import threading
@@ -43,7 +43,7 @@ class Producer:
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = patience(timeout)
-        self._unanswered = Unanswered(producer)
+        self._unanswered = PendingSends(producer)
         self._lock = threading.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 

@@ -19,7 +19,7 @@ Nodes broadcast `CLUSTER | kind | body`. A body is JSON, with the sender's name 
 
 ASK, TOLD and GONE have the receiver (`to`), the owner of the messages (`origin`) and the sender's `incarnation`.
 Replicas go to a node's receive socket, from the owner to all, from a holder to who wants them, and are acknowledged
-as a producer's message: `id | REPLICAS:owner | empty | (head | records)+` (see `omq.pzq.cluster.run`).
+as a producer's message: `id | REPLICAS:owner | empty | (head | records)+` (see `omq.pzq.cluster.replica_batch`).
 
 Each of them can be lost, late, or come twice. What matters is sent again until it is answered.
 """

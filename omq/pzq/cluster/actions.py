@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from omq.pzq.cluster.possession import Statement
+from omq.pzq.cluster.leadership import AckCheckpoint
 
 Keys = Sequence[str]
 
@@ -23,10 +23,10 @@ class Restarted(NamedTuple):
     peer: str
 
 
-class Keep(NamedTuple):
+class Persist(NamedTuple):
     """Have the records on the disk before anything else is sent; where that fails, what was *before* is stated on."""
 
-    before: Statement
+    before: AckCheckpoint
 
 
 class Replica(NamedTuple):
@@ -37,21 +37,21 @@ class Replica(NamedTuple):
     keys: Keys
 
 
-class Settle(NamedTuple):
+class RecordAcks(NamedTuple):
     """Drop messages that are stored here: they are finished."""
 
     origin: str
     places: dict[str, int]  # by key: where the store has them
 
 
-class Entomb(NamedTuple):
+class RecordRemoteAck(NamedTuple):
     """Keep on the disk that a message was acknowledged in its owner's place."""
 
     origin: str
     key: str
 
 
-class Forget(NamedTuple):
+class ForgetRemoteAck(NamedTuple):
     """Keep that no longer."""
 
     key: str
@@ -64,4 +64,4 @@ class Answer(NamedTuple):
     done: bool
 
 
-Action = Broadcast | Restarted | Keep | Replica | Settle | Entomb | Forget | Answer
+Action = Broadcast | Restarted | Persist | Replica | RecordAcks | RecordRemoteAck | ForgetRemoteAck | Answer

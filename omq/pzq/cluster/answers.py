@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from omq.pzq.cluster.keys import KeyMap, Keys
-from omq.pzq.device.inlet import Asked
+from omq.pzq.device.producer_server import Asked
 
 
 class PendingAnswers:

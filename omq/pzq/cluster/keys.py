@@ -16,7 +16,7 @@ _KEY: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[8
 _LAST: Final = 0xFFFFFFFFFFFF
 
 
-class KeyRun(NamedTuple):
+class KeyRange(NamedTuple):
     """Keys of one head whose numbers follow each other.
 
     Attributes:
@@ -35,7 +35,7 @@ class KeyRun(NamedTuple):
         return [f"{head}{number:012x}" for number in range(first, end)]
 
 
-class Origin(NamedTuple):
+class StoredAt(NamedTuple):
     """The place and time of messages' storing, as their keys have them.
 
     Attributes:
@@ -49,7 +49,7 @@ class Origin(NamedTuple):
     base: int
 
     @classmethod
-    def of(cls, head: str) -> Origin:
+    def of(cls, head: str) -> StoredAt:
         """Reads the head of keys."""
         stored, _, uuid = head.partition("|")
         return cls(uuid[:18], int(stored), (int(uuid[19:23], 16) & 0x3FFF) << 48)
@@ -64,7 +64,7 @@ class Keys(Sequence[str]):
 
     __slots__ = ("_count", "runs")
 
-    def __init__(self, runs: Sequence[KeyRun]) -> None:
+    def __init__(self, runs: Sequence[KeyRange]) -> None:
         self.runs = runs
         self._count = sum([end - first for _, first, end in runs])
 
@@ -73,7 +73,7 @@ class Keys(Sequence[str]):
         """Returns the same keys; those that are `Keys` as they are."""
         if isinstance(keys, Keys):
             return keys
-        runs: list[KeyRun] = []
+        runs: list[KeyRange] = []
         head, first, end = "", 0, 0
         following: str | None = None
         for key in keys:
@@ -81,12 +81,12 @@ class Keys(Sequence[str]):
                 end += 1
             else:
                 if first < end:
-                    runs.append(KeyRun(head, first, end))
+                    runs.append(KeyRange(head, first, end))
                 head, first = split(key)
                 end = first + 1
             following = f"{head}{end:012x}" if end <= _LAST else None
         if first < end:
-            runs.append(KeyRun(head, first, end))
+            runs.append(KeyRange(head, first, end))
         return cls(runs)
 
     def __len__(self) -> int:
@@ -156,11 +156,11 @@ class KeyMap(Generic[V]):
         for run, _ in self.runs():
             yield from run.texts()
 
-    def runs(self) -> Iterator[tuple[KeyRun, V]]:
+    def runs(self) -> Iterator[tuple[KeyRange, V]]:
         """Yields keys and the value of each of them."""
         for head, ranges in self._heads.items():
             for one in ranges:
-                yield KeyRun(head, one.first, one.last + 1), one.value
+                yield KeyRange(head, one.first, one.last + 1), one.value
 
     def get(self, key: str) -> V | None:
         """Returns the value of a key, or nothing."""
@@ -169,14 +169,14 @@ class KeyMap(Generic[V]):
         found = None if ranges is None else ranges.get(number)
         return None if found is None else found.value
 
-    def find(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
+    def find(self, keys: Iterable[str]) -> list[tuple[KeyRange, V]]:
         """Returns the values of some keys, as far as they are there."""
-        found: list[tuple[KeyRun, V]] = []
+        found: list[tuple[KeyRange, V]] = []
         if self._heads:
             for head, first, end in Keys.of(keys).runs:
                 if (ranges := self._heads.get(head)) is not None:
                     found += [
-                        (KeyRun(head, one.first, one.last + 1), one.value) for one in ranges.within(first, end - 1)
+                        (KeyRange(head, one.first, one.last + 1), one.value) for one in ranges.within(first, end - 1)
                     ]
         return found
 
@@ -185,7 +185,7 @@ class KeyMap(Generic[V]):
         for run in Keys.of(keys).runs:
             self.put_run(run, value)
 
-    def put_run(self, run: KeyRun, value: V) -> None:
+    def put_run(self, run: KeyRange, value: V) -> None:
         """Sets the value of the keys of one run."""
         head, first, end = run
         ranges = self._heads.get(head)
@@ -195,9 +195,9 @@ class KeyMap(Generic[V]):
         ranges.put(first, end - 1, value)
         self._count += ranges.count - before
 
-    def take(self, keys: Iterable[str]) -> list[tuple[KeyRun, V]]:
+    def take(self, keys: Iterable[str]) -> list[tuple[KeyRange, V]]:
         """Removes keys, as far as they are there; returns their values."""
-        taken: list[tuple[KeyRun, V]] = []
+        taken: list[tuple[KeyRange, V]] = []
         if not self._heads:
             return taken
         for head, first, end in Keys.of(keys).runs:
@@ -205,7 +205,7 @@ class KeyMap(Generic[V]):
             if ranges is None:
                 continue
             for one in ranges.take(first, end - 1):
-                taken.append((KeyRun(head, one.first, one.last + 1), one.value))
+                taken.append((KeyRange(head, one.first, one.last + 1), one.value))
                 self._count -= one.count
             if not ranges:
                 del self._heads[head]
@@ -221,7 +221,7 @@ def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
     return keys
 
 
-class Places(KeyMap[int]):
+class PositionMap(KeyMap[int]):
     """A map of keys to places: messages of one run lie one after the other."""
 
     # What belongs to a run is the place of its number 0, which need not be there.
@@ -247,7 +247,7 @@ class Places(KeyMap[int]):
         }
 
 
-class Numbered:
+class KeysById:
     """Keys of messages by the numbers that these have in a topic."""
 
     __slots__ = ("_ranges",)
@@ -275,7 +275,7 @@ class Numbered:
         return None
 
 
-class Recent:
+class RecentKeys:
     """Keys that came lately, as runs. Where these are too many, those of the lowest ids go, which were stored first.
 
     So what has come twice is not kept at the cost of what has come once: a node that asks for all in their order, and
@@ -294,21 +294,21 @@ class Recent:
     def __iter__(self) -> Iterator[str]:
         for ranges in self._stores.values():
             for one in ranges:
-                base = Origin.of(one.value).base
-                yield from KeyRun(one.value, one.first - base, one.last + 1 - base).texts()
+                base = StoredAt.of(one.value).base
+                yield from KeyRange(one.value, one.first - base, one.last + 1 - base).texts()
 
     def __len__(self) -> int:
         """Returns the number of runs."""
         return self._runs
 
-    def find(self, keys: Iterable[str]) -> list[KeyRun]:
+    def find(self, keys: Iterable[str]) -> list[KeyRange]:
         """Returns those of some keys that are among them."""
-        found: list[KeyRun] = []
+        found: list[KeyRange] = []
         for head, first, end in Keys.of(keys).runs if self._stores else ():
-            stem, _, base = Origin.of(head)
+            stem, _, base = StoredAt.of(head)
             if (ranges := self._stores.get(stem)) is not None:
                 found += [
-                    KeyRun(head, one.first - base, one.last + 1 - base)
+                    KeyRange(head, one.first - base, one.last + 1 - base)
                     for one in ranges.within(base + first, base + end - 1)
                     if one.value == head
                 ]
@@ -317,7 +317,7 @@ class Recent:
     def add(self, keys: Iterable[str]) -> None:
         """Adds keys."""
         for head, first, end in Keys.of(keys).runs:
-            stem, _, base = Origin.of(head)
+            stem, _, base = StoredAt.of(head)
             ranges = self._stores.setdefault(stem, RangeMap())
             self._runs -= len(ranges)
             ranges.put(base + first, base + end - 1, head)

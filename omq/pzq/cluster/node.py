@@ -7,22 +7,22 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
+from omq.pzq.cluster.acked_keys import AckedKeys, Stated, statements_of
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
     Broadcast,
-    Entomb,
-    Forget,
-    Keep,
+    ForgetRemoteAck,
+    Persist,
+    RecordAcks,
+    RecordRemoteAck,
     Replica,
     Restarted,
-    Settle,
 )
-from omq.pzq.cluster.done import Done, Stated, statements_of
-from omq.pzq.cluster.doubts import Doubts
-from omq.pzq.cluster.keys import KeyMap, KeyRun, Keys, Places, keys_in
-from omq.pzq.cluster.possession import Possession
-from omq.pzq.cluster.waiting import Waiting
+from omq.pzq.cluster.keys import KeyMap, KeyRange, Keys, PositionMap, keys_in
+from omq.pzq.cluster.leadership import Leadership
+from omq.pzq.cluster.pending_replication import PendingReplication
+from omq.pzq.cluster.takeover_sync import TakeoverSync
 
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 MAX_BATCH_KEYS: Final = 256
@@ -52,7 +52,7 @@ class Node:
 
     def __init__(
         self,
-        possession: Possession,
+        possession: Leadership,
         *,
         replicas: int,
         patience: float,
@@ -61,13 +61,13 @@ class Node:
         self.possession = possession
         self.name = possession.name
         self.actions: list[Action] = []
-        self.own = Places()
-        self.held: dict[str, Places] = {}
+        self.own = PositionMap()
+        self.held: dict[str, PositionMap] = {}
         self.tombs: dict[str, str] = {}
         self._replicas = replicas
         self._patience = patience
         self._is_mine = is_mine
-        self.done = Done()
+        self.done = AckedKeys()
         #: Messages that a peer is not known to have, by peer and owner: of this node all peers are to have them, of
         #: another one its possessor.
         self._unconfirmed: dict[str, dict[str, KeyMap[None]]] = {
@@ -76,9 +76,9 @@ class Node:
         #: The possessor that replicas were compared with last, and when that began, by owner.
         self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
         #: Replicas that this node delivers in their owner's place once others have answered what they have of them.
-        self._doubts = Doubts(possession)
+        self._doubts = TakeoverSync(possession)
         #: Replicas that are to be looked for among what is finished before any of these are delivered, by owner.
-        self._unswept: dict[str, deque[KeyRun]] = {}
+        self._unswept: dict[str, deque[KeyRange]] = {}
         #: What of its own it has stated last, and when it has sent all statements.
         self._stated: tuple[dict[str, Any], float] = {}, -1e9
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
@@ -88,14 +88,14 @@ class Node:
         #: What a peer was asked or sent by itself, and when.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
         #: What producers wait for.
-        self._waiting = Waiting()
+        self._waiting = PendingReplication()
 
     def load(self, own: Stored, held: Mapping[str, Stored], tombs: Iterable[tuple[str, str]]) -> None:
         """Takes what the store has."""
         for keys, place in own:
             self.own.note(keys, place)
         for owner, stored in held.items():
-            places = self.held[owner] = Places()
+            places = self.held[owner] = PositionMap()
             for keys, place in stored:
                 places.note(keys, place)
         for owner, key in tombs:
@@ -109,7 +109,7 @@ class Node:
         if self._replicas:
             self._unconfirmed[peer][self.name] = keys_in(self._places(self.name))
 
-    def _places(self, owner: str) -> list[Places]:
+    def _places(self, owner: str) -> list[PositionMap]:
         """Returns where messages of an owner may be."""
         own = [self.own] if owner == self.name else []
         return [*own, *filter(None, [self.held.get(owner)])]
@@ -196,7 +196,7 @@ class Node:
         """Takes replicas that are stored, the first of them at *place*, the others after it."""
         keys = Keys.of(keys)
         if origin not in self.held:
-            self.held[origin] = Places()
+            self.held[origin] = PositionMap()
         self.held[origin].note(keys, place)
         self._doubts.add(origin, keys, now)
         if origin == self.name and self._replicas:
@@ -270,7 +270,7 @@ class Node:
         self.tombs[key] = origin
         for peer in unaware:
             self._unaware[peer][origin].put([key], None)
-        self.actions.append(Entomb(origin, key))
+        self.actions.append(RecordRemoteAck(origin, key))
 
     def _drop(self, owner: str, keys: Keys) -> None:
         """Has nothing wait for messages that are finished."""
@@ -294,7 +294,7 @@ class Node:
         for owner, places in [(self.name, self.own), *self.held.items()]:
             if gone := places.take_places(keys):
                 self._drop(owner, Keys.of(gone))
-                self.actions.append(Settle(owner, gone))
+                self.actions.append(RecordAcks(owner, gone))
 
     # ------------------------------------------------------------------ what comes
 
@@ -410,7 +410,7 @@ class Node:
         self._unaware[peer][owner].take([key])
         if not any(key in by_owner[owner] for by_owner in self._unaware.values()):
             del self.tombs[key]
-            self.actions.append(Forget(key))
+            self.actions.append(ForgetRemoteAck(key))
 
     # ------------------------------------------------------------------ what is to be sent
 
@@ -449,7 +449,7 @@ class Node:
     def _consider(self, now: float) -> None:
         was = self.possession.statement()
         if self.possession.consider(now, self.holds(), self._is_settled):
-            self.actions.append(Keep(was))
+            self.actions.append(Persist(was))
             self._keep_alive(now)
         for owner in self.possession.nodes:
             begun = self._doubts.look(owner, self._places(owner), now)
@@ -469,7 +469,7 @@ class Node:
         """Drops some replicas that are finished, within `SWEEP_LIMIT`."""
         left = SWEEP_LIMIT
         for owner, runs in list(self._unswept.items()):
-            due: list[KeyRun] = []
+            due: list[KeyRange] = []
             while runs and left > 0:
                 left -= runs[0].end - runs[0].first
                 due.append(runs.popleft())

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from omq.pzq.cluster.keys import KeyRun, Keys, Origin
-from omq.pzq.device.queue import Queue
+from omq.pzq.cluster.keys import KeyRange, Keys, StoredAt
+from omq.pzq.device.queue import DeviceQueue
 from omq.pzq.wire import stem_of
 from omq.store.interface import Log
 
@@ -18,7 +18,7 @@ class OwnIds:
         queues: Of the node's own messages; what they have lost is noted there.
     """
 
-    def __init__(self, store: Log, queues: Iterable[Queue]) -> None:
+    def __init__(self, store: Log, queues: Iterable[DeviceQueue]) -> None:
         self._store = store
         self._queues = {stem_of(store.id, queue.id): queue for queue in queues}
 
@@ -46,9 +46,9 @@ class OwnIds:
             for first, last in ranges:
                 queue.lost.discard(first, last)
 
-    def _ranges(self, runs: Iterable[KeyRun]) -> Iterator[tuple[Queue, int, int]]:
+    def _ranges(self, runs: Iterable[KeyRange]) -> Iterator[tuple[DeviceQueue, int, int]]:
         """Yields the first and last ids of those messages that are of this store."""
         for head, first, end in runs:
-            origin = Origin.of(head)
+            origin = StoredAt.of(head)
             if (queue := self._queues.get(origin.stem)) is not None:
                 yield queue, origin.base + first, origin.base + end - 1

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from omq.pzq.cluster.keys import KeyMap, Keys
-from omq.pzq.cluster.run import Run
+from omq.pzq.cluster.replica_batch import ReplicaBatch
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StoreFull
 from omq.store.interface import Append
@@ -38,7 +38,7 @@ class ReplicaWriter:
         self._stored = stored
         self._storing: KeyMap[_Write] = KeyMap()
 
-    def take(self, origin: str, topic: int, runs: list[Run], answer: Callable[[str], None]) -> None:
+    def take(self, origin: str, topic: int, runs: list[ReplicaBatch], answer: Callable[[str], None]) -> None:
         """Stores replicas.
 
         Args:
@@ -67,7 +67,7 @@ class ReplicaWriter:
                 self._store(origin, topic, run if len(wanted) == len(run.keys) else run.some(set(wanted)), ended)
         ended()
 
-    def _store(self, origin: str, topic: int, run: Run, ended: Callable[[str], None]) -> None:
+    def _store(self, origin: str, topic: int, run: ReplicaBatch, ended: Callable[[str], None]) -> None:
         keys, size, waiting = run.keys, len(run.records), _Write()
         waiting.calls.append(ended)
         self._storing.put(keys, waiting)

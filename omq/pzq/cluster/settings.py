@@ -21,7 +21,7 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ClusterSettings:
     """A cluster, as one of its nodes sees it.
 
     Attributes:
@@ -61,7 +61,7 @@ def read_settings(
     timeout_nodes: int,
     timeout_replication: int,
     allow_replicas_from: Iterable[str],
-) -> Settings | None:
+) -> ClusterSettings | None:
     """Checks a device's settings of its cluster; `None` without a cluster.
 
     Raises:
@@ -103,7 +103,7 @@ def read_settings(
             networks.append(ipaddress.ip_network(loop if address.is_loopback else str(address)))
     if replicas > len(peers):
         raise _invalid("replicas", replicas, f"there are {len(peers)} other nodes only")
-    return Settings(
+    return ClusterSettings(
         broadcast, peers, replicas, timeout_nodes / 1e6, timeout_replication / 1e6, tuple(dict.fromkeys(networks))
     )
 

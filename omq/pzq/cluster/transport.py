@@ -15,8 +15,8 @@ import omq.asyncio as omq
 from omq.errors import ClosedError
 from omq.event import Event, EventKind
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.run import Run
-from omq.pzq.cluster.settings import Settings
+from omq.pzq.cluster.replica_batch import ReplicaBatch
+from omq.pzq.cluster.settings import ClusterSettings
 from omq.pzq.wire import REPLICAS, STORED, shown
 from omq.serving.connection_events import ConnectionEvents, log_connection
 from omq.types import Security
@@ -37,7 +37,7 @@ Complain = Callable[[str], None]
 Acked = Callable[[str, Sequence[str]], None]
 
 
-class Transport:
+class PeerTransport:
     """Broadcasts to the other nodes, receives from them, and sends them replicas. Lives in one event loop.
 
     Args:
@@ -46,7 +46,7 @@ class Transport:
         acked: Called with a peer, and the keys of replicas that it has taken.
     """
 
-    def __init__(self, settings: Settings, heard: Callable[[list[bytes]], None], acked: Acked) -> None:
+    def __init__(self, settings: ClusterSettings, heard: Callable[[list[bytes]], None], acked: Acked) -> None:
         self._settings = settings
         self._heard = heard
         self._acked = acked
@@ -123,7 +123,7 @@ class Transport:
         """Returns whether a replica may be sent to a peer now: a slow one must not fill the memory."""
         return self._streams[peer].bytes < MAX_WAITING_BYTES
 
-    def replicate(self, peer: str, origin: str, run: Run) -> None:
+    def replicate(self, peer: str, origin: str, run: ReplicaBatch) -> None:
         """Sends messages of an owner to a peer."""
         self._streams[peer].put(origin, run)
 
@@ -182,13 +182,13 @@ class _ReplicaStream:
         self.bytes = 0
         self._peer = peer
         self._timeout = timeout
-        self._waiting: deque[tuple[str, Run]] = deque()  # with the owner of the messages
+        self._waiting: deque[tuple[str, ReplicaBatch]] = deque()  # with the owner of the messages
         self._unanswered: dict[bytes, tuple[float, list[Keys]]] = {}  # when sent, and the messages, by id
         self._number = 0  # of the last message
         self._wanted = asyncio.Event()
         self._answered = asyncio.Event()
 
-    def put(self, origin: str, run: Run) -> None:
+    def put(self, origin: str, run: ReplicaBatch) -> None:
         """Adds messages of an owner."""
         self._waiting.append((origin, run))
         self.bytes += len(run.records)

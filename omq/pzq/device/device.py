@@ -11,13 +11,13 @@ from typing import Any, Final, Self
 
 from omq import check_endpoint
 from omq.errors import EndpointError, UsageError
-from omq.pzq.cluster.member import Member
+from omq.pzq.cluster.cluster_driver import ClusterDriver
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US, read_settings
-from omq.pzq.device.figures import Figures
-from omq.pzq.device.inlet import Inlet
-from omq.pzq.device.monitor import Monitor
-from omq.pzq.device.outlet import Outlet
-from omq.pzq.device.queue import Queue
+from omq.pzq.device.consumer_server import ConsumerServer
+from omq.pzq.device.monitor_server import MonitorServer
+from omq.pzq.device.producer_server import ProducerServer
+from omq.pzq.device.queue import DeviceQueue
+from omq.pzq.device.stats import Figures
 from omq.serving.address import parse_http_address
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
@@ -137,13 +137,13 @@ class AsyncDevice:
         self._max_deliveries = max_deliveries
         self._security = security
         self._peer_security = peer_security
-        self._member: Member | None = None
+        self._member: ClusterDriver | None = None
         self._journal = AsyncStore(self._grown, log, "device")
-        self._queues: list[Queue] = []  # of messages
-        self._dead: list[Queue] = []  # of dead letters
-        self._by_id: dict[int, tuple[Queue, Outlet | None]] = {}
-        self._outlets: list[Outlet] = []
-        self._inlet: Inlet | None = None
+        self._queues: list[DeviceQueue] = []  # of messages
+        self._dead: list[DeviceQueue] = []  # of dead letters
+        self._by_id: dict[int, tuple[DeviceQueue, ConsumerServer | None]] = {}
+        self._outlets: list[ConsumerServer] = []
+        self._inlet: ProducerServer | None = None
         self._doors: list[Any] = []  # monitor and HTTP
         self._timers: set[asyncio.TimerHandle] = set()
         self._begun = self._ended = False
@@ -172,7 +172,7 @@ class AsyncDevice:
                 raise DamagedError(f"{self._database}: {why}")
             await self._prepare()
             if self._cluster is not None:
-                member = Member(self._cluster, self._database, self._journal, self._kind, self._later)
+                member = ClusterDriver(self._cluster, self._database, self._journal, self._kind, self._later)
                 await member.open(self._queues[:], self._queues[-1])
                 self._queues[:0] = member.queues  # the last one is that of the producers
                 self._member = member
@@ -199,10 +199,10 @@ class AsyncDevice:
                 found[_DEAD[kind]] = await self._topic(_DEAD[kind], kind)
         for kind in kinds:
             if (dead := found.get(_DEAD[kind])) is not None:
-                self._dead.append(Queue(self._journal, dead, self._later))
+                self._dead.append(DeviceQueue(self._journal, dead, self._later))
             if (state := found.get(_TOPICS[kind])) is not None:
                 graveyard = dead.id if dead is not None else 0
-                queue = Queue(self._journal, state, self._later, self._max_deliveries, graveyard)
+                queue = DeviceQueue(self._journal, state, self._later, self._max_deliveries, graveyard)
                 self._queues.append(queue)
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
@@ -219,7 +219,7 @@ class AsyncDevice:
                 self._dead_letter,
             )
         self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
-        self._inlet = Inlet(
+        self._inlet = ProducerServer(
             self._journal,
             self._queues[-1].id,
             quick=self._kind == "weak",
@@ -234,7 +234,7 @@ class AsyncDevice:
             self._member.start(self._inlet, outlet.wake, self._security, self._peer_security)
             self.endpoints["broadcast"] = self._cluster.name
         if self._monitor_at is not None:
-            monitor = Monitor(self.figures)
+            monitor = MonitorServer(self.figures)
             self._doors.append(monitor)
             self.endpoints["monitor"] = monitor.start(self._monitor_at, self._security)
         if self._http_at is not None:
@@ -246,8 +246,8 @@ class AsyncDevice:
             self._doors.append(listener)
             self.endpoints["http"] = await listener.start(self._http_at)
 
-    def _outlet(self, name: str, queues: list[Queue]) -> Outlet:
-        outlet = Outlet(name, self._journal, queues, *self._limits)
+    def _outlet(self, name: str, queues: list[DeviceQueue]) -> ConsumerServer:
+        outlet = ConsumerServer(name, self._journal, queues, *self._limits)
         self._outlets.append(outlet)
         return outlet
 
@@ -278,7 +278,7 @@ class AsyncDevice:
         self._ended = True
         for timer in self._timers:
             timer.cancel()
-        serving: list[Inlet | Outlet] = [*self._outlets]
+        serving: list[ProducerServer | ConsumerServer] = [*self._outlets]
         if self._inlet is not None:
             serving.insert(0, self._inlet)
         try:

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.pzq.device.figures import FIGURES, Figures, number_in
+from omq.pzq.device.stats import FIGURES, Figures, number_in
 from omq.serving.http import HttpListener, health
 
 log = logging.getLogger("omq.pzq")
@@ -20,7 +20,7 @@ log = logging.getLogger("omq.pzq")
 FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
-class Metrics(Collector):
+class DeviceMetrics(Collector):
     """Makes metrics of one look at a device."""
 
     def __init__(self, figures: Figures) -> None:
@@ -41,7 +41,7 @@ def http_listener(figures: Callable[[], Figures]) -> HttpListener:
     async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(Metrics(figures()))
+        registry.register(DeviceMetrics(figures()))
         ProcessCollector(registry=registry)
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 

@@ -8,12 +8,12 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.run import Run, run_of
+from omq.pzq.cluster.replica_batch import ReplicaBatch, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, ranges_of
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
-from omq.store.interface import Append, MoveToDeadLetter, Settle, TopicState, Write
+from omq.store.interface import Acknowledge, Append, MoveToDeadLetter, TopicState, Write
 from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.pzq")
@@ -22,7 +22,7 @@ log = logging.getLogger("omq.pzq")
 RETRY_DELAY_S: Final = 1.0
 
 
-class Queue:
+class DeviceQueue:
     """A work queue of a device, whose messages have keys.
 
     Args:
@@ -166,7 +166,7 @@ class Queue:
         self._saving = True
         self._journal.submit(write, self._saved)
 
-    def _saved(self, write: Settle) -> None:
+    def _saved(self, write: Acknowledge) -> None:
         if write.error is None:
             self._saving = False
             keeping, self._keeping = self._keeping, []
@@ -212,12 +212,12 @@ class Queue:
     def _keys(self, first: int, count: int, when: int, header: bytes, records: memoryview) -> Keys:
         return run_of(self.keys, when, first, count)
 
-    def runs(self, ids: Iterable[int]) -> Iterator[Run]:
+    def runs(self, ids: Iterable[int]) -> Iterator[ReplicaBatch]:
         """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
         for first, last in ranges_of(ids):
             for header, records in self._read_blocks(first, last):
                 begin, count, when, _ = blocks.read_header(header)
-                yield Run(self._keys(begin, count, when, header, records), bytes(records), self.named)
+                yield ReplicaBatch(self._keys(begin, count, when, header, records), bytes(records), self.named)
 
     def messages(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
         """Number, key and parts of each message that is stored and not settled."""
@@ -264,7 +264,7 @@ class Queue:
                 self._lose(begin, end)
 
 
-class Replicas(Queue):
+class ReplicaQueue(DeviceQueue):
     """Messages of another node, or of this one from before it lost its disk: each has its key with it.
 
     Attributes:
@@ -274,7 +274,7 @@ class Replicas(Queue):
     owner: str = ""
     named = True
 
-    def bury_like(self, queue: Queue) -> None:
+    def bury_like(self, queue: DeviceQueue) -> None:
         """Has messages become dead letters as those of another queue do."""
         self._graveyard = queue._graveyard
         self.work.limit_tries(queue.work.max_tries)

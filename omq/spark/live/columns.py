@@ -12,7 +12,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from omq.spark.live.settings import Settings
+from omq.spark.live.settings import SocketSettings
 
 MAX_ROWS: Final = 1 << 18  # of a record batch: 16 MiB of 64 bytes
 BODY_AT: Final = (4 * (MAX_ROWS + 1) + 63) // 64 * 64  # bytes of a block in front of the body: for the ends
@@ -27,7 +27,7 @@ _TYPES: Final = {
 
 
 @dataclass(slots=True)
-class Taken:
+class MessageBatch:
     """Messages, their parts one after the other in memory.
 
     Attributes:
@@ -49,7 +49,9 @@ class Taken:
     block: mmap.mmap | None = None
 
     @classmethod
-    def in_block(cls, endpoint: str, first: int, runs: list[tuple[int, int]], block: mmap.mmap, size: int) -> Taken:
+    def in_block(
+        cls, endpoint: str, first: int, runs: list[tuple[int, int]], block: mmap.mmap, size: int
+    ) -> MessageBatch:
         """Returns messages of one part, whose ends and *size* bytes are in a block."""
         memory = pa.py_buffer(block)
         ends = memory.slice(0, 4 * (sum(count for _, count in runs) + 1))
@@ -58,7 +60,7 @@ class Taken:
     @classmethod
     def of_messages(
         cls, endpoint: str, first: int, runs: list[tuple[int, int]], messages: Sequence[list[bytes]]
-    ) -> Taken:
+    ) -> MessageBatch:
         """Returns messages of any number of parts."""
         parts = list(chain.from_iterable(messages))
         return cls(endpoint, first, runs, pa.py_buffer(b"".join(parts)), _offsets(parts), _offsets(messages))
@@ -73,7 +75,7 @@ class Taken:
         """Bytes of all parts."""
         return int(self.body.size)
 
-    def batch(self, settings: Settings) -> pa.RecordBatch:
+    def batch(self, settings: SocketSettings) -> pa.RecordBatch:
         """Returns the record batch that a read with these options has of them."""
         names = settings.read_columns
         # As PUB sends it, a message of two parts is a topic and a value.

@@ -14,9 +14,9 @@ import pyarrow as pa
 
 import omq
 from omq.spark.buffer_pool import BufferPool
-from omq.spark.live.columns import BODY_AT, MAX_ROWS, Taken
+from omq.spark.live.columns import BODY_AT, MAX_ROWS, MessageBatch
 from omq.spark.live.peers import POLL_INTERVAL_S, Peers
-from omq.spark.live.settings import Settings
+from omq.spark.live.settings import SocketSettings
 from omq.unpatched import sleep, threading
 
 log = logging.getLogger("omq.spark")
@@ -36,7 +36,7 @@ LEAVE_IDLE_TIMEOUT_S: Final = 2.0  # for which nothing may come of what is on it
 LEAVE_TIMEOUT_S: Final = 20.0  # a peer that does not know of the end sends for ever
 
 
-class Read:
+class ReadProgress:
     """One read: its limits, the first of which ends it, and how far it is.
 
     Args:
@@ -105,7 +105,7 @@ class Read:
         self.is_empty = False
 
 
-class Connection:
+class LiveConnection:
     """A socket that is read, and messages of several parts that were taken from it and are in no batch yet.
 
     Args:
@@ -123,7 +123,7 @@ class Connection:
         OmqError: The socket cannot be opened.
     """
 
-    def __init__(self, settings: Settings, endpoint: str, memory: BufferPool | None = None) -> None:
+    def __init__(self, settings: SocketSettings, endpoint: str, memory: BufferPool | None = None) -> None:
         self.socket = _opened(settings, endpoint)
         # A socket that listens may wait for peers for any time.
         fails = settings.fail_on_connect_timeout and endpoint in settings.connect
@@ -168,7 +168,7 @@ class Connection:
 
     # ------------------------------------------------------------------ reading
 
-    def take(self, read: Read) -> Iterator[Taken]:
+    def take(self, read: ReadProgress) -> Iterator[MessageBatch]:
         """Yields what arrives until a limit is reached; then has the socket read no more ahead.
 
         A drain that ends first has its peers send no more, and takes what is on its way, too.
@@ -189,10 +189,10 @@ class Connection:
             self.bounded = read.bounded
             self._hold(1)
 
-    def _next(self, read: Read) -> Taken | None:
+    def _next(self, read: ReadProgress) -> MessageBatch | None:
         return self._messages(read) if self._pending else self._columns(read)
 
-    def _rest(self, read: Read) -> Iterator[Taken]:
+    def _rest(self, read: ReadProgress) -> Iterator[MessageBatch]:
         """Yields what is on its way when a drain ends, as far as there is room."""
         goes_on = True
         while goes_on and not read.bounded and not self.interrupted.is_set():
@@ -203,7 +203,7 @@ class Connection:
             if taken is not None:
                 yield taken
 
-    def _await_peer(self, read: Read) -> None:
+    def _await_peer(self, read: ReadProgress) -> None:
         """Waits for the first peer: a drain until connectTimeout, any other read until its end."""
         if read.drains:
             left = self._peers.left
@@ -213,7 +213,7 @@ class Connection:
         else:
             self._peers.wait(read.left(), self.interrupted)
 
-    def _columns(self, read: Read) -> Taken | None:
+    def _columns(self, read: ReadProgress) -> MessageBatch | None:
         """Takes messages of one part, or any if the first has several; returns `None` if none comes in time."""
         block = self._memory.take(BODY_AT + self._batch_bytes)
         runs: list[tuple[int, int]] = []
@@ -230,17 +230,19 @@ class Connection:
                 read.ended = True
                 return None
             body = self.socket.recv(timeout=0)
-            return self._noted(Taken.of_messages(self.endpoint, self.sequence, [_run(1)], [[body]]), read)
+            return self._noted(MessageBatch.of_messages(self.endpoint, self.sequence, [_run(1)], [[body]]), read)
         if not runs:
             return None
-        taken = Taken.in_block(self.endpoint, self.sequence, runs, block, used)
+        taken = MessageBatch.in_block(self.endpoint, self.sequence, runs, block, used)
         if used + taken.ends.size <= COPIED_BYTES:
             # A whole block for them would be wasted, where they are kept.
             body, ends = (pa.py_buffer(memory.to_pybytes()) for memory in (taken.body, taken.ends))
-            taken = Taken(self.endpoint, self.sequence, runs, body, ends)
+            taken = MessageBatch(self.endpoint, self.sequence, runs, body, ends)
         return self._noted(taken, read)
 
-    def _fill(self, target: memoryview, view: memoryview, large: bool, read: Read, runs: list[tuple[int, int]]) -> int:
+    def _fill(
+        self, target: memoryview, view: memoryview, large: bool, read: ReadProgress, runs: list[tuple[int, int]]
+    ) -> int:
         """Takes one-part messages until no more fits, or none comes in time; returns the bytes that they use.
 
         Raises:
@@ -279,7 +281,7 @@ class Connection:
                 sleep(GATHER_S)
         return used
 
-    def _messages(self, read: Read) -> Taken | None:
+    def _messages(self, read: ReadProgress) -> MessageBatch | None:
         """Takes messages of any number of parts; messages that do not fit stay pending."""
         runs: list[tuple[int, int]] = []
         taken: list[list[bytes]] = []
@@ -304,16 +306,16 @@ class Connection:
             taken.append(self._pending.popleft())
             used += size
             runs.append(_run(1))
-        return self._noted(Taken.of_messages(self.endpoint, self.sequence, runs, taken), read) if taken else None
+        return self._noted(MessageBatch.of_messages(self.endpoint, self.sequence, runs, taken), read) if taken else None
 
-    def _noted(self, taken: Taken, read: Read) -> Taken:
+    def _noted(self, taken: MessageBatch, read: ReadProgress) -> MessageBatch:
         """Counts what was taken, and adapts how far the socket reads ahead."""
         self.sequence += taken.count
         read.took(taken.count, taken.size)
         self._read_ahead(taken.size, taken.count)
         return taken
 
-    def _restock(self, read: Read, wait: bool) -> bool:
+    def _restock(self, read: ReadProgress, wait: bool) -> bool:
         # As many messages as may be read ahead; one while their size is unknown.
         limit = min(BATCH_LIMIT, max(1, int(self._batch_bytes / self._mean))) if self._mean else 1
         try:
@@ -343,7 +345,7 @@ class Connection:
         return lost
 
 
-def _opened(settings: Settings, endpoint: str) -> omq.Socket:
+def _opened(settings: SocketSettings, endpoint: str) -> omq.Socket:
     """Opens the socket; waits for an endpoint that another process is just giving up."""
     deadline = time.monotonic() + BIND_TIMEOUT_S
     while True:
@@ -357,7 +359,7 @@ def _opened(settings: Settings, endpoint: str) -> omq.Socket:
 
 
 def _run(count: int) -> tuple[int, int]:
-    """Returns an entry of `Taken.runs`: *count* messages have been taken now."""
+    """Returns an entry of `MessageBatch.runs`: *count* messages have been taken now."""
     return time.time_ns() // 1000, count
 
 
@@ -396,11 +398,11 @@ class _Leaving:
         return False
 
 
-def read_once(settings: Settings, endpoint: str) -> Iterator[pa.RecordBatch]:
+def read_once(settings: SocketSettings, endpoint: str) -> Iterator[pa.RecordBatch]:
     """Reads one partition once, from a connection that is opened and closed for it."""
-    connection = Connection(settings, endpoint)
+    connection = LiveConnection(settings, endpoint)
     try:
-        for taken in connection.take(Read(settings.max_rows, settings.max_bytes, settings.max_seconds)):
+        for taken in connection.take(ReadProgress(settings.max_rows, settings.max_bytes, settings.max_seconds)):
             yield taken.batch(settings)
     finally:
         if lost := connection.close():

@@ -12,7 +12,7 @@ import secrets
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Address, Channel, Server
+from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, ProcessAddress, RpcServer
 from omq.unpatched import threading
 
 STATUS_TIMEOUT_S: Final = 2.0  # that receivers may take to report
@@ -23,7 +23,7 @@ class _Registered:
     """A receiver, as the coordinator knows it."""
 
     name: str
-    address: Address
+    address: ProcessAddress
     channel: Channel
     status: dict[str, Any] = field(default_factory=dict)
     answered: int = 0  # the last request for a report that it has answered
@@ -50,7 +50,7 @@ class Coordinator:
         self._lost: list[dict[str, Any]] = []
         self._requests = itertools.count(1)
         self.secret = secrets.token_bytes(32)
-        self._server = Server("coordinator", self.secret, self._serve)
+        self._server = RpcServer("coordinator", self.secret, self._serve)
         self.address = self._server.address
 
     # ------------------------------------------------------------------ for the source
@@ -95,7 +95,7 @@ class Coordinator:
     def _serve(self, channel: Channel) -> None:
         asked = channel.recv()
         if "register" in asked:
-            self._follow(_Registered(asked["register"], Address(*asked["address"]), channel))
+            self._follow(_Registered(asked["register"], ProcessAddress(*asked["address"]), channel))
         else:
             self._find(channel, asked["find"], asked["broken"])
 

@@ -32,10 +32,10 @@ from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
 from omq.spark.buffer_pool import SharedBlock, SharedBufferPool, available
-from omq.spark.live.columns import Taken
-from omq.spark.live.connection import Connection, Read
-from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Address, Channel, Server, Unreachable, connect
-from omq.spark.live.settings import Settings
+from omq.spark.live.columns import MessageBatch
+from omq.spark.live.connection import LiveConnection, ReadProgress
+from omq.spark.live.rpc import IDLE_TIMEOUT_S, SEND_TIMEOUT_S, Channel, ProcessAddress, RpcServer, Unreachable, connect
+from omq.spark.live.settings import SocketSettings
 from omq.unpatched import queue, subprocess, threading
 
 log = logging.getLogger("omq.spark")
@@ -78,7 +78,7 @@ class ReadRequest(InputPartition):
     after: int
     microbatch: int
     drains: bool
-    coordinator: Address
+    coordinator: ProcessAddress
     secret: bytes
 
 
@@ -100,10 +100,10 @@ class Microbatch:
         self.rows = self.read = self.bytes = 0
         self.over = self.bounded = self._begun = False
         self.error: Exception | None = None
-        self._taken: list[Taken] = []
+        self._taken: list[MessageBatch] = []
         self._changed = threading.Condition()
 
-    def add(self, taken: Taken) -> None:
+    def add(self, taken: MessageBatch) -> None:
         """Appends what was taken."""
         with self._changed:
             self._taken.append(taken)
@@ -125,7 +125,7 @@ class Microbatch:
                 self.over, self.error = False, None
             return is_free
 
-    def follow(self, patience: float | None = None, at: int = 0) -> Iterator[Taken | None]:
+    def follow(self, patience: float | None = None, at: int = 0) -> Iterator[MessageBatch | None]:
         """Everything from the beginning, up to the end.
 
         Args:
@@ -171,7 +171,7 @@ class Receiver:
         changed: Set when there is something to report.
     """
 
-    def __init__(self, settings: Settings, endpoint: str) -> None:
+    def __init__(self, settings: SocketSettings, endpoint: str) -> None:
         self._settings = settings
         self._lock = threading.Lock()
         self._kept: dict[int, Microbatch] = {}  # that Spark has not committed, by their numbers
@@ -179,7 +179,7 @@ class Receiver:
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
-        self._connection = Connection(settings, endpoint, SharedBufferPool(blocks))
+        self._connection = LiveConnection(settings, endpoint, SharedBufferPool(blocks))
         self._drained_s = 0.0  # for which the microbatches of a drain have gathered
         self._drain_begun = math.inf  # when its first messages came
         self._ready = False
@@ -252,7 +252,7 @@ class Receiver:
         """Returns how long a microbatch gathers, or all of a drain do."""
         return self._settings.max_seconds or (DRAINING_S if drains else GATHERING_S)
 
-    def _rest(self, microbatch: Microbatch, drains: bool) -> Read:
+    def _rest(self, microbatch: Microbatch, drains: bool) -> ReadProgress:
         """Returns a read of what a microbatch may still have, which may have begun before, in the time of a drain."""
         settings = self._settings
         seconds = self._seconds(drains)
@@ -261,7 +261,7 @@ class Receiver:
             # means all of it. Else what is there is to be read whole, however many microbatches it needs.
             spent = self._drained_s if settings.max_seconds is None else time.monotonic() - self._drain_begun
             seconds = max(seconds - max(spent, 0.0), 0.0)
-        return Read(
+        return ReadProgress(
             (settings.max_rows or MAX_BATCH_ROWS) - microbatch.rows,
             (settings.max_bytes or self._max_bytes) - microbatch.bytes,
             seconds,
@@ -318,7 +318,7 @@ class _Process:
         request: The request of the task that has started the process.
     """
 
-    def __init__(self, settings: Settings, request: ReadRequest) -> None:
+    def __init__(self, settings: SocketSettings, request: ReadRequest) -> None:
         self.endpoints: dict[str, str] = {}
         self._settings = settings
         self._request = request
@@ -326,7 +326,7 @@ class _Process:
         self._attached = threading.Event()
         self._ending = threading.Event()
         self._channel = connect(request.coordinator, request.secret)
-        self._server = Server("receiver", request.secret, self._serve)
+        self._server = RpcServer("receiver", request.secret, self._serve)
         self._thread = threading.Thread(target=self._follow, name="omq-spark-follow", daemon=True)
 
     async def start(self) -> None:
@@ -422,7 +422,7 @@ class _Process:
         receiver = self._receiver
         if receiver is None or not self._attached.is_set():
             return  # another process may have the partition by now, or the query has ended
-        sent: list[Taken] = []  # while the task may look at it
+        sent: list[MessageBatch] = []  # while the task may look at it
         try:
             for taken in receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):
                 if taken is None:
@@ -438,7 +438,7 @@ class _Process:
             channel.recv()  # its end
 
 
-def _send(channel: Channel, taken: Taken) -> None:
+def _send(channel: Channel, taken: MessageBatch) -> None:
     """Sends what was taken: on this host the descriptor of the block that holds it, if there is one."""
     # One for each message, if each came by itself: too much for a message.
     runs = array("q", itertools.chain.from_iterable(taken.runs))
@@ -450,7 +450,7 @@ def _send(channel: Channel, taken: Taken) -> None:
         channel.send(message, [runs, *memory])
 
 
-def start(settings: Settings, request: ReadRequest) -> dict[str, Any] | None:
+def start(settings: SocketSettings, request: ReadRequest) -> dict[str, Any] | None:
     """Starts the receiver of a partition, and waits until it has registered; returns its error if it cannot begin.
 
     Raises:

@@ -14,10 +14,10 @@ import pyarrow as pa
 import omq
 from omq.spark.buffer_pool import mapped
 from omq.spark.live import receiver
-from omq.spark.live.columns import Taken
+from omq.spark.live.columns import MessageBatch
 from omq.spark.live.receiver import ReadRequest
-from omq.spark.live.rpc import IDLE_TIMEOUT_S, Address, Unreachable, connect
-from omq.spark.live.settings import Settings
+from omq.spark.live.rpc import IDLE_TIMEOUT_S, ProcessAddress, Unreachable, connect
+from omq.spark.live.settings import SocketSettings
 from omq.unpatched import sleep, subprocess
 
 log = logging.getLogger("omq.spark")
@@ -27,7 +27,7 @@ RETRY_DELAY_S: Final = 0.2
 MAX_BREAKS: Final = 3  # of the connection to the receiver, one after the other, before a message has come
 
 
-def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
+def read(settings: SocketSettings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
     """Yields the rows of one microbatch of one partition.
 
     Raises:
@@ -64,12 +64,12 @@ def read(settings: Settings, request: ReadRequest) -> Iterator[pa.RecordBatch]:
             broken = error
 
 
-def _find(settings: Settings, request: ReadRequest, broken: str = "") -> Address:
+def _find(settings: SocketSettings, request: ReadRequest, broken: str = "") -> ProcessAddress:
     """Returns the address of the receiver, which is started if the coordinator wants it."""
     for attempt in range(2):
         with _called(request, {"find": request.name, "broken": broken}) as answer:
             if "receiver" in answer:
-                return Address(*answer["receiver"])
+                return ProcessAddress(*answer["receiver"])
             if attempt:
                 break
             # No other task starts one while the channel is open.
@@ -103,7 +103,7 @@ def _called(request: ReadRequest, asked: dict[str, Any]) -> Iterator[dict[str, A
         yield answer
 
 
-def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken]:
+def _taken(request: ReadRequest, address: ProcessAddress, given: int) -> Iterator[MessageBatch]:
     """Yields what the receiver has of the microbatch, without the first that were given before.
 
     Raises:
@@ -127,18 +127,18 @@ def _taken(request: ReadRequest, address: Address, given: int) -> Iterator[Taken
         raise _error(found)
 
 
-def _decoded(found: dict[str, Any], attached: list[bytearray], descriptors: list[int]) -> Taken:
+def _decoded(found: dict[str, Any], attached: list[bytearray], descriptors: list[int]) -> MessageBatch:
     """Returns what the receiver has sent, or has in memory that it shares."""
     runs, *memory = attached
     numbers = array("q", bytes(runs))
     told = found["endpoint"], found["first"], list(zip(numbers[::2], numbers[1::2], strict=True))
     if "block" not in found:
-        return Taken(*told, *map(pa.py_buffer, memory))
+        return MessageBatch(*told, *map(pa.py_buffer, memory))
     if not descriptors:
         # The kernel leaves out what does not fit into our table.
         raise omq.StateError("the receiver's memory cannot be mapped: no descriptor is left here (ulimit -n)")
     try:
-        return Taken.in_block(*told, mapped(descriptors[0], found["block"]), found["size"])
+        return MessageBatch.in_block(*told, mapped(descriptors[0], found["block"]), found["size"])
     except OSError as error:
         # This task lacks something, and the receiver is well: another attempt gets the same.
         raise omq.StateError(f"the receiver's memory cannot be mapped: {error}") from error

@@ -44,7 +44,7 @@ class Unreachable(omq.OmqError):
         self.refused = refused
 
 
-class Address(NamedTuple):
+class ProcessAddress(NamedTuple):
     """The address of a process; in a message a list of the same.
 
     Attributes:
@@ -61,7 +61,7 @@ class Address(NamedTuple):
 
 
 def this_host() -> str:
-    """Returns `Address.host` of this process: the boot of the machine, and the network namespace."""
+    """Returns `ProcessAddress.host` of this process: the boot of the machine, and the network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
@@ -208,7 +208,7 @@ def _proof(secret: bytes, role: bytes, nonces: bytes) -> bytes:
     return hmac.digest(secret, role + nonces, "sha256")
 
 
-class Server:
+class RpcServer:
     """Listens, and serves each authenticated peer in a thread.
 
     Args:
@@ -225,7 +225,7 @@ class Server:
         found = addresses()
         try:
             self._listeners[0].bind(f"\0{name}")
-            self.address = Address(this_host(), name, found, self._listen(found))
+            self.address = ProcessAddress(this_host(), name, found, self._listen(found))
         except OSError:
             self.close()
             raise
@@ -283,7 +283,7 @@ def is_same_user(sock: socket.socket) -> bool:
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
 
-def connect(to: Address, secret: bytes) -> Channel:
+def connect(to: ProcessAddress, secret: bytes) -> Channel:
     """Returns a channel to a process.
 
     Raises:

@@ -67,7 +67,7 @@ _OWN: Final = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(BaseSettings):
+class SocketSettings(BaseSettings):
     """The options of one read or write of a live socket, whose bounds are for each partition.
 
     Attributes:

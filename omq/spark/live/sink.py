@@ -28,7 +28,7 @@ import omq
 from omq.spark.errors import hidden_traceback
 from omq.spark.live.peers import POLL_INTERVAL_S, Peers
 from omq.spark.live.rpc import is_same_user
-from omq.spark.live.settings import Settings
+from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_WRITE
 from omq.spark.provider import Sink
 from omq.unpatched import sleep, socket, threading
@@ -50,7 +50,7 @@ _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_stri
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class RowsSent(WriterCommitMessage):
     """The count of what a task has sent.
 
     Attributes:
@@ -62,7 +62,7 @@ class Sent(WriterCommitMessage):
     bytes: int = 0
 
 
-def check_columns(settings: Settings, columns: Mapping[str, str | None]) -> None:
+def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -> None:
     """Raises an `OptionError` unless columns make messages.
 
     Args:
@@ -86,7 +86,7 @@ def check_columns(settings: Settings, columns: Mapping[str, str | None]) -> None
 class Sender:
     """A socket that rows are sent through."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SocketSettings) -> None:
         self._topic = settings.topic
         given = dict(settings.options)
         linger = given.get("linger", LINGER_S)
@@ -98,7 +98,7 @@ class Sender:
             self.socket.stop()
             raise
 
-    def _await_peers(self, settings: Settings) -> None:
+    def _await_peers(self, settings: SocketSettings) -> None:
         """Waits for a peer, and for the subscriptions that are wanted, for connectTimeout at most."""
         seconds, fails = settings.connect_timeout, settings.fail_on_connect_timeout
         if settings.connect and not settings.bind and seconds is not None:
@@ -115,14 +115,14 @@ class Sender:
                     ) from None
                 log.warning("%s", error)
 
-    def send(self, batches: Iterable[pa.RecordBatch]) -> Sent:
+    def send(self, batches: Iterable[pa.RecordBatch]) -> RowsSent:
         """Sends every row, and waits until all have left this process.
 
         Raises:
             SendTimeout: There was no room for a message within `send_timeout`, or not everything left within `linger`.
             OptionError: A value is null.
         """
-        sent = Sent()
+        sent = RowsSent()
         for batch in batches:
             self._send(batch, sent)
         limit = self.socket.options.linger
@@ -133,7 +133,7 @@ class Sender:
             raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
         return sent
 
-    def _send(self, batch: pa.RecordBatch, sent: Sent) -> None:
+    def _send(self, batch: pa.RecordBatch, sent: RowsSent) -> None:
         names = batch.schema.names
         if "parts" in names:
             bodies: Any = [[_octets(part) for part in parts] for parts in _whole(batch, "parts").to_pylist()]
@@ -212,7 +212,7 @@ class HostWriter:
         OmqError: It cannot be opened.
     """
 
-    def __init__(self, key: str, settings: Settings) -> None:
+    def __init__(self, key: str, settings: SocketSettings) -> None:
         self._key = key
         self._keep_seconds = settings.keep_seconds
         self._lock = threading.Lock()
@@ -289,7 +289,7 @@ def _forget() -> None:
 os.register_at_fork(after_in_child=_forget)
 
 
-def _key(settings: Settings) -> str:
+def _key(settings: SocketSettings) -> str:
     """Returns the name of a connection on this host, from the query and the options; one that dials is a process's."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
@@ -300,7 +300,7 @@ def _name(key: str) -> str:
     return f"\0omq-spark/{os.getuid()}/{key}"
 
 
-def claim(key: str, settings: Settings) -> HostWriter | None:
+def claim(key: str, settings: SocketSettings) -> HostWriter | None:
     """Returns the connection that this process keeps under a key, opened if none does; `None` if another one does."""
     if key not in _kept:
         try:
@@ -310,7 +310,7 @@ def claim(key: str, settings: Settings) -> HostWriter | None:
     return _kept[key]
 
 
-def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Sent | None:
+def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> RowsSent | None:
     """Sends rows through the process that has the connection, and waits for its flush; `None` without that process.
 
     Raises:
@@ -335,13 +335,13 @@ def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> S
                 raise omq.OmqError("the process that has the connection ended") from error
     if "error" in result:
         raise omq.OmqError(result["error"])
-    return Sent(**result)
+    return RowsSent(**result)
 
 
 # ---------------------------------------------------------------------- tasks
 
 
-def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
+def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) -> RowsSent:
     """Sends the rows of a task; a bound endpoint is kept, and shared by all tasks of the host."""
     if not settings.bind and settings.use != STREAM_WRITE:
         sender = Sender(settings)
@@ -367,7 +367,7 @@ def send_through(settings: Settings, batches: Iterator[pa.RecordBatch]) -> Sent:
                 if not sender.socket.closed:
                     return sender.send(batches)
         elif (first := next(batches, None)) is None:
-            return Sent()
+            return RowsSent()
         else:
             batches = chain([first], batches)
             delivered = deliver(key, first.schema, batches)
@@ -386,7 +386,7 @@ class SocketSink(Sink):
         OptionError: A column is missing, cannot be sent, or has another type.
     """
 
-    def __init__(self, settings: Settings, rows: StructType) -> None:
+    def __init__(self, settings: SocketSettings, rows: StructType) -> None:
         check_columns(settings, {one.name: one.dataType.simpleString() for one in rows.fields})
         self._settings = settings
 

@@ -16,7 +16,7 @@ from omq.spark.live import receiver_client
 from omq.spark.live.connection import read_once
 from omq.spark.live.coordinator import Coordinator
 from omq.spark.live.receiver import ReadRequest
-from omq.spark.live.settings import Settings
+from omq.spark.live.settings import SocketSettings
 from omq.spark.live.sink import SocketSink, check_columns, send_through
 from omq.spark.options import READ, WRITE
 from omq.spark.provider import Provider
@@ -30,7 +30,7 @@ IDLE_WAIT_S: Final = 1.0  # for which Spark's question for the next microbatch w
 class SocketReader(DataSourceReader):
     """Reads once, until a bound is reached."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
 
     def partitions(self) -> Any:
@@ -44,7 +44,7 @@ class SocketReader(DataSourceReader):
 class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads in microbatches. An offset is the number of a microbatch."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
         self._drains = False
         self._planned = 0  # the last microbatch that this run of the query has planned
@@ -163,15 +163,15 @@ def _lost(report: dict[str, Any], committed: int) -> str:
 
 
 PROVIDER: Final = Provider(
-    Settings, SocketReader, SocketStreamReader, SocketSink, "what a socket has sent cannot be replaced"
+    SocketSettings, SocketReader, SocketStreamReader, SocketSink, "what a socket has sent cannot be replaced"
 )
 
 
 # ---------------------------------------------------------------------- for stages of a user's own
 
 
-def _parsed(use: str, given: dict[str, Any]) -> Settings:
-    return Settings.parse(use, {name: _text(value) for name, value in given.items()})
+def _parsed(use: str, given: dict[str, Any]) -> SocketSettings:
+    return SocketSettings.parse(use, {name: _text(value) for name, value in given.items()})
 
 
 def _text(value: Any) -> str:

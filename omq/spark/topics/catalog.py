@@ -10,8 +10,8 @@ from typing import Any
 import omq
 from omq.broker import BrokerTimeout, Client, TopicError, TopicInfo
 from omq.spark.options import STREAM_READ
-from omq.spark.topics.offsets import Offset, Place, Range
-from omq.spark.topics.settings import EARLIEST, LATEST, Offsets, Settings
+from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange
+from omq.spark.topics.settings import EARLIEST, LATEST, Offsets, TopicSettings
 
 log = logging.getLogger("omq.spark")
 
@@ -21,7 +21,7 @@ class DataLoss(omq.OmqError):
 
 
 @contextlib.contextmanager
-def named(settings: Settings) -> Iterator[None]:
+def named(settings: TopicSettings) -> Iterator[None]:
     """Has a broker that is away told with the options that name it."""
     try:
         yield
@@ -31,7 +31,7 @@ def named(settings: Settings) -> Iterator[None]:
         ) from None
 
 
-def lost(settings: Settings, what: str) -> None:
+def lost(settings: TopicSettings, what: str) -> None:
     """Tells of messages that cannot be read.
 
     Raises:
@@ -42,17 +42,17 @@ def lost(settings: Settings, what: str) -> None:
     log.warning("%s; failOnDataLoss=false: going on without", what)
 
 
-class Catalog:
+class TopicCatalog:
     """The topics of a read, as the broker has them. It connects when it is first asked; a copy connects again.
 
     Args:
         settings: The options.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
         self._client: Client | None = None
-        self._left: dict[str, Place] = {}  # where this run has left the subscription
+        self._left: dict[str, TopicOffset] = {}  # where this run has left the subscription
         self._shared = False  # whether another query has moved it
 
     def __getstate__(self) -> dict[str, Any]:
@@ -184,7 +184,7 @@ class Catalog:
 
     def ranges(
         self, start: Offset, end: Offset, broker: str, infos: Mapping[str, TopicInfo], *, asked: bool = False
-    ) -> list[Range]:
+    ) -> list[TopicRange]:
         """Returns the ranges between two offsets that are there.
 
         Args:
@@ -199,7 +199,7 @@ class Catalog:
             DataLoss: Not everything is there any more.
         """
         settings = self._settings
-        found: list[Range] = []
+        found: list[TopicRange] = []
         for name, place in sorted(end.places.items()):
             before = start.places.get(name) if start.broker == end.broker else None
             if before is not None and before.topic_id != place.topic_id:
@@ -235,7 +235,7 @@ class Catalog:
                     lost(settings, text)
                 begin = info.first
             if begin < stop:
-                found.append(Range(name, place.topic_id, begin, stop, broker))
+                found.append(TopicRange(name, place.topic_id, begin, stop, broker))
         return found
 
     def _gone(self, name: str, before: str, broker: str, info: TopicInfo | None) -> str:
@@ -268,7 +268,7 @@ class Catalog:
         starts |= kept
         if settings.subscription is not None:
             self.pin({name: starts[name] for name in new})
-            self._left = {name: Place(infos[name].id, following) for name, following in starts.items()}
+            self._left = {name: TopicOffset(infos[name].id, following) for name, following in starts.items()}
         return starts
 
     def _chosen_starts(self, infos: Mapping[str, TopicInfo]) -> dict[str, int]:
@@ -299,7 +299,7 @@ class Catalog:
         if self._settings.subscription is not None:
             with named(self._settings):
                 for name in names:
-                    kept = {one.name: one.position for one in self.client.names(name)}
+                    kept = {one.name: one.position for one in self.client.durables(name)}
                     if self._settings.subscription in kept:
                         found[name] = kept[self._settings.subscription] + 1
         return found
@@ -327,7 +327,7 @@ class Catalog:
                 log.warning("subscription=%r of topic %r is not moved: %s", self._settings.subscription, name, error)
             self._left[name] = place
 
-    def _look_for_others(self, name: str, before: Place) -> None:
+    def _look_for_others(self, name: str, before: TopicOffset) -> None:
         """Tells, once, of a subscription that is no longer where this query has left it."""
         there = self._positions([name]).get(name, before.next)
         self._shared = there != before.next
@@ -358,4 +358,4 @@ def _ids(start: int, stop: int) -> str:
 
 def offset(broker: str, infos: Mapping[str, TopicInfo], nexts: Mapping[str, int]) -> Offset:
     """An offset of topics as they are."""
-    return Offset(broker, {name: Place(infos[name].id, following) for name, following in nexts.items()})
+    return Offset(broker, {name: TopicOffset(infos[name].id, following) for name, following in nexts.items()})

@@ -17,7 +17,7 @@ KIND: Final = "topics"
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class TopicOffset:
     """The offset of a topic.
 
     Attributes:
@@ -37,7 +37,7 @@ class Place:
         return {**begin, "id": self.topic_id, "next": self.next}
 
     @classmethod
-    def read(cls, found: Any) -> Place:
+    def read(cls, found: Any) -> TopicOffset:
         """Reads it again."""
         begin = found.get("from")
         return cls(int(found["id"]), int(found["next"]), None if begin is None else int(begin))
@@ -53,7 +53,7 @@ class Offset:
     """
 
     broker: str
-    places: Mapping[str, Place]
+    places: Mapping[str, TopicOffset]
 
     def json(self, **more: Any) -> dict[str, Any]:
         """Returns the JSON for a checkpoint. Spark compares offsets as text, so keys are sorted."""
@@ -74,14 +74,14 @@ class Offset:
                 f"the checkpoint has offsets of version {found.get('version')}, this package knows {VERSION}"
             )
         try:
-            places = {name: Place.read(one) for name, one in found["topics"].items()}
+            places = {name: TopicOffset.read(one) for name, one in found["topics"].items()}
             return cls(str(found["broker"]), places)
         except (AttributeError, KeyError, TypeError, ValueError):
             raise omq.StateError(f"the checkpoint has an offset that is damaged: {found}") from None
 
 
 @dataclass
-class Range(InputPartition):
+class TopicRange(InputPartition):
     """Messages of a topic that one task reads.
 
     Attributes:
@@ -102,13 +102,13 @@ class Range(InputPartition):
         return self.stop - self.start
 
 
-def split(ranges: Sequence[Range], least: int | None) -> list[Range]:
+def split(ranges: Sequence[TopicRange], least: int | None) -> list[TopicRange]:
     """Cuts ranges by their ids so that there are so many at least, as far as there are ids; empty ones are left out."""
     ranges = [one for one in ranges if len(one)]
     total = sum(map(len, ranges))
     if least is None or len(ranges) >= least:
         return list(ranges)
-    found: list[Range] = []
+    found: list[TopicRange] = []
     for one, pieces in zip(ranges, shared([len(one) for one in ranges], min(least, total)), strict=True):
         pieces = max(pieces, 1)
         cuts = [one.start + len(one) * number // pieces for number in range(pieces + 1)]

@@ -12,9 +12,9 @@ from omq.broker import Client, Columns, Damaged, Overrun, TopicError, TopicInfo
 from omq.broker.columns import Maps, Texts
 from omq.spark.buffer_pool import BufferPool
 from omq.spark.topics.catalog import lost, named
-from omq.spark.topics.offsets import Range
+from omq.spark.topics.offsets import TopicRange
 from omq.spark.topics.prefetch import prefetched
-from omq.spark.topics.settings import Settings
+from omq.spark.topics.settings import TopicSettings
 
 log = logging.getLogger("omq.spark")
 
@@ -33,7 +33,7 @@ _PARTS: Final = {"key": "keys", "value": "bodies", "headers": "headers"}
 _memory: Final = BufferPool()
 
 
-def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
+def read(settings: TopicSettings, part: TopicRange) -> Iterator[pa.RecordBatch]:
     """The messages of a range; a batch is gathered while Spark takes the one before.
 
     Raises:
@@ -43,7 +43,7 @@ def read(settings: Settings, part: Range) -> Iterator[pa.RecordBatch]:
     yield from prefetched(_read(settings, part))
 
 
-def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, None]:
+def _read(settings: TopicSettings, part: TopicRange) -> Generator[pa.RecordBatch, None, None]:
     with named(settings), settings.client() as client:
         if _found(client, settings, part) is None:
             return
@@ -75,7 +75,7 @@ def _read(settings: Settings, part: Range) -> Generator[pa.RecordBatch, None, No
             _tell_gap(part, start, part.stop, 0)
 
 
-def _tell_gap(part: Range, start: int, stop: int, count: int) -> None:
+def _tell_gap(part: TopicRange, start: int, stop: int, count: int) -> None:
     """Logs ids that nothing is under. It is not known whether they were ever given."""
     if stop - start > count:
         log.warning(
@@ -88,7 +88,7 @@ def _tell_gap(part: Range, start: int, stop: int, count: int) -> None:
         )
 
 
-def _found(client: Client, settings: Settings, part: Range) -> TopicInfo | None:
+def _found(client: Client, settings: TopicSettings, part: TopicRange) -> TopicInfo | None:
     """The topic that was planned with, if it is there; else its messages are lost."""
     try:
         (info,) = client.topics(part.topic)
@@ -103,7 +103,7 @@ def _found(client: Client, settings: Settings, part: Range) -> TopicInfo | None:
     return None
 
 
-def _is_foreign(client: Client, settings: Settings, part: Range, start: int) -> bool:
+def _is_foreign(client: Client, settings: TopicSettings, part: TopicRange, start: int) -> bool:
     """Returns whether another broker answers than the one that was planned with: then ids from *start* on are lost."""
     if client.broker == part.broker:
         return False
@@ -111,11 +111,11 @@ def _is_foreign(client: Client, settings: Settings, part: Range, start: int) -> 
     return True
 
 
-def _gone(part: Range, start: int, stop: int, why: str) -> str:
+def _gone(part: TopicRange, start: int, stop: int, why: str) -> str:
     return f"topic {part.topic!r}: ids {start} to {min(stop, part.stop) - 1} {why}"
 
 
-def _columns(client: Client, settings: Settings, part: Range, start: int) -> Iterator[Columns]:
+def _columns(client: Client, settings: TopicSettings, part: TopicRange, start: int) -> Iterator[Columns]:
     parts = [_PARTS[name] for name in settings.read_columns if name in _PARTS]
     return client.read_columns(
         part.topic, start, part.stop, parts=parts, batch_bytes=settings.batch_bytes, memory=_memory.take
@@ -126,7 +126,7 @@ def _last(ids: bytes) -> int:
     return int.from_bytes(ids[-8:], "little")
 
 
-def batch(settings: Settings, topic: str, found: Columns) -> pa.RecordBatch:
+def batch(settings: TopicSettings, topic: str, found: Columns) -> pa.RecordBatch:
     """The record batch of some messages."""
     names = settings.read_columns
     arrays = [_array(name, topic, found) for name in names]

@@ -159,7 +159,7 @@ _SECRETS: Final = ("passwordFile", "curveServerKeyFile", "curveSecretKeyFile")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings(BaseSettings):
+class TopicSettings(BaseSettings):
     """The options of one read or write of topics.
 
     Attributes:

@@ -26,7 +26,7 @@ from omq.spark.errors import hidden_traceback
 from omq.spark.options import WRITE
 from omq.spark.provider import Sink
 from omq.spark.topics.catalog import named
-from omq.spark.topics.settings import AT_LEAST_ONCE, Settings
+from omq.spark.topics.settings import AT_LEAST_ONCE, TopicSettings
 
 log = logging.getLogger("omq.spark")
 
@@ -44,7 +44,7 @@ COLUMNS: Final = {
 }
 
 
-def check_rows(settings: Settings, rows: StructType) -> None:
+def check_rows(settings: TopicSettings, rows: StructType) -> None:
     """Raises where columns do not fit.
 
     Raises:
@@ -64,7 +64,7 @@ def check_rows(settings: Settings, rows: StructType) -> None:
         raise omq.OptionError("neither option 'topic' nor a column 'topic' says where rows go")
 
 
-def check_topic(settings: Settings, client: Client) -> None:
+def check_topic(settings: TopicSettings, client: Client) -> None:
     """Raises where the topic of the options is not there.
 
     Raises:
@@ -132,7 +132,7 @@ def by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Records]]
 
 
 @dataclass
-class Sent(WriterCommitMessage):
+class TaskCommit(WriterCommitMessage):
     """The work that a task has done.
 
     Attributes:
@@ -150,7 +150,7 @@ class Sent(WriterCommitMessage):
     broker: str = ""
 
 
-class Task:
+class TaskAttempt:
     """The work of one attempt of a task.
 
     Args:
@@ -159,7 +159,7 @@ class Task:
         scope: What the commit is called by; `None` to publish without one.
     """
 
-    def __init__(self, settings: Settings, client: Client, scope: str | None) -> None:
+    def __init__(self, settings: TopicSettings, client: Client, scope: str | None) -> None:
         self._settings = settings
         self._client = client
         self._scope = scope
@@ -168,9 +168,9 @@ class Task:
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
         # An attempt after a restart has the number of an earlier one, and may cut its rows elsewhere.
         self._name = f"{scope}/{partition}/{attempt}/{os.urandom(6).hex()}"
-        self.sent = Sent(scope or "")
+        self.sent = TaskCommit(scope or "")
 
-    def write(self, batches: Iterator[pa.RecordBatch]) -> Sent:
+    def write(self, batches: Iterator[pa.RecordBatch]) -> TaskCommit:
         """Stages or publishes all rows.
 
         Raises:
@@ -264,7 +264,7 @@ class Task:
 class TopicSink(Sink):
     """Stages rows, or publishes them."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
         # A microbatch has its name from Spark.
         self._job = f"{uuid.uuid4()}/batch" if settings.use == WRITE else None
@@ -276,7 +276,7 @@ class TopicSink(Sink):
     @hidden_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with self._settings.client() as client:
-            return Task(self._settings, client, self._scope() if self._once else None).write(iterator)
+            return TaskAttempt(self._settings, client, self._scope() if self._once else None).write(iterator)
 
     def _scope(self) -> str:
         if self._job is not None:
@@ -369,7 +369,7 @@ def _said(rows: Counter[str]) -> str:
     return ", ".join(shown[:10]) + (f" and {len(shown) - 10} more topics" if len(shown) > 10 else "") or "no rows"
 
 
-def checked_sink(settings: Settings, rows: StructType) -> TopicSink:
+def checked_sink(settings: TopicSettings, rows: StructType) -> TopicSink:
     """Returns a sink for rows of a schema.
 
     Raises:

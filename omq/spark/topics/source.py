@@ -21,23 +21,23 @@ import omq
 from omq.broker import TopicInfo
 from omq.spark.errors import hidden_traceback
 from omq.spark.provider import Provider
-from omq.spark.topics.catalog import Catalog, lost, named, offset
-from omq.spark.topics.offsets import Offset, Place, Range, shared, split
+from omq.spark.topics.catalog import TopicCatalog, lost, named, offset
+from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange, shared, split
 from omq.spark.topics.read import read
-from omq.spark.topics.settings import Settings
+from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.sink import checked_sink
 
 
 class TopicReader(DataSourceReader):
     """Reads what is kept between two bounds, which are found when Spark plans the read."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
 
     @hidden_traceback()
     def partitions(self) -> Any:
         settings = self._settings
-        catalog = Catalog(settings)
+        catalog = TopicCatalog(settings)
         try:
             broker, infos = catalog.known()
             starts, stops = catalog.starts(infos), catalog.stops(infos)
@@ -52,7 +52,7 @@ class TopicReader(DataSourceReader):
         finally:
             catalog.close()
         # Spark makes a partition without a range of no partitions.
-        return found or [Range("", 0, 0, 0)]
+        return found or [TopicRange("", 0, 0, 0)]
 
     def read(self, partition: Any) -> Iterator[Any]:
         with hidden_traceback():
@@ -63,11 +63,11 @@ class TopicReader(DataSourceReader):
 class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads in microbatches. An offset is the next id of each topic: what lies between two can be read again."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
-        self._catalog = Catalog(settings)
+        self._catalog = TopicCatalog(settings)
         self._first: Offset | None = None  # where it begins; not known where a checkpoint says how far it is
-        self._until: dict[str, Place] | None = None  # where AvailableNow ends
+        self._until: dict[str, TopicOffset] | None = None  # where AvailableNow ends
         self._last: Offset | None = None  # what was given for the newest microbatch
         self._newest: Offset | None = None  # what there was then
         self._given = time.monotonic()  # when a microbatch was given
@@ -93,7 +93,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     @hidden_traceback()
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
         _, infos = self._catalog.topics()
-        self._until = {name: Place(info.id, info.last + 1) for name, info in infos.items()}
+        self._until = {name: TopicOffset(info.id, info.last + 1) for name, info in infos.items()}
 
     @hidden_traceback()
     def latestOffset(self, start: Any, limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
@@ -104,7 +104,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         known = {(begin.broker, name, place.topic_id) for name, place in begin.places.items()}
         self._pin({name: place for name, place in places.items() if (broker, name, place.topic_id) not in known})
         ends = {name: max(self._end(infos[name]), place.next) for name, place in places.items()}
-        self._newest = Offset(broker, {name: Place(infos[name].id, end) for name, end in ends.items()})
+        self._newest = Offset(broker, {name: TopicOffset(infos[name].id, end) for name, end in ends.items()})
         chosen = self._limited(places, ends, infos, limit)
         # A topic that is new and empty makes no microbatch.
         found = {
@@ -123,10 +123,10 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Returns whether this is where the query begins, and not the end of a microbatch that had nothing in it."""
         return begin == self._first and all(place.begin is None for place in begin.places.values())
 
-    def _begin(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, Place]:
+    def _begin(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> dict[str, TopicOffset]:
         """Returns the place at which each topic goes on; raises where one cannot."""
         settings = self._settings
-        found: dict[str, Place] = {}
+        found: dict[str, TopicOffset] = {}
         is_first = self._is_first(begin)
         if begin.broker != broker and begin.places:
             lost(settings, f"option connect={settings.endpoint!r}: the checkpoint is of another broker's topics")
@@ -140,13 +140,13 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 if info.persistence == "strong" and place.next > info.last + 1:
                     text = f"topic {name!r} ends with id {info.last}, and the query has read up to id {place.next - 1}"
                     lost(settings, f"{text}: the broker's store is an older one, and what it had behind that is lost")
-                    found[name] = Place(info.id, info.last + 1, info.last + 1)
+                    found[name] = TopicOffset(info.id, info.last + 1, info.last + 1)
             elif begin.broker == broker:
                 why = self._catalog.missing(name, info)
                 lost(settings, f"{why}: what follows id {place.next - 1} is not read")
         for name, info in infos.items():
             earliest = max(info.first, 1)
-            found.setdefault(name, Place(info.id, earliest, earliest))
+            found.setdefault(name, TopicOffset(info.id, earliest, earliest))
         return found
 
     def _keep(self, begin: Offset, broker: str, infos: Mapping[str, TopicInfo]) -> None:
@@ -160,7 +160,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             self._catalog.keep(Offset(broker, there))
 
-    def _pin(self, new: Mapping[str, Place]) -> None:
+    def _pin(self, new: Mapping[str, TopicOffset]) -> None:
         """Has the subscription begin in topics that came later, before anything is read of them."""
         if self._settings.subscription is not None:
             self._catalog.pin(
@@ -176,7 +176,11 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return until.next if until is not None and until.topic_id == info.id else 1
 
     def _limited(
-        self, places: Mapping[str, Place], ends: Mapping[str, int], infos: Mapping[str, TopicInfo], limit: ReadLimit
+        self,
+        places: Mapping[str, TopicOffset],
+        ends: Mapping[str, int],
+        infos: Mapping[str, TopicInfo],
+        limit: ReadLimit,
     ) -> dict[str, int]:
         """The ends of a microbatch within the bounds."""
         settings = self._settings
@@ -204,7 +208,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         with named(self._settings):
             for name, begin in begins.items():
                 if ends[name] - begin > limit and infos[name].persistence != "strong":
-                    found[name] = max(self._catalog.client.reach(name, begin, ends[name], 1) - 1, begin)
+                    found[name] = max(self._catalog.client.offset_after(name, begin, ends[name], 1) - 1, begin)
         return found
 
     def _in_bytes(
@@ -217,7 +221,7 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         total = sum(there.values())
         with named(self._settings):
             reached = {
-                name: self._catalog.client.reach(name, begins[name], ends[name], int(limit * share / total))
+                name: self._catalog.client.offset_after(name, begins[name], ends[name], int(limit * share / total))
                 for name, share in there.items()
             }
         return {**ends, **reached}
@@ -254,5 +258,5 @@ class TopicStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 PROVIDER: Final = Provider(
-    Settings, TopicReader, TopicStreamReader, checked_sink, "what a topic has cannot be replaced"
+    TopicSettings, TopicReader, TopicStreamReader, checked_sink, "what a topic has cannot be replaced"
 )

@@ -7,12 +7,12 @@ import struct
 from contextlib import suppress
 from typing import Any, Final, NamedTuple
 
+from omq.store.ack_set import AckSet
+from omq.store.block_builder import BlockBuilder
 from omq.store.errors import DamagedError, StoreError, UnknownTopic
 from omq.store.interface import Delivery, MakeTopic, Persistence, TopicState
-from omq.store.internal import Reserve
-from omq.store.joining import OpenBlock
+from omq.store.internal import ReserveIds
 from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, opened, rows, sealed, topic_key
-from omq.store.settled import Settled
 
 RESERVED_IDS: Final = 1 << 20  # at a time
 MAX_TOPIC_ID: Final = 2**32 - 1
@@ -27,7 +27,7 @@ class Oldest(NamedTuple):
     when: int  # it was put, by the store's clock
 
 
-class Topic:
+class StoredTopic:
     """A topic of one environment: what is committed, and what the transaction at work makes of it.
 
     Only its writer changes it; others read `state`, which changes as a whole.
@@ -73,9 +73,9 @@ class Topic:
         self.bytes = 0
         self.jumped: list[tuple[int, int]] = []
         self.reserved: int | None = None
-        self.open: OpenBlock | None = None
+        self.open: BlockBuilder | None = None
         self.oldest: Oldest | None = None
-        self.settled: Settled | None = None
+        self.settled: AckSet | None = None
         self._committed: tuple[int, int, int, tuple[tuple[int, int], ...]] = (1, 0, 0, ())
 
     def stand(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
@@ -108,11 +108,11 @@ class Catalog:
     """
 
     def __init__(self) -> None:
-        self.topics: dict[int, Topic] = {}
+        self.topics: dict[int, StoredTopic] = {}
         self.next = 1
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
-        self._deleted: dict[int, Topic] = {}  # perhaps not for good: the transaction may fail
+        self._deleted: dict[int, StoredTopic] = {}  # perhaps not for good: the transaction may fail
 
     def load(self, transaction: Any) -> None:
         """Reads what is committed; topics that are known stay the objects that they are."""
@@ -123,7 +123,7 @@ class Catalog:
             try:
                 if topic is None:
                     row = json.loads(opened(key, value))
-                    topic = Topic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
+                    topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
                 found[id] = topic
             except (DamagedError, ValueError, KeyError, TypeError) as error:
                 self.damaged[id] = DamagedError(f"topic {id}, whose name cannot be read: {error}", id)
@@ -140,7 +140,7 @@ class Catalog:
         self._deleted.clear()
         self._ids = {topic.name: id for id, topic in found.items()}
 
-    def make(self, transaction: Any, write: MakeTopic) -> Topic | None:
+    def make(self, transaction: Any, write: MakeTopic) -> StoredTopic | None:
         """Makes a topic, and gives it; `None` if it exists."""
         id = self._ids.get(write.name)
         if id in self.damaged:
@@ -161,7 +161,7 @@ class Catalog:
             "settings": write.settings,
         }
         transaction.put(key, sealed(key, json.dumps(row).encode()))
-        topic = Topic(id, write.name, write.delivery, write.persistence, dict(write.settings))
+        topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings))
         if write.persistence != "strong":
             topic.reserved = RESERVED_IDS
             self._reserve(transaction, id, RESERVED_IDS)
@@ -170,7 +170,7 @@ class Catalog:
         write.topic_id = id
         return topic
 
-    def delete(self, transaction: Any, id: int) -> Topic:
+    def delete(self, transaction: Any, id: int) -> StoredTopic:
         """Deletes the row of a topic."""
         topic = self.topics.pop(id, None)
         if topic is None:
@@ -181,7 +181,7 @@ class Catalog:
         transaction.delete(topic_key(b"v", id))
         return topic
 
-    def reserve(self, transaction: Any, write: Reserve) -> None:
+    def reserve(self, transaction: Any, write: ReserveIds) -> None:
         """Puts the highest ids that may be given."""
         if write.next_topic > self._next(transaction):
             self._go_on(transaction, write.next_topic)

@@ -6,21 +6,21 @@ import struct
 from collections.abc import Container, Iterator
 from typing import Any, Final
 
+from omq.store.ack_set import PAGE_IDS, AckSet
 from omq.store.errors import DamagedError
 from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, opened, rows, sealed, topic_key
-from omq.store.settled import PAGE_IDS, Settled
 
 _PAGE_BYTES: Final = PAGE_IDS // 8
 _POSITION: Final = b"o"
 
 
-def load_settled(transaction: Any, topic_id: int) -> Settled:
+def load_settled(transaction: Any, topic_id: int) -> AckSet:
     """Returns what is settled of a topic.
 
     Raises:
         DamagedError: A row of it is damaged.
     """
-    settled = Settled()
+    settled = AckSet()
     try:
         key = topic_key(b"w", topic_id)
         row = transaction.get(key)
@@ -35,7 +35,7 @@ def load_settled(transaction: Any, topic_id: int) -> Settled:
     return settled
 
 
-def put_settled(transaction: Any, topic_id: int, settled: Settled) -> None:
+def put_settled(transaction: Any, topic_id: int, settled: AckSet) -> None:
     """Writes what has changed."""
     key = topic_key(b"w", topic_id)
     transaction.put(key, sealed(key, TWO.pack(settled.watermark, settled.handed)))

@@ -17,7 +17,7 @@ import lmdb
 
 from omq.store.errors import StoreClosed, StoreError
 from omq.store.lmdb.data_file import Meta, complete, look, metas_of
-from omq.store.lmdb.session import check_place, sync_directory
+from omq.store.lmdb.store_directory import check_place, sync_directory
 from omq.unpatched import threading
 
 MAX_MAP_BYTES: Final = 1 << 40  # of address space

@@ -23,7 +23,7 @@ from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
 from omq.store.lmdb.data_file import META, META_BYTES, PAGE_HEADER, UNSYNCED, Meta, check_structure, look, parse_meta
 from omq.store.lmdb.environment import NO_SPACE, Environment
-from omq.store.lmdb.session import sync_directory
+from omq.store.lmdb.store_directory import sync_directory
 from omq.store.lmdb.writer import Latency
 from omq.unpatched import threading
 

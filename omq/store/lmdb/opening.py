@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Topic
+from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, StoredTopic
 from omq.store.lmdb.data_file import (
     MAX_PAGES_AFTER_CLOSE,
     MAX_PAGES_AFTER_CRASH,
@@ -25,7 +25,7 @@ from omq.store.lmdb.data_file import (
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.reader import LmdbReader
-from omq.store.lmdb.session import Session
+from omq.store.lmdb.store_directory import StoreDirectory
 
 ANOTHER: Final = (
     "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
@@ -36,7 +36,7 @@ SKIPPED_TOPIC_IDS: Final = 1 << 16  # the same of the ids of topics
 
 
 @dataclass(slots=True)
-class Left:
+class RecoveryReport:
     """The state of the files at opening.
 
     Attributes:
@@ -52,7 +52,7 @@ class Left:
     findings: list[str]
 
 
-def look(session: Session, flusher: Flusher, strong: Path, weak: Path) -> Left:
+def look(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path) -> RecoveryReport:
     """Looks at both environments, and puts the weak one's last sync in place where a crash has lost what came after.
 
     Raises:
@@ -78,10 +78,10 @@ def look(session: Session, flusher: Flusher, strong: Path, weak: Path) -> Left:
     limit = MAX_PAGES_AFTER_CLOSE if session.orderly else MAX_PAGES_AFTER_CRASH
     large = check_structure(strong, limit) + check_structure(weak, limit)
     findings += large if not session.orderly else []
-    return Left(missing, lost, older, findings)
+    return RecoveryReport(missing, lost, older, findings)
 
 
-def _is_another(session: Session, directory: Path) -> bool:
+def _is_another(session: StoreDirectory, directory: Path) -> bool:
     """Returns whether an environment differs from the one left at an orderly end, or its meta pages do not fit."""
     left = session.left.get(directory.name)
     path = directory / "data.mdb"
@@ -112,7 +112,7 @@ def check_presence(strong: Path, weak: Path) -> None:
         raise DamagedError(f"{path}: damaged: it is missing, or empty, and {what} to start over.")
 
 
-def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[StoreError]:
+def check_tails(environment: Environment, topics: Iterable[StoredTopic]) -> list[StoreError]:
     """Reads the last block of each topic; what is damaged, or cannot be read."""
     found: list[StoreError] = []
     for topic in topics:
@@ -130,7 +130,7 @@ def check_tails(environment: Environment, topics: Iterable[Topic]) -> list[Store
     return found
 
 
-class Beginning(NamedTuple):
+class NextIds(NamedTuple):
     """The ids with which topics go on.
 
     Attributes:
@@ -144,17 +144,17 @@ class Beginning(NamedTuple):
     next_topic: int
 
 
-def far(topic: Topic) -> int:
+def far(topic: StoredTopic) -> int:
     """Returns the highest id that a topic may have given, as the strong environment has it."""
     return topic.state.last if topic.reserved is None else topic.reserved
 
 
-def is_behind(session: Session, catalog: Catalog, topics: Iterable[Topic]) -> bool:
+def is_behind(session: StoreDirectory, catalog: Catalog, topics: Iterable[StoredTopic]) -> bool:
     """Returns whether the strong environment is older than what was noted next to it."""
     return catalog.next < session.next_topic or any(far(topic) < session.ids.get(topic.id, 0) for topic in topics)
 
 
-def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> bool:
+def note(session: StoreDirectory, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> bool:
     """Notes the state of the store next to the environments; returns whether there was room for that."""
     topics = list(catalog.topics.values())
     ids = {topic.id: max(far(topic), session.ids.get(topic.id, 0)) for topic in topics}
@@ -162,7 +162,9 @@ def note(session: Session, catalog: Catalog, *, orderly: bool, left: dict[str, i
     return session.note(orderly=orderly, ids=ids, next_topic=next_topic, left=left)
 
 
-def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lost: bool, older: bool) -> Beginning:
+def beginning(
+    session: StoreDirectory, catalog: Catalog, topics: Iterable[StoredTopic], *, lost: bool, older: bool
+) -> NextIds:
     """Returns the ids with which topics go on.
 
     Args:
@@ -174,7 +176,7 @@ def beginning(session: Session, catalog: Catalog, topics: Iterable[Topic], *, lo
     """
     # What was noted at an orderly end is all; else more was given since then.
     exact = not older or (session.orderly and session.noted)
-    found = Beginning({}, {}, 0)
+    found = NextIds({}, {}, 0)
     if older:
         found = found._replace(next_topic=max(catalog.next, session.next_topic) + (0 if exact else SKIPPED_TOPIC_IDS))
     for topic in topics:

@@ -15,7 +15,7 @@ PRUNE_BATCH: Final = 64  # sequences that are forgotten together
 MAX_CACHED_PRODUCERS: Final = 4096  # the rows of others are read
 
 
-class Producer:
+class ProducerState:
     """The state of one producer in one topic.
 
     Attributes:
@@ -41,7 +41,7 @@ class Producers:
     """The producers of an environment."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], Producer] = {}  # who was seen last is last
+        self._known: dict[tuple[int, bytes], ProducerState] = {}  # who was seen last is last
 
     def rollback(self) -> None:
         """Forgets what an aborted transaction has cached."""
@@ -60,7 +60,7 @@ class Producers:
         producer.highest = write.sequence
         return True
 
-    def repeated(self, transaction: Any, producer: Producer, write: Append) -> bool:
+    def repeated(self, transaction: Any, producer: ProducerState, write: Append) -> bool:
         """Returns whether an append is a repetition; then it has its answer."""
         if write.sequence > producer.highest:
             return False
@@ -75,7 +75,7 @@ class Producers:
         write.duplicate = True
         return True
 
-    def note(self, transaction: Any, producer: Producer, write: Append, now: int) -> None:
+    def note(self, transaction: Any, producer: ProducerState, write: Append, now: int) -> None:
         """An append is done. Also what its producer has the answers of."""
         if not write.duplicate:
             key = producer.prefix + NUMBER.pack(write.sequence)
@@ -97,7 +97,7 @@ class Producers:
             key = producer_key(b"p", write.topic_id, write.producer)
             transaction.put(key, sealed(key, TWO.pack(now, producer.floor)))
 
-    def of(self, transaction: Any, write: Append) -> Producer:
+    def of(self, transaction: Any, write: Append) -> ProducerState:
         """Returns the state of the producer of an append."""
         known = write.topic_id, write.producer
         producer = self._known.pop(known, None)
@@ -118,7 +118,7 @@ class Producers:
                 rows += 1
                 found = cursor.next()
             cursor.close()
-            producer = Producer(prefix, seen, floor, highest, rows)
+            producer = ProducerState(prefix, seen, floor, highest, rows)
         self._known[known] = producer
         if len(self._known) > MAX_CACHED_PRODUCERS:
             del self._known[next(iter(self._known))]

@@ -10,9 +10,9 @@ from contextlib import suppress
 from itertools import islice
 from typing import Any, Final
 
+from omq.store.block_builder import pieces
 from omq.store.errors import DamagedError, StageError
 from omq.store.interface import MAX_SEQUENCE, CommitStages, Stage
-from omq.store.joining import pieces
 from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, rows, sealed
 
 STAGE_RETENTION_US: Final = 86_400_000_000  # an uncommitted stage is kept this long

@@ -12,51 +12,62 @@ from typing import Any, Final
 
 import lmdb
 
+from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError, StageError, StoreClosed, StoreError, UnknownTopic, bare
 from omq.store.interface import (
     MAX_MEMORY_BYTES,
     AbortStage,
+    Acknowledge,
     Append,
     Appended,
     CommitStages,
+    DeleteCursor,
     DeleteTopic,
-    DropPosition,
     MakeTopic,
     MoveToDeadLetter,
     Notify,
     Reader,
-    SetPosition,
-    Settle,
+    SetCursor,
     Stage,
     Stats,
     TopicState,
     Trim,
     Write,
 )
-from omq.store.internal import Allow, Carried, Carry, Clean, Elsewhere, Jump, Quarantine, Reserve, Retain, Sweep
+from omq.store.internal import (
+    ApplyRetention,
+    ExpireState,
+    MoveAck,
+    MoveAppend,
+    Quarantine,
+    ReserveIds,
+    ReserveTransientIds,
+    SkipIds,
+    Sweep,
+    WrongEnvironment,
+)
 from omq.store.lmdb import consumer_rows, opening
-from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, Topic
+from omq.store.lmdb.applier import ANOTHER_KIND, Applier
+from omq.store.lmdb.catalog import RESERVED_IDS, Catalog, StoredTopic
 from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.layout import id_ranges
-from omq.store.lmdb.ledger import ANOTHER_KIND, Ledger
-from omq.store.lmdb.notes import Notes
 from omq.store.lmdb.reader import LmdbReader, find_record, keep_aside
-from omq.store.lmdb.session import Session
+from omq.store.lmdb.store_directory import StoreDirectory
+from omq.store.lmdb.wal import WriteAheadLog
 from omq.store.lmdb.writer import Writer
 from omq.store.memory import MemoryTopic, MemoryTopics
-from omq.store.settled import Settled
 from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
 DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
 #: What is simply handed back.
-PLAIN: Final = frozenset({Append, Settle, SetPosition, DropPosition, Stage, Trim})
+PLAIN: Final = frozenset({Append, Acknowledge, SetCursor, DeleteCursor, Stage, Trim})
 #: What needs nothing of elsewhere.
-AT_ONCE: Final = frozenset({Append, Settle})
-OURS: Final = (Reserve, Jump, Retain, Clean, Quarantine, Sweep)
+AT_ONCE: Final = frozenset({Append, Acknowledge})
+OURS: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, Sweep)
 
 
 class Store:
@@ -100,7 +111,7 @@ class Store:
         self._submitting = threading.Lock()
         self._reserving: dict[int, int] = {}  # what is asked for, by topic
         self._unswept: set[int] = set()  # deleted topics whose rows could not be deleted
-        self._session = Session(directory, kind)
+        self._session = StoreDirectory(directory, kind)
         self.id = self._session.id
         try:
             self._open(flush_interval, max_memory)
@@ -125,11 +136,11 @@ class Store:
         except BaseException:
             self._strong.close()
             raise
-        self._notes = Notes(weak, self.id)
+        self._notes = WriteAheadLog(weak, self.id)
         try:
             self._catalog = Catalog()
-            strong_ledger = Ledger(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
-            weak_ledger = Ledger(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
+            strong_ledger = Applier(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
+            weak_ledger = Applier(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
             self._load(strong_ledger, weak_ledger)
             if left.missing and weak_ledger.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics start over")
@@ -174,7 +185,7 @@ class Store:
         self._begin_ids(lost, older)
         self._writers["weak"].catch_up()
 
-    def _writer(self, name: str, environment: Environment, ledger: Ledger) -> Writer:
+    def _writer(self, name: str, environment: Environment, ledger: Applier) -> Writer:
         return Writer(
             f"omq-store-{name}",
             environment,
@@ -188,7 +199,7 @@ class Store:
             sync=None if name == "strong" else self._flusher.flush,
         )
 
-    def _load(self, strong: Ledger, weak: Ledger) -> None:
+    def _load(self, strong: Applier, weak: Applier) -> None:
         """Reads the catalog, and where topics stand."""
         with self._strong.read() as reading, self._weak.read() as other:
             self._catalog.load(reading)
@@ -210,11 +221,11 @@ class Store:
             strong.strangers(reading, {*strong.topics, *damaged})
             weak.strangers(other, {*weak.topics, *damaged})
 
-    def _sound(self) -> list[Topic]:
+    def _sound(self) -> list[StoredTopic]:
         """The topics that are opened."""
         return [topic for id, topic in self._catalog.topics.items() if id not in self._catalog.damaged]
 
-    def _place(self, topic: Topic, last: int = 0) -> None:
+    def _place(self, topic: StoredTopic, last: int = 0) -> None:
         """Notes where a topic lives; from then on it is there."""
         if topic.persistence == "transient":
             self._memory.topics[topic.id] = MemoryTopic(
@@ -230,13 +241,13 @@ class Store:
     def _begin_ids(self, lost: bool, older: bool) -> None:
         """Begins new ids after those that may have been given and are not in the environment."""
         go_on = opening.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
-        jumps: list[Jump] = []
+        jumps: list[SkipIds] = []
         for id, last in go_on.jumps.items():
             topic = self._catalog.topics[id]
             if topic.persistence == "transient":
                 self._place(topic, last)
                 continue
-            jumps.append(Jump(id, last, context=threading.Event()))
+            jumps.append(SkipIds(id, last, context=threading.Event()))
             self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
         for jump in jumps:
             jump.context.wait()
@@ -248,7 +259,7 @@ class Store:
             with contextlib.suppress(StoreError):
                 self._reserve_now(go_on.reserved, go_on.next_topic)
 
-    def _look_at_notes(self, topics: dict[int, Topic], lost: bool) -> None:
+    def _look_at_notes(self, topics: dict[int, StoredTopic], lost: bool) -> None:
         """Writes what was acknowledged and only noted when the last process died."""
         for write in self._notes.left():
             topic = topics.get(write.topic_id)
@@ -270,7 +281,7 @@ class Store:
 
     # Ids that are allowed
 
-    def _reserve(self, topic: Topic, last: int) -> None:
+    def _reserve(self, topic: StoredTopic, last: int) -> None:
         """Reserves more ids for a topic; its writer calls it near the end of what the topic may give."""
         assert topic.reserved is not None
         upto = max(topic.reserved, last) + RESERVED_IDS
@@ -278,7 +289,7 @@ class Store:
             self._reserve_now({topic.id: upto})
         elif self._reserving.get(topic.id, 0) < upto:
             self._reserving[topic.id] = upto
-            self._writers["strong"].submit(Reserve({topic.id: upto}))
+            self._writers["strong"].submit(ReserveIds({topic.id: upto}))
 
     def _allowed(self, topic_id: int, last: int) -> bool:
         """Returns whether a transient topic may give ids up to `last`; reserves more when it comes near to the end."""
@@ -292,12 +303,12 @@ class Store:
 
     def _allow(self, topic_id: int, last: int) -> None:
         """Has ids of a transient topic reserved, for which only its writes wait."""
-        self._writers["strong"].submit(Allow({topic_id: last + RESERVED_IDS}))
+        self._writers["strong"].submit(ReserveTransientIds({topic_id: last + RESERVED_IDS}))
 
     def _reserve_now(self, highest: dict[int, int], next_topic: int = 0) -> None:
         """Reserves ids, and waits until that is durable."""
         durable = threading.Event()
-        write = Reserve(highest, next_topic, context=durable)
+        write = ReserveIds(highest, next_topic, context=durable)
         self._writers["strong"].submit(write)
         durable.wait()
         if write.error is not None:
@@ -314,7 +325,7 @@ class Store:
     def _take(self, write: Write) -> bool:
         """Returns whether a write is not to be handed back, or not yet."""
         if isinstance(write, OURS):
-            if isinstance(write, Reserve) and write.error is None:
+            if isinstance(write, ReserveIds) and write.error is None:
                 for id, highest in write.highest.items():
                     topic = self._catalog.topics.get(id)
                     if topic is not None:
@@ -324,20 +335,20 @@ class Store:
             elif isinstance(write, Sweep):
                 if write.error is not None and not isinstance(write.error, UnknownTopic):
                     self._unswept.add(write.topic_id)
-            elif isinstance(write, Allow):
+            elif isinstance(write, ReserveTransientIds):
                 self._tell(*self._memory.go_on(write.error))
             elif write.context is not None:
                 write.context.set()
             return True
-        if isinstance(write, Carried):
+        if isinstance(write, MoveAppend):
             move: MoveToDeadLetter = write.context
             if write.error is not None:
                 return self._hand_back(move, write.error)
             move.first = write.first
             move.size = 0 if write.duplicate else len(write.records)
-            self._to(move.topic_id, Carry(move.topic_id, [(move.id, move.id)], context=move))
+            self._to(move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], context=move))
             return True
-        if isinstance(write, Carry):
+        if isinstance(write, MoveAck):
             return self._hand_back(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._catalog.next = max(self._catalog.next, write.topic_id + 1)
@@ -347,7 +358,7 @@ class Store:
                 # The catalog does not have it any more, so it is deleted; what it leaves goes as soon as it can.
                 self._unswept.add(write.topic_id)
                 write.error = None
-            if write.error is None or isinstance(write.error, Elsewhere):
+            if write.error is None or isinstance(write.error, WrongEnvironment):
                 where = self._where.pop(write.topic_id, self._writers["weak"])  # one that was refused is in no place
                 if write.error is not None:
                     return self._pass_on(write, where)
@@ -356,7 +367,7 @@ class Store:
         elif isinstance(write, AbortStage) and write.prefix and write.error is None and write.places < 2:
             write.places += 1
             return self._pass_on(write, self._writers["weak"] if write.places == 1 else self._memory)
-        elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, Elsewhere):
+        elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, WrongEnvironment):
             # From the strong environment to the weak one, then to memory.
             if threading.current_thread().name.endswith("strong"):
                 return self._pass_on(write, self._writers["weak"])
@@ -365,7 +376,7 @@ class Store:
             write.error = None
             if isinstance(write, CommitStages) and write.stages:
                 write.error = StageError("there is no stage {}", write.stages[0])
-        elif isinstance(write.error, Elsewhere):
+        elif isinstance(write.error, WrongEnvironment):
             write.error = UnknownTopic(str(write.error))
         return False
 
@@ -505,7 +516,7 @@ class Store:
         # What its topic has dropped comes here no more.
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
         settled = min(first, write.id)
-        self._to(write.target_id, Carried(write.target_id, record, 1, producer, write.id, settled, context=write))
+        self._to(write.target_id, MoveAppend(write.target_id, record, 1, producer, write.id, settled, context=write))
 
     def _record(self, topic_id: int, id: int) -> bytes:
         where = self._where[topic_id]
@@ -515,7 +526,7 @@ class Store:
         with where.environment.read() as reading:
             return find_record(reading, topic_id, id, self.topic(topic_id).first)
 
-    def _to(self, topic_id: int, write: Append | Settle) -> None:
+    def _to(self, topic_id: int, write: Append | Acknowledge) -> None:
         """Submits half of something."""
         where = self._where.get(topic_id)
         if isinstance(where, Writer):
@@ -570,7 +581,7 @@ class Store:
                 found |= consumer_rows.load_all_positions(reading, writer.ledger.topics)
         return found
 
-    def settled(self, topic_id: int) -> Settled:
+    def settled(self, topic_id: int) -> AckSet:
         where = self._at(topic_id)
         if isinstance(where, MemoryTopics):
             with where.lock:
@@ -630,9 +641,9 @@ class Store:
             ledger = writer.ledger
             ages = any(topic.settings.get("max_age") for topic in list(ledger.topics.values()))
             if writer.owing or writer.short or ledger.owes_deletions or ages:
-                writer.submit(Retain())
+                writer.submit(ApplyRetention())
             if hour:
-                writer.submit(Clean())
+                writer.submit(ExpireState())
         if hour or not self._noted:
             # Where the power is lost the clock goes on from here. Where nothing is noted a kill is taken for that.
             self._noted = opening.note(self._session, self._catalog, orderly=False)

@@ -13,10 +13,10 @@ import lmdb
 
 from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, UnknownTopic, bare
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
-from omq.store.internal import Clean, Noted, Owed, Retain
+from omq.store.internal import ApplyRetention, ExpireState, LoggedAppend, PendingAppend
+from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.environment import NO_SPACE, Environment
-from omq.store.lmdb.ledger import Ledger
-from omq.store.lmdb.notes import MAX_WRITE_BYTES, Notes
+from omq.store.lmdb.wal import MAX_WRITE_BYTES, WriteAheadLog
 from omq.unpatched import queue, threading
 
 log = logging.getLogger("omq.store")
@@ -195,10 +195,10 @@ class Writer:
         self,
         name: str,
         environment: Environment,
-        ledger: Ledger,
+        ledger: Applier,
         *,
         strong: bool,
-        notes: Notes | None,
+        notes: WriteAheadLog | None,
         notify: Notify,
         appended: Appended,
         committed: Callable[[], None],
@@ -208,7 +208,7 @@ class Writer:
         self.environment = environment
         self.ledger = ledger
         self.broken: BaseException | None = None
-        self.owed: list[Owed] = []
+        self.owed: list[PendingAppend] = []
         self.owing = self.short = False
         self.lost = 0
         self.latency = Latency()
@@ -332,10 +332,10 @@ class Writer:
     def _go_on(self) -> None:
         """Submits what is to be done after a write."""
         if self.ledger.behind and self.broken is None:
-            self._queue.put(Retain())
+            self._queue.put(ApplyRetention())
         if self.ledger.unclean and self.broken is None:
             self.ledger.unclean = False
-            self._queue.put(Clean())
+            self._queue.put(ExpireState())
 
     def _gather(self) -> list[Write]:
         """Waits for a write, and takes what has come with it, or is about to."""
@@ -514,7 +514,7 @@ class Writer:
             )
         for write in writes:
             if isinstance(write, Append):
-                self.owed.append(write if isinstance(write, Owed) else Owed(write))
+                self.owed.append(write if isinstance(write, PendingAppend) else PendingAppend(write))
                 self.ledger.owing.add(write.topic_id)
                 self.owing = True
         self._owed_next = time.monotonic() + OWED_RETRY_DELAY_S
@@ -543,7 +543,7 @@ class Writer:
         for write in group:
             write.error = error
         # What is noted is found by who opens the store next.
-        self._lose([write for write in group if write.done and type(write) is not Noted])
+        self._lose([write for write in group if write.done and type(write) is not LoggedAppend])
         self._done([write for write in group if not write.done])
 
     def _lose(self, writes: list[Write]) -> None:

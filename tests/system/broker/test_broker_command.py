@@ -40,7 +40,7 @@ def test_all_doors_serve_once_the_ready_file_is_there(tmp_path: Path) -> None:
         assert [name for name in tmp_path.iterdir() if name.name.startswith(".")] == []
         with Client(endpoints["zmtp"]) as client:
             assert client.publish_many("prices", [b"1", b"2"]) == [1, 2]
-            with client.subscribe("prices", replay="beginning") as subscription:
+            with client.subscribe("prices", replay="earliest") as subscription:
                 assert [subscription.recv(timeout=10).body for _ in range(2)] == [b"1", b"2"]
                 told = json.loads(get(f"{endpoints['http']}/topics.json"))
         (prices,) = told["topics"]
@@ -159,8 +159,8 @@ def test_keys_and_permissions(tmp_path: Path) -> None:
             with pytest.raises(PermissionDenied):
                 reader.publish("prices", b"2")
             with pytest.raises(PermissionDenied):
-                reader.subscribe("prices.nyse", replay="beginning")
-            with reader.subscribe("prices", replay="beginning") as subscription:
+                reader.subscribe("prices.nyse", replay="earliest")
+            with reader.subscribe("prices", replay="earliest") as subscription:
                 assert subscription.recv(timeout=10).body == b"1"
         public, secret = pairs["stranger"]
         stranger = Client(endpoint, timeout=1, security=omq.CurveClient(pairs["broker"][0], public, secret))
@@ -209,7 +209,7 @@ def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
 
         with client("alice") as alice, client("bob") as bob:
             assert alice.publish("t", b"1") == 1
-            reading = bob.subscribe("t", replay="beginning")
+            reading = bob.subscribe("t", replay="earliest")
             assert reading.recv(timeout=10).body == b"1"
             users.write_text("nonsense\n")
             permit()

@@ -175,7 +175,7 @@ def test_reading_is_bounded_by_ids_and_by_a_limit(twin, client, topic):
 def test_large_bodies_come_through_every_call(twin, client, topic):
     bodies = [bytes([n]) * size for n, size in enumerate([3 << 20, 1, 5 << 20, 100_000, 0, 9 << 20])]
     assert twin.wait(client.publish_many(topic, bodies)) == [1, 2, 3, 4, 5, 6]
-    subscription = twin.wait(client.subscribe(topic, replay="beginning", credit=1 << 20))
+    subscription = twin.wait(client.subscribe(topic, replay="earliest", credit=1 << 20))
     assert [message.body for message in twin.take(subscription, 6)] == bodies
     assert [message.body for message in twin.all(client.read(topic))] == bodies
     twin.wait(subscription.close())
@@ -184,7 +184,7 @@ def test_large_bodies_come_through_every_call(twin, client, topic):
 def test_a_subscription_begins_where_it_is_told(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"a", b"b", b"c"]))
     current = twin.wait(client.subscribe(topic))
-    beginning = twin.wait(client.subscribe(topic, replay="beginning"))
+    beginning = twin.wait(client.subscribe(topic, replay="earliest"))
     second = twin.wait(client.subscribe(topic, replay=1))
     twin.wait(client.publish(topic, b"d"))
     assert [m.body for m in twin.take(current, 1)] == [b"d"]
@@ -201,7 +201,7 @@ def test_a_subscription_begins_where_it_is_told(twin, client, topic):
 
 def test_recv_and_iteration_take_turns(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"%d" % n for n in range(1, 11)]))
-    with_next = twin.wait(client.subscribe(topic, replay="beginning"))
+    with_next = twin.wait(client.subscribe(topic, replay="earliest"))
     got = [message.id for message in twin.take(with_next, 3)]
     got.append(twin.wait(with_next.recv()).id)
     got += [message.id for message in twin.take(with_next, 2)]
@@ -218,13 +218,13 @@ def test_recv_and_iteration_take_turns(twin, client, topic):
 
 def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"%d" % n for n in range(1, 11)]))
-    first = twin.wait(client.subscribe(topic, replay="beginning", name="reader"))
+    first = twin.wait(client.subscribe(topic, replay="earliest", name="reader"))
     with pytest.raises(TopicError):
         twin.wait(client.subscribe(topic, name="reader"))
     messages = twin.take(first, 6)
     twin.call(first.ack, messages[3])
     twin.wait(first.close())
-    second = twin.wait(client.subscribe(topic, replay="current", name="reader"))
+    second = twin.wait(client.subscribe(topic, replay="latest", name="reader"))
     assert second.name == "reader"
     assert [message.id for message in twin.take(second, 2)] == [5, 6]
     twin.call(second.ack, 9)
@@ -241,13 +241,13 @@ def test_a_named_subscription_goes_on_at_its_position(twin, client, topic):
 def test_names_are_told_and_forgotten(twin, client, topic):
     twin.wait(client.publish_many(topic, [b"x"] * 5))
     subscription = twin.wait(client.subscribe(topic, replay=2, name="reader"))
-    (told,) = twin.wait(client.names(topic))
+    (told,) = twin.wait(client.durables(topic))
     assert (told.name, told.position, told.lag, told.held) == ("reader", 2, 3, True)
     with pytest.raises(TopicError):
-        twin.wait(client.forget(topic, "reader"))
+        twin.wait(client.delete_durable(topic, "reader"))
     twin.wait(subscription.close())
-    twin.wait(client.forget(topic, "reader"))
-    assert twin.wait(client.names(topic)) == []
+    twin.wait(client.delete_durable(topic, "reader"))
+    assert twin.wait(client.durables(topic)) == []
 
 
 def test_a_name_is_free_once_its_holder_is_dropped(twin, client, topic):
@@ -447,7 +447,7 @@ def test_a_broker_that_stays_busy_is_named_in_time(twin, server, client, topic, 
 def test_a_topic_that_is_deleted_ends_what_reads_it(twin, client, server):
     twin.wait(client.create("short-lived", persistence="transient"))
     twin.wait(client.publish("short-lived", b"a"))
-    subscription = twin.wait(client.subscribe("short-lived", replay="beginning"))
+    subscription = twin.wait(client.subscribe("short-lived", replay="earliest"))
     assert twin.wait(subscription.recv()).body == b"a"
     twin.wait(client.delete("short-lived"))
     with pytest.raises(TopicError):
@@ -572,7 +572,7 @@ def test_one_thread_publishes_while_others_iterate(blocking):
     got: list[list[int]] = [[] for _ in range(3)]
 
     def read(mine: list[int]) -> None:
-        subscription = blocking.subscribe("threads", replay="beginning")
+        subscription = blocking.subscribe("threads", replay="earliest")
         for message in subscription:
             mine.append(message.id)
             if message.id == 300:
@@ -591,7 +591,7 @@ def test_one_thread_publishes_while_others_iterate(blocking):
 
 def test_threads_share_a_subscription_and_a_client(blocking):
     blocking.create("shared", persistence="transient")
-    subscription = blocking.subscribe("shared", replay="beginning")
+    subscription = blocking.subscribe("shared", replay="earliest")
     got: list[int] = []
 
     def publish() -> None:
@@ -962,8 +962,8 @@ def test_a_name_that_is_no_string_is_named(twin, client, topic, name):
     calls = [
         lambda: client.create(name),
         lambda: client.delete(name),
-        lambda: client.names(name),
-        lambda: client.forget(topic, name),
+        lambda: client.durables(name),
+        lambda: client.delete_durable(topic, name),
         lambda: client.publish(name, b"x"),
         lambda: client.publish_many(name, [b"x"]),
         lambda: client.subscribe(name),
@@ -1176,13 +1176,13 @@ def test_a_flush_returns_when_everything_is_recorded(twin, client, server, jobs,
     twin.wait(client.publish_many(jobs, [b"%d" % number for number in range(1000)]))
     twin.wait(client.publish(topic, b"x"))
     consumer = twin.wait(client.consume(jobs, credit=1000))
-    subscription = twin.wait(client.subscribe(topic, name="n", replay="beginning"))
+    subscription = twin.wait(client.subscribe(topic, name="n", replay="earliest"))
     twin.call(subscription.ack, twin.wait(subscription.recv(timeout=20.0)))
     for job in twin.take(consumer, 1000):
         twin.call(job.ack)
     twin.wait(client.flush(timeout=20.0))
     assert not client._caller.core.dirty
-    assert [one.position for one in twin.wait(client.names(topic))] == [1]
+    assert [one.position for one in twin.wait(client.durables(topic))] == [1]
     twin.wait(consumer.close())
     twin.wait(subscription.close())
     with pytest.raises(ValueError, match="timeout=-1"):
@@ -1357,7 +1357,7 @@ def test_a_batch_has_a_bound(twin, client, jobs, topic):
     twin.wait(client.publish_many(jobs, [b"%d" % number for number in range(10)]))
     twin.wait(client.publish_many(topic, [b"%d" % number for number in range(10)]))
     consumer = twin.wait(client.consume(jobs))
-    subscription = twin.wait(client.subscribe(topic, replay="beginning"))
+    subscription = twin.wait(client.subscribe(topic, replay="earliest"))
     for stream in (consumer, subscription):
         sizes = []
         bodies = []

@@ -136,8 +136,8 @@ def test_a_subscription_over_cut_connections_misses_and_repeats_nothing(twin, pr
         other.publish_many(topic, [b"%d" % n + bytes(500) for n in range(4000)])
     link = proxy.link(url, scripts=cuts(2, DOWN, 300_000))
     client = twin.Client(link.endpoint, timeout=PATIENCE)
-    subscription = twin.wait(client.subscribe(topic, replay="beginning", credit=100_000))
-    named = twin.wait(client.subscribe(topic, replay="beginning", name="n", credit=100_000))
+    subscription = twin.wait(client.subscribe(topic, replay="earliest", credit=100_000))
+    named = twin.wait(client.subscribe(topic, replay="earliest", name="n", credit=100_000))
     got = [message.id for message in twin.take(subscription, 4000)]
     assert got == list(range(1, 4001))
     messages = []
@@ -248,8 +248,8 @@ def test_a_subscription_over_restarts_of_the_broker_misses_and_repeats_nothing(t
         reader = twin.Client(url, timeout=PATIENCE)
         writer = omq.broker.Client(url, timeout=PATIENCE)
         writer.create("kept", persistence="weak")
-        subscription = twin.wait(reader.subscribe("kept", replay="beginning"))
-        named = twin.wait(reader.subscribe("kept", replay="beginning", name="n"))
+        subscription = twin.wait(reader.subscribe("kept", replay="earliest"))
+        named = twin.wait(reader.subscribe("kept", replay="earliest", name="n"))
         numbers = writer.publish_many("kept", [b"%d" % n for n in range(100)])
         assert [message.id for message in twin.take(subscription, 60)] == numbers[:60]
         twin.call(named.ack, twin.take(named, 30)[-1])
@@ -320,7 +320,7 @@ def test_clients_of_a_broker_that_is_killed_miss_and_repeat_nothing(tmp_path):
     with broker(tmp_path, data, "--bind", "tcp://127.0.0.1:*", "--topic", "kept:broadcast:strong") as command:
         url = command.serving()["zmtp"]
         writer, reader = (omq.broker.Client(url, timeout=60.0) for _ in range(2))
-        subscription = reader.subscribe("kept", replay="beginning")
+        subscription = reader.subscribe("kept", replay="earliest")
 
         def publish() -> None:
             while not ended.is_set():
@@ -363,7 +363,7 @@ def test_fifty_subscribers_and_a_hundred_topics_at_once(url):
             async def follow(number: int) -> list[tuple[str, int, bytes]]:
                 async with omq.asyncio.broker.Client(url, timeout=60.0) as client:
                     mine = [names[(number * 2 + n) % 100] for n in range(10)]
-                    subscriptions = await asyncio.gather(*[client.subscribe(name, replay="beginning") for name in mine])
+                    subscriptions = await asyncio.gather(*[client.subscribe(name, replay="earliest") for name in mine])
                     got = []
                     for subscription in subscriptions:
                         got += [await subscription.recv(timeout=60.0) for _ in range(4)]

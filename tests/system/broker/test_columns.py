@@ -120,10 +120,10 @@ def test_ids_that_are_no_longer_kept_are_an_overrun(twin: Any, client: Any) -> N
 
 def test_so_many_bytes_reach_so_far(twin: Any, client: Any, topic: str) -> None:
     twin.wait(client.publish_many(topic, [b"x" * 991] * 1000))  # 1,000 bytes with what stands beside
-    assert twin.wait(client.reach(topic, 1, 1001, 100_000)) == 101
-    assert twin.wait(client.reach(topic, 501, 1001, 1)) == 502
-    assert twin.wait(client.reach(topic, 501, 600, 1_000_000)) == 600
-    assert twin.wait(client.reach(topic, 501, 501, 1)) == 501
+    assert twin.wait(client.offset_after(topic, 1, 1001, 100_000)) == 101
+    assert twin.wait(client.offset_after(topic, 501, 1001, 1)) == 502
+    assert twin.wait(client.offset_after(topic, 501, 600, 1_000_000)) == 600
+    assert twin.wait(client.offset_after(topic, 501, 501, 1)) == 501
 
 
 def test_the_id_of_the_store_is_known_once_the_broker_has_answered(twin: Any, client: Any, server: Server) -> None:

@@ -260,7 +260,7 @@ def test_a_broker_at_work(window: Browser, tmp_path: Path) -> None:
         client.publish_many("prices", [bytes(1000)] * 2000)
         client.publish_many("jobs", [b"a job"] * 50)
         with (
-            client.subscribe("prices", replay="beginning", name="ledger") as subscription,
+            client.subscribe("prices", replay="earliest", name="ledger") as subscription,
             client.consume("jobs", credit=10) as consumer,
         ):
             assert subscription.recv(timeout=10).id == 1

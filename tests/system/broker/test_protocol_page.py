@@ -135,7 +135,7 @@ def test_publish_makes_the_record(client, topic):
     assert client.ask(b"PUBLISH", topic, b"body", b"key", {"a": "b"}, b"me", 1, expect=b"PUBLISHED") == [u64(2)]
     assert client.ask(b"PUBLISH", topic, b"body", b"key", {"a": "b"}, b"me", 1, expect=b"PUBLISHED") == [u64(2)]
     assert client.ask(b"PUBLISH", topic, b"", b"", b"", b"", b"", expect=b"PUBLISHED") == [u64(3)]
-    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "beginning"})
+    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert client.blocks(b"s", 3) == [(1, b"body", None, {}), (2, b"body", b"key", {"a": b"b"}), (3, b"", None, {})]
 
@@ -160,7 +160,7 @@ def test_every_persistence_answers_and_replays(client, persistence, request):
     client.create(name, persistence=persistence)
     assert client.append(name.encode(), *ABC) == 1
     assert client.append(name.encode(), *ABC) == 4
-    client.say(b"SUBSCRIBE", b"s", name, {"replay": "beginning"})
+    client.say(b"SUBSCRIBE", b"s", name, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert [id for id, *_ in client.blocks(b"s", 6)] == [1, 2, 3, 4, 5, 6]
 
@@ -184,7 +184,7 @@ def test_stage_commit_and_abort(client, topic):
     for _ in range(2):
         (answer,) = client.ask(b"COMMIT", b"c" + topic, [name], expect=b"COMMITTED")
         assert json.loads(answer) == [{"stage": name, "topic": topic.decode(), "first": 1, "count": 3}]
-    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "beginning"})
+    client.say(b"SUBSCRIBE", b"s", topic, {"replay": "earliest"})
     assert client.answer(b"s")[0] == b"SUBSCRIBED"
     assert [body for _, body, *_ in client.blocks(b"s", 3)] == [b"a", b"b", b"c"]
 
@@ -207,7 +207,7 @@ def consume(client, tag, topic, **what):
 
 
 @pytest.mark.parametrize(
-    ("replay", "position"), [("beginning", 0), ("current", 3), (0, 0), (1, 1), (3, 3)], ids=lambda one: f"{one}"
+    ("replay", "position"), [("earliest", 0), ("latest", 3), (0, 0), (1, 1), (3, 3)], ids=lambda one: f"{one}"
 )
 def test_a_subscription_from_each_place(client, topic, replay, position):
     client.append(topic, *ABC)
@@ -222,7 +222,7 @@ def test_credit_in_bytes(client, topic):
     one = record(b"x" * 100)
     for _ in range(10):
         client.append(topic, one)
-    subscribe(client, b"s", topic, replay="beginning", credit=0)
+    subscribe(client, b"s", topic, replay="earliest", credit=0)
     assert client.silent()
     client.say(b"CREDIT", b"s", 3 * len(one))
     assert len(client.blocks(b"s", 3)) == 3
@@ -242,21 +242,21 @@ def test_cancel_ends_a_subscription_and_frees_its_tag(client, topic):
 
 def test_a_name_keeps_its_position(server, client, other, topic):
     client.append(topic, *ABC)
-    assert subscribe(client, b"s", topic, replay="beginning", name="n")["position"] == 0
+    assert subscribe(client, b"s", topic, replay="earliest", name="n")["position"] == 0
     assert len(client.blocks(b"s", 3)) == 3
     assert other.error(b"SUBSCRIBE", topic, {"name": "n"}) == "topic"
     client.say(b"POSITION", b"s", 2)
     client.ask(b"FLUSH", expect=b"FLUSHED")
-    (names,) = other.ask(b"NAMES", topic, expect=b"NAMES")
+    (names,) = other.ask(b"DURABLES", topic, expect=b"DURABLES")
     assert json.loads(names) == [{"name": "n", "position": 2, "lag": 1, "held": True}]
-    assert other.error(b"FORGET", topic, b"n") == "topic"
+    assert other.error(b"DELETE_DURABLE", topic, b"n") == "topic"
     client.close()
-    until(lambda: not json.loads(other.ask(b"NAMES", topic)[0])[0]["held"])
-    assert subscribe(other, b"s", topic, replay="beginning", name="n")["position"] == 2
+    until(lambda: not json.loads(other.ask(b"DURABLES", topic)[0])[0]["held"])
+    assert subscribe(other, b"s", topic, replay="earliest", name="n")["position"] == 2
     assert [id for id, *_ in other.blocks(b"s", 1)] == [3]
     other.ask(b"BYE", expect=b"BYE")
-    assert other.ask(b"FORGET", topic, b"n", expect=b"FORGOTTEN") == []
-    assert json.loads(other.ask(b"NAMES", topic)[0]) == []
+    assert other.ask(b"DELETE_DURABLE", topic, b"n", expect=b"DURABLE_DELETED") == []
+    assert json.loads(other.ask(b"DURABLES", topic)[0]) == []
 
 
 def test_deleting_a_topic_ends_what_reads_it(client, other, topic, jobs):
@@ -384,9 +384,9 @@ def test_what_is_kept_until_it_is_read(client, other):
     assert client.append(b"kept", *ABC) == 1
     client.say(b"PUBLISH", b"more", b"kept", b"d")
     assert client.silent()
-    (name,) = json.loads(other.ask(b"NAMES", b"kept")[0])
+    (name,) = json.loads(other.ask(b"DURABLES", b"kept")[0])
     assert name == {"name": "n", "position": 0, "lag": 3, "held": False}
-    assert other.error(b"FORGET", b"kept", b"n") == "topic"
+    assert other.error(b"DELETE_DURABLE", b"kept", b"n") == "topic"
     assert subscribe(other, b"s", b"kept", name="n")["position"] == 0
     other.say(b"POSITION", b"s", 2)
     assert client.answer(b"more") == [b"PUBLISHED", b"more", u64(4)]
@@ -444,9 +444,9 @@ def test_read_by_range(client, topic):
 def test_how_far_so_many_bytes_reach(client, topic):
     for number in range(1, 6):
         client.append(topic, record(b"%d" % number))  # ten bytes each
-    assert client.ask(b"REACH", topic, 2, 0, u64(20), expect=b"REACHED") == [u64(4), u64(20)]
-    assert client.ask(b"REACH", topic, 2, 0, u64(1), expect=b"REACHED") == [u64(3), u64(10)]
-    assert client.ask(b"REACH", topic, 2, 5, u64(1000), expect=b"REACHED") == [u64(5), u64(30)]
+    assert client.ask(b"OFFSET_AFTER", topic, 2, 0, u64(20), expect=b"OFFSET") == [u64(4), u64(20)]
+    assert client.ask(b"OFFSET_AFTER", topic, 2, 0, u64(1), expect=b"OFFSET") == [u64(3), u64(10)]
+    assert client.ask(b"OFFSET_AFTER", topic, 2, 5, u64(1000), expect=b"OFFSET") == [u64(5), u64(30)]
 
 
 def test_topics_tell_what_they_are(client):
@@ -480,7 +480,7 @@ def test_fifty_subscribers_and_a_hundred_topics(server, client):
     try:
         for reader in readers:
             for name in names:
-                reader.say(b"SUBSCRIBE", name[5:], name, {"replay": "beginning"})
+                reader.say(b"SUBSCRIBE", name[5:], name, {"replay": "earliest"})
             assert {reader.next()[0] for _ in names} == {b"SUBSCRIBED"}
         for number in range(3):
             for name in names:

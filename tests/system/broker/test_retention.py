@@ -91,7 +91,7 @@ def test_the_settings_through_a_client(command: Command, twin: Any) -> None:
     settings = {"retain_for": "archiver", "max_bytes": 1 << 20, "overflow": "block"}
     assert twin.wait(client.create("made", persistence="weak", **settings)).settings == settings
     twin.wait(client.publish_many("made", [b"a", b"b", b"c"]))
-    assert [(one.name, one.position, one.lag) for one in twin.wait(client.names("made"))] == [("archiver", 0, 3)]
+    assert [(one.name, one.position, one.lag) for one in twin.wait(client.durables("made"))] == [("archiver", 0, 3)]
     reader = twin.wait(client.subscribe("made", name="archiver"))
     a, b = twin.take(reader, 2)
     assert (a.body, b.body) == (b"a", b"b")
@@ -100,7 +100,7 @@ def test_the_settings_through_a_client(command: Command, twin: Any) -> None:
     until(lambda: twin.wait(client.topics("made"))[0].first == 3)
     twin.wait(reader.close())
     with pytest.raises(omq.broker.TopicError, match="retain_for"):
-        twin.wait(client.forget("made", "archiver"))
+        twin.wait(client.delete_durable("made", "archiver"))
     with pytest.raises(omq.broker.TopicError, match="broadcast"):
         twin.wait(client.create("jobs", delivery="round-robin", retain_for="archiver"))
     hasty = twin.Client(endpoints["zmtp"], timeout=0.3)

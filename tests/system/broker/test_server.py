@@ -81,7 +81,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(tmp_path):
         before = {one["name"]: one["id"] for one in json.loads(client.ask(b"TOPICS")[0])}
         client.append(b"t", *[record(b"%d" % number) for number in range(1, 11)])
         client.append(b"j", *[record(b"%d" % number) for number in range(1, 11)])
-        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "beginning", "name": "n"})
+        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "earliest", "name": "n"})
         client.say(b"CONSUME", b"c", b"j", {"credit": 6})
         assert client.answer(b"s")[0] == b"SUBSCRIBED"
         assert client.answer(b"c")[0] == b"CONSUMING"
@@ -94,7 +94,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(tmp_path):
         client.ask(b"FLUSH", expect=b"FLUSHED")
     with Server(tmp_path, topics=TOPICS) as server, raw(server.endpoints["zmtp"]) as client:
         assert {one["name"]: one["id"] for one in json.loads(client.ask(b"TOPICS")[0])} == before
-        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "current", "name": "n"})
+        client.say(b"SUBSCRIBE", b"s", b"t", {"replay": "latest", "name": "n"})
         assert json.loads(client.answer(b"s")[2])["position"] == 7
         assert [id for id, *_ in client.blocks(b"s", 3)] == [8, 9, 10]
         client.say(b"CONSUME", b"c", b"j", {})
@@ -202,7 +202,7 @@ def test_a_client_that_does_not_read_takes_no_memory_and_hinders_nobody(server):
             client.append(b"t", big)
         slow = RawClient(server.endpoints["zmtp"], rcvhwm=1)
         for number in range(20):
-            slow.say(b"SUBSCRIBE", b"%d" % number, b"t", {"replay": "beginning", "credit": 64 << 20})
+            slow.say(b"SUBSCRIBE", b"%d" % number, b"t", {"replay": "earliest", "credit": 64 << 20})
             slow.say(b"READ", b"r%d" % number, b"t", 1, 0, u32(1 << 30))
         zmtp = server._server._zmtp
         until(lambda: server._server.broker.topics["t"].readers == 20)

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import zmq
 
-from omq.pzq.device.inlet import SLOW_WRITE_S, THREAD_WRITES_S
+from omq.pzq.device.producer_server import SLOW_WRITE_S, THREAD_WRITES_S
 from omq.store.lmdb.store import Store
 from tests.system.pzq.conftest import Make
 from tests.system.pzq.raw import asked, figures, raw

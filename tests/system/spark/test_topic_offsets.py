@@ -301,7 +301,7 @@ def test_starting_offsets_may_name_some_topics_only(client: Client, query: Query
 
 
 def positions(client: Client, topic: str) -> dict[str, int]:
-    return {one.name: one.position for one in client.names(topic)}
+    return {one.name: one.position for one in client.durables(topic)}
 
 
 @pytest.mark.parametrize(

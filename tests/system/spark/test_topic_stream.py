@@ -209,7 +209,7 @@ def test_a_subscription_moves_with_the_commits(
     seen.wait()
     assert seen.ids == [3, 4, 5]
     client.publish(topic, b"x")  # the commit comes with the next microbatch
-    until(lambda: client.names(topic)[0].position >= 5, lambda: client.names(topic))
+    until(lambda: client.durables(topic)[0].position >= 5, lambda: client.durables(topic))
 
 
 def test_progress_says_how_far_the_newest_message_is(
@@ -243,7 +243,7 @@ def test_a_topic_that_comes_later_is_found_by_the_pattern(
     frame = stream(spark, url, topicPattern="found.*", startingOffsets="latest")
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
     started.append(query)
-    until(lambda: query.status["message"].startswith("Waiting for data"), lambda: query.status)
+    until(lambda: query.status["message"].startswith("PendingReplication for data"), lambda: query.status)
     client.create("found.b", persistence="transient")
     client.create("found.jobs", delivery="round-robin", persistence="transient")
     client.publish("found.jobs", b"no")

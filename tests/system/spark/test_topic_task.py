@@ -34,7 +34,7 @@ with Server(sys.argv[1], bind=sys.argv[2]):
 """
 
 
-class Place:
+class TopicOffset:
     """An address with a broker, which another one can replace."""
 
     def __init__(self, port: int) -> None:
@@ -55,14 +55,14 @@ class Place:
 
 
 @pytest.fixture
-def place() -> Iterator[Place]:
+def place() -> Iterator[TopicOffset]:
     with held() as port:
-        place = Place(port)
+        place = TopicOffset(port)
         yield place
         place.close()
 
 
-def settings(place: Place, **options: str) -> Settings:
+def settings(place: TopicOffset, **options: str) -> Settings:
     return Settings.parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
 
 
@@ -85,7 +85,7 @@ def bodies(batches: Iterator[Any]) -> list[bytes]:
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("taken", [0, 2])
 def test_messages_of_another_broker_at_the_address_are_not_read(
-    taken: int, fails: str, place: Place, caplog: pytest.LogCaptureFixture
+    taken: int, fails: str, place: TopicOffset, caplog: pytest.LogCaptureFixture
 ) -> None:
     mine = b"m" * 300_000  # not all of them on their way at once
     place.serve(mine)
@@ -105,7 +105,7 @@ def test_messages_of_another_broker_at_the_address_are_not_read(
 
 
 def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
-    place: Place, caplog: pytest.LogCaptureFixture
+    place: TopicOffset, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.serve(b"x")
     part = planned(settings(place))
@@ -120,7 +120,7 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
 
 
 def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
-    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: TopicOffset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.serve(b"x")
     part = planned(settings(place))
@@ -137,7 +137,7 @@ def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
 
 @pytest.mark.slow
 def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
-    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: TopicOffset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def serve() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), place.url])
@@ -174,7 +174,7 @@ def commit(client: Client, url: str, topic: str, count: int, attempt: int) -> No
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: Place) -> None:
+def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: TopicOffset) -> None:
     client = place.serve(b"x")
     commit(client, place.url, "t", 3, 0)
     commit(client, place.url, "t", 3, 1)  # as after a crash in the commit
@@ -185,7 +185,7 @@ def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, pl
     assert len(list(client.read("t"))) == COUNT + 3
 
 
-def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
+def test_so_is_one_that_comes_again_for_another_topic(place: TopicOffset) -> None:
     client = place.serve(b"x")
     client.create("other", persistence="transient")
     commit(client, place.url, "t", 3, 0)
@@ -193,7 +193,7 @@ def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
         commit(client, place.url, "other", 3, 1)
 
 
-def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_was_published_before_is_told_of(place: TopicOffset, caplog: pytest.LogCaptureFixture) -> None:
     client = place.serve(b"x")
     with caplog.at_level(logging.WARNING, "omq.spark"):
         commit(client, place.url, "t", 3, 0)
@@ -202,7 +202,7 @@ def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.L
         assert "query/7: this microbatch, with 3 rows for 't', was published before, and is not again" in caplog.text
 
 
-def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
+def test_what_is_staged_at_two_brokers_is_not_published(place: TopicOffset) -> None:
     chosen = Settings.parse("writeStream", {"connect": place.url, "topic": "t"})
     place.serve(b"x")
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b"y" * 100_000] * 10, pa.binary())})
@@ -223,7 +223,7 @@ def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("taken", [0, 2])
-def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: Place) -> None:
+def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: TopicOffset) -> None:
     client = place.serve(b"x" * 300_000)  # not all of them on their way at once
     part = planned(settings(place))
     batches = _read(settings(place), part)

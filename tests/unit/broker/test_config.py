@@ -10,7 +10,7 @@ import pytest
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config, topic_spec
 from omq.broker.core.permissions import Permission
 from omq.broker.server import Server
-from omq.broker.settings import DELIVERIES, Unfit, check_topic
+from omq.broker.settings import DELIVERIES, InvalidSetting, check_topic
 from omq.keyfiles import SecurityFiles
 
 WHOLE = """
@@ -281,8 +281,8 @@ def test_the_values_of_settings(setting: str, fit: list[Any], unfit: list[Any]) 
             if only.get(setting, delivery) == delivery:
                 check_topic(delivery, "weak", {**others, setting: value})
         for value in unfit:
-            with pytest.raises(Unfit, match=f"^{setting}="):
+            with pytest.raises(InvalidSetting, match=f"^{setting}="):
                 check_topic(delivery, "weak", {**others, setting: value})
     for wrong in ({"overflow": "block"}, {"overflow": "block", "max_bytes": None}):
-        with pytest.raises(Unfit, match="needs max_messages or max_bytes"):
+        with pytest.raises(InvalidSetting, match="needs max_messages or max_bytes"):
             check_topic("broadcast", "weak", wrong)

@@ -10,13 +10,13 @@ from rich.console import Console
 
 from blocks import Stock
 from demo_broker import Demo, Outcome, demo_broker, table
-from feed import Feed
+from feed import StreamState
 from replay import ReplayProcess
 
 
 def outcome(**changes: Any) -> Outcome:
     """A thousand messages in two seconds, one of them without a broker; and what is to be otherwise."""
-    feed = Feed(Stock(1024), "files", 2.0, 10**9)
+    feed = StreamState(Stock(1024), "files", 2.0, 10**9)
     feed.published = feed.acknowledged = 1000
     feed.size, feed.seconds, feed.digest = 1_024_000, 2.0, "same"
     replay = ReplayProcess("files", b"end")

@@ -11,9 +11,9 @@ from omq.goby.dispatch import (
     MAX_BURST,
     MAX_BURST_BYTES,
     READER_TIMEOUT_S,
-    Dispatcher,
     Inbox,
     Item,
+    PublicationDispatcher,
     RegexHandler,
     TypeHandler,
 )
@@ -31,7 +31,7 @@ def chat(into: Any, kind: type = str) -> TypeHandler:
 
 
 def dispatch(
-    dispatcher: Dispatcher, frames: list[bytes | list[bytes]], raised: tuple[type[BaseException], ...] = ()
+    dispatcher: PublicationDispatcher, frames: list[bytes | list[bytes]], raised: tuple[type[BaseException], ...] = ()
 ) -> None:
     """Sorts publications, and calls the callbacks that want them."""
     for items in dispatcher.sort(frames).values():
@@ -40,7 +40,7 @@ def dispatch(
 
 
 def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
-    dispatcher = Dispatcher()
+    dispatcher = PublicationDispatcher()
     first, second, other = chat(print), chat(print), chat(print, dict)
     assert dispatcher.add(first) == b"/chat/CSTR/CSTR/"
     assert dispatcher.add(second) is None
@@ -58,7 +58,7 @@ def test_one_subscription_for_all_handlers_of_an_identifier() -> None:
 
 
 def test_publications_reach_who_wants_them_in_their_order() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     inbox, every = Inbox(0), Inbox(0)
     heard = chat(got.append)
     dispatcher.add(heard)
@@ -81,7 +81,7 @@ def test_publications_reach_who_wants_them_in_their_order() -> None:
 
 
 def test_a_handler_that_comes_or_goes_is_seen_at_once() -> None:
-    dispatcher, first, second = Dispatcher(), [], []
+    dispatcher, first, second = PublicationDispatcher(), [], []
     dispatcher.add(chat(first.append))
     dispatch(dispatcher, [CHAT])
     late = chat(second.append)
@@ -102,7 +102,7 @@ def test_a_handler_that_comes_or_goes_is_seen_at_once() -> None:
 def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
     frame: bytes | list[bytes], caplog: pytest.LogCaptureFixture
 ) -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(chat(got.append))
     dispatcher.add(RegexHandler(".*", ".*", None, Inbox(0), got.append))
     dispatch(dispatcher, [frame, frame, CHAT])
@@ -112,7 +112,7 @@ def test_what_cannot_be_read_is_counted_and_the_rest_goes_on(
 
 
 def test_a_payload_that_does_not_parse_is_counted() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(TypeHandler("g", Schemes().codec(ManagerRequest), Inbox(0), got.append))
     head = b"/g/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/ab/\0"
     good = ManagerRequest(request=1, client_name="a", client_pid=1)
@@ -122,7 +122,7 @@ def test_a_payload_that_does_not_parse_is_counted() -> None:
 
 
 def test_a_payload_that_is_too_deep_is_counted() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(TypeHandler("g", Schemes().codec(dict), Inbox(0), got.append))
     document = b"\x05\0\0\0\0"
     for _ in range(20_000):
@@ -134,7 +134,7 @@ def test_a_payload_that_is_too_deep_is_counted() -> None:
 
 
 def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
 
     def fail(_: object) -> None:
         raise RuntimeError("no")
@@ -149,7 +149,7 @@ def test_a_callback_that_fails_harms_nobody(caplog: pytest.LogCaptureFixture) ->
 
 
 def test_expressions_fit_the_whole_and_not_what_managers_say() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     internal = b"/goby::zeromq::_internal_manager_request/PROTOBUF/goby.zeromq.protobuf.ManagerRequest/1/a/\0"
     dispatcher.add(RegexHandler("cha", ".*", None, Inbox(0), got.append))
     dispatcher.add(RegexHandler(".*", "CST", None, Inbox(0), got.append))
@@ -166,7 +166,7 @@ def test_expressions_fit_the_whole_and_not_what_managers_say() -> None:
 
 
 def test_many_identifiers_are_not_kept_for_ever() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(chat(got.append))
     dispatch(dispatcher, [b"/chat/CSTR/CSTR/%d/ab/\0x\0" % pid for pid in range(10_000)])
     assert len(got) == 10_000
@@ -204,7 +204,7 @@ def test_a_burst_has_so_many_bytes() -> None:
 
 @pytest.mark.parametrize("known", [False, True])
 def test_a_publication_without_a_nul_is_passed_over_also_where_its_identifier_is_known(known: bool) -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(chat(got.append))
     if known:
         dispatch(dispatcher, [CHAT])
@@ -214,7 +214,7 @@ def test_a_publication_without_a_nul_is_passed_over_also_where_its_identifier_is
 
 
 def test_long_identifiers_are_not_remembered() -> None:
-    dispatcher = Dispatcher()
+    dispatcher = PublicationDispatcher()
     dispatcher.add(RegexHandler("nothing", ".*", None, Inbox(0)))
     for number in range(100):
         dispatch(dispatcher, [b"/%d%s/CSTR/CSTR/1/a/\0" % (number, b"g" * 100_000)])
@@ -222,7 +222,7 @@ def test_long_identifiers_are_not_remembered() -> None:
 
 
 def test_a_pattern_fits_a_group_of_two_lines() -> None:
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     dispatcher.add(RegexHandler(".*", ".*", None, Inbox(0), got.append))
     dispatch(dispatcher, [b"/two\nlines/CSTR/CSTR/1/a/\0text\0"])
     assert [one.group for one in got] == ["two\nlines"]
@@ -233,7 +233,7 @@ def test_whatever_a_scheme_raises_says_that_a_payload_does_not_parse(fault: Base
     def decode(kind: type, payload: bytes) -> Any:
         raise fault
 
-    dispatcher, got = Dispatcher(), []
+    dispatcher, got = PublicationDispatcher(), []
     schemes = Schemes([Scheme(300, "ODD", lambda kind: kind is complex, bytes, decode, lambda kind: "Odd")])
     dispatcher.add(TypeHandler("chat", schemes.codec(complex), Inbox(0), got.append))
     dispatcher.add(chat(got.append))
@@ -254,7 +254,7 @@ def test_what_is_no_regular_expression_is_named(pattern: Any) -> None:
 def test_what_ends_a_program_is_raised_where_somebody_waits_for_it(
     through: tuple[type[BaseException], ...], raised: bool
 ) -> None:
-    dispatcher = Dispatcher()
+    dispatcher = PublicationDispatcher()
 
     def leave(text: str) -> None:
         raise SystemExit(3)

@@ -11,7 +11,7 @@ import pytest
 
 from omq.errors import ConnectError, UsageError
 from omq.goby import BufferFull
-from omq.goby.outbox import Closing, Outbox
+from omq.goby.outbox import Outbox, OutboxOpening
 from omq.goby.portal import BlockingInbox
 from omq.goby.portal_base import CHUNK, PortalBase
 from omq.goby.protobuf import ManagerRequest, ManagerResponse, Socket
@@ -379,7 +379,7 @@ def test_a_router_that_stalls_is_given_no_more_until_it_goes_on() -> None:
     portal = Portal()
     portal.keep(*frames(450))
     portal.until("send", where=lambda step: step.frames == frames(450)[400:])
-    with pytest.raises(Closing):
+    with pytest.raises(OutboxOpening):
         portal.keep(b"/g/450")
     portal.stalls = 5
     for _ in range(4):
@@ -442,7 +442,7 @@ def test_the_outbox_is_bounded() -> None:
     assert outbox.put(bytes(65 << 20)), "one may, whatever its size"
     outbox.take(1)
     assert (outbox.kept, outbox.left) == (4, 3), "it is on its way"
-    with pytest.raises(Closing):
+    with pytest.raises(OutboxOpening):
         outbox.put(b"d")
     outbox.hold()
     assert outbox.put(b"d"), "it does not open after all"
@@ -459,7 +459,7 @@ def test_who_publishes_all_the_time_keeps_nothing_closed() -> None:
             try:
                 assert portal.keep(b"/g/more%d" % len(sent))
                 sent.append(b"/g/more%d" % len(sent))
-            except Closing:
+            except OutboxOpening:
                 refused += 1
     assert portal._outbox.open
     assert portal.released

@@ -15,7 +15,7 @@ import pytest
 from omq._core.blocks import encode
 from omq.store.async_store import AsyncStore
 from omq.store.errors import StagesFull, StoreClosed, StoreFull, UnknownTopic
-from omq.store.interface import Append, MakeTopic, Settle
+from omq.store.interface import Acknowledge, Append, MakeTopic
 from omq.store.lmdb.store import Store
 
 
@@ -166,9 +166,9 @@ async def test_a_settlement_that_stands_alone_is_written_in_the_loop(tmp_path: P
         threads.clear()
         while threads != [me]:  # the store may do something of its own
             threads.clear()
-            await journal.do(Settle(topic, [(id, id)], id))
+            await journal.do(Acknowledge(topic, [(id, id)], id))
     # What stands beside others goes with them.
-    writes = [Settle(topic, [(1, 9)], 9), Append(topic, encode([b"more"]), 1)]
+    writes = [Acknowledge(topic, [(1, 9)], 9), Append(topic, encode([b"more"]), 1)]
     threads.clear()
     await asyncio.gather(*(journal.do(write) for write in writes))
     assert threads == ["omq-store-weak"]

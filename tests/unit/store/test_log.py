@@ -10,14 +10,14 @@ from omq.store.errors import Gone, StageError, StoreClosed, StoreError, TopicFul
 from omq.store.interface import (
     BLOCK_BYTES,
     AbortStage,
+    Acknowledge,
     Append,
     CommitStages,
+    DeleteCursor,
     DeleteTopic,
-    DropPosition,
     MakeTopic,
     MoveToDeadLetter,
-    SetPosition,
-    Settle,
+    SetCursor,
     Stage,
     Trim,
 )
@@ -125,9 +125,9 @@ def test_unknown_topics_are_refused(log: Opened) -> None:
     topic = log.make("t", persistence="weak")
     for write in (
         Append(99, blocks.encode([b""]), 1),
-        Settle(99, []),
-        SetPosition(99, "n", 1),
-        DropPosition(99, "n"),
+        Acknowledge(99, []),
+        SetCursor(99, "n", 1),
+        DeleteCursor(99, "n"),
         Trim(99, 1),
         Stage(99, blocks.encode([b""]), 1, b"s"),
         DeleteTopic(99),
@@ -148,7 +148,7 @@ def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
     assert log.do(MakeTopic("t", "round_robin", kind, {})).found
     assert log.log.topic(topic).settings == {"colour": "blue"}
     log.append(topic, *[b"x"] * 100, producer=b"p", sequence=1)
-    log.do(SetPosition(topic, "n", 5))
+    log.do(SetCursor(topic, "n", 5))
     log.do(DeleteTopic(topic))
     assert log.log.topics() == []
     with pytest.raises(UnknownTopic):
@@ -163,15 +163,15 @@ def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
 @of_every_kind
 def test_positions_are_kept_by_name(log: Opened, kind: str) -> None:
     topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
-    log.do(SetPosition(topic, "ä", 5))
-    log.do(SetPosition(topic, "b", 6))
-    log.do(SetPosition(topic, "b", 7))
-    log.do(SetPosition(other, "c", 1))
+    log.do(SetCursor(topic, "ä", 5))
+    log.do(SetCursor(topic, "b", 6))
+    log.do(SetCursor(topic, "b", 7))
+    log.do(SetCursor(other, "c", 1))
     log.make("none", persistence=kind)
     assert log.log.positions(topic) == {"ä": 5, "b": 7}
     assert log.log.all_positions() == {topic: {"ä": 5, "b": 7}, other: {"c": 1}}
-    assert log.do(DropPosition(topic, "b")).found
-    assert not log.do(DropPosition(topic, "b")).found
+    assert log.do(DeleteCursor(topic, "b")).found
+    assert not log.do(DeleteCursor(topic, "b")).found
     assert log.log.positions(topic) == {"ä": 5}
 
 
@@ -246,12 +246,12 @@ def test_what_is_acknowledged_is_settled(log: Opened, kind: str) -> None:
     topic = log.make("t", "round_robin", kind)
     for i in range(10):
         log.append(topic, *[b"%d" % i] * 10)
-    log.do(Settle(topic, [(1, 5), (8, 9), (50, 60)], handed=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
+    log.do(Acknowledge(topic, [(1, 5), (8, 9), (50, 60)], handed=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
     settled = log.log.settled(topic)
     assert (settled.watermark, settled.handed) == (5, 70)
     assert settled.deliveries == {6: 2, 80: 4}
     assert list(settled.missing(1, 100)) == [(6, 7), (10, 49), (61, 100)]
-    log.do(Settle(topic, [(6, 7), (10, 30)]))
+    log.do(Acknowledge(topic, [(6, 7), (10, 30)]))
     assert log.log.settled(topic).watermark == 30
     assert log.log.topic(topic).first == 31
     assert log.log.settled(topic).deliveries == {80: 4}
@@ -263,7 +263,7 @@ def test_work_is_not_dropped_for_its_number(log: Opened, kind: str, settings: di
     topic = log.make("t", "round_robin", kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
-    log.do(Settle(topic, [(2, 3)], handed=1))
+    log.do(Acknowledge(topic, [(2, 3)], handed=1))
     assert list(log.log.settled(topic).missing(1, 20)) == [(1, 1), (4, 20)]
     assert log.log.topic(topic).first == 1
 
@@ -422,7 +422,7 @@ def test_what_was_never_given_cannot_be_settled(log: Opened) -> None:
     topic = log.make("t", "round_robin", "weak")
     log.append(topic, b"a")
     with pytest.raises(StoreError):
-        log.do(Settle(topic, [(1, 2)]))
+        log.do(Acknowledge(topic, [(1, 2)]))
 
 
 @of_every_kind

@@ -11,14 +11,14 @@ from omq._core import blocks
 from omq.store.async_store import AsyncStore
 from omq.store.interface import Append, MakeTopic, MoveToDeadLetter, Write
 from omq.store.memory import MemoryStore
-from omq.workqueue.consumer import Consumer
+from omq.workqueue.consumer import QueueConsumer
 from omq.workqueue.dispatcher import Dispatcher
 from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.store")
 
 
-class Owner:
+class QueueOwner:
     """The topic of a work queue.
 
     Attributes:
@@ -66,7 +66,7 @@ class Owner:
             await self.store.do(write)
 
 
-class Taker(Consumer):
+class Taker(QueueConsumer):
     """A consumer.
 
     Attributes:
@@ -109,7 +109,7 @@ class World:
         owners: The topics.
     """
 
-    def __init__(self, store: AsyncStore, owners: Sequence[Owner]) -> None:
+    def __init__(self, store: AsyncStore, owners: Sequence[QueueOwner]) -> None:
         self.store, self.owners = store, owners
         queues = [owner.queue for owner in owners]
         self.dispatcher: Dispatcher[Taker] = Dispatcher(store, queues, 4096, lambda: None, lambda queue, error: None)
@@ -129,7 +129,7 @@ async def world(queues: int = 1, **options: Any) -> AsyncIterator[World]:
     graveyard = await store.do(MakeTopic("dead", "round_robin", "transient"))
     owners = []
     for number in range(queues):
-        owner = Owner(store, f"t{number}", graveyard.topic_id)
+        owner = QueueOwner(store, f"t{number}", graveyard.topic_id)
         made = await store.do(MakeTopic(owner.name, "round_robin", "transient"))
         owner.queue = WorkQueue(owner, store, store.store.topic(made.topic_id), **options)
         owners.append(owner)

@@ -4,12 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.ranges import Range
-from omq.workqueue.ack_deadlines import AckDeadlines, Delivery
+from omq.workqueue.ack_deadlines import AckDeadlines, InFlight
 
 
-def piece(deadlines: AckDeadlines, first: int, last: int, now: float) -> Range[Delivery]:
+def piece(deadlines: AckDeadlines, first: int, last: int, now: float) -> Range[InFlight]:
     deadline, order = deadlines.begin(first, last, now)
-    return Range(first, last, Delivery(1, deadline, order))
+    return Range(first, last, InFlight(1, deadline, order))
 
 
 def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:

@@ -36,7 +36,7 @@ def test_create_publish_and_replay(stage):
         bodies = [bytes([at % 256]) * at for at in range(1000)]
         assert client.publish_many("my topic", bodies) == list(range(2, 1002))
         assert client.publish_many("my topic", []) == []
-        with client.subscribe("my topic", replay="beginning") as subscription:
+        with client.subscribe("my topic", replay="earliest") as subscription:
             assert (subscription.topic, subscription.topic_id) == ("my topic", topic)
             messages = [subscription.recv(timeout=5) for _ in range(1001)]
             assert [(one.id, one.topic) for one in messages] == [(at, "my topic") for at in range(1, 1002)]

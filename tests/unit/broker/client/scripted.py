@@ -21,7 +21,7 @@ class Topic:
     names: dict[str, int] = field(default_factory=dict)
     acknowledged: set[int] = field(default_factory=set)
     durable: set[int] = field(default_factory=set)
-    handed: dict[int, Share] = field(default_factory=dict)
+    handed: dict[int, TopicConsumer] = field(default_factory=dict)
     deliveries: dict[int, int] = field(default_factory=dict)
 
 
@@ -36,7 +36,7 @@ class Reading:
 
 
 @dataclass(eq=False)
-class Share:
+class TopicConsumer:
     """A consumer."""
 
     topic: Topic
@@ -56,7 +56,7 @@ class ScriptedBroker:
         self.up: deque[list[bytes]] = deque()
         self.down: deque[list[bytes]] = deque()
         self.topics: dict[str, Topic] = {}
-        self.tags: dict[bytes, Reading | Share] = {}
+        self.tags: dict[bytes, Reading | TopicConsumer] = {}
         self.greeted = False
         self.largest = 3  # records of a block
 
@@ -71,7 +71,7 @@ class ScriptedBroker:
 
     def _end(self) -> None:
         for held in self.tags.values():
-            if isinstance(held, Share):
+            if isinstance(held, TopicConsumer):
                 held.topic.handed = {id: share for id, share in held.topic.handed.items() if share is not held}
         self.tags.clear()
         self.greeted = False
@@ -113,7 +113,7 @@ class ScriptedBroker:
             return True
         return False
 
-    def _free(self, share: Share) -> list[int]:
+    def _free(self, share: TopicConsumer) -> list[int]:
         topic = share.topic
         chosen: list[int] = []
         for id in range(1, len(topic.bodies) + 1):
@@ -167,7 +167,7 @@ class ScriptedBroker:
         assert self.greeted
         assert tag not in self.tags
         topic, said = self.topics[name.decode()], json.loads(about)
-        position = {"beginning": 0, "current": len(topic.bodies)}.get(said["replay"], said["replay"])
+        position = {"earliest": 0, "latest": len(topic.bodies)}.get(said["replay"], said["replay"])
         if said["name"] is not None:
             position = topic.names.setdefault(said["name"], position)
         self.tags[tag] = Reading(topic, position, said["credit"], said["name"])
@@ -176,7 +176,7 @@ class ScriptedBroker:
     def _consume(self, tag: bytes, name: bytes, about: bytes) -> None:
         assert self.greeted
         assert tag not in self.tags
-        self.tags[tag] = Share(self.topics[name.decode()], json.loads(about)["credit"])
+        self.tags[tag] = TopicConsumer(self.topics[name.decode()], json.loads(about)["credit"])
         self.say(protocol.CONSUMING, tag, b'{"topic_id": 1}')
 
     def _credit(self, tag: bytes, more: bytes) -> None:
@@ -223,6 +223,6 @@ class ScriptedBroker:
 
     def _cancel(self, tag: bytes) -> None:
         held = self.tags.pop(tag, None)
-        if isinstance(held, Share):
+        if isinstance(held, TopicConsumer):
             held.topic.handed = {id: share for id, share in held.topic.handed.items() if share is not held}
         self.say(protocol.CANCELLED, tag)

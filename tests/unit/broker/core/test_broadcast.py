@@ -10,7 +10,7 @@ from omq.broker.core.topic import TURN_BYTES
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
 from omq.broker.errors import StoreFull as NoRoom
 from omq.store.errors import DamagedError, StoreFull
-from omq.store.interface import MAX_MEMORY_BYTES, Append, SetPosition, Trim
+from omq.store.interface import MAX_MEMORY_BYTES, Append, SetCursor, Trim
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
 
@@ -40,7 +40,7 @@ async def test_subscribers_at_many_places_get_small_blocks_some_at_a_turn():
 
 @pytest.mark.parametrize(
     ("replay", "ids"),
-    [("beginning", [1, 2, 3, 4, 5, 6]), ("current", [6]), (0, [1, 2, 3, 4, 5, 6]), (3, [4, 5, 6]), (5, [6])],
+    [("earliest", [1, 2, 3, 4, 5, 6]), ("latest", [6]), (0, [1, 2, 3, 4, 5, 6]), (3, [4, 5, 6]), (5, [6])],
 )
 async def test_a_subscription_begins_where_it_is_asked_to(replay, ids):
     async with core() as broker:
@@ -83,7 +83,7 @@ async def test_a_slow_subscriber_that_retention_overtakes_is_told():
         topic = await prepared(broker, settings={"max_messages": 2})
         slow, fresh = Taker(left=1), Taker(left=0)
         one = broker.subscribe(topic, topic.state().first - 1, slow)
-        other = broker.subscribe(topic, "beginning", fresh)
+        other = broker.subscribe(topic, "earliest", fresh)
         await until(lambda: slow.got)
         for number in range(20):
             await append(broker, topic, [b"%d" % number])
@@ -104,7 +104,7 @@ async def test_a_subscriber_gets_no_more_than_it_has_room_for():
         for _ in range(50):
             await append(broker, topic, [b"x" * 1000] * 10)
         taker = Taker(left=1)
-        subscription = broker.subscribe(topic, "beginning", taker)
+        subscription = broker.subscribe(topic, "earliest", taker)
         await quiet(broker)
         assert taker.blocks == 1
         while len(taker.got) < 500:
@@ -133,8 +133,8 @@ async def test_a_sink_that_raises_ends_alone():
         topic = await prepared(broker)
         bad, good = Taker(), Taker()
         bad.fault = RuntimeError("full of sand")
-        broker.subscribe(topic, "beginning", bad)
-        broker.subscribe(topic, "beginning", good)
+        broker.subscribe(topic, "earliest", bad)
+        broker.subscribe(topic, "earliest", good)
         await until(lambda: len(good.got) == 5)
         assert isinstance(bad.errors[0], BrokerFailed)
         assert topic.readers == 1
@@ -144,18 +144,18 @@ async def test_deleting_ends_subscriptions_with_an_error():
     async with core() as broker:
         topic = await prepared(broker)
         taker = Taker()
-        broker.subscribe(topic, "current", taker)
+        broker.subscribe(topic, "latest", taker)
         await broker.delete("t")
         assert isinstance(taker.errors[0], TopicError)
         with pytest.raises(TopicError):
-            broker.subscribe(topic, "current", Taker())
+            broker.subscribe(topic, "latest", Taker())
 
 
 async def test_a_subscription_that_ends_gets_nothing_more():
     async with core() as broker:
         topic = await prepared(broker)
         taker = Taker()
-        subscription = broker.subscribe(topic, "beginning", taker)
+        subscription = broker.subscribe(topic, "earliest", taker)
         subscription.end()
         subscription.end()
         subscription.more()
@@ -174,7 +174,7 @@ async def test_damage_ends_a_subscription_with_its_ids(monkeypatch):
 
         monkeypatch.setattr(broker.journal.store, "read", damaged)
         taker = Taker()
-        broker.subscribe(topic, "beginning", taker)
+        broker.subscribe(topic, "earliest", taker)
         await until(lambda: taker.errors)
         error = taker.errors[0]
         assert isinstance(error, Damaged)
@@ -186,13 +186,13 @@ async def test_a_name_has_one_holder_and_keeps_its_position():
         topic = await prepared(broker)
         first = broker.subscribe(topic, 1, Taker(), name="n")
         with pytest.raises(TopicError, match="already"):
-            broker.subscribe(topic, "current", Taker(), name="n")
+            broker.subscribe(topic, "latest", Taker(), name="n")
         first.move(3)
         with pytest.raises(TopicError, match="future"):
             first.move(6)
         first.end()
         taker = Taker()
-        second = broker.subscribe(topic, "beginning", taker, name="n")
+        second = broker.subscribe(topic, "earliest", taker, name="n")
         await until(lambda: taker.got)
         assert taker.ids == [4, 5]
         second.move(5)
@@ -206,7 +206,7 @@ async def test_a_name_has_one_holder_and_keeps_its_position():
 async def test_where_a_name_begins_is_kept_at_once():
     async with core() as broker:
         topic = await prepared(broker)
-        broker.subscribe(topic, "current", Taker(), name="n")
+        broker.subscribe(topic, "latest", Taker(), name="n")
         await until(lambda: broker.journal.store.positions(topic.id) == {"n": 5})
 
 
@@ -215,14 +215,14 @@ async def test_a_name_can_be_forgotten_unless_it_is_held():
         topic = await prepared(broker)
         held = broker.subscribe(topic, 2, Taker(), name="n")
         with pytest.raises(TopicError, match="is open"):
-            await topic.forget("n")
+            await topic.delete_durable("n")
         held.end()
         assert [name["name"] for name in topic.stats()["names"]] == ["n"]
-        await topic.forget("n")
+        await topic.delete_durable("n")
         assert topic.stats()["names"] == []
         assert broker.journal.store.positions(topic.id) == {}
         with pytest.raises(TopicError, match="no durable subscription"):
-            await topic.forget("n")
+            await topic.delete_durable("n")
 
 
 async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
@@ -231,7 +231,7 @@ async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
         broker.subscribe(topic, 2, Taker(), name="n").end()
         await quiet(broker)
         store, broker.journal.store = broker.journal.store, Failing(broker.journal.store, StoreFull("no space"))
-        forgetting = asyncio.create_task(topic.forget("n"))
+        forgetting = asyncio.create_task(topic.delete_durable("n"))
         await asyncio.sleep(0)
         assert topic.stats()["names"] == []
         with pytest.raises(BrokerError, match="no space"):
@@ -244,7 +244,7 @@ async def test_without_a_name_there_is_no_position_to_move():
     async with core() as broker:
         topic = await prepared(broker)
         with pytest.raises(TopicError, match="no name"):
-            broker.subscribe(topic, "current", Taker()).move(1)
+            broker.subscribe(topic, "latest", Taker()).move(1)
 
 
 async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_consumed():
@@ -252,7 +252,7 @@ async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_co
         jobs = await broker.create("j", delivery="round-robin", persistence="weak")
         topic = await prepared(broker)
         with pytest.raises(TopicError, match="round-robin"):
-            broker.subscribe(jobs, "current", Taker())
+            broker.subscribe(jobs, "latest", Taker())
         with pytest.raises(TopicError, match="broadcast"):
             broker.consume(topic, Taker())
 
@@ -265,7 +265,7 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
 
         def fails(writes):
             for write in writes:
-                if full and isinstance(write, SetPosition) and write.name == "a":
+                if full and isinstance(write, SetCursor) and write.name == "a":
                     write.error = StoreFull("no space")
                     broker.journal._notify([write])
                 else:
@@ -274,14 +274,14 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         monkeypatch.setattr(store, "submit_many", fails)
         told = []
         for name in ("a", "b"):
-            broker.subscribe(topic, "current", Taker(), name=name).end()
+            broker.subscribe(topic, "latest", Taker(), name=name).end()
         topic.flush(told.append)
         await until(lambda: told)
         assert told[0].code == "full"
         assert not topic.knows("a")
         assert topic.knows("b")
         # The same again is no better as long as nothing is durable.
-        broker.subscribe(topic, "current", Taker(), name="a").end()
+        broker.subscribe(topic, "latest", Taker(), name="a").end()
         topic.flush(told.append)
         await until(lambda: len(told) == 2)
         assert told[1].code == "full"
@@ -297,7 +297,7 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
     async with core() as broker:
         topic = await prepared(broker)
         taker = Taker(left=0)
-        subscription = broker.subscribe(topic, "beginning", taker, name="n")
+        subscription = broker.subscribe(topic, "earliest", taker, name="n")
         # A commit whose news have not reached the loop.
         news = []
         monkeypatch.setattr(broker.journal.store, "_notify", news.append)
@@ -329,20 +329,20 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
 async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked_to():
     async with core() as broker:
         topic = await prepared(broker, settings={"max_messages": 2})
-        broker.subscribe(topic, "beginning", Taker(), name="n").end()
-        before = topic.names()[0]["position"]
+        broker.subscribe(topic, "earliest", Taker(), name="n").end()
+        before = topic.durables()[0]["position"]
         for _ in range(10):
             await append(broker, topic, [b"x"])
         first = topic.state().first
         with pytest.raises(Overrun) as raised:
-            broker.subscribe(topic, "beginning", Taker(), name="n")
+            broker.subscribe(topic, "earliest", Taker(), name="n")
         assert raised.value.first == first > before + 1
-        again = broker.subscribe(topic, "beginning", Taker(), name="n", reset=True)
+        again = broker.subscribe(topic, "earliest", Taker(), name="n", reset=True)
         assert again.position == first - 1
         assert not topic.knows("n")
         again.end()
         # What is kept goes on where it was.
-        kept = broker.subscribe(topic, "current", Taker(), name="n", reset=True)
+        kept = broker.subscribe(topic, "latest", Taker(), name="n", reset=True)
         assert kept.position == first - 1
 
 
@@ -353,19 +353,19 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         await append(broker, topic, [b"%d" % number for number in range(1, 6)])
         await until(lambda: topic.readable == 5)
         assert topic.stats()["names"] == [{"name": "archiver", "position": 0, "lag": 5, "held": False}]
-        other = broker.subscribe(topic, "beginning", Taker(), name="other")
+        other = broker.subscribe(topic, "earliest", Taker(), name="other")
         other.move(5)
         taker = Taker()
-        reader = broker.subscribe(topic, "current", taker, name="archiver")
+        reader = broker.subscribe(topic, "latest", taker, name="archiver")
         await until(lambda: taker.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
         await quiet(broker)
         assert topic.state().first == 1
         reader.move(3)
         await until(lambda: topic.state().first == 4)
         reader.move(2)
-        assert topic.names()[0]["position"] == 3  # what is before is not there to be read again
+        assert topic.durables()[0]["position"] == 3  # what is before is not there to be read again
         reader.end()
-        reader = broker.subscribe(topic, "current", again := Taker(), name="archiver")
+        reader = broker.subscribe(topic, "latest", again := Taker(), name="archiver")
         await until(lambda: again.ids == [4, 5])
         reader.move(5)
         await until(lambda: topic.state().first == 6)
@@ -378,7 +378,7 @@ async def test_publishers_wait_until_the_reader_has_made_room():
         settings = {"retain_for": "archiver", "max_messages": 5, "overflow": "block"}
         topic = await broker.create("t", persistence="transient", settings=settings)
         taker = Taker()
-        reader = broker.subscribe(topic, "current", taker, name="archiver")
+        reader = broker.subscribe(topic, "latest", taker, name="archiver")
         published = [asyncio.ensure_future(append(broker, topic, [b"%d" % number])) for number in range(12)]
         await until(lambda: len(taker.got) == 5)
         assert topic.stats()["blocked"] == 7
@@ -400,9 +400,9 @@ async def test_what_no_reader_has_is_not_dropped_unless_that_is_wanted():
         await append(broker, other, [b"x"] * 8)
         assert other.state().first == 4
         with pytest.raises(Overrun, match="the oldest one is 4"):
-            broker.subscribe(other, "current", Taker(), name="n")
+            broker.subscribe(other, "latest", Taker(), name="n")
         taker = Taker()
-        broker.subscribe(other, "beginning", taker, name="n", reset=True)
+        broker.subscribe(other, "earliest", taker, name="n", reset=True)
         await until(lambda: taker.ids == [4, 5, 6, 7, 8])
 
 
@@ -419,7 +419,7 @@ async def test_the_name_of_retain_for_lasts_as_long_as_its_topic():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
         with pytest.raises(TopicError, match="retain_for"):
-            await topic.forget("n")
+            await topic.delete_durable("n")
         await broker.delete("t")
 
 
@@ -429,7 +429,7 @@ async def test_what_was_acknowledged_before_the_broker_died_is_dropped_at_the_st
     async with core(tmp_path) as broker:
         topic = await broker.create("t", persistence=persistence, settings=settings)
         await append(broker, topic, [b"x"] * 5)
-        await broker.journal.do(SetPosition(topic.id, "n", 5))  # and the broker ends before it has dropped them
+        await broker.journal.do(SetCursor(topic.id, "n", 5))  # and the broker ends before it has dropped them
         assert topic.state().first == 1
     async with core(tmp_path) as broker:
         topic = broker.topic("t")
@@ -453,6 +453,6 @@ async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
                 submit(write, done)
 
         monkeypatch.setattr(broker.journal, "submit", full)
-        broker.subscribe(topic, "current", Taker(), name="n").move(5)
+        broker.subscribe(topic, "latest", Taker(), name="n").move(5)
         await until(lambda: topic.state().first == 6)
         assert refused

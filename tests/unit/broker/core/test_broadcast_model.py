@@ -71,7 +71,7 @@ async def play_retained(steps, max_messages, persistence):
         bounds = {"retain_for": "n", "max_messages": max_messages, "overflow": "block"}
         topic = await broker.create("t", persistence=persistence, settings=bounds)
         taker = Taker()
-        reader = broker.subscribe(topic, "current", taker, name="n")
+        reader = broker.subscribe(topic, "latest", taker, name="n")
         publishing = []
         acked = seen = published = 0
         for what, number in [*steps, ("append", 1), ("again", 0)]:
@@ -86,7 +86,7 @@ async def play_retained(steps, max_messages, persistence):
             else:
                 reader.end()
                 taker = Taker()
-                reader = broker.subscribe(topic, "current", taker, name="n")
+                reader = broker.subscribe(topic, "latest", taker, name="n")
                 seen = acked
             await quiet(broker)
             state = topic.state()

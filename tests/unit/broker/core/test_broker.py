@@ -188,7 +188,7 @@ async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
 async def test_ending_tells_the_sinks_that_nothing_follows():
     taker, worker = Taker(), Taker()
     async with core() as broker:
-        broker.subscribe(await broker.create("t", persistence="weak"), "current", taker)
+        broker.subscribe(await broker.create("t", persistence="weak"), "latest", taker)
         broker.consume(await broker.create("j", delivery="round-robin", persistence="weak"), worker)
     assert taker.errors == [None]
     assert worker.errors == [None]
@@ -214,7 +214,7 @@ async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, 
         assert [str(error) in told.getMessage() for told in caplog.records] == [True]
         assert broker.journal.full == (code == "full")
         taker = Taker()
-        broker.subscribe(topic, "beginning", taker)
+        broker.subscribe(topic, "earliest", taker)
         await until(lambda: taker.got)
         broker.journal.store = store
         assert await append(broker, topic, [b"c"]) == 2
@@ -244,7 +244,7 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         monkeypatch.setattr(broker, "later", lambda seconds, call: broker.loop.call_later(0.001, call))
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"] * 3)
-        named = broker.subscribe(topic, "beginning", Taker(), name="n")
+        named = broker.subscribe(topic, "earliest", Taker(), name="n")
         await quiet(broker)
         store = broker.journal.store
         broker.journal.store = Failing(store, StoreFull("no space"))
@@ -295,7 +295,7 @@ async def test_statistics_follow_a_store_that_commits_in_a_thread(delivery, tmp_
         topic = await broker.create("t", delivery=delivery, persistence="async", settings={"max_messages": 300})
         taker = Taker()
         if delivery == "broadcast":
-            broker.subscribe(topic, "beginning", taker, name="n")
+            broker.subscribe(topic, "earliest", taker, name="n")
         else:
             share = broker.consume(topic, taker, credit=1000)
         for number in range(1, 301):

@@ -312,7 +312,7 @@ async def test_dead_letters_go_to_the_topic_that_is_named_and_there():
         topic = await prepared(broker, count=3, max_deliveries=1, dead_letter="graves", retry_delay=0)
         taker = Taker()
         mourner = Taker()
-        broker.subscribe(graves, "beginning", mourner)
+        broker.subscribe(graves, "earliest", mourner)
         broker.consume(topic, taker, ack_timeout=0.02)
         await until(lambda: len(mourner.got) == 3)
         assert [body for _, body in mourner.got] == [b"1", b"2", b"3"]

@@ -29,9 +29,9 @@ from omq.broker.sexp.syntax import parse
 
 COMMANDS = [
     (b"(Connect 1 client-7)", Connect(1, b"client-7")),
-    (b"(Subscribe prices From_beginning)", Subscribe(b"prices", "beginning")),
+    (b"(Subscribe prices From_beginning)", Subscribe(b"prices", "earliest")),
     (b'(Subscribe "my topic" (From_message 42))', Subscribe(b"my topic", 42)),
-    (b"(Subscribe t From_current)", Subscribe(b"t", "current")),
+    (b"(Subscribe t From_current)", Subscribe(b"t", "latest")),
     (b"(Unsubscribe prices)", Unsubscribe(b"prices")),
     (b"(Ack 1385226000)", Ack(1385226000)),
     (b'(Publish prices "AAPL 189.95")', Publish(b"prices", b"AAPL 189.95")),
@@ -44,7 +44,7 @@ COMMANDS = [
 ALSO_READ = [
     (b"(connect 1 c)", Connect(1, b"c")),
     (b'("Connect" "1" "c")', Connect(1, b"c")),
-    (b"(subscribe t from_beginning)", Subscribe(b"t", "beginning")),
+    (b"(subscribe t from_beginning)", Subscribe(b"t", "earliest")),
     (b"(subscribe t(from_message 7))", Subscribe(b"t", 7)),
     (b"(Subscribe t (From_message 0007))", Subscribe(b"t", 7)),
     (b"(Subscribe t (From_message " + b"9" * 5000 + b"))", Subscribe(b"t", 1 << 64)),
@@ -211,7 +211,7 @@ def test_connect_comes_first_and_once():
     side = connected()
     assert list(side.commands(b"(Connect 1 c)(Subscribe t From_current)\n")) == [
         Connect(1, b"c"),
-        Subscribe(b"t", "current"),
+        Subscribe(b"t", "latest"),
     ]
     with pytest.raises(SyntaxFault, match="sent only once"):
         list(side.commands(b"(Connect 1 c)"))

@@ -3,7 +3,7 @@
 import pytest
 
 from omq.broker.errors import SyntaxFault
-from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, Reader, encode, parse, shown
+from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, SexpParser, encode, parse, shown
 
 WRITTEN = [
     (b"prices", b"prices"),
@@ -100,7 +100,7 @@ def test_the_longest_expression_is_read():
 
 
 def test_what_comes_before_a_fault_is_given():
-    reader = Reader()
+    reader = SexpParser()
     expressions = reader.feed(b"(a) (b) ) (c)")
     assert [next(expressions), next(expressions)] == [[b"a"], [b"b"]]
     with pytest.raises(SyntaxFault):
@@ -110,7 +110,7 @@ def test_what_comes_before_a_fault_is_given():
 
 
 def test_an_atom_ends_with_what_follows():
-    reader = Reader()
+    reader = SexpParser()
     assert list(reader.feed(b"ab")) == []
     assert list(reader.feed(b"c")) == []
     assert list(reader.feed(b" ")) == [b"abc"]

@@ -10,10 +10,10 @@ import time
 import pytest
 import uvloop
 
-from omq.broker.sexp.transport import Transport
+from omq.broker.sexp.transport import SexpTransport
 
 
-class Owner:
+class TransportOwner:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
@@ -51,8 +51,8 @@ def run(request):
             here.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
             here.setblocking(False)
             there.settimeout(10)
-            owner = Owner()
-            wire = Transport(asyncio.get_running_loop(), here, owner)
+            owner = TransportOwner()
+            wire = SexpTransport(asyncio.get_running_loop(), here, owner)
             with there:
                 try:
                     await test(wire, owner, there)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from omq.broker.errors import Busy
-from omq.broker.zmtp.session import Order
+from omq.broker.zmtp.session import BusyRetryOrder
 
 
 def full(size: int) -> None:
@@ -16,14 +16,14 @@ def room(size: int) -> None:
     pass
 
 
-def refuse(order: Order, *sequences: int, producer: bytes = b"p") -> None:
+def refuse(order: BusyRetryOrder, *sequences: int, producer: bytes = b"p") -> None:
     for sequence in sequences:
         with pytest.raises(Busy):
             order.take(full, 1, producer, sequence, 1)
 
 
 def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
-    order = Order()
+    order = BusyRetryOrder()
     order.take(room, 1, b"p", 1, 1)
     refuse(order, 2)
     for sequence in (3, 4):
@@ -36,7 +36,7 @@ def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
 
 
 def test_one_that_is_refused_again_is_still_waited_for():
-    order = Order()
+    order = BusyRetryOrder()
     refuse(order, 1, 2, 1)
     with pytest.raises(Busy, match="before"):
         order.take(room, 1, b"p", 2, 1)
@@ -45,20 +45,20 @@ def test_one_that_is_refused_again_is_still_waited_for():
 
 
 def test_what_is_settled_is_not_waited_for():
-    order = Order()
+    order = BusyRetryOrder()
     refuse(order, 1, 2)
     order.take(room, 1, b"p", 3, 3)
     order.take(room, 1, b"p", 4, 3)
 
 
 def test_other_producers_are_not_held_up():
-    order = Order()
+    order = BusyRetryOrder()
     refuse(order, 1)
     order.take(room, 1, b"q", 2, 1)
 
 
 def test_what_is_kept_in_mind_is_bounded():
-    order = Order()
+    order = BusyRetryOrder()
     for number in range(200):
         refuse(order, 1, producer=b"%d" % number)
     refuse(order, *range(1, 3000))

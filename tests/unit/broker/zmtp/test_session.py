@@ -14,7 +14,7 @@ from omq.broker import protocol as p
 from omq.broker.core.broker import Broker
 from omq.broker.core.permissions import Permission, Permissions
 from omq.broker.zmtp import session as sessions
-from omq.broker.zmtp.session import Session
+from omq.broker.zmtp.session import ClientSession
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import DEAD_LETTERS
 from tests.unit.broker.core.cores import core, quiet, until
@@ -24,7 +24,7 @@ CLIENT = "0123456789abcdef" * 2
 RECORDS = blocks.encode([b"one", b"two"])
 
 
-class Outlet:
+class SessionTransport:
     """A server without a socket; keeps what is sent to each session."""
 
     def __init__(self, broker):
@@ -43,7 +43,7 @@ class Outlet:
         self.tasks.append(asyncio.get_running_loop().create_task(work))
 
     def session(self, user=None, hello=True, identity=b"a", client=CLIENT):
-        session = Session(self.broker, self, identity, user, "tcp://peer")
+        session = ClientSession(self.broker, self, identity, user, "tcp://peer")
         session.got = []
         if hello:
             session.handle([p.HELLO, b"h", p.pack_json({"version": 1, "client": client})])
@@ -61,7 +61,7 @@ async def ask(session, *message):
 
 async def prepared(broker, name=b"t", delivery="broadcast", **settings):
     await broker.create(name.decode(), delivery=delivery, persistence="weak", settings=settings)
-    return Outlet(broker).session()
+    return SessionTransport(broker).session()
 
 
 def j(**what):
@@ -152,9 +152,9 @@ WRONG = [
     ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u64(100)]),
     ("syntax", [b"READ", b"1", b"t", p.u64(1), p.u64(0)]),
     ("topic", [b"READ", b"1", b"nowhere", p.u64(1), p.u64(0), p.u32(100)]),
-    ("syntax", [b"REACH", b"1", b"t", p.u64(1), p.u64(0), p.u32(100)]),
-    ("syntax", [b"REACH", b"1", b"t", p.u64(1), p.u64(0)]),
-    ("topic", [b"REACH", b"1", b"nowhere", p.u64(1), p.u64(0), p.u64(100)]),
+    ("syntax", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0), p.u32(100)]),
+    ("syntax", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0)]),
+    ("topic", [b"OFFSET_AFTER", b"1", b"nowhere", p.u64(1), p.u64(0), p.u64(100)]),
     ("syntax", [b"CREATE", b"1", j(name=7)]),
     ("syntax", [b"CREATE", b"1", j(name="n", settings=[])]),
     ("topic", [b"CREATE", b"1", j(name="n/n")]),
@@ -164,9 +164,9 @@ WRONG = [
     ("topic", [b"CREATE", b"1", j(name="t", persistence="async")]),
     ("topic", [b"DELETE", b"1", b"nowhere"]),
     ("topic", [b"TOPICS", b"1", b"nowhere"]),
-    ("topic", [b"NAMES", b"1", b"nowhere"]),
-    ("topic", [b"FORGET", b"1", b"t", b"nobody"]),
-    ("topic", [b"FORGET", b"1", b"jobs", b"nobody"]),
+    ("topic", [b"DURABLES", b"1", b"nowhere"]),
+    ("topic", [b"DELETE_DURABLE", b"1", b"t", b"nobody"]),
+    ("topic", [b"DELETE_DURABLE", b"1", b"jobs", b"nobody"]),
     ("too-large", [b"HELLO", b"1", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", b"", b" " * 65_537]),
     ("too-large", [b"PUBLISH", b"1", b"t", b"x", bytes(80 << 20)]),
@@ -177,7 +177,7 @@ WRONG = [
     ("too-large", [b"COMMIT", b"1", b"c", json.dumps(["czE="] * 4097).encode()]),
     ("too-large", [b"ACK", b"1", p.u64(1) * 2 * 4097]),
     ("too-large", [b"NACK", b"1", *[p.u64(1) * 4096] * 2, p.u64(1), p.u64(1)]),
-    ("topic", [b"FORGET", b"1", b"t", b"x" * 256]),
+    ("topic", [b"DELETE_DURABLE", b"1", b"t", b"x" * 256]),
     ("topic", [b"TOPICS", b"1", b"x" * 256]),
 ]
 
@@ -200,7 +200,7 @@ async def test_what_is_wrong_is_answered_and_the_next_message_is_done(code, mess
 async def test_hello_comes_first(command):
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        session = Outlet(broker).session(hello=False)
+        session = SessionTransport(broker).session(hello=False)
         assert (await ask(session, command, b"1", b"t", b"{}"))[2] == b"state"
         assert (await ask(session, b"PUBLISH", b"1", b"t", b"x"))[0] == b"PUBLISHED"
 
@@ -303,7 +303,7 @@ async def test_a_handler_that_fails_costs_its_request_only(monkeypatch, caplog):
         def fails(*_):
             raise RuntimeError("a bug")
 
-        monkeypatch.setitem(Session._HANDLERS, b"PING", (fails, 0, 0))
+        monkeypatch.setitem(ClientSession._HANDLERS, b"PING", (fails, 0, 0))
         assert (await ask(session, b"PING", b"1"))[2] == b"failed"
         assert "a bug" in caplog.text
         monkeypatch.setattr(broker, "create", fails)
@@ -314,7 +314,7 @@ async def test_a_handler_that_fails_costs_its_request_only(monkeypatch, caplog):
 async def test_a_new_session_of_a_client_takes_over():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         before = outlet.session()
         await ask(before, b"SUBSCRIBE", b"s", b"t", j(name="n"))
         after = outlet.session(identity=b"b")
@@ -329,7 +329,7 @@ async def test_a_new_session_of_a_client_takes_over():
 async def test_the_client_id_of_another_user_is_another_one():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         mine = outlet.session(user="me")
         await ask(mine, b"SUBSCRIBE", b"s", b"t", b"")
         outlet.session(user="you", identity=b"b")
@@ -340,7 +340,7 @@ async def test_a_session_that_is_lost_gives_back_what_it_holds():
     async with core() as broker:
         await broker.create("j", delivery="round-robin", persistence="weak")
         await broker.create("t", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         one, other = outlet.session(), outlet.session(identity=b"b", client="f" * 32)
         await ask(one, b"APPEND", b"1", b"j", RECORDS)
         await ask(one, b"CONSUME", b"c", b"j", b"")
@@ -378,7 +378,7 @@ async def test_a_subscription_has_no_more_than_its_credit():
         session = await prepared(broker)
         for _ in range(5):
             await ask(session, b"APPEND", b"1", b"t", blocks.encode([b"x" * 100]))
-        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning", credit=0)))[0] == b"SUBSCRIBED"
+        assert (await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="earliest", credit=0)))[0] == b"SUBSCRIBED"
         size = len(blocks.encode([b"x" * 100]))
         session.handle([b"CREDIT", b"s", p.u64(1)])
         for expected in range(1, 6):
@@ -400,7 +400,7 @@ async def test_a_peer_that_does_not_read_gets_nothing_until_it_does():
         outlet = session._outlet
         await ask(session, b"APPEND", b"1", b"t", RECORDS)
         outlet.waiting = sessions.MAX_PENDING_BYTES
-        await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="beginning"))
+        await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="earliest"))
         session.handle([b"READ", b"r", b"t", p.u64(1), p.u64(0), p.u32(1000)])
         assert await ask(session, b"PING", b"1") == [b"PONG", b"1"]
         outlet.waiting = 0
@@ -446,8 +446,10 @@ async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
         first = broker.topic("t").state().first
 
         async def reach(start: int, stop: int, size: int) -> tuple[int, int]:
-            command, tag, *numbers = await ask(session, b"REACH", b"r", b"t", p.u64(start), p.u64(stop), p.u64(size))
-            assert (command, tag) == (b"REACHED", b"r")
+            command, tag, *numbers = await ask(
+                session, b"OFFSET_AFTER", b"r", b"t", p.u64(start), p.u64(stop), p.u64(size)
+            )
+            assert (command, tag) == (b"OFFSET", b"r")
             return p.number(numbers[0]), p.number(numbers[1])
 
         assert await reach(5, 0, 0) == (6, 10)  # one at least, and each record has ten bytes
@@ -461,14 +463,14 @@ async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
 
 
 async def test_one_request_looks_at_so_many_bytes_and_says_where_to_go_on(monkeypatch):
-    monkeypatch.setattr("omq.broker.zmtp.reads.MAX_REACH_BYTES", 25)
+    monkeypatch.setattr("omq.broker.zmtp.range_reads.MAX_REACH_BYTES", 25)
     async with core() as broker:
         session = await prepared(broker)
         for number in range(3):
             await ask(session, b"APPEND", b"1", b"t", blocks.encode([bytes([number]) * 30]))
         at, seen = 1, 0
         while at < 4:
-            _, _, following, more = await ask(session, b"REACH", b"r", b"t", p.u64(at), p.u64(0), p.u64(1000))
+            _, _, following, more = await ask(session, b"OFFSET_AFTER", b"r", b"t", p.u64(at), p.u64(0), p.u64(1000))
             assert p.number(following) > at
             at, seen = p.number(following), seen + p.number(more)
         assert (at, seen) == (4, 117)
@@ -506,7 +508,7 @@ async def test_a_commit_is_counted_and_answered_alike_when_its_topic_is_gone(tmp
     await broker.start()
     for name in ("t", "u"):
         await broker.create(name, persistence=persistence)
-    session = Outlet(broker).session("someone")
+    session = SessionTransport(broker).session("someone")
     for stage, topic in ((b"s1", b"t"), (b"s2", b"u"), (b"s3", b"t")):
         assert (await ask(session, b"STAGE", b"1", topic, RECORDS, stage))[0] == b"STAGED"
     assert broker.topic("t").stats()["published"] == 0
@@ -525,7 +527,7 @@ async def test_a_commit_is_counted_and_answered_alike_when_its_topic_is_gone(tmp
 async def test_more_stages_than_a_transient_topic_keeps_are_full():
     async with core() as broker:
         await broker.create("t", persistence="transient", settings={"max_bytes": 2 * len(RECORDS)})
-        session = Outlet(broker).session()
+        session = SessionTransport(broker).session()
         for stage in (b"1", b"2"):
             assert (await ask(session, b"STAGE", b"1", b"t", RECORDS, stage))[0] == b"STAGED"
         code, text = (await ask(session, b"STAGE", b"1", b"t", RECORDS, b"3"))[2:]
@@ -539,13 +541,13 @@ async def test_a_topic_that_is_refused_is_deleted_by_its_name(tmp_path):
     broker = Broker(tmp_path)
     await broker.start()
     await broker.create("t", persistence="strong")
-    await ask(Outlet(broker).session(), b"APPEND", b"1", b"t", RECORDS)
+    await ask(SessionTransport(broker).session(), b"APPEND", b"1", b"t", RECORDS)
     await broker.close()
     spoil(tmp_path, topic_key(b"n", 1))
     broker = Broker(tmp_path)
     await broker.start()
     broker.permissions = Permissions([Permission("alice", "t", ["publish"]), Permission("bob", "t", ["delete"])])
-    alice, bob = Outlet(broker).session("alice"), Outlet(broker).session("bob", identity=b"b")
+    alice, bob = SessionTransport(broker).session("alice"), SessionTransport(broker).session("bob", identity=b"b")
     assert (await ask(alice, b"APPEND", b"1", b"t", RECORDS))[2] == b"damaged"
     assert (await ask(alice, b"DELETE", b"1", b"t"))[2] == b"permission"
     assert await ask(bob, b"DELETE", b"1", b"t") == [b"DELETED", b"1"]
@@ -558,7 +560,7 @@ async def test_a_topic_that_is_refused_is_deleted_by_its_name(tmp_path):
 async def test_the_stages_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         one, other = outlet.session("one"), outlet.session("other", identity=b"b")
         assert await ask(one, b"STAGE", b"1", b"t", RECORDS, b"s") == [b"STAGED", b"1"]
         assert (await ask(other, b"COMMIT", b"2", b"c", b'["cw=="]'))[2] == b"state"
@@ -572,7 +574,7 @@ async def test_a_settled_sequence_is_no_publication(tmp_path, persistence):
     broker = Broker(tmp_path)
     await broker.start()
     await broker.create("t", persistence=persistence)
-    session = Outlet(broker).session()
+    session = SessionTransport(broker).session()
 
     async def append(sequence, settled):
         return await ask(session, b"APPEND", b"a", b"t", RECORDS, b"p", p.u64(sequence), p.u64(settled))
@@ -592,7 +594,7 @@ async def test_a_commit_asks_again_whether_its_user_may_publish(tmp_path, persis
     await broker.start()
     for name in ("t", "u"):
         await broker.create(name, persistence=persistence)
-    session = Outlet(broker).session("alice")
+    session = SessionTransport(broker).session("alice")
     for name in (b"t", b"u"):
         assert (await ask(session, b"STAGE", b"s", name, RECORDS, b"s" + name))[0] == b"STAGED"
     stages = p.pack_json(["c3Q=", "c3U="])
@@ -609,7 +611,7 @@ async def test_a_commit_asks_again_whether_its_user_may_publish(tmp_path, persis
 async def test_the_producers_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         ids = {}
         for user in ("one", "other", None, "-"):
             session = outlet.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
@@ -632,7 +634,7 @@ async def test_no_client_takes_the_place_of_a_topics_dead_letters(tmp_path):
             settings={"max_deliveries": 1, "dead_letter": "dead"},
         )
         for user in (None, "one"):
-            session = Outlet(broker).session(user)
+            session = SessionTransport(broker).session(user)
             for sequence in (1, 2):
                 await ask(
                     session,
@@ -656,7 +658,7 @@ async def test_a_stage_is_called_by_the_name_that_the_client_gave_it(tmp_path):
         try:
             for name in ("t", "u"):
                 await broker.create(name, persistence="weak")
-            session = Outlet(broker).session("someone")
+            session = SessionTransport(broker).session("someone")
             await ask(session, b"STAGE", b"1", b"t", RECORDS, b"st")
             for message in (
                 [b"STAGE", b"1", b"u", RECORDS, b"st"],
@@ -676,8 +678,8 @@ GRANTED = [
     ("publish", [b"STAGE", b"1", b"t", RECORDS, b"s"]),
     ("subscribe", [b"SUBSCRIBE", b"1", b"t", b"{}"]),
     ("subscribe", [b"READ", b"1", b"t", p.u64(1), p.u64(0), p.u32(9)]),
-    ("subscribe", [b"REACH", b"1", b"t", p.u64(1), p.u64(0), p.u64(9)]),
-    ("subscribe", [b"NAMES", b"1", b"t"]),
+    ("subscribe", [b"OFFSET_AFTER", b"1", b"t", p.u64(1), p.u64(0), p.u64(9)]),
+    ("subscribe", [b"DURABLES", b"1", b"t"]),
     ("consume", [b"CONSUME", b"1", b"j", b"{}"]),
     ("create", [b"CREATE", b"1", j(name="t", persistence="weak")]),
     ("delete", [b"DELETE", b"1", b"t"]),
@@ -690,7 +692,7 @@ async def test_each_command_needs_its_permission(action, message):
     async with core(permissions=permissions) as broker:
         await broker.create("t", persistence="weak")
         await broker.create("j", delivery="round-robin", persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         for user in ("bob", None, "*"):
             answer = await ask(outlet.session(user), *message)
             assert answer[:3] == [b"ERROR", b"1", b"permission"], user
@@ -702,8 +704,8 @@ async def test_each_command_needs_its_permission(action, message):
 )
 async def test_a_name_that_no_topic_has_never_reaches_the_permissions(name):
     async with core(permissions=[Permission("*", "*", ["subscribe", "create"])]) as broker:
-        session = Outlet(broker).session()
-        assert (await ask(session, b"NAMES", b"1", name))[2] == b"topic"
+        session = SessionTransport(broker).session()
+        assert (await ask(session, b"DURABLES", b"1", name))[2] == b"topic"
         assert (await ask(session, b"READ", b"1", name, p.u64(1), p.u64(0), p.u32(9)))[2] == b"topic"
         assert broker.permissions._known == {}
 
@@ -712,7 +714,7 @@ async def test_topics_are_those_that_a_client_may_do_something_with():
     async with core(permissions=[Permission("alice", "a*", ["subscribe"])]) as broker:
         for name in ("a2", "a1", "b"):
             await broker.create(name, persistence="weak")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         (_, _, told) = await ask(outlet.session("alice"), b"TOPICS", b"1")
         assert [topic["name"] for topic in json.loads(told)] == ["a1", "a2"]
         assert (await ask(outlet.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
@@ -724,7 +726,7 @@ async def test_many_lists_of_many_topics_leave_turns_to_others():
     async with core() as broker:
         for number in range(400):
             await broker.create(f"t{number:03}", persistence="transient")
-        session = Outlet(broker).session()
+        session = SessionTransport(broker).session()
         for number in range(5):
             session.handle([b"TOPICS", b"%d" % number])
         assert await ask(session, b"PING", b"p") == [b"PONG", b"p"]
@@ -741,7 +743,7 @@ async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
     async with core() as broker:
         for number in range(200):
             await broker.create(f"t{number:03}", persistence="transient")
-        outlet = Outlet(broker)
+        outlet = SessionTransport(broker)
         greedy, gone, other = outlet.session(), outlet.session(), outlet.session()
         for number in range(100):
             greedy.handle([b"TOPICS", b"%d" % number])
@@ -756,7 +758,7 @@ async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
 
 async def test_a_connection_keeps_no_topics_that_are_gone():
     async with core() as broker:
-        session = Outlet(broker).session()
+        session = SessionTransport(broker).session()
         topics = []
         for _ in range(200):
             topic = weakref.ref(await broker.create("t", persistence="transient"))
@@ -770,9 +772,9 @@ async def test_a_connection_keeps_no_topics_that_are_gone():
 
 async def test_random_messages_are_answered_or_passed_over():
     drawn = random.Random(7)
-    commands = [*Session._HANDLERS, b"", b"X"]
+    commands = [*ClientSession._HANDLERS, b"", b"X"]
     parts = [b"", b"t", b"j", b"s", RECORDS, p.u64(1), p.u64(0), p.u32(1), b"{}", b"[]"]
-    parts += [j(replay="beginning"), b"\xff" * 9]
+    parts += [j(replay="earliest"), b"\xff" * 9]
     async with core() as broker:
         await broker.create("j", delivery="round-robin", persistence="weak")
         session = await prepared(broker)
@@ -827,12 +829,12 @@ async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings
     async with core(permissions=permissions[:1]) as broker:
         await broker.create("secret", persistence="weak")
         about = {"name": "q", "delivery": "round-robin", "persistence": "weak", "settings": settings}
-        session = Outlet(broker).session("eve")
+        session = SessionTransport(broker).session("eve")
         assert (await ask(session, b"CREATE", b"1", j(**about)))[2] == b"permission"
         assert "q" not in broker.topics
     async with core(permissions=permissions) as broker:
         about["settings"] = {"dead_letter": "q2", "max_deliveries": 1}
-        assert (await ask(Outlet(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
+        assert (await ask(SessionTransport(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
 
 
 async def test_what_another_session_acknowledged_is_settled_where_the_topic_is_the_same():

@@ -10,12 +10,12 @@ import pytest
 
 from omq.errors import UsageError
 from omq.pzq import Refused
-from omq.pzq.client.client import MAX_NAMES, Remembered, Unanswered, parts_of
+from omq.pzq.client.client import MAX_NAMES, PendingSends, SeenNames, parts_of
 from omq.pzq.wire import read_produced
 
 
 def test_what_is_not_answered_is_sent_again_as_it_was() -> None:
-    unanswered = Unanswered(b"me")
+    unanswered = PendingSends(b"me")
     first = unanswered.compose(0, b"a")
     second = unanswered.compose(1, [b"b", b""], [b"header"])
     name = first[1].removesuffix(b":1")
@@ -34,24 +34,24 @@ def test_what_is_not_answered_is_sent_again_as_it_was() -> None:
 
 
 def test_whoever_numbers_by_himself_gets_no_number() -> None:
-    assert Unanswered(None).compose(0, b"a", [b"DEDUP:x:1"], b"id") == [b"id", b"DEDUP:x:1", b"", b"a"]
+    assert PendingSends(None).compose(0, b"a", [b"DEDUP:x:1"], b"id") == [b"id", b"DEDUP:x:1", b"", b"a"]
 
 
 def test_producers_have_names_of_their_own() -> None:
-    assert Unanswered(None).compose(0, b"a")[1] != Unanswered(None).compose(0, b"a")[1]
-    assert Unanswered(b"me").compose(0, b"a")[1] != Unanswered(b"me").compose(0, b"a")[1]
+    assert PendingSends(None).compose(0, b"a")[1] != PendingSends(None).compose(0, b"a")[1]
+    assert PendingSends(b"me").compose(0, b"a")[1] != PendingSends(b"me").compose(0, b"a")[1]
     for name in (b"", b"\0a", b"a" * 80):
         with pytest.raises(UsageError):
-            Unanswered(name)
+            PendingSends(name)
     with pytest.raises(TypeError):
-        Unanswered("me")  # type: ignore[arg-type]
-    longest = Unanswered(b"a" * 79).compose(0, b"a")
+        PendingSends("me")  # type: ignore[arg-type]
+    longest = PendingSends(b"a" * 79).compose(0, b"a")
     assert len(read_produced([b"peer", *longest])[1]) == 96
 
 
 @pytest.mark.parametrize("id", [b"x", b"", b"2"])
 def test_the_late_answer_to_an_id_is_not_taken_for_that_of_its_next_message(id: bytes) -> None:
-    unanswered = Unanswered(None)
+    unanswered = PendingSends(None)
     assert unanswered.compose(0, b"a", id=id)[0] == id
     for _ in range(3):
         unanswered.begin()
@@ -64,11 +64,11 @@ def test_the_late_answer_to_an_id_is_not_taken_for_that_of_its_next_message(id: 
 @pytest.mark.parametrize("headers", [b"abc", "abc", [5], ["s"], [b"a", None], 5])
 def test_headers_that_are_no_frames_are_refused(headers: Any) -> None:
     with pytest.raises(TypeError):
-        Unanswered(None).compose(0, b"a", headers)
+        PendingSends(None).compose(0, b"a", headers)
 
 
 def test_so_many_names_are_remembered_and_no_more() -> None:
-    remembered = Remembered()
+    remembered = SeenNames()
     for number in range(MAX_NAMES + 1):
         remembered.note(b"%d" % number)
     assert b"0" not in remembered
@@ -86,7 +86,7 @@ def test_bodies() -> None:
 
 
 def test_threads_may_note_names_at_once() -> None:
-    remembered = Remembered()
+    remembered = SeenNames()
     for number in range(MAX_NAMES):
         remembered.note(b"%d" % number)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.run import run_of
+from omq.pzq.cluster.replica_batch import run_of
 from omq.pzq.wire import key_format, stem_of
 
 STORE = "0123456789abcdef0123456789abcdef"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from omq.pzq.cluster.answers import PendingAnswers
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.device.inlet import Asked
+from omq.pzq.device.producer_server import Asked
 from tests.unit.pzq.cluster.samples import keys
 
 

@@ -7,12 +7,21 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.actions import Answer, Broadcast, Entomb, Forget, Keep, Replica, Restarted, Settle
-from omq.pzq.cluster.done import Statement, statements_of
+from omq.pzq.cluster.acked_keys import AckCheckpoint, statements_of
+from omq.pzq.cluster.actions import (
+    Answer,
+    Broadcast,
+    ForgetRemoteAck,
+    Persist,
+    RecordAcks,
+    RecordRemoteAck,
+    Replica,
+    Restarted,
+)
 from omq.pzq.cluster.keys import Keys
+from omq.pzq.cluster.leadership import Leadership, StaleDirectory
 from omq.pzq.cluster.node import SWEEP_LIMIT, Node
-from omq.pzq.cluster.possession import OlderCopy, Possession
-from omq.pzq.cluster.run import run_of
+from omq.pzq.cluster.replica_batch import run_of
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0
@@ -30,7 +39,7 @@ A, B, C, OLD = map(keys_of_store, ("a", "b", "c", "0"))
 
 def node(*peers: str, replicas: int = 1) -> Node:
     """Node `a`, which has its disk."""
-    possession = Possession(
+    possession = Leadership(
         "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=len(peers) > 1
     )
     return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key[:-12] == A(0)[:-12])
@@ -128,15 +137,18 @@ def test_what_was_acknowledged_elsewhere_is_remembered_until_all_know() -> None:
     one.stored("b", [B(1)], 1, 1.0)
     done(one)
     one.consumed("b", [B(1)])
-    assert done(one, Entomb, "REMOVES") == [Entomb("b", B(1)), Broadcast("REMOVES", {"from": "a", "keys": [B(1)]})]
+    assert done(one, RecordRemoteAck, "REMOVES") == [
+        RecordRemoteAck("b", B(1)),
+        Broadcast("REMOVES", {"from": "a", "keys": [B(1)]}),
+    ]
     assert not one.wanted("b", [B(1)])
     one.tick(2.0)
     told = done(one, *TELL)
     assert [(tell.kind, tell.body["to"]) for tell in told] == [("GONE", "b"), ("GONE", "c")]
     for peer in "bc":
-        assert not done(one, Forget)
+        assert not done(one, ForgetRemoteAck)
         send(one, "TOLD", peer, "b", {"gone": [B(1)]}, 2.0)
-    assert done(one, Forget) == [Forget(B(1))]
+    assert done(one, ForgetRemoteAck) == [ForgetRemoteAck(B(1))]
 
 
 def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
@@ -147,7 +159,7 @@ def test_a_replica_whose_owner_is_done_with_it_goes() -> None:
     (asked,) = done(one, *TELL)
     assert (asked.kind, asked.body["to"], asked.body["origin"]) == ("ASK", "b", "b")
     send(one, "TOLD", "b", "b", {"gone": [B(1)]}, 2.0)
-    assert done(one, Settle) == [Settle("b", {B(1): 1})]
+    assert done(one, RecordAcks) == [RecordAcks("b", {B(1): 1})]
     assert one.replicas() == 0
 
 
@@ -223,7 +235,7 @@ def test_the_living_are_asked_what_they_know_before_a_dead_owners_messages_are_d
     send(one, "TOLD", "d", "c", {"have": [C(1)]}, 31.0)
     assert not one.delivers("c", 31.0)
     send(one, "TOLD", "d", "c", {"gone": [C(2)]}, 31.0)
-    assert done(one, Settle) == [Settle("c", {C(2): 2})]
+    assert done(one, RecordAcks) == [RecordAcks("c", {C(2): 2})]
     assert one.delivers("c", 31.0)
 
 
@@ -313,7 +325,7 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     assert list(done(one, "DONE")[0].body["stated"]) == ["b"]
     one.tick(2.0)
     assert not done(one, "DONE")
-    one.done.state("a", stem, Statement(300, [(1, 7)]))
+    one.done.state("a", stem, AckCheckpoint(300, [(1, 7)]))
     one.tick(3.0)
     assert done(one, "DONE")[0].body == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
     one.tick(4.0)
@@ -338,7 +350,7 @@ def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that(
     one = node("b", "c")
     before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 250, 6, 3)
     one.load([(before, 1), (since, 6)], {}, [])
-    one.done.state("a", stem, Statement(160, [(1, 1)]))
+    one.done.state("a", stem, AckCheckpoint(160, [(1, 1)]))
     one.hear("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
     one._sweep()
     assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
@@ -365,7 +377,7 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     (told,) = done(one, *TELL)
     assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
-        Possession("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
+        Leadership("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
         replicas=1,
         patience=0.1,
         is_mine=lambda key: True,
@@ -392,7 +404,7 @@ def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered
     assert one.delivers("c", 30.0)
     left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEEP_LIMIT + 4, 1), *stored_keys("c", SWEEP_LIMIT + 6, 4)]
     assert list(one.held["c"]) == [C(1), C(2), *left]
-    assert [key for action in done(one, Settle) for key in action.places] == [
+    assert [key for action in done(one, RecordAcks) for key in action.places] == [
         key for key in every[2:] if key not in left
     ]
 
@@ -411,7 +423,7 @@ def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> 
 def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost: set[str] = set()
     keys = list(stored_keys("a", 1, 3))
-    possession = Possession("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=True)
+    possession = Leadership("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=True)
     one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: key in keys and key not in lost)
     hear(one, "b", "c")
     one.produced(keys, 1, 1.0)
@@ -435,7 +447,7 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
     assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
     one.hear("REMOVES", {"from": "b", "keys": [B(2)]}, 1.0)
     one.stored("b", [B(1), B(2)], 5, 1.0)
-    assert done(one, Settle) == [Settle("b", {B(2): 6})]
+    assert done(one, RecordAcks) == [RecordAcks("b", {B(2): 6})]
     assert one.holds() == {"b": 1}
 
 
@@ -514,7 +526,7 @@ def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again()
 def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
     one = node("b", "c")
     hear(one, "b", incarnations=[1, 2, 3])
-    with pytest.raises(OlderCopy, match="the directory of b is an older copy") as error:
+    with pytest.raises(StaleDirectory, match="the directory of b is an older copy") as error:
         hear_state(one, "b", state(1, incarnations=starts), 20.0)
     assert error.value.node == "b"
     assert not one.possession.alive("b", 20.0)
@@ -527,7 +539,7 @@ def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
 def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> None:
     one = node("b", "c")
     hear(one, "b", known={"a": ["a0", 1]})
-    with pytest.raises(OlderCopy) as error:
+    with pytest.raises(StaleDirectory) as error:
         hear_state(one, "c", state(1, known={"a": ["a0", 2]}), 1.0)
     assert error.value.node == "a"
     hear(one, "c", number=2, known={"a": ["another", 7]})  # which it had before
@@ -535,13 +547,13 @@ def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> N
 
 def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
     hear(before := node("b", "c"), "b", incarnations=[1, 2])
-    again = Possession(
+    again = Leadership(
         "a", "bc", timeout=TIMEOUT, incarnations=[1, 7], now=0.0, store="a0", records={}, fenced=True,
         known={**before.possession.known, "x": ("x0", 1)},
     )  # fmt: skip
     assert again.known == {"b": ("p0", 2)}
     assert not again.alive("b", 0.0)
-    with pytest.raises(OlderCopy):
+    with pytest.raises(StaleDirectory):
         again.hear("b", state(1, incarnations=[1, 3]), 1.0)
 
 
@@ -556,12 +568,12 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
     one.stored("c", [C(1)], 1, 1.0)
     hear(one, "b", now=12.0)
     one.tick(12.0)
-    kept = done(one, Keep)
+    kept = done(one, Persist)
     assert one.possession.records == {"c": (1, "a")}
     one.possession.restate(kept[0].before)
     assert one.possession.records == {}
     one.tick(13.0)
-    assert done(one, Keep) == kept
+    assert done(one, Persist) == kept
 
 
 @pytest.mark.parametrize(

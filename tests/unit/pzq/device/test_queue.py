@@ -6,14 +6,14 @@ from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
-from omq.pzq.device.queue import Queue
+from omq.pzq.device.queue import DeviceQueue
+from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
-from omq.store.settled import Settled
-from omq.workqueue.consumer import Consumer
+from omq.workqueue.consumer import DeviceConsumer
 
 
-class Nothing(Consumer):
+class Nothing(DeviceConsumer):
     """A consumer that gets nothing."""
 
     def __init__(self) -> None:
@@ -36,11 +36,11 @@ class Damaged:
 
 
 def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> None:
-    store = SimpleNamespace(id="0" * 32, settled=lambda id: Settled(), read=lambda id: Damaged())
+    store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet(), read=lambda id: Damaged())
     journal: Any = SimpleNamespace(store=store)
     state = TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0, jumped=((9, 9),))
     store.topic = lambda id: state
-    queue = Queue(journal, state, lambda seconds, call: None)
+    queue = DeviceQueue(journal, state, lambda seconds, call: None)
     assert list(queue.live()) == []
     assert list(queue.lost) == [(3, 3), (9, 9)]
     assert queue.damaged_count == 1
@@ -49,9 +49,11 @@ def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> Non
 
 
 def test_what_is_found_damaged_while_it_is_delivered_is_told_to_the_cluster() -> None:
-    store = SimpleNamespace(id="0" * 32, settled=lambda id: Settled(), read=lambda id: Damaged())
+    store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet(), read=lambda id: Damaged())
     journal: Any = SimpleNamespace(store=store)
-    queue = Queue(journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None)
+    queue = DeviceQueue(
+        journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
+    )
     finished: list[int] = []
     lost: list[tuple[int, int]] = []
     queue.tell(finished.append, lambda first, last: lost.append((first, last)))
@@ -63,9 +65,11 @@ def test_what_is_found_damaged_while_it_is_delivered_is_told_to_the_cluster() ->
 
 
 def test_a_queue_that_may_not_be_delivered_is_not_ready() -> None:
-    store = SimpleNamespace(id="0" * 32, settled=lambda id: Settled())
+    store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet())
     journal: Any = SimpleNamespace(store=store)
-    queue = Queue(journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None)
+    queue = DeviceQueue(
+        journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
+    )
     assert queue.is_ready
     queue.may = lambda: False
     assert not queue.is_ready

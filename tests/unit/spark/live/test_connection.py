@@ -17,8 +17,8 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.spark import pull_batches, push_partition  # noqa: E402
 from omq.spark.live import connection as connections  # noqa: E402
-from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, Connection, Read  # noqa: E402
-from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, LiveConnection, ReadProgress  # noqa: E402
+from omq.spark.live.settings import SocketSettings  # noqa: E402
 from omq.spark.options import STREAM_READ  # noqa: E402
 from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
 
@@ -33,18 +33,18 @@ def pulled(push: omq.PUSH, **options: Any) -> list[Any]:
     return list(pull_batches(socket="PULL", connect=push.endpoints[0], **options))
 
 
-def settings(url: str, **options: str) -> Settings:
+def settings(url: str, **options: str) -> SocketSettings:
     given = {"socket": "PULL", "connect": url, "columns": "value", "batchBytes": "1m", **options}
-    return Settings.parse(STREAM_READ, given)
+    return SocketSettings.parse(STREAM_READ, given)
 
 
-def opened(url: str, **options: str) -> Connection:
-    return Connection(settings(url, **options), url)
+def opened(url: str, **options: str) -> LiveConnection:
+    return LiveConnection(settings(url, **options), url)
 
 
-def taken(connection: Connection, **limits: Any) -> int:
+def taken(connection: LiveConnection, **limits: Any) -> int:
     """Counts the messages of a read."""
-    return sum(one.count for one in connection.take(Read(**limits)))
+    return sum(one.count for one in connection.take(ReadProgress(**limits)))
 
 
 def test_batches_have_about_the_size_that_was_asked_for(push: omq.PUSH) -> None:
@@ -96,7 +96,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
         feeder.start()
         try:
             connection = opened(push.endpoints[0])
-            found = list(connection.take(Read(rows=2000, seconds=5)))
+            found = list(connection.take(ReadProgress(rows=2000, seconds=5)))
             connection.socket.stop()
         finally:
             goes_on.set()
@@ -123,7 +123,7 @@ def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
         feeder.start()
         try:
             connection = opened(push.endpoints[0], batchBytes="16m")
-            limits = Read(seconds=0.3) if ends == "seconds" else Read()
+            limits = ReadProgress(seconds=0.3) if ends == "seconds" else ReadProgress()
             if ends == "interrupted":
                 threading.Timer(0.3, connection.interrupted.set).start()
             begun = time.monotonic()
@@ -208,7 +208,7 @@ def test_between_two_reads_it_is_paused() -> None:
 def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
     connection = opened(push.endpoints[0])
     push.send_many([b"x" * 100_000] * 30)
-    bounds = {connection.socket.options.recv_hwm for _ in connection.take(Read(rows=30))}
+    bounds = {connection.socket.options.recv_hwm for _ in connection.take(ReadProgress(rows=30))}
     assert bounds == {10}
     connection.close()
 
@@ -253,7 +253,7 @@ def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, r
         feeder = threading.Thread(target=feed)
         feeder.start()
         wanted = settings(url, columns="parts", recv_hwm="0")
-        connection = Connection(wanted, url)
+        connection = LiveConnection(wanted, url)
         try:
             got: list[int] = []
             if rows:
@@ -262,7 +262,7 @@ def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, r
             limits, goes_on_reading = dict[str, Any](rows=rows, seconds=0.0 if rows else 0.3, quiet=5), True
             was_cut = False
             while goes_on_reading:
-                for one in connection.take(Read(**limits)):
+                for one in connection.take(ReadProgress(**limits)):
                     got += [int(parts[0]) for parts in one.batch(wanted)["parts"].to_pylist()]
                 was_cut = was_cut or connection.cut
                 goes_on_reading = connection.bounded

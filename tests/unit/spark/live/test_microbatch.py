@@ -7,18 +7,18 @@ import pytest
 pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq  # noqa: E402
-from omq.spark.live.columns import Taken  # noqa: E402
+from omq.spark.live.columns import MessageBatch  # noqa: E402
 from omq.spark.live.receiver import Microbatch  # noqa: E402
 
 
-def taken(*numbers: int) -> Taken:
-    return Taken.of_messages("tcp://x:1", numbers[0], [(1, len(numbers))], [[b"%d" % one] for one in numbers])
+def taken(*numbers: int) -> MessageBatch:
+    return MessageBatch.of_messages("tcp://x:1", numbers[0], [(1, len(numbers))], [[b"%d" % one] for one in numbers])
 
 
 def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
     found = Microbatch(1)
     assert found.begin()
-    seen: list[list[Taken]] = [[] for _ in range(3)]
+    seen: list[list[MessageBatch]] = [[] for _ in range(3)]
     threads = [threading.Thread(target=lambda one=one: one.extend(found.follow())) for one in seen]
     parts = [taken(0, 1), taken(2), taken(3, 4)]
     for number, part in enumerate(parts):

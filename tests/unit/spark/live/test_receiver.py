@@ -22,7 +22,7 @@ from omq.spark.live import receiver_client  # noqa: E402
 from omq.spark.live.coordinator import Coordinator  # noqa: E402
 from omq.spark.live.receiver import MIN_BATCH_BYTES, ReadRequest, Receiver, start  # noqa: E402
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable  # noqa: E402
-from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.live.settings import SocketSettings  # noqa: E402
 from omq.spark.live.source import _lost  # noqa: E402
 from omq.spark.options import STREAM_READ  # noqa: E402
 from tests.waits import until  # noqa: E402
@@ -80,8 +80,8 @@ class Stream:
         return int(receiver_client._find(self.settings, self.request(1)).name.split("/")[2])
 
 
-def parsed(**options: str) -> Settings:
-    return Settings.parse(STREAM_READ, {"socket": "PULL", **options})
+def parsed(**options: str) -> SocketSettings:
+    return SocketSettings.parse(STREAM_READ, {"socket": "PULL", **options})
 
 
 @pytest.fixture
@@ -304,7 +304,7 @@ def test_a_receiver_that_ends_at_its_start_fails_the_task(
 ) -> None:
     started = []
 
-    def doomed(_: Settings, request: ReadRequest) -> Any:
+    def doomed(_: SocketSettings, request: ReadRequest) -> Any:
         started.append(request)
         return told
 

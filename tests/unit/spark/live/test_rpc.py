@@ -14,7 +14,7 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 
 import omq
 from omq.spark.live import rpc
-from omq.spark.live.rpc import Address, Channel, Server, Unreachable, connect
+from omq.spark.live.rpc import Channel, ProcessAddress, RpcServer, Unreachable, connect
 
 SECRET = b"s" * 32
 
@@ -28,19 +28,19 @@ def echo(channel: Channel) -> None:
 
 
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[RpcServer]:
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    found = Server("test", SECRET, echo)
+    found = RpcServer("test", SECRET, echo)
     yield found
     found.close()
 
 
 @pytest.fixture(params=["this host", "another host"])
-def place(server: Server, request: pytest.FixtureRequest) -> Address:
+def place(server: RpcServer, request: pytest.FixtureRequest) -> ProcessAddress:
     return server.address if request.param == "this host" else server.address._replace(host="elsewhere")
 
 
-def test_messages_go_both_ways_with_bytes_attached_them(place: Address) -> None:
+def test_messages_go_both_ways_with_bytes_attached_them(place: ProcessAddress) -> None:
     with contextlib.closing(connect(place, SECRET)) as channel:
         assert channel.local == (place.host != "elsewhere")
         body = os.urandom(3 << 20)
@@ -49,13 +49,13 @@ def test_messages_go_both_ways_with_bytes_attached_them(place: Address) -> None:
             assert channel.receive() == ({"a": 1, "descriptors": 0}, [b"", body], [])
 
 
-def test_descriptors_go_along_on_one_host(server: Server, tmp_path: Path) -> None:
+def test_descriptors_go_along_on_one_host(server: RpcServer, tmp_path: Path) -> None:
     with contextlib.closing(connect(server.address, SECRET)) as channel, (tmp_path / "file").open("w") as file:
         channel.send({"n": 2}, descriptors=[file.fileno(), file.fileno()])
         assert channel.recv() == {"n": 2, "descriptors": 2}
 
 
-def test_one_who_does_not_know_the_secret_is_told_nothing(place: Address) -> None:
+def test_one_who_does_not_know_the_secret_is_told_nothing(place: ProcessAddress) -> None:
     with pytest.raises(Unreachable) as raised:
         connect(place, b"t" * 32)
     assert not raised.value.refused
@@ -64,14 +64,16 @@ def test_one_who_does_not_know_the_secret_is_told_nothing(place: Address) -> Non
 def test_a_server_that_does_not_know_the_secret_is_told_nothing_either(monkeypatch: pytest.MonkeyPatch) -> None:
     heard: list[Any] = []
     monkeypatch.setenv("SPARK_LOCAL_IP", "127.0.0.1")
-    false = Server("test", b"t" * 32, lambda channel: heard.append(channel.recv()))
+    false = RpcServer("test", b"t" * 32, lambda channel: heard.append(channel.recv()))
     with contextlib.closing(false), pytest.raises(Unreachable, match=r"does not know|has closed|no answer"):
         connect(false.address, SECRET).send({"hello": True})
     assert not heard
 
 
 @pytest.mark.parametrize("words", [b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(1000)], ids=["silent", "http", "noise"])
-def test_a_stranger_is_let_go_and_harms_nobody(words: bytes, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_stranger_is_let_go_and_harms_nobody(
+    words: bytes, server: RpcServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(rpc, "HANDSHAKE_TIMEOUT_S", 0.3)
     strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(10)]
     for one in strangers:
@@ -88,7 +90,7 @@ def test_a_stranger_is_let_go_and_harms_nobody(words: bytes, server: Server, mon
         one.close()
 
 
-def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: Server) -> None:
+def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: RpcServer) -> None:
     def nonce(sock: socket.socket) -> bytes:
         return sock.recv(rpc.NONCE_BYTES, socket.MSG_WAITALL)
 
@@ -106,11 +108,11 @@ def test_what_was_said_once_proves_nothing_when_it_is_said_again(server: Server)
 
 def test_nobody_is_there() -> None:
     with pytest.raises(Unreachable, match="nobody-here") as raised:
-        connect(Address(rpc.this_host(), "nobody-here", ("127.0.0.1",), 1), SECRET)
+        connect(ProcessAddress(rpc.this_host(), "nobody-here", ("127.0.0.1",), 1), SECRET)
     assert raised.value.refused
 
 
-def test_a_closed_channel_wakes_who_waits(server: Server) -> None:
+def test_a_closed_channel_wakes_who_waits(server: RpcServer) -> None:
     channel = connect(server.address, SECRET)
     ended = threading.Event()
 
@@ -132,7 +134,7 @@ def test_the_addresses_are_those_that_others_may_know(monkeypatch: pytest.Monkey
     assert found == ("127.0.0.1",) or not any(one.startswith("127.") for one in found)
 
 
-def test_one_for_whom_no_thread_can_be_had_comes_again(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_for_whom_no_thread_can_be_had_comes_again(server: RpcServer, monkeypatch: pytest.MonkeyPatch) -> None:
     start = threading.Thread.start
     refused = []
 
@@ -152,7 +154,7 @@ def test_one_for_whom_no_thread_can_be_had_comes_again(server: Server, monkeypat
 
 
 def test_of_too_many_that_prove_nothing_the_oldest_is_let_go(
-    server: Server,
+    server: RpcServer,
 ) -> None:
     known = connect(server.address._replace(host="elsewhere"), SECRET)
     strangers = [socket.create_connection(("127.0.0.1", server.address.port)) for _ in range(rpc.MAX_UNAUTHENTICATED)]
@@ -166,7 +168,7 @@ def test_of_too_many_that_prove_nothing_the_oldest_is_let_go(
         one.close()
 
 
-def test_what_the_other_side_would_refuse_is_not_sent(place: Address, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_the_other_side_would_refuse_is_not_sent(place: ProcessAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rpc, "MAX_MESSAGE_BYTES", 1000)
     with contextlib.closing(connect(place, SECRET)) as channel:
         with pytest.raises(omq.StateError, match=r"\d+ bytes, where 1000 are the most"):

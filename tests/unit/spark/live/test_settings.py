@@ -8,14 +8,14 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark.live.settings import Settings
+from omq.spark.live.settings import SocketSettings
 from omq.spark.options import fits
 
 PULL = {"socket": "PULL", "connect": "tcp://127.0.0.1:1"}
 
 
 def test_names_have_no_case_and_values_have_types() -> None:
-    found = Settings.parse(
+    found = SocketSettings.parse(
         "read",
         {
             "SOCKET": "sub",
@@ -44,7 +44,7 @@ def test_names_have_no_case_and_values_have_types() -> None:
 
 def test_an_empty_prefix_subscribes_to_everything() -> None:
     given = {"socket": "SUB", "connect": "tcp://a:1", "subscribe": ""}
-    assert dict(Settings.parse("readStream", given).options) == {"subscribe": (b"",)}
+    assert dict(SocketSettings.parse("readStream", given).options) == {"subscribe": (b"",)}
 
 
 @pytest.mark.parametrize(
@@ -108,24 +108,27 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
 )
 def test_what_does_not_fit_is_told(use: str, given: dict[str, str], complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
-        Settings.parse(use, given)
+        SocketSettings.parse(use, given)
 
 
 def test_sparks_own_options_of_a_streaming_write_are_not_ours() -> None:
     given = {"socket": "PUSH", "connect": "tcp://a:1", "checkpointLocation": "/c", "queryName": "q"}
-    assert Settings.parse("writeStream", given).options == ()
+    assert SocketSettings.parse("writeStream", given).options == ()
 
 
 def test_partitions() -> None:
-    assert Settings.parse("read", {**PULL, "maxRows": "1", "partitions": "3"}).endpoints == ("tcp://127.0.0.1:1",) * 3
+    assert (
+        SocketSettings.parse("read", {**PULL, "maxRows": "1", "partitions": "3"}).endpoints
+        == ("tcp://127.0.0.1:1",) * 3
+    )
     both = {"socket": "PULL", "bind": "tcp://b:1", "connect": "tcp://c:1", "maxRows": "1"}
-    assert Settings.parse("read", both).endpoints == ("tcp://b:1", "tcp://c:1")
+    assert SocketSettings.parse("read", both).endpoints == ("tcp://b:1", "tcp://c:1")
 
 
 def test_the_schema_names_a_topic_only_for_a_sub() -> None:
     usual = "value binary, endpoint string, timestamp timestamp, sequence bigint"
-    assert Settings.parse("readStream", PULL).schema == usual
-    sub = Settings.parse("readStream", {**PULL, "socket": "SUB", "subscribe": ""})
+    assert SocketSettings.parse("readStream", PULL).schema == usual
+    sub = SocketSettings.parse("readStream", {**PULL, "socket": "SUB", "subscribe": ""})
     assert sub.schema.startswith("value binary, topic binary, endpoint")
 
 
@@ -133,8 +136,8 @@ def test_the_schema_names_a_topic_only_for_a_sub() -> None:
     "name", ["maxRowsPerTrigger", "maxBytesPerTrigger", "triggerSeconds", "quietSeconds", "QUIETSECONDS"]
 )
 def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
-    assert Settings.streams({**PULL, name: "5"})
-    assert not Settings.streams({**PULL, "maxRows": "5"})
+    assert SocketSettings.streams({**PULL, name: "5"})
+    assert not SocketSettings.streams({**PULL, "maxRows": "5"})
 
 
 @pytest.mark.parametrize(
@@ -151,7 +154,7 @@ def test_each_option_of_a_stream_alone_tells_that_it_is_one(name: str) -> None:
 )
 def test_what_no_read_knows_is_told_before_spark_says_which_it_is(name: str, complaint: str) -> None:
     with pytest.raises(omq.OptionError, match=complaint):
-        Settings.streams({**PULL, name: "5"})
+        SocketSettings.streams({**PULL, name: "5"})
 
 
 def _files(folder: Path, **keys: bytes) -> dict[str, str]:
@@ -163,7 +166,7 @@ def _files(folder: Path, **keys: bytes) -> dict[str, str]:
 def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -> None:
     public, secret = omq.curve_keypair()
     client_public, client_secret = omq.curve_keypair()
-    server: Any = Settings.parse(
+    server: Any = SocketSettings.parse(
         "write",
         {
             "socket": "PUSH",
@@ -174,7 +177,7 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
     assert secret.decode() not in repr(server)
     with server.open(linger=0) as push:
         (tmp_path / "c").mkdir()
-        client = Settings.parse(
+        client = SocketSettings.parse(
             "read",
             {
                 "socket": "PULL",
@@ -191,11 +194,11 @@ def test_curve_keys_are_read_from_files_and_stand_nowhere_else(tmp_path: Path) -
 
 def test_a_key_file_that_is_none_is_named_with_its_option(tmp_path: Path) -> None:
     given = {"socket": "PULL", "connect": "tcp://127.0.0.1:5555", "maxRows": "1"}
-    missing = Settings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
+    missing = SocketSettings.parse("read", {**given, "curveServerKeyFile": str(tmp_path / "none")})
     with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/none' cannot be read: No such file"):
         missing.open()
     for text in (b"no key", b"\xff"):
-        wrong = Settings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})
+        wrong = SocketSettings.parse("read", {**given, **_files(tmp_path, curveServerKeyFile=text)})
         with pytest.raises(omq.OptionError, match=r"curveServerKeyFile='.*/curveServerKeyFile'"):
             wrong.open()
 
@@ -247,7 +250,7 @@ EVERY: dict[str, tuple[str, Any]] = {
 @pytest.mark.parametrize(("use", "types"), [("read", ("PULL", "SUB")), ("writeStream", ("PUSH", "PUB"))])
 def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, types: tuple[str, ...]) -> None:
     own = {"columns", "partitions", "topic", "subscribers", "socket", "bind", "connect"}
-    named = {name for name in Settings.OPTIONS.known(use) if name.islower() and name not in own}
+    named = {name for name in SocketSettings.OPTIONS.known(use) if name.islower() and name not in own}
     assert named <= EVERY.keys()
     tried = set()
     for kind in types:
@@ -257,7 +260,7 @@ def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, t
         fitting = {name for name in named if fits(omq.SocketType(kind), name)}
         for name in fitting:
             text, value = EVERY[name]
-            with Settings.parse(use, {**usual, name: text}).open() as sock:
+            with SocketSettings.parse(use, {**usual, name: text}).open() as sock:
                 assert getattr(sock.options, name) == value, name
         tried |= fitting
     assert tried == named
@@ -265,4 +268,4 @@ def test_every_option_of_a_socket_is_an_option_of_spark_and_in_force(use: str, t
 
 def test_a_read_ends_by_its_bounds_and_by_no_other_name() -> None:
     with pytest.raises(omq.OptionError, match=r"not an option of read: 'recv_timeout'.*maxSeconds"):
-        Settings.parse("read", {**PULL, "maxRows": "1", "recv_timeout": "1"})
+        SocketSettings.parse("read", {**PULL, "maxRows": "1", "recv_timeout": "1"})

@@ -10,23 +10,23 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 
 import omq  # noqa: E402
 from omq.spark.live import sink  # noqa: E402
-from omq.spark.live.settings import Settings  # noqa: E402
+from omq.spark.live.settings import SocketSettings  # noqa: E402
 from omq.spark.options import STREAM_WRITE  # noqa: E402
 
 
 def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sink, "REQUEST_TIMEOUT_S", 0.3)
     key = secrets.token_hex(8)
-    writer = sink.claim(key, Settings.parse(STREAM_WRITE, {"socket": "PUSH", "bind": "tcp://127.0.0.1:*"}))
+    writer = sink.claim(key, SocketSettings.parse(STREAM_WRITE, {"socket": "PUSH", "bind": "tcp://127.0.0.1:*"}))
     assert writer is not None
     batch = pa.RecordBatch.from_pydict({"value": [b"1", b"2"]})
     with omq.PULL(connect=writer.sender.socket.endpoints[0]) as pull:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
             silent.connect(sink._name(key))
             begun = time.monotonic()
-            assert sink.deliver(key, batch.schema, [batch]) == sink.Sent(2, 2)
+            assert sink.deliver(key, batch.schema, [batch]) == sink.RowsSent(2, 2)
             assert time.monotonic() < begun + 5
-        assert sink.deliver(key, batch.schema, []) == sink.Sent()
+        assert sink.deliver(key, batch.schema, []) == sink.RowsSent()
         assert [pull.recv(timeout=5) for _ in range(2)] == [b"1", b"2"]
         nulls = pa.RecordBatch.from_pydict({"value": pa.array([None], pa.binary())})
         with pytest.raises(omq.OmqError, match="has a null"):

@@ -9,12 +9,12 @@ from hypothesis import strategies as some
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
-from omq.spark.topics.offsets import Offset, Place, Range, shared, split
+from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange, shared, split
 
 
 def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_order() -> None:
-    one = Offset("b", {"z": Place(2, 5), "a": Place(1, 7)})
-    other = Offset("b", {"a": Place(1, 7), "z": Place(2, 5)})
+    one = Offset("b", {"z": TopicOffset(2, 5), "a": TopicOffset(1, 7)})
+    other = Offset("b", {"a": TopicOffset(1, 7), "z": TopicOffset(2, 5)})
     text = json.dumps(one.json())
     assert text == json.dumps(other.json())
     assert text == (
@@ -26,13 +26,13 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_
 
 
 def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_difference() -> None:
-    one = Offset("b", {"z": Place(2, 5, 3), "a": Place(1, 7)})
+    one = Offset("b", {"z": TopicOffset(2, 5, 3), "a": TopicOffset(1, 7)})
     text = json.dumps(one.json())
     assert '{"a": {"id": 1, "next": 7}, "z": {"from": 3, "id": 2, "next": 5}}' in text
     found = Offset.read(json.loads(text))
     assert found.places["z"].begin == 3
     assert found.places["a"].begin is None
-    assert found == one == Offset("b", {"z": Place(2, 5), "a": Place(1, 7)})
+    assert found == one == Offset("b", {"z": TopicOffset(2, 5), "a": TopicOffset(1, 7)})
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: lis
     some.none() | some.integers(1, 40),
 )
 def test_pieces_have_every_id_once(sizes: list[tuple[int, int]], least: int | None) -> None:
-    ranges = [Range(f"t{n}", n, start, start + size, "b") for n, (start, size) in enumerate(sizes)]
+    ranges = [TopicRange(f"t{n}", n, start, start + size, "b") for n, (start, size) in enumerate(sizes)]
     pieces = split(ranges, least)
     ids = [(one.topic, id) for one in pieces for id in range(one.start, one.stop)]
     assert ids == [(one.topic, id) for one in ranges for id in range(one.start, one.stop)]

@@ -11,7 +11,7 @@ from pyspark.sql.types import BinaryType, MapType, StringType, StructField, Stru
 
 import omq
 from omq.spark.source import OmqDataSource
-from omq.spark.topics.settings import Settings
+from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.source import PROVIDER
 
 URL = "tcp://127.0.0.1:1"
@@ -20,7 +20,7 @@ PUBLIC, _ = omq.curve_keypair()
 
 
 def test_a_topic_is_all_that_is_needed() -> None:
-    batch, stream = Settings.parse("read", TOPIC), Settings.parse("readStream", TOPIC)
+    batch, stream = TopicSettings.parse("read", TOPIC), TopicSettings.parse("readStream", TOPIC)
     assert (batch.topics, batch.pattern, batch.starting_offsets, batch.ending_offsets) == (
         ("ticks",),
         None,
@@ -29,12 +29,12 @@ def test_a_topic_is_all_that_is_needed() -> None:
     )
     assert stream.starting_offsets == "latest"
     assert batch.fail_on_data_loss
-    assert Settings.parse("write", TOPIC).delivery == "exactly-once"
-    assert Settings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
+    assert TopicSettings.parse("write", TOPIC).delivery == "exactly-once"
+    assert TopicSettings.parse("writeStream", {"connect": URL, "checkpointLocation": "/x"}).topics == ()
 
 
 def test_values_are_made_of_texts() -> None:
-    found = Settings.parse(
+    found = TopicSettings.parse(
         "readStream",
         {
             "CONNECT": URL,
@@ -65,7 +65,7 @@ def test_values_are_made_of_texts() -> None:
     ("text", "seconds"), [("90", 90.0), ("500ms", 0.5), ("30s", 30.0), ("1.5h", 5400.0), (" 15M ", 900.0)]
 )
 def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
-    found = Settings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
+    found = TopicSettings.parse("readStream", {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": text})
     assert found.max_trigger_delay == seconds
 
 
@@ -139,20 +139,20 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
 )
 def test_what_does_not_fit_is_named(use: str, given: dict[str, str], says: str) -> None:
     with pytest.raises(omq.OptionError, match=says):
-        Settings.parse(use, given)
+        TopicSettings.parse(use, given)
 
 
 def test_every_option_that_is_listed_is_taken() -> None:
     for use in ("read", "readStream", "write", "writeStream"):
         own = {"connect", "topic", "startingOffsets", "delivery", "timeout"}
         assert (own - {"startingOffsets" if use.startswith("write") else "delivery"}) <= set(
-            Settings.OPTIONS.known(use)
+            TopicSettings.OPTIONS.known(use)
         )
-        for name in Settings.OPTIONS.known(use):
+        for name in TopicSettings.OPTIONS.known(use):
             if name.islower() and name not in {"topic", "topics", "connect", "columns", "delivery", "timeout"}:
                 value: Any = getattr(omq.Options(), name, None)
                 if isinstance(value, bool | int | float):
-                    Settings.parse(use, {**TOPIC, name: str(value).lower()})
+                    TopicSettings.parse(use, {**TOPIC, name: str(value).lower()})
 
 
 def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> None:
@@ -162,13 +162,13 @@ def test_keys_and_passwords_are_read_where_they_are_needed(tmp_path: Path) -> No
     own.write_bytes(secret)
     word.write_text("secret\n")
     given = {**TOPIC, "curveServerKeyFile": str(server), "curveSecretKeyFile": str(own)}
-    found = Settings.parse("read", given)
+    found = TopicSettings.parse("read", given)
     assert secret.decode() not in repr(found)
     assert type(found.security()) is omq.CurveClient
-    plain = Settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(word)})
+    plain = TopicSettings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(word)})
     assert type(plain.security()) is omq.PlainClient
-    assert Settings.parse("read", TOPIC).security() is None
-    missing = Settings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(tmp_path / "nowhere")})
+    assert TopicSettings.parse("read", TOPIC).security() is None
+    missing = TopicSettings.parse("read", {**TOPIC, "username": "u", "passwordFile": str(tmp_path / "nowhere")})
     with pytest.raises(omq.OptionError, match=r"option passwordFile='.*nowhere' cannot be read"):
         missing.security()
 
@@ -194,7 +194,7 @@ def test_what_is_no_key_or_password_is_told_with_option_and_path(
         if isinstance(content, bytes):
             (tmp_path / name).write_bytes(content)
     with pytest.raises(omq.OptionError, match=f"option {says}"):
-        Settings.parse("read", given).security()
+        TopicSettings.parse("read", given).security()
 
 
 @pytest.mark.parametrize("parse", [PROVIDER.reader, PROVIDER.stream_reader])
@@ -212,10 +212,10 @@ def test_a_schema_that_does_not_fit_in_type_or_nulls_is_refused(parse: Any, fiel
 
 
 def test_the_schema_follows_the_columns() -> None:
-    assert Settings.parse("read", TOPIC).schema == (
+    assert TopicSettings.parse("read", TOPIC).schema == (
         "topic string, id bigint, timestamp timestamp, key binary, value binary, headers map<string,binary>"
     )
-    assert Settings.parse("read", {**TOPIC, "columns": "value,id"}).schema == "value binary, id bigint"
+    assert TopicSettings.parse("read", {**TOPIC, "columns": "value,id"}).schema == "value binary, id bigint"
 
 
 @pytest.mark.parametrize(

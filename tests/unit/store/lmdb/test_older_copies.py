@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from omq.store.errors import StoreFailed, StoreFull
-from omq.store.interface import DeleteTopic, Settle, Trim
-from omq.store.internal import Jump
+from omq.store.interface import Acknowledge, DeleteTopic, Trim
+from omq.store.internal import SkipIds
 from omq.store.lmdb import data_file
+from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.layout import id_ranges
-from omq.store.lmdb.ledger import Ledger
 from omq.store.lmdb.opening import SKIPPED_IDS, SKIPPED_TOPIC_IDS
 from tests.unit.store.opened import Opened
 
@@ -49,7 +49,7 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
     with Opened.on_disk(directory) as store:
         topic, jobs = store.make("t"), store.make("jobs", "round_robin")
         store.append(jobs, b"one", b"two")
-        store.do(Settle(jobs, [(2, 2)]))
+        store.do(Acknowledge(jobs, [(2, 2)]))
         store.append(topic, b"a", producer=b"p", sequence=1)
         store.append(topic, b"b", b"c", producer=b"p", sequence=2)
     spoil_newest(directory)
@@ -171,7 +171,7 @@ def test_ids_that_were_never_given_are_no_messages(
     state = store.log.topic(topic)
     assert (state.messages(0), len(state.jumped)) == (1, 2), "what is lost is known on"
     assert store.log.findings == []
-    monkeypatch.setattr("omq.store.lmdb.ledger.MAX_JUMPS", 1)
+    monkeypatch.setattr("omq.store.lmdb.applier.MAX_JUMPS", 1)
     first = store.append(topic, b"6").first
     store.do(Trim(topic, first))
     jumped = store.log.topic(topic).jumped
@@ -189,11 +189,11 @@ def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, mon
         store.append(topic, b"b")
     spoil_newest(directory)
 
-    def full(ledger: Ledger, write: Jump) -> None:
+    def full(ledger: Applier, write: SkipIds) -> None:
         raise StoreFull("no space")
 
     with monkeypatch.context() as short:
-        short.setattr(Ledger, "_jump", full)
+        short.setattr(Applier, "_jump", full)
         with Opened.on_disk(directory) as store:
             assert "no space" in str(store.log.broken)
             with pytest.raises(StoreFailed):

@@ -16,10 +16,10 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 from omq.store.interface import Append, MakeTopic
-from omq.store.lmdb import session
-from omq.store.lmdb.offline import Offline
-from omq.store.lmdb.session import Session
+from omq.store.lmdb import store_directory
+from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import Store
+from omq.store.lmdb.store_directory import StoreDirectory
 from tests.unit.store.opened import Opened
 from tests.waits import until
 
@@ -69,14 +69,14 @@ def test_a_directory_from_before_has_no_kind_and_gets_one(directory: Path, monke
         id = store.id
     assert kind_of(directory) is None
     with monkeypatch.context() as patched:
-        patched.setattr(Session, "_write_format", full)
+        patched.setattr(StoreDirectory, "_write_format", full)
         with Store(directory, notify=print, kind="pzq") as store:
             assert store.id == id
     assert kind_of(directory) is None
     with Store(directory, notify=print, kind="pzq") as store:
         assert store.id == id
     assert kind_of(directory) == "pzq"
-    with Offline(directory) as offline:
+    with Inspector(directory) as offline:
         assert offline.id == id
 
 
@@ -118,7 +118,7 @@ def test_after_a_kill_all_is_there(again: Again, directory: Path) -> None:
 
 def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory: Path, monkeypatch) -> None:
     killed(directory)
-    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     log = again()
     assert "as at the last sync" in log.log.findings[1]
     assert log.read(1) == [(1, b"a"), (2, b"b")]
@@ -191,7 +191,7 @@ def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Pat
 
 def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, directory: Path) -> None:
     directory.mkdir()
-    session.Session(directory).end()
+    store_directory.StoreDirectory(directory).end()
     (directory / "strong").mkdir()
     (directory / "strong" / "data.mdb").touch()
     assert again().make("t") == 1
@@ -210,9 +210,9 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
         def no_space(path: Path, data: bytes) -> None:
             raise OSError(errno.ENOSPC, "No space left on device")
 
-        full.setattr(session, "write_durably", no_space)
+        full.setattr(store_directory, "write_durably", no_space)
         if kind != "in place":
-            full.setattr(session, "write_in_place", lambda path, data: False)
+            full.setattr(store_directory, "write_in_place", lambda path, data: False)
         log = again(flush_interval=1000.0)
         log.append(topic, b"b")
         assert (directory / "session").exists() == (kind == "in place")
@@ -227,10 +227,10 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
 
 def test_a_file_is_written_over_where_it_has_room(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert not session.write_in_place(path, b"{}")
+    assert not store_directory.write_in_place(path, b"{}")
     path.write_bytes(b'{"a": 1}')
     for data in (b'{"a": 2, "b": 3}', b"{}", b" " * 4094 + b"{}"):
-        assert session.write_in_place(path, data)
+        assert store_directory.write_in_place(path, data)
         assert path.read_bytes().strip() == data.strip()
-    assert not session.write_in_place(path, b" " * 4095 + b"{}")
+    assert not store_directory.write_in_place(path, b" " * 4095 + b"{}")
     assert path.stat().st_size == 4096

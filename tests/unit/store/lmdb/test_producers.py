@@ -8,7 +8,7 @@ import pytest
 
 from omq._core import blocks
 from omq.store.interface import Append, MoveToDeadLetter
-from omq.store.internal import Clean
+from omq.store.internal import ExpireState
 from omq.store.lmdb import producers
 from tests.unit.store.opened import Opened
 
@@ -43,7 +43,7 @@ def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
 
 
 def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> None:
-    monkeypatch.setattr("omq.store.lmdb.ledger.SWEEP_LIMIT", 50)
+    monkeypatch.setattr("omq.store.lmdb.applier.SWEEP_LIMIT", 50)
     monkeypatch.setattr("omq.store.lmdb.producers.MAX_CACHED_PRODUCERS", 10)
     topic = store.make("t")
     one = blocks.encode([b"x"])
@@ -57,7 +57,7 @@ def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> 
     monkeypatch.setattr(writer.ledger._clock, "now", lambda: now() + 26 * 3_600_000_000)
     store.append(topic, b"x", producer=b"new", sequence=1)
     before = writer.commits
-    writer.submit(Clean())
+    writer.submit(ExpireState())
     deadline = time.monotonic() + 20
     while rows(store, b"p") > 1 or rows(store, b"d") > 1:
         assert time.monotonic() < deadline

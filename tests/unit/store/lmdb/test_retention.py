@@ -7,7 +7,7 @@ import pytest
 
 from omq.store import clock
 from omq.store.interface import BLOCK_BYTES, DeleteTopic, Trim
-from omq.store.lmdb import session
+from omq.store.lmdb import store_directory
 from tests.unit.store.opened import Opened
 
 Again = Callable[..., Opened]
@@ -65,7 +65,7 @@ def test_what_is_done_to_the_time_of_the_system_makes_nothing_older(again: Again
     begun = clock.uptime()
     monkeypatch.setattr(clock, "uptime", lambda: begun + slept[0])
     monkeypatch.setattr("omq.store.memory.uptime", lambda: begun + slept[0])
-    monkeypatch.setattr("omq.store.lmdb.session.uptime", lambda: begun + slept[0])
+    monkeypatch.setattr("omq.store.lmdb.store_directory.uptime", lambda: begun + slept[0])
     log = again()
     topic = log.make("t", persistence=kind, max_age=60.0)
     timestamps = []
@@ -91,10 +91,10 @@ def test_time_in_which_the_system_was_off_makes_nothing_older(again: Again, monk
     topic = log.make("t", max_age=60.0)
     log.append(topic, b"x")
     log.log.close()
-    monkeypatch.setattr("omq.store.lmdb.session.uptime", lambda: clock.uptime() + 61_000_000)
+    monkeypatch.setattr("omq.store.lmdb.store_directory.uptime", lambda: clock.uptime() + 61_000_000)
     assert kept(again(), topic) == 0, "the broker was not running, the system was"
     log = again()
     log.append(topic, b"y")
-    monkeypatch.setattr(session.Session, "_boot", lambda self: "another")
+    monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: 4 * 10**18)
     assert kept(again(), topic) == 1

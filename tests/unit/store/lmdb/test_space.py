@@ -12,7 +12,7 @@ import pytest
 
 from omq._core import blocks
 from omq.store.errors import StoreFull
-from omq.store.interface import Append, DeleteTopic, MoveToDeadLetter, Settle
+from omq.store.interface import Acknowledge, Append, DeleteTopic, MoveToDeadLetter
 from tests.unit.store.lmdb.faults import NoRoom
 from tests.unit.store.opened import Opened
 from tests.waits import until
@@ -54,7 +54,7 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
             return self._real.put(key, value)
 
     monkeypatch.setattr(writer.environment, "begin", lambda: Full(begin()))
-    append, settle = Append(jobs, blocks.encode([b"c"]), 1), Settle(jobs, [(1, 1)])
+    append, settle = Append(jobs, blocks.encode([b"c"]), 1), Acknowledge(jobs, [(1, 1)])
     store.try_(append, settle)
     assert isinstance(append.error, StoreFull)
     assert settle.error is None
@@ -83,7 +83,7 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
     for write in MoveToDeadLetter(jobs, 1, topic), Append(jobs, blocks.encode([b"no"]), 1):
         with pytest.raises(StoreFull):
             store.do(write)
-    store.do(Settle(jobs, [(1, 1)]))
+    store.do(Acknowledge(jobs, [(1, 1)]))
     assert store.read(topic) == [(1, b"1")]
     # Until there is space the store is full: also while what it owes is being tried again.
     told: list[bool] = []
@@ -167,7 +167,7 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
 
 def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(store: Opened, monkeypatch) -> None:
     """The disk has no room even for what makes room: the writer's thread does not spin on it."""
-    monkeypatch.setattr("omq.store.lmdb.ledger.SWEEP_LIMIT", 1)
+    monkeypatch.setattr("omq.store.lmdb.applier.SWEEP_LIMIT", 1)
     topic = store.make("t")
     for _ in range(20):
         store.append(topic, bytes(300_000))
@@ -247,7 +247,7 @@ def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path
             assert len(syncs) - tried <= 1 + (time.monotonic() - began)
             # What makes room finds what it needs itself.
             for number in range(1, 201):
-                log.do(Settle(jobs, [(number, number)]))
+                log.do(Acknowledge(jobs, [(number, number)]))
             assert log.log.broken is None
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -273,7 +273,7 @@ def test_what_is_settled_on_a_full_disk_makes_room_again_and_again(tmp_path: Pat
                 assert log.log.full
                 first, last = last + 1, log.log.topic(jobs).last
                 stored.append(last - first)
-                log.do(Settle(jobs, [(first, last)]))
+                log.do(Acknowledge(jobs, [(first, last)]))
                 until(lambda: not log.log.full)
             assert min(stored) > stored[0] // 2 > 100, stored
             assert log.log.broken is None

@@ -12,17 +12,17 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import DamagedError, StoreError, StoreFailed
 from omq.store.interface import (
+    Acknowledge,
     Append,
     CommitStages,
     DeleteTopic,
     MakeTopic,
     MoveToDeadLetter,
-    SetPosition,
-    Settle,
+    SetCursor,
     Stage,
 )
 from omq.store.lmdb import data_file, reader
-from omq.store.lmdb.offline import Offline
+from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import Store
 from tests.unit.store.lmdb.faults import Failing, Held
 from tests.unit.store.opened import Opened
@@ -36,8 +36,8 @@ def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
     topic, jobs = log.make("t", persistence=kind, max_age=1000.5), log.make("jobs", "round_robin", kind)
     log.append(topic, b"a", b"b", producer=b"p", sequence=7)
     log.append(jobs, *[b"%d" % i for i in range(5000)])
-    log.do(SetPosition(topic, "n", 1))
-    log.do(Settle(jobs, [(1, 10), (20, 30), (4500, 4600)], handed=4700, deliveries={15: 3}))
+    log.do(SetCursor(topic, "n", 1))
+    log.do(Acknowledge(jobs, [(1, 10), (20, 30), (4500, 4600)], handed=4700, deliveries={15: 3}))
     log.do(Stage(topic, blocks.encode([b"s"]), 1, b"stage"))
     before = log.log.topics()
     id = log.log.id
@@ -157,7 +157,7 @@ def test_nobody_waits_for_ids_of_a_transient_topic_under_its_lock(store: Opened,
     held = Held(store.log._writers["strong"].environment, monkeypatch)
     # More than was reserved: the strong writer, which allows ids, has to settle a dead letter in memory beside.
     many = [Append(transient, blocks.encode([b""] * 65536), 65536) for _ in range(40)]
-    writes = [MoveToDeadLetter(transient, 1, dead), *many, SetPosition(transient, "n", 5)]
+    writes = [MoveToDeadLetter(transient, 1, dead), *many, SetCursor(transient, "n", 5)]
     store.log.submit_many(writes)
     assert held.asked.wait(20)
     assert store.log.topic(transient).last < 1 << 20
@@ -176,7 +176,7 @@ def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatc
     error = OSError(errno.EIO, "it failed")
     monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), [error]))
     large = Append(topic, blocks.encode([b""] * 2_000_000), 2_000_000)
-    store.try_(large, SetPosition(topic, "n", 0))
+    store.try_(large, SetCursor(topic, "n", 0))
     assert isinstance(large.error, StoreFailed)
     assert store.log.positions(topic) == {"n": 0}
 
@@ -202,7 +202,7 @@ def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(
     assert not isinstance(raised.value, DamagedError)
     assert log.log.stats().damaged == []
     log.log.close()
-    with Offline(directory) as offline:
+    with Inspector(directory) as offline:
         records, _, found = offline.check(offline.find("t"))
         assert (records, [(one.first, one.last) for one in found]) == (1, [(2, 3)])
         told = list(offline.messages(offline.find("t")))

@@ -7,8 +7,8 @@ import pytest
 
 from omq._core import blocks
 from omq.store.errors import DamagedError, UnknownTopic
-from omq.store.interface import CommitStages, DeleteTopic, SetPosition, Settle, Stage
-from omq.store.lmdb import ledger
+from omq.store.interface import Acknowledge, CommitStages, DeleteTopic, SetCursor, Stage
+from omq.store.lmdb import applier
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import Store
 from tests.unit.store.lmdb.faults import Failing, spoil
@@ -29,8 +29,8 @@ def fill(store: Opened, persistence: str) -> int:
     topic = store.make("t", "round_robin", persistence)
     for number in range(1, 30):
         store.append(topic, b"%d" % number, producer=b"p", sequence=number)
-    store.do(Settle(topic, [(2, 3)], 7, {5: 2}))
-    store.do(SetPosition(topic, "n", 1))
+    store.do(Acknowledge(topic, [(2, 3)], 7, {5: 2}))
+    store.do(SetCursor(topic, "n", 1))
     for stage in (b"published", b"waiting"):
         store.do(Stage(topic, blocks.encode([b"s"]), 1, stage))
     store.do(CommitStages(b"c", [b"published"]))
@@ -39,7 +39,7 @@ def fill(store: Opened, persistence: str) -> int:
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
 def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, persistence: str) -> None:
-    monkeypatch.setattr(ledger, "SWEEP_LIMIT", 3)
+    monkeypatch.setattr(applier, "SWEEP_LIMIT", 3)
     other = store.make("other", persistence=persistence)
     store.append(other, b"a")
     before = keys(store.log, persistence)

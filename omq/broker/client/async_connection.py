@@ -1,0 +1,283 @@
+"""The tasks that call share the one socket of an asyncio client: a task keeps it and takes what comes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any, Final
+
+import omq.asyncio as omq
+from omq.broker.client.client_protocol import Request, State
+from omq.broker.client.connection import _ACK_BATCH_INTERVAL_S, RECV_BATCH, ConnectionBase, ConnectionMonitor
+from omq.broker.client.stream_state import StreamState
+from omq.broker.errors import BrokerFailed, SyntaxFault
+from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError
+from omq.types import UNSET, Unset
+
+log = logging.getLogger("omq")
+
+_FULL_RETRY_DELAY_S: Final = 0.005  # until the next attempt where the socket takes nothing
+
+
+class AsyncConnection(ConnectionBase):
+    """The connection of an asyncio client, which a task keeps.
+
+    Attributes:
+        acknowledged: Calls that have acknowledged something.
+    """
+
+    def __init__(
+        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+    ) -> None:
+        super().__init__(endpoint, timeout, context, options)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self.acknowledged = 0
+        self._durable = 0  # of those, the recorded ones
+        self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
+        self._later: asyncio.TimerHandle | None = None
+        self._again: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
+        self._up = False
+        self._socket: omq.DEALER | None = self._open()
+
+    # ------------------------------------------------------------------ life
+
+    def refuse(self) -> None:
+        """Raises where no call can be made: in a forked child, in another loop, and once the client is closed."""
+        if os.getpid() != self._pid:
+            raise StateError("this client belongs to the parent process: make a new one after fork()")
+        if self.closed:
+            self.refuse_closed()
+        loop = asyncio.get_running_loop()
+        if self._loop is None:
+            self._loop = loop
+            self._keeper = loop.create_task(self._keep(), name=f"omq client of {self.endpoint}")
+            self._keeper.add_done_callback(self._kept)
+        elif self._loop is not loop:
+            raise StateError(f"this client belongs to another event loop: {self._loop!r}")
+
+    async def close(self) -> None:
+        """Flushes what was acknowledged, gives back what is held, and ends.
+
+        Raises:
+            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
+        """
+        if self._keeper is not None:
+            self.refuse()  # before anything ends: this may be another loop
+        try:
+            if self._keeper is not None:
+                await self.say_goodbye()
+        finally:
+            self.closed = True
+            self.core.close()
+            self.wake_ready()
+            for timer in (self._later, self._again):
+                if timer is not None:
+                    timer.cancel()
+            socket, self._socket = self._socket, None
+            if socket is not None:
+                socket.stop()
+            if self._keeper is not None:
+                self._keeper.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._keeper
+
+    def drop(self, one: StreamState | Request) -> None:
+        loop = self._loop
+        if (
+            not self.closed
+            and loop is not None
+            and not loop.is_closed()
+            and not (isinstance(one, StreamState) and one.ended)
+        ):
+            super().drop(one)
+            loop.call_soon_threadsafe(self.settle_dropped)
+
+    # ------------------------------------------------------------------ waiting
+
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
+        return None if seconds is None else asyncio.get_running_loop().time() + seconds
+
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+        while not ready():
+            self.refuse()
+            future = asyncio.get_running_loop().create_future()
+            self._changes.append((ready, future))
+            try:
+                if not await in_time(future, until):
+                    return ready()
+            finally:
+                self._changes = [change for change in self._changes if change[1] is not future]
+        return True
+
+    async def answer(self, request: Request, until: float | None) -> bool:
+        future = asyncio.get_running_loop().create_future()
+        request.wake = partial(wake, future)
+        await in_time(future, until)
+        return request.done
+
+    def wake_ready(self) -> None:
+        for ready, future in self._changes:
+            if self.closed or ready():
+                wake(future)
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    async def recorded(self) -> None:
+        """Waits until what was acknowledged before this call is durable. Calls that wait share a flush.
+
+        Raises:
+            BrokerTimeout: The broker has not answered in time.
+            ClosedError: The client was closed.
+        """
+        mark = self.acknowledged
+        while self._durable < mark:
+            self.refuse()
+            if self._flushing is None:
+                self._flushing = asyncio.get_running_loop().create_task(self._flush_all(), name="omq broker flush")
+                self._flushing.add_done_callback(_look_at)  # every task that waits may be cancelled
+            await asyncio.shield(self._flushing)
+
+    async def _flush_all(self) -> None:
+        mark = self.acknowledged
+        try:
+            await self.flush(self.until())
+        finally:
+            self._flushing = None
+        self._durable = max(self._durable, mark)
+
+    def send_acks_later(self) -> None:
+        asyncio.get_running_loop().call_soon(self._send_due_acks)
+
+    def _send_due_acks(self) -> None:
+        self._acks_due = False
+        if self.core.gathering:
+            self.send_acks()
+
+    def send_late_acks(self) -> None:
+        """Sends what was acknowledged a while ago: the program may go off to work for long."""
+        if self.core.gathering and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+            self.send_acks()
+
+    # ------------------------------------------------------------------ the socket
+
+    def _open(self) -> omq.DEALER:
+        socket = omq.DEALER(self._context, **self._options)
+        self._monitor = socket.monitor()
+        self._watch = ConnectionMonitor(self._monitor)
+        try:
+            socket.connect(self.endpoint)
+        except BaseException:
+            socket.stop()
+            raise
+        return socket
+
+    def _kept(self, keeper: asyncio.Task[None]) -> None:
+        """Ends every wait, because the keeper has ended."""
+        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+            self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
+            self.wake_ready()
+
+    async def _keep(self) -> None:
+        """Keeps a connection, and takes what comes."""
+        while not self.closed:
+            if self._socket is None:
+                await asyncio.sleep(max(self._pause.left(asyncio.get_running_loop().time()), 0))
+                self._socket = self._open()
+            await self._attend(self._socket)
+
+    async def _attend(self, socket: omq.DEALER) -> None:
+        looking = asyncio.get_running_loop().create_task(self._look_after(socket, self._monitor, self._watch))
+        try:
+            await socket.wait_connected()
+            self._up = True
+            self.core.connected()
+            self.send_out()
+            while True:
+                self._take(await socket.recv_many(RECV_BATCH))
+        except ContextTerminated:
+            raise
+        except ClosedError:
+            pass
+        except SyntaxFault as error:
+            log.warning("%s: %s", self.endpoint, error)
+        finally:
+            looking.cancel()
+            self._pause.lost(asyncio.get_running_loop().time(), self.core.state is State.UP)
+            self.core.lost()
+            self._up = False
+            self._socket = None
+            socket.stop()
+            self.wake_ready()
+
+    def _take(self, messages: Iterable[bytes | list[bytes]]) -> None:
+        for message in messages:
+            self.core.receive(message)
+        if self.core.is_busy and self._again is None and self._loop is not None:
+            self._again = self._loop.call_later(self.core.retreat.next(), self._repeat)
+        self.send_out()
+        self.wake_ready()
+
+    async def _look_after(self, socket: omq.DEALER, monitor: omq.Monitor, watch: ConnectionMonitor) -> None:
+        """Waits for the connection's end, and stops the socket then."""
+        with contextlib.suppress(ClosedError, SyntaxFault):
+            while not watch.takes(await monitor.recv()):
+                if (refusal := watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+                    self.core.fail(refusal)
+                    self.wake_ready()
+            # What has arrived is taken yet: an answer means that its request is not made again.
+            with contextlib.suppress(ReceiveTimeout):
+                while self._up:
+                    self._take(await socket.recv_many(RECV_BATCH, timeout=0))
+        socket.stop()
+
+    def send_out(self) -> None:
+        core, socket = self.core, self._socket
+        if socket is None or not self._up:
+            return
+        try:
+            while core.out:
+                socket.send_multipart_nowait(core.out[0])
+                core.out.popleft()
+        except SendTimeout:
+            if self._later is None and self._loop is not None:
+                self._later = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
+        except ClosedError:
+            pass  # the keeper finds out
+
+    def _repeat(self) -> None:
+        self._again = None
+        self.core.repeat()
+        self.send_out()
+
+    def _send_later(self) -> None:
+        self._later = None
+        self.send_out()
+
+
+def _look_at(task: asyncio.Task[None]) -> None:
+    """Takes note of an exception, so that asyncio does not report it."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def in_time(future: asyncio.Future[None], until: float | None) -> bool:
+    """Waits for a future until a time of the loop. Returns whether it is there."""
+    try:
+        async with asyncio.timeout_at(until):
+            await future
+    except TimeoutError:
+        return False
+    return True
+
+
+def wake(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)

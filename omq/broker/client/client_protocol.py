@@ -1,0 +1,708 @@
+"""The state of a client of a broker, without I/O: requests in flight, subscriptions and consumers.
+
+A twin opens a connection, calls `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
+connection is over it calls `lost` and opens the next one, in which everything goes on: requests without an answer are
+made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on after the
+last id that has arrived; shares start over, because the broker has given back what they held. What was acknowledged
+and no flush has confirmed as durable is settled again before.
+
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed, called at its next change.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import deque
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import count
+from typing import Any, Final
+
+from omq.broker import protocol
+from omq.broker.client.stream_state import Acked, Block, ConsumerState, LaterMessage, StreamState, SubscriptionState
+from omq.broker.errors import BrokerError, Busy, Overrun, SyntaxFault, TopicError, VersionFault, error_for
+from omq.broker.protocol import pack_json, packed_ranges, read_json, u64
+from omq.broker.types import Message
+from omq.errors import ClosedError, OmqError
+from omq.ranges import ranges_of
+
+BLOCK_BYTES: Final = 128 << 10  #: Bytes of records in one request of many, about.
+BLOCK_RECORDS: Final = 256  #: Records in one request of many, at most.
+MAX_IN_FLIGHT_REQUESTS: Final = 64  #: Requests of `publish_many` and `stage` that wait for their answers.
+MAX_IN_FLIGHT_BYTES: Final = 8 << 20  #: Bytes of records that wait for their answers, unless it is one request.
+
+_ANSWERS: Final = {
+    protocol.HELLO: protocol.WELCOME,
+    protocol.BYE: protocol.BYE,
+    protocol.FLUSH: protocol.FLUSHED,
+    protocol.PING: protocol.PONG,
+    protocol.APPEND: protocol.PUBLISHED,
+    protocol.STAGE: protocol.STAGED,
+    protocol.COMMIT: protocol.COMMITTED,
+    protocol.ABORT: protocol.ABORTED,
+    protocol.SUBSCRIBE: protocol.SUBSCRIBED,
+    protocol.CONSUME: protocol.CONSUMING,
+    protocol.CANCEL: protocol.CANCELLED,
+    protocol.READ: protocol.RANGE,
+    protocol.OFFSET_AFTER: protocol.OFFSET,
+    protocol.CREATE: protocol.CREATED,
+    protocol.DELETE: protocol.DELETED,
+    protocol.TOPICS: protocol.TOPICS,
+    protocol.DURABLES: protocol.DURABLES,
+    protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
+    protocol.SETTLE: protocol.SETTLED,
+}
+#: Commands that remove something: where a repetition finds nothing, they have succeeded.
+_REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE}
+#: Acknowledgements of a share after which a flush confirms those that need not be remembered any more.
+_MAX_UNCONFIRMED_ACKS: Final = 16_384
+#: Requests that the broker may keep until there is room for what they publish.
+_STORED_LATER: Final = {protocol.APPEND, protocol.COMMIT}
+#: Commands that have no meaning in another connection.
+_MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
+
+_MIN_RETRY_DELAY_S: Final = 0.02
+_MAX_RETRY_DELAY_S: Final = 1.0
+
+
+class State(Enum):
+    """The progress of a connection."""
+
+    DOWN = "there is none"
+    GREETING = "the broker was greeted"
+    UP = "the broker has answered"
+
+
+class Request:
+    """A request to the broker.
+
+    Attributes:
+        command: Its command.
+        done: Whether it is over: then there is an `answer` or an `error`.
+        answer: The parts of the answer after its tag.
+        error: Why there is no answer.
+        wake: Called once it is over.
+        session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
+    """
+
+    __slots__ = (
+        "acked",
+        "answer",
+        "command",
+        "done",
+        "error",
+        "feed",
+        "parts",
+        "repeated",
+        "sent",
+        "sequence",
+        "session",
+        "size",
+        "tag",
+        "wake",
+    )
+
+    def __init__(self, command: bytes, tag: bytes, parts: tuple[bytes, ...]) -> None:
+        self.command = command
+        self.tag = tag
+        self.parts = parts
+        self.sequence = 0  # of an APPEND
+        self.size = 0  # bytes of its records
+        self.feed: StreamState | None = None  # that it begins
+        self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
+        self.session = 0
+        self.sent = False
+        self.repeated = False  # sent in an earlier connection, too
+        self.done = False
+        self.answer: list[bytes] = []
+        self.error: OmqError | None = None
+        self.wake: Callable[[], None] | None = None
+
+    def result(self) -> list[bytes]:
+        """Returns the answer.
+
+        Raises:
+            BrokerError: The broker has refused.
+            ClosedError: The client was closed.
+        """
+        if self.error is not None:
+            raise self.error
+        return self.answer
+
+    def finish(self, answer: list[bytes], error: OmqError | None = None) -> None:
+        """Ends the request with an answer or an error, and calls `wake`."""
+        self.done, self.answer, self.error, self.parts = True, answer, error, ()
+        if self.wake is not None:
+            self.wake()
+
+
+class RetryBackoff:
+    """Delays between attempts: longer each time, until one succeeds."""
+
+    def __init__(self) -> None:
+        self._delay = 0.0
+
+    def next(self) -> float:
+        """Returns the seconds until the next attempt."""
+        self._delay = min(max(2 * self._delay, _MIN_RETRY_DELAY_S), _MAX_RETRY_DELAY_S)
+        # Jitter keeps the clients of a broker that returns from coming all at once.
+        return self._delay * random.uniform(0.75, 1.0)
+
+    def over(self) -> None:
+        """Notes that an attempt has succeeded."""
+        self._delay = 0.0
+
+
+class ClientProtocol:
+    """The client's side of the protocol.
+
+    Args:
+        client: 16 random bytes: the client's name for the broker.
+
+    Attributes:
+        out: Messages to send, in order; a twin takes them from the left.
+        state: How far the connection is.
+        session: Counts the connections.
+        broker: The id of the broker's store.
+        max_body: The largest body that the broker takes, in bytes.
+        flight: Bytes of records that wait for their answers.
+        fault: Why this client is of no use with this broker.
+        flushing: The last flush that was asked for; it may be done.
+        gathering: The consumers of which something was acknowledged and has not been sent.
+        retreat: How long a busy broker is left alone.
+    """
+
+    def __init__(self, client: bytes) -> None:
+        self.client = client
+        self.out: deque[list[bytes]] = deque()
+        self.state = State.DOWN
+        self.session = 0
+        self.broker = ""
+        self.max_body = protocol.MAX_BODY_BYTES
+        self.flight = 0
+        self._laden = 0  # requests with records that wait for their answers
+        self.fault: OmqError | None = None
+        self.retreat = RetryBackoff()
+        self._requests: dict[bytes, Request] = {}
+        self._feeds: dict[bytes, StreamState] = {}
+        self.gathering: list[ConsumerState] = []
+        self._appends: dict[int, Request] = {}  # by sequence, which grows
+        self._busy: set[bytes] = set()  # tags of requests that are to be made again
+        self.flushing: Request | None = None  # the last flush that was asked for
+        self._changed = False  # something was acknowledged, or moved, and not flushed
+        self._unsure: list[Acked] = []  # what shares that are gone left
+        self._claims: set[bytes] = set()  # tags of what is settled again
+        self._tags = count(1)
+        self._sequences = count(1)
+
+    # ------------------------------------------------------------------ the connection
+
+    def connected(self) -> None:
+        """A new connection is there."""
+        self.lost()
+        self.state = State.GREETING
+        self.session += 1
+        hello = Request(protocol.HELLO, self._tag(), ())
+        self._requests[hello.tag] = hello
+        self._say(protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()}))
+
+    def lost(self) -> None:
+        """The connection is over."""
+        if self.state is State.DOWN:
+            return
+        self.state = State.DOWN
+        self.out.clear()
+        self._busy.clear()  # the next connection makes every request again
+        for request in list(self._requests.values()):
+            if request.command in _MOMENTARY:
+                self._finish(request, [])
+            elif request.feed is not None and request.feed.began:
+                del self._requests[request.tag]  # its feed begins again by itself
+        for feed in self._feeds.values():
+            feed.interrupt()
+
+    def fail(self, error: OmqError) -> None:
+        """Fails every call with an error after which this client cannot use this broker."""
+        self.fault = error
+        for feed in list(self._feeds.values()):
+            feed.end(error)
+        self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], error)
+
+    def receive(self, parts: bytes | list[bytes]) -> None:
+        """Takes a message of the broker.
+
+        Raises:
+            SyntaxFault: The broker does not speak its protocol: the connection is to be given up.
+        """
+        try:
+            if isinstance(parts, bytes):
+                raise ValueError("it has one part")
+            command, tag = parts[0], parts[1]
+            if command in (protocol.BLOCK, protocol.JOBS):
+                if (feed := self._feeds.get(tag)) is not None and not feed.ended:
+                    counts = parts[4] if len(parts) > 4 else b""
+                    self._reply(feed.arrived(parts[2], parts[3], counts))
+            elif command == protocol.ERROR:
+                self._refused(tag, _error(parts))
+            elif (request := self._requests.get(tag)) is not None and _ANSWERS[request.command] == command:
+                self._answered(request, parts[2:])
+            # What else comes was given up meanwhile.
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
+            raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
+
+    def _answered(self, request: Request, answer: list[bytes]) -> None:
+        if request.command == protocol.HELLO:
+            self._welcomed(read_json(answer[0]))
+        elif request.feed is not None:
+            about = read_json(answer[0])
+            if not request.feed.finds(about):
+                self._replaced(request, request.feed)
+                return
+            for message in request.feed.begun(about):
+                self._reply(message)
+                self._changed = True
+        else:
+            self.retreat.over()
+        self._finish(request, answer)
+
+    def _replaced(self, request: Request, feed: StreamState) -> None:
+        """The topic was deleted while there was no connection, and another one has its name."""
+        error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
+        self._remove(feed.tag)
+        feed.end(error)
+        self._finish(request, [], error)
+        self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def _welcomed(self, about: dict[str, Any]) -> None:
+        if about.get("version", protocol.VERSION) != protocol.VERSION:
+            self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
+            return
+        self.state = State.UP
+        before, self.broker = self.broker, str(about.get("broker", self.broker))
+        if before and before != self.broker:
+            # Another store: its ids have started over.
+            for feed in self._feeds.values():
+                feed.renumber(self.session)
+            self._disclaim()
+        self.max_body = int(about.get("max_body", self.max_body))
+        self._claim_again()
+        for request in [one for one in self._requests.values() if one.done]:
+            self._drop(request)
+        waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
+        for feed in self._feeds.values():
+            if feed.began and not feed.ended:
+                self._begin(feed)
+        for request in waiting:
+            request.repeated = request.sent
+            self._send(request)
+
+    def _refused(self, tag: bytes, error: BrokerError) -> None:
+        request = self._requests.get(tag)
+        if request is None:
+            if (feed := self._remove(tag)) is not None:
+                feed.end(error)
+            return
+        if request.command == protocol.HELLO:
+            self.fail(error)
+        elif request.feed is not None:
+            if isinstance(error, Overrun) and error.first and request.feed.start_over(error.first - 1):
+                self._finish(request, [])
+                self._begin(request.feed)
+                return
+            self._remove(tag)
+            request.feed.end(error)
+        elif isinstance(error, Busy):
+            self._busy.add(tag)  # nothing was done
+            return
+        elif request.command in _REMOVING and request.repeated and isinstance(error, TopicError):
+            self._finish(request, [])
+            return
+        self._finish(request, [], error)
+
+    # ------------------------------------------------------------------ requests
+
+    def request(self, command: bytes, *parts: bytes) -> Request:
+        """Asks the broker for something."""
+        return self._enter(Request(command, self._tag(), parts))
+
+    def append(self, topic: str, records: bytes) -> Request:
+        """Publishes records; `read_first` reads the answer.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
+        request.sequence, request.size = next(self._sequences), len(records)
+        return self._enter_laden(request)
+
+    def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> Request:
+        """Keeps records aside under a name; raises as `append`."""
+        parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
+        request = Request(protocol.STAGE, self._tag(), parts)
+        request.size = len(records)
+        return self._enter_laden(request)
+
+    def _enter_laden(self, request: Request) -> Request:
+        # Together, for a signal handler may raise where anything is called: see `give_up_since`.
+        self._requests[request.tag] = request
+        if request.sequence:
+            self._appends[request.sequence] = request
+        self.flight += request.size
+        self._laden += 1
+        return self._enter(request)
+
+    def has_room(self, size: int) -> bool:
+        """Returns whether as many bytes of records may be added to those on their way."""
+        return not self._laden or self.flight + size <= MAX_IN_FLIGHT_BYTES
+
+    def has_turn(self, size: int) -> bool:
+        """Returns whether one more request of many, with as many bytes of records, may be on its way."""
+        return self._laden < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
+
+    def flush(self) -> Request:
+        """Asks for what was acknowledged before to be durable.
+
+        With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
+        after a second flush where `dirty` is set.
+        """
+        self.say_gathered()
+        request = self._flush()
+        self._changed = False
+        return request
+
+    def _flush(self) -> Request:
+        request = Request(protocol.FLUSH, self._tag(), ())
+        # Else what goes on may send something that this does not cover.
+        request.session = 0 if self.state is not State.UP or self.resuming else self.session
+        self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
+        request.acked = self._take_unsure()
+        self.flushing = request
+        return self._enter(request)
+
+    @property
+    def dirty(self) -> bool:
+        """Returns whether a flush is needed to know that what was acknowledged, or a position, is durable."""
+        return self._changed or bool(self._claims)
+
+    @property
+    def is_busy(self) -> bool:
+        """Returns whether the broker was too busy for something: `repeat` is due after a `retreat`."""
+        return bool(self._busy)
+
+    def repeat(self) -> None:
+        """Makes again, in their order, the requests that the broker was too busy for."""
+        busy, self._busy = self._busy, set()
+        for request in self._requests.values():
+            if request.tag in busy:
+                self._send(request)
+
+    @property
+    def resuming(self) -> bool:
+        """Returns whether the broker has yet to confirm that something goes on, or is settled again."""
+        return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
+
+    def give_up(self, request: Request) -> None:
+        """Drops a request that nothing waits for any more: it is not made again, and its answer means nothing."""
+        if request.feed is not None:
+            self.cancel(request.feed)
+        elif request.done:
+            self._drop(request)  # a signal handler has raised before that was done
+        else:
+            waits = request.sent and request.tag in self._requests and request.tag not in self._busy
+            self._drop(request)
+            self._come_to_nothing(request)
+            request.done = True  # another call may wait for this one's FLUSH
+            self.out = deque(one for one in self.out if one[1] != request.tag or one[0] == protocol.CANCEL)
+            if waits and self.state is State.UP and request.command in _STORED_LATER:
+                self._say(protocol.CANCEL, request.tag)  # where the topic is full it waits in the broker for room
+
+    def give_up_since(self, mark: bytes) -> None:
+        """Gives up what was asked after a `mark`."""
+        for request in list(self._requests.values()):
+            if request.tag > mark:
+                self.give_up(request)
+        for tag in [tag for tag in self._feeds if tag > mark]:
+            self.cancel(self._feeds[tag])
+
+    def mark(self) -> bytes:
+        """Returns what comes before all that is asked from now on; see `give_up_since`."""
+        return self._tag()
+
+    # ------------------------------------------------------------------ subscriptions and shares
+
+    def subscribe(
+        self, topic: str, replay: str | int | None, name: str | None, credit: int
+    ) -> tuple[SubscriptionState, Request]:
+        """Begins to read a broadcast topic.
+
+        Raises:
+            TopicError: No topic can have this name.
+        """
+        feed = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
+        return feed, self._open(feed)
+
+    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, Request]:
+        """Takes a share of a round-robin topic; raises as `subscribe`."""
+        feed = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
+        return feed, self._open(feed)
+
+    def take(self, feed: StreamState) -> Block | None:
+        """The next block of a feed, if there is one."""
+        if not feed.queue:
+            return None
+        block = feed.queue.popleft()
+        self._reply(feed.used(block[1]))
+        return block
+
+    def settle(
+        self, feed: ConsumerState, session: int, numbers: Sequence[int], done: bool, delay: float | None = None
+    ) -> None:
+        """Acknowledges messages that came in a connection, or asks for them again, after *delay* seconds."""
+        self.say_gathered()  # in their order
+        if session < feed.since or not numbers:
+            return  # they were other messages
+        for number in numbers:
+            feed.remember(number, done)
+        if session == self.session and feed.in_force:
+            first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
+            if delay is not None:
+                first.append(protocol.pack_delay(delay))
+            self.out += [[*first, part] for part in _parts(numbers)]
+            self._changed = True
+            if done:
+                feed.unsure += numbers
+                self._make_sure(feed)
+        elif done:
+            self._acknowledged_late(feed, numbers)
+
+    def progress(self, feed: ConsumerState, session: int, number: int) -> None:
+        """Restarts the `ack_timeout` of a message, if the broker still has it as delivered."""
+        self.say_gathered()
+        if session == self.session and feed.in_force:
+            self._say(protocol.PROGRESS, feed.tag, *_parts((number,)))
+            self._changed = True
+
+    def gather(self, feed: ConsumerState, session: int, number: int) -> bool:
+        """Acknowledges a message that came in a connection, in one message with others.
+
+        Returns:
+            Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
+        """
+        if session < feed.since:
+            return False  # it was another message
+        feed.remember(number, True)
+        if session != self.session or not feed.in_force:
+            self._acknowledged_late(feed, [number])
+            return False
+        self._changed = True
+        if not feed.gathered:
+            self.gathering.append(feed)
+        feed.gathered.append(number)
+        return len(feed.gathered) >= feed.enough
+
+    def say_gathered(self) -> None:
+        """Sends the gathered acknowledgements."""
+        for feed in self.gathering:
+            if feed.gathered and feed.in_force:
+                for part in _parts(feed.gathered):
+                    self._say(protocol.ACK, feed.tag, part)
+                feed.unsure += feed.gathered
+                self._make_sure(feed)
+            feed.gathered.clear()
+        self.gathering.clear()
+
+    # ------------------------------------------------------------------ what may not be durable
+
+    def _make_sure(self, feed: ConsumerState) -> None:
+        """Flushes acknowledgements where no call does: so their number in memory has a bound."""
+        if len(feed.unsure) >= _MAX_UNCONFIRMED_ACKS:
+            self._flush()
+
+    def _acknowledged_late(self, feed: ConsumerState, numbers: Sequence[int]) -> None:
+        """Claims acks of an earlier connection's deliveries, which the broker has taken back."""
+        self._changed = True
+        if self.state is State.UP:
+            self._claim(feed.topic, feed.topic_id, numbers)
+        else:
+            feed.unsure += numbers
+
+    def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
+        """Settles again what was acknowledged; the answer confirms that it is durable, or that it cannot be."""
+        for part in _parts(numbers):
+            request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
+            self._claims.add(request.tag)
+            self._enter(request)
+
+    def _claim_again(self) -> None:
+        """Settles, first in a new connection, what the broker may not have received, or kept."""
+        for tag in sorted(self._claims):
+            self._send(self._requests[tag])
+        acked = self._take_unsure()
+        for request in self._requests.values():
+            acked += request.acked  # its answer means nothing for another connection
+            request.acked = []
+        together: dict[tuple[str, int], list[int]] = {}
+        for topic, topic_id, numbers in acked:
+            together.setdefault((topic, topic_id), []).extend(numbers)
+        for (topic, topic_id), numbers in together.items():
+            self._claim(topic, topic_id, numbers)
+
+    def _take_unsure(self) -> list[Acked]:
+        for feed in self._feeds.values():
+            if isinstance(feed, ConsumerState):
+                self._unsure += feed.take_unsure()
+        found, self._unsure = self._unsure, []  # in one piece: a signal handler may raise before this
+        return found
+
+    def _disclaim(self) -> None:
+        """Drops what was acknowledged: it was another store's."""
+        self._unsure.clear()
+        for request in list(self._requests.values()):
+            request.acked = []
+            if request.command == protocol.SETTLE:
+                self._finish(request, [])
+
+    def _come_to_nothing(self, request: Request) -> None:
+        """Ends a request without an answer."""
+        if request.command == protocol.FLUSH:
+            self._changed = True  # the next one is for what this one was for, too
+            self._unsure += request.acked
+
+    def move(self, feed: SubscriptionState, done: Message | int) -> None:
+        """Moves the position that the broker keeps under a name to a message, or an id."""
+        position = done if isinstance(done, int) else done.id
+        if feed.since and (position > feed.last or (isinstance(done, Message) and _store(done) != feed.since)):
+            return  # of a store that the broker has no more
+        feed.position = position
+        self._changed = True
+        if feed.in_force:
+            self._say(protocol.POSITION, feed.tag, u64(position))
+
+    def cancel(self, feed: StreamState) -> Request | None:
+        """Ends a feed; returns the request for it, if the broker has the feed."""
+        self.say_gathered()
+        self._give_back(feed)
+        known = self._remove(feed.tag) is not None
+        pending = self._requests.pop(feed.tag, None)
+        feed.end(None)
+        if pending is not None:
+            pending.finish([])
+        if not known or self.state is not State.UP:
+            return None
+        return self._enter(Request(protocol.CANCEL, feed.tag, ()))
+
+    def give_back(self) -> None:
+        """Gives back what came and was not handed out, before all ends."""
+        for feed in self._feeds.values():
+            self._give_back(feed)
+
+    def _give_back(self, feed: StreamState) -> None:
+        if not isinstance(feed, ConsumerState):
+            return
+        unseen = feed.unseen(self.session)
+        if not feed.in_force:
+            return  # the broker has it back
+        done = [number for number in unseen if feed.is_done(number)]
+        rest = [number for number in unseen if not feed.is_done(number)]
+        for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
+            for part in _parts(numbers):
+                self._say(word, feed.tag, part)
+
+    def close(self) -> None:
+        """Ends all feeds and requests."""
+        self.lost()
+        for feed in list(self._feeds.values()):
+            feed.end(None)
+        self._feeds.clear()
+        for request in list(self._requests.values()):
+            self._finish(request, [], ClosedError("the client is closed"))
+
+    def _open(self, feed: StreamState) -> Request:
+        self._feeds[feed.tag] = feed
+        return self._begin(feed)
+
+    def _remove(self, tag: bytes) -> StreamState | None:
+        feed = self._feeds.pop(tag, None)
+        if isinstance(feed, ConsumerState):
+            self._unsure += feed.take_unsure()
+        return feed
+
+    def _begin(self, feed: StreamState) -> Request:
+        request = Request(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
+        request.feed = feed
+        return self._enter(request)
+
+    # ------------------------------------------------------------------ messages
+
+    def _tag(self) -> bytes:
+        return u64(next(self._tags))
+
+    def _enter(self, request: Request) -> Request:
+        self._requests[request.tag] = request
+        if self.fault is not None:
+            self._finish(request, [], self.fault)
+        elif self.state is State.UP:
+            self._send(request)
+        return request
+
+    def _send(self, request: Request) -> None:
+        request.sent = True
+        if request.sequence:
+            if self._busy:  # it comes after those
+                self._busy.add(request.tag)
+                return
+            settled = next(iter(self._appends))
+            self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
+        else:
+            self._say(request.command, request.tag, *request.parts)
+
+    def _say(self, *parts: bytes) -> None:
+        self.out.append([*parts])
+
+    def _reply(self, message: list[bytes] | None) -> None:
+        if message is not None:
+            self.out.append(message)
+
+    def _drop(self, request: Request) -> None:
+        if request.tag not in self._requests:
+            return
+        # Together, as they are entered.
+        del self._requests[request.tag]
+        if request.size:
+            self.flight -= request.size
+            self._laden -= 1
+            if request.sequence:
+                del self._appends[request.sequence]
+        self._busy.discard(request.tag)
+        self._claims.discard(request.tag)
+
+    def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
+        if error is not None:
+            self._come_to_nothing(request)
+        # Before it is dropped: a signal handler may raise in between, and a call may wait for it.
+        request.finish(answer, error)
+        self._drop(request)
+
+
+def read_first(request: Request) -> int:
+    """The first id that an APPEND was given; raises what the broker refuses with."""
+    return protocol.number(request.result()[0])
+
+
+def _store(message: Message) -> int:
+    """The first connection whose ids are those of a subscription's message."""
+    return message.store if isinstance(message, LaterMessage) else 0
+
+
+def _parts(numbers: Sequence[int]) -> list[bytes]:
+    """The ids of messages, each in one of as many parts as they need."""
+    pairs = [(numbers[0], numbers[0])] if len(numbers) == 1 else ranges_of(numbers)  # nearly always one
+    return packed_ranges(pairs)
+
+
+def _error(parts: list[bytes]) -> BrokerError:
+    """Returns the error of an ERROR."""
+    first, last = (protocol.number(part) for part in parts[4:6]) if len(parts) > 5 else (0, 0)
+    return error_for(parts[2].decode(), parts[3].decode(), first, last)

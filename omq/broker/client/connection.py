@@ -1,0 +1,759 @@
+"""The calls of a client over its one socket: the part that both twins share, and the blocking one.
+
+In the blocking twin the calling thread does the work: one of the threads that wait reads the socket;
+the others sleep until theirs has come, or until they are to read. Nothing runs in the background but the socket's own
+heartbeats, and, while acknowledgements come one close upon the other, a thread that sends the last of them where no
+call follows.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import logging
+import os
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from types import TracebackType
+from typing import Any, Final, Protocol, Self, TypeVar
+from weakref import WeakSet
+
+import omq
+from omq.broker import protocol
+from omq.broker.client.client_protocol import ClientProtocol, Request, RetryBackoff, State
+from omq.broker.client.stream_state import ConsumerState, StreamState
+from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
+from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
+from omq.event import Event, EventKind, HandshakeFailure
+from omq.executor import run_blocking
+from omq.types import UNSET, Unset
+from omq.unpatched import get_ident, sleep, threading
+
+log = logging.getLogger("omq")
+
+_Asked = TypeVar("_Asked")
+
+#: Options of a client's socket: it dials until it is connected, and then not again, because a new connection is a new
+#: session. What it has not sent then is sent in the new one.
+SESSION_OPTIONS: Final[dict[str, Any]] = {
+    "reconnect_interval": (0.02, 1.0),
+    "reconnect_stop": "after disconnect",
+    "heartbeat_interval": 2.0,
+    "heartbeat_timeout": 10.0,
+    "linger": 0,
+}
+
+_MIN_POLL_INTERVAL_S: Final = 0.02  # of a first look at the socket; a lost connection is noticed in between
+_MAX_POLL_INTERVAL_S: Final = 0.25  # of the longest
+_FULL_RETRY_DELAY_S: Final = 0.005  # while the socket takes nothing
+_ACK_BATCH_INTERVAL_S: Final = 0.001  # between acknowledgements that leave together
+_MAX_ACK_DELAY_S: Final = 0.02  # after which they leave in any case
+_MAX_IDLE_POLLS: Final = 25  # times that the thread which sends them finds none before it ends
+_EXIT_TIMEOUT_S: Final = 1.0  # that a program's end waits for what was acknowledged, at most
+RECV_BATCH: Final = 64  #: Messages that are taken from the socket in one turn.
+_MIN_LIFETIME_S: Final = 1.0  # of a connection after which the next attempt is made at once
+
+
+def check_timeout(timeout: float | None) -> float | None:
+    """Returns the seconds to wait; `None` for ever.
+
+    Raises:
+        ValueError: They are below 0, or no number.
+    """
+    if timeout is None:
+        return None
+    if isinstance(timeout, bool) or not isinstance(timeout, int | float) or not timeout >= 0:
+        raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None for ever")
+    return float(timeout)
+
+
+def check_count(name: str, value: int | None, *, optional: bool = True) -> None:
+    """Raises `ValueError` where an argument is neither a whole number of 1 or more nor, if it is optional, `None`."""
+    if value is None and optional:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value!r}: must be a whole number, 1 or more{', or None' if optional else ''}")
+
+
+class Events(Protocol):
+    """A monitor of either twin."""
+
+    def take(self) -> Event | None:
+        """The next event, if one is there."""
+
+
+class ConnectionMonitor:
+    """Reads from a socket's monitor whether its one connection is over.
+
+    Attributes:
+        trouble: Why the last attempt to connect failed; empty if none did.
+        refused: Whether the broker has refused this client's key or password: no attempt leads further.
+        unwelcome: Whether the last attempt reached a peer, and its handshake failed.
+    """
+
+    def __init__(self, monitor: Events) -> None:
+        self.trouble = ""
+        self.refused = False
+        self.unwelcome = False
+        self._monitor = monitor
+        self._connected = False
+        self._over = False
+
+    def is_over(self) -> bool:
+        """Returns whether there was a connection, and it has ended."""
+        while not self._over:
+            try:
+                event = self._monitor.take()
+            except ClosedError:
+                self._over = True
+            else:
+                if event is None:
+                    break
+                self._over = self.takes(event)
+        return self._over
+
+    def refusal(self, endpoint: str) -> PermissionDenied | None:
+        """Returns the error after which a further attempt is useless; `None` if none is."""
+        if not self.refused:
+            return None
+        return PermissionDenied(
+            f"{endpoint}: the broker does not let this client in: its key, user or password is wrong"
+        )
+
+    def failure(self, endpoint: str, timeout: float | None) -> str:
+        """Returns the reason why there is no connection in time."""
+        if self.unwelcome:
+            return f"{endpoint}: the handshake fails, for {timeout} s: {self.trouble}"
+        trouble = f"; last failure: {self.trouble}" if self.trouble else ""
+        return f"{endpoint}: no broker is there within {timeout} s{trouble}"
+
+    def takes(self, event: Event) -> bool:
+        """Takes an event in. Gives whether it is the end of the connection."""
+        if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
+            self._connected, self.trouble, self.unwelcome = True, "", False
+        elif event.kind is EventKind.DISCONNECTED and self._connected:
+            return True
+        elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
+            self.trouble = event.detail
+            self.unwelcome = event.kind is EventKind.HANDSHAKE_FAILED
+            # An ERROR with this status (RFC 27); 300 and 500 may pass.
+            if event.category is HandshakeFailure.AUTHENTICATION and self.trouble.endswith("'400'"):
+                self.refused = True
+        return event.kind is EventKind.MONITOR_STOPPED
+
+
+class ReconnectBackoff(RetryBackoff):
+    """The time until the client dials again.
+
+    Nothing after a connection that lasted; a moment after one that the broker welcomed; longer each time else.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._until = float("-inf")
+
+    def lost(self, now: float, welcomed: bool) -> None:
+        """Notes that a connection is lost, or came to nothing.
+
+        Args:
+            now: Seconds of a clock that only goes forward.
+            welcomed: Whether the broker had answered.
+        """
+        if welcomed:
+            self.over()
+        lasted = welcomed and now - self._until > _MIN_LIFETIME_S
+        self._until = now if lasted else now + self.next()
+
+    def left(self, now: float) -> float:
+        """Returns the seconds until the next attempt; 0 or less: at once."""
+        return self._until - now
+
+
+class ClosesAtExit:
+    """Closes at the end of a `with` block; an error of the block stands above trouble with that."""
+
+    def close(self) -> None:
+        """Ends it."""
+        raise NotImplementedError
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except BrokerTimeout as trouble:
+            if error is None:
+                raise
+            log.warning("%s", trouble)
+
+
+class ConnectionBase:
+    """A client's connection, and the calls that wait for something of it: what both twins have in common.
+
+    What waits is a coroutine. In the blocking twin it blocks in place of suspending, and `run` has its result.
+
+    Args:
+        endpoint: The broker's.
+        timeout: Seconds that a call waits; `None` for ever.
+        context: For the sockets.
+        options: Of the sockets.
+
+    Attributes:
+        core: The state of the protocol; under the lock.
+        lock: Held for moments only, never while anything waits.
+        closed: True once `close` was called.
+    """
+
+    def __init__(
+        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+    ) -> None:
+        self.endpoint = endpoint
+        self.timeout = check_timeout(timeout)
+        self.core = ClientProtocol(os.urandom(16))
+        self.lock = threading.RLock()  # no call takes it twice: a signal handler sees from it that its thread has it
+        self.closed = False
+        self._context = context
+        self._options = {**SESSION_OPTIONS, **options}
+        self._pid = os.getpid()
+        self._dropped: deque[StreamState | Request] = deque()  # whose holders are gone
+        self._acks_due = False  # `send_acks` will be called
+        self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
+        self._pause = ReconnectBackoff()
+        self._watch: ConnectionMonitor
+
+    @property
+    def inherited(self) -> bool:
+        """True in a forked child, where the lock may be held for ever."""
+        return os.getpid() != self._pid
+
+    @property
+    def state(self) -> str:
+        """The state of the connection, for `repr`."""
+        return "closed" if self.closed else "connected" if self.core.state is State.UP else "not connected"
+
+    # ------------------------------------------------------------------ for each twin
+
+    def refuse(self) -> None:
+        """Raises where no call can be made: in a forked child, for instance, and once the client is closed."""
+        raise NotImplementedError
+
+    def refuse_waiting(self) -> None:
+        """Raises where no call can wait."""
+
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        """Returns when the time of a call is up; *timeout*: other seconds than those of the client."""
+        raise NotImplementedError
+
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+        """Waits until something is so. Returns whether it is."""
+        raise NotImplementedError
+
+    async def answer(self, request: Request, until: float | None) -> bool:
+        """Waits for an answer. Returns whether it has come."""
+        raise NotImplementedError
+
+    def send_out(self) -> None:
+        """Sends what is to be sent, as far as the socket takes it. Under the lock."""
+        raise NotImplementedError
+
+    def wake_ready(self) -> None:
+        """Wakes the calls for which something is there. Under the lock."""
+        raise NotImplementedError
+
+    def send_acks_later(self) -> None:
+        """Has `send_acks` called soon. Under the lock."""
+        raise NotImplementedError
+
+    # ------------------------------------------------------------------ requests
+
+    def refuse_closed(self) -> None:
+        """Raises once the client is closed."""
+        if self.closed:
+            raise ClosedError(f"the client of {self.endpoint} is closed")
+
+    def make(self, ask: Callable[[], _Asked]) -> _Asked:
+        """Calls what makes requests, under the lock; they leave. What has raised has made none.
+
+        No context manager does: a signal handler may raise on the way into its end, which is then not reached.
+        """
+        self.refuse()
+        self.settle_dropped()
+        with self.lock:
+            self.refuse_closed()
+            mark = self.core.mark()
+            try:
+                asked = ask()
+                self.send_out()
+                return asked
+            except BaseException:
+                self.core.give_up_since(mark)
+                self.wake_ready()
+                raise
+
+    async def ask(self, command: bytes, *parts: bytes | None) -> list[bytes]:
+        """Makes a request of the parts that are there, and waits for its answer.
+
+        It is given no `*parts`: Python serves signals behind such a call, before the coroutine is awaited.
+        """
+        there = [part for part in parts if part is not None]
+        (request,) = await self.answered(lambda: [self.core.request(command, *there)], self.until())
+        return request.result()
+
+    async def answered(self, ask: Callable[[], Sequence[Request]], until: float | None) -> list[Request]:
+        """Calls what makes requests, and waits for an answer to the first of them.
+
+        Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
+        after what was asked for later.
+        """
+        self.refuse_waiting()
+        asked: list[Request] = []
+        try:
+            self.make(lambda: asked.extend(ask()))
+            await self.finish(asked[0], until)
+        except BaseException:
+            self.give_up(asked)
+            raise
+        return asked
+
+    async def finish(self, request: Request, until: float | None) -> list[bytes]:
+        """Waits for an answer."""
+        try:
+            if not request.done and not await self.answer(request, until):
+                raise self._too_late(f"an answer to {request.command.decode()}")
+        except BaseException:
+            self.give_up([request])
+            raise
+        return request.result()
+
+    async def wait_for(self, ready: Callable[[], bool], until: float | None, what: str) -> None:
+        """Waits until something is so."""
+        if not await self.come(ready, until):
+            raise self._too_late(what)
+
+    def _too_late(self, what: str) -> BrokerTimeout:
+        if self.core.is_busy:
+            return BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
+        if self.core.state is State.UP:
+            return BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
+        return BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
+
+    def give_up(self, requests: Sequence[Request]) -> None:
+        """Gives requests up that no call waits for any more."""
+        if requests:
+            with self.lock:
+                for request in requests:
+                    self.core.give_up(request)
+                self.send_out()
+                self.wake_ready()  # another call may wait for one of them
+
+    async def flush(self, until: float | None, flush: Request | None = None) -> None:
+        """Waits until what was acknowledged is durable.
+
+        Args:
+            until: When the time of the call is up.
+            flush: A flush that was asked for already.
+        """
+        while flush is not None or self.core.dirty:
+            if flush is None:
+                (flush,) = await self.answered(lambda: [self.core.flush()], until)
+            else:
+                await self.finish(flush, until)
+            # What goes on after a lost connection is settled again, and may send a position again.
+            await self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
+            if flush.session == self.core.session:
+                return
+            flush = None
+        other = self.core.flushing
+        if other is not None and not other.done:  # another call's covers what was acknowledged before
+            await self.wait_for(lambda: other.done, until, "an answer to FLUSH")
+            await self.flush(until)  # it may have come to nothing
+
+    async def say_goodbye(self) -> None:
+        """Flushes what was acknowledged, and gives back what is held."""
+        await self.flush(self.until())
+        with self.lock:
+            if self.core.state is not State.UP:
+                return
+            self.core.give_back()
+            bye = self.core.request(protocol.BYE)
+            self.send_out()
+        with contextlib.suppress(BrokerTimeout):
+            await self.finish(bye, self.until())
+
+    def drop(self, one: StreamState | Request) -> None:
+        """Notes that a feed or a request has lost its holder. Locks nothing: the next call ends it.
+
+        Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
+        """
+        self._dropped.append(one)
+
+    def settle_dropped(self) -> None:
+        """Ends what has no holder any more."""
+        while self._dropped:
+            with self.lock, contextlib.suppress(IndexError):  # another thread was faster
+                one = self._dropped.popleft()
+                if isinstance(one, Request):
+                    self.core.give_up(one)
+                elif not one.ended:
+                    self.core.cancel(one)
+                    self.wake_ready()
+                self.send_out()
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def acknowledge(self, feed: ConsumerState, session: int, number: int) -> None:
+        """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
+        enough = self.core.gather(feed, session, number)
+        if not self.core.gathering:
+            self.send_out()
+        elif enough or time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+            self.send_acks()
+        elif not self._acks_due:
+            self._acks_due = True
+            self.send_acks_later()
+
+    def send_acks(self) -> None:
+        """Sends what was acknowledged. Under the lock."""
+        self.core.say_gathered()
+        self._acks_sent = time.monotonic()
+        self.send_out()
+
+
+class _Waiter:
+    """A call that waits; it sleeps while another one reads the socket."""
+
+    def __init__(self, ready: Callable[[], bool]) -> None:
+        self.ready = ready
+        self._asleep: threading.Lock  # held while nothing has woken it; most calls read, and never need one
+
+    def line_up(self) -> None:
+        """Gets ready to sleep. Under the client's lock."""
+        self._asleep = threading.Lock()
+        self._asleep.acquire()
+
+    def wake(self) -> None:
+        """Ends its sleep, or the next one. Under the client's lock."""
+        with contextlib.suppress(RuntimeError):  # it was woken already
+            self._asleep.release()
+
+    def sleep(self, seconds: float | None) -> None:
+        """Sleeps until it is woken."""
+        self._asleep.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX))
+
+
+class BlockingConnection(ConnectionBase):
+    """The connection of a blocking client, which the threads that call share."""
+
+    def __init__(
+        self, endpoint: str, timeout: float | None, context: omq.Context | None, options: dict[str, Any]
+    ) -> None:
+        super().__init__(endpoint, timeout, context, options)
+        self._waiting: set[int] = set()  # threads in which a call waits
+        self._to_close = False  # a signal handler has asked the call that it interrupts to close this
+        self._closing = False
+        self._leader: _Waiter | None = None  # whose thread reads the socket
+        self._waiters: list[_Waiter] = []
+        self._again: float | None = None  # when what a busy broker refused is asked for again
+        self._greeted = False  # in this connection
+        self._socket: omq.DEALER | None = None
+        self._open()
+        _callers.add(self)
+
+    # ------------------------------------------------------------------ life
+
+    def close(self) -> None:
+        """Flushes what was acknowledged, gives back what is held, and ends.
+
+        Raises:
+            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
+        """
+        if self.nested:
+            self._to_close = not self._closing
+            self.wake_all()
+            return
+        if self.amid:
+            # The call that was interrupted ends first; the program's end waits for the thread.
+            threading.Thread(target=self._close_later, name="omq-broker-close").start()
+            return
+        self._to_close, self._closing = False, True
+        try:
+            run_blocking(self.say_goodbye)
+        finally:
+            with self.lock:
+                self.closed = True
+                self.core.close()
+                socket, self._socket = self._socket, None
+                self.wake_all()
+            if socket is not None:
+                socket.stop()
+
+    def _close_later(self) -> None:
+        if not self.closed:
+            try:
+                self.close()
+            except OmqError as error:
+                log.warning("%s", error)
+
+    @property
+    def nested(self) -> bool:
+        """Returns whether a signal handler runs that has interrupted a call which waits: nothing can be waited for."""
+        return get_ident() in self._waiting
+
+    @property
+    def amid(self) -> bool:
+        """Returns whether a signal handler runs that has interrupted its thread while that has the lock."""
+        return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
+
+    def leave(self, until: float) -> None:
+        """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
+        if not self.closed and not self.inherited and self.core.state is State.UP:
+            with contextlib.suppress(OmqError):
+                run_blocking(lambda: self.flush(until))
+
+    def wake_all(self) -> None:
+        """Has every call that waits look again. Under the lock."""
+        for waiter in self._waiters:
+            waiter.wake()
+
+    def wake_ready(self) -> None:
+        """Wakes the calls for which something is there. Under the lock."""
+        for waiter in self._waiters:
+            if waiter.ready():
+                waiter.wake()
+
+    # ------------------------------------------------------------------ requests
+
+    def refuse(self) -> None:
+        """Raises where no call can be made: in a forked child, and once the client is closed."""
+        # Each acknowledgement comes through here, so the usual case has one test.
+        if os.getpid() == self._pid and not self.lock._is_owned() and not self.closed:  # type: ignore[attr-defined]
+            return
+        if self.inherited:
+            raise StateError("this client belongs to the parent process: make a new one after fork()")
+        if self.amid:
+            raise StateError("a signal handler cannot use the client amid a call of its thread, but for close()")
+        self.refuse_closed()
+
+    def refuse_waiting(self) -> None:
+        if self.nested:
+            raise StateError("a signal handler cannot wait for the broker amid a call of its thread that does")
+
+    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+        seconds = self.timeout if isinstance(timeout, Unset) else timeout
+        return None if seconds is None else time.monotonic() + seconds
+
+    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+        return self.wait(ready, until)
+
+    async def answer(self, request: Request, until: float | None) -> bool:
+        return self.wait(lambda: request.done, until)
+
+    # ------------------------------------------------------------------ acknowledgements
+
+    def send_acks_later(self) -> None:
+        threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
+
+    def _mind(self) -> None:
+        """Sends acknowledgements where no call follows, in a thread of its own, for as long as there are any."""
+        idle = 0
+        while idle < _MAX_IDLE_POLLS:
+            sleep(_MAX_ACK_DELAY_S)
+            self.settle_dropped()
+            with self.lock:
+                idle = 0 if self.core.gathering else idle + 1
+                if self.closed:
+                    idle = _MAX_IDLE_POLLS
+                elif self.core.gathering:
+                    with contextlib.suppress(OmqError):  # who reads finds out
+                        self.send_acks()
+                self._acks_due = idle < _MAX_IDLE_POLLS
+
+    # ------------------------------------------------------------------ the socket
+
+    def wait(self, ready: Callable[[], bool], until: float | None) -> bool:
+        """Waits until something has come; reads the socket if no other thread does. Gives whether it has come."""
+        self.refuse_waiting()
+        thread = get_ident()
+        try:
+            self._waiting.add(thread)
+            come = self._wait(ready, until)
+        finally:
+            self._waiting.discard(thread)
+        if self._to_close:
+            self.close()
+            self.refuse_closed()
+        return come
+
+    def _wait(self, ready: Callable[[], bool], until: float | None) -> bool:
+        me = _Waiter(ready)
+        nap = _MIN_POLL_INTERVAL_S
+        try:
+            while True:
+                with self.lock:
+                    self.refuse_closed()
+                    if ready():
+                        return True
+                    if self._to_close:
+                        return False
+                    if self._leader is None:
+                        self._leader = me
+                    elif self._leader is not me and me not in self._waiters:
+                        me.line_up()
+                        self._waiters.append(me)
+                left = None if until is None else max(until - time.monotonic(), 0)
+                if self._leader is me:
+                    moved = self._turn(nap if left is None else min(nap, left))
+                    nap = _MIN_POLL_INTERVAL_S if moved else min(2 * nap, _MAX_POLL_INTERVAL_S)
+                else:
+                    me.sleep(left)
+                if left == 0:
+                    with self.lock:
+                        return ready()
+        finally:
+            with self.lock:
+                if me in self._waiters:
+                    self._waiters.remove(me)
+                if self._leader is me:
+                    self._leader = None
+                # Also where another one's turn ended: who was woken to read, and leaves, passes the turn on.
+                if self._leader is None:
+                    for waiter in self._waiters[:1]:
+                        waiter.wake()
+
+    def _turn(self, nap: float) -> bool:
+        """Looks at the socket for some time, and takes in what has come. Gives whether something has happened."""
+        if self._dropped:
+            self.settle_dropped()
+        try:
+            if self._socket is None and not self._reopen(nap):
+                return False
+            socket = self._socket
+            if socket is None:
+                return False
+            if not self._greeted:
+                try:
+                    socket.wait_connected(timeout=nap)
+                except Timeout:
+                    return self._look_after()
+                with self.lock:
+                    self._greeted = True
+                    self.core.connected()
+                    self.send_out()
+            if self.core.is_busy:
+                nap = self._repeat(nap)
+            if self.core.out:
+                nap = min(nap, _FULL_RETRY_DELAY_S)
+            try:
+                messages = socket.recv_many(RECV_BATCH, timeout=nap)
+            except ReceiveTimeout:
+                with self.lock:
+                    self.send_out()
+                return self._look_after()
+            with self.lock:
+                for message in messages:
+                    self.core.receive(message)
+                self.send_out()
+                self.wake_ready()
+            return True
+        except ContextTerminated:
+            raise
+        except ClosedError:
+            self._lose()  # unless the client is closed
+            return True
+        except SyntaxFault as error:
+            log.warning("%s: %s", self.endpoint, error)
+            self._lose()
+            return True
+        except BaseException:
+            # Interrupted, perhaps with messages in hand: the next connection brings them again.
+            self._lose()
+            raise
+
+    def _repeat(self, nap: float) -> float:
+        """Asks again for what a busy broker refused, if it is time. Gives for how long to look at the socket."""
+        now = time.monotonic()
+        with self.lock:
+            if self._again is None:
+                self._again = now + self.core.retreat.next()
+            if now < self._again:
+                return min(nap, self._again - now)
+            self._again = None
+            self.core.repeat()
+            self.send_out()
+        return nap
+
+    def send_out(self) -> None:
+        """Sends what is to be sent, as far as the socket takes it. Under the lock."""
+        out, socket = self.core.out, self._socket
+        if socket is None:
+            return
+        try:
+            while out:
+                socket.send_multipart(out[0], timeout=0)
+                out.popleft()
+        except (SendTimeout, ClosedError):
+            pass  # who reads sends it, or finds out
+
+    def _look_after(self) -> bool:
+        """Checks, when nothing has come, whether the connection is lost."""
+        if self._watch.is_over():
+            self._lose()
+            return True
+        if (refusal := self._watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+            with self.lock:
+                self.core.fail(refusal)
+                self.wake_ready()
+            return True
+        return False
+
+    def _open(self) -> None:
+        self._greeted = False
+        socket = omq.DEALER(self._context, **self._options)
+        self._watch = ConnectionMonitor(socket.monitor())
+        try:
+            socket.connect(self.endpoint)
+        except BaseException:
+            socket.stop()
+            raise
+        self._socket = socket
+
+    def _reopen(self, nap: float) -> bool:
+        """Dials again, if it is time. Gives whether there is a socket."""
+        pause = self._pause.left(time.monotonic())
+        if pause > 0:
+            sleep(min(pause, nap))
+            if pause > nap:
+                return False
+        with self.lock:
+            if not self.closed:
+                self._open()
+        return not self.closed
+
+    def _lose(self) -> None:
+        """Gives the connection up."""
+        with self.lock:
+            if self.closed:
+                return
+            self._pause.lost(time.monotonic(), self.core.state is State.UP)
+            self.core.lost()
+            socket, self._socket = self._socket, None
+            self.wake_ready()
+        if socket is not None:
+            socket.stop()
+
+
+_callers: WeakSet[BlockingConnection] = WeakSet()
+
+
+def _leave_all() -> None:
+    until = time.monotonic() + _EXIT_TIMEOUT_S
+    for caller in list(_callers):
+        caller.leave(until)
+
+
+# The contexts end after this, for theirs was registered before.
+atexit.register(_leave_all)

@@ -1,0 +1,346 @@
+"""The streams that the broker delivers to a client by a tag, without I/O: subscriptions and consumers.
+
+`omq.broker.client.client_protocol` has them.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterable
+from itertools import repeat
+from typing import Any, Final, Protocol, TypeVar
+from weakref import WeakSet, ref
+
+from omq._core.blocks import decode, read_header
+from omq.broker import protocol
+from omq.broker.errors import BrokerFailed
+from omq.broker.protocol import u64
+from omq.broker.types import Delivery, Holder, Message
+from omq.errors import OmqError
+
+CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
+
+_MAX_ACK_BATCH: Final = 256  #: Acknowledgements in one message, at most.
+
+#: A block that has arrived: header, records, counts, how many of the records are known already, and the first
+#: connection whose ids are those of the block.
+Block = tuple[bytes, bytes, bytes, int, int]
+
+#: What was acknowledged: topic, its id, ids of messages.
+Acked = tuple[str, int, list[int]]
+
+_Message = TypeVar("_Message", bound=Message)
+
+
+class LaterMessage(Message):
+    """A message of a store that the broker had not when the subscription was made.
+
+    Attributes:
+        store: The first connection whose ids are those of this message.
+    """
+
+    __slots__ = ("store",)
+
+    store: int
+
+
+class StreamReader(Protocol):
+    """A stream of either twin, which hands out what has come."""
+
+    def _forget(self) -> Iterable[Message]:
+        """Gives up what it has taken of its feed and not handed out, and returns it."""
+
+
+class StreamState:
+    """Deliveries of the broker by a tag: a subscription or a share.
+
+    Attributes:
+        topic: The topic's name.
+        queue: Blocks that have arrived: header, records, counts, and how many of the records are known already.
+        error: Why nothing follows; `None` where the holder ended it.
+        ended: Whether nothing follows what is in the queue.
+        wake: Called when something has come, or it has ended.
+        reader: The stream that hands out what has come, as long as a caller has it.
+        left: What a reader that is gone had not handed out.
+        since: The first connection whose ids are those of now.
+        topic_id: The topic's number; 0 before the broker has sent it.
+    """
+
+    command: bytes
+
+    def __init__(self, tag: bytes, topic: str, credit: int) -> None:
+        self.tag = tag
+        self.topic = topic
+        self.credit = credit
+        self.queue: deque[Block] = deque()
+        self.began = False
+        self.in_force = False  # in this connection
+        self.resumed = False
+        self.ended = False
+        self.error: OmqError | None = None
+        self.wake: Callable[[], None] | None = None
+        self.reader: ref[StreamReader] | None = None
+        self.since = 0
+        self.left: Iterable[Message] = ()
+        self.topic_id = 0
+        _feeds.add(self)
+
+    @property
+    def stirred(self) -> bool:
+        """Returns whether a reader need not wait."""
+        return bool(self.queue) or self.ended
+
+    def finds(self, answer: dict[str, Any]) -> bool:
+        """Returns whether the topic that the broker has found is the one that this began with, and not a later one."""
+        before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
+        return before in (0, self.topic_id)
+
+    def begin(self) -> dict[str, Any]:
+        """The argument of the request that begins it, or goes on with it."""
+        raise NotImplementedError
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        """Begins when the broker delivers. Returns what is to be sent."""
+        raise NotImplementedError
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        """Takes a block in. Returns what is to be sent."""
+        raise NotImplementedError
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        """Counts a block that has left the queue. Returns what is to be sent."""
+        raise NotImplementedError
+
+    def interrupt(self) -> None:
+        """The connection is lost."""
+        self.in_force = False
+
+    def start_over(self, position: int) -> bool:
+        """Goes on after another id, because what follows is not kept. Returns whether something else was promised."""
+        return False
+
+    def renumber(self, session: int) -> None:
+        """Starts over, because the broker has another store from this connection on, with other ids."""
+        self.since = session
+        self.topic_id = 0
+        self.start_over(0)
+
+    def forget(self) -> list[Message]:
+        """Gives up what was not handed out; returns what its reader had."""
+        self.queue.clear()
+        reader = self.reader() if self.reader is not None else None
+        return list(reader._forget()) if reader is not None else []
+
+    def end(self, error: OmqError | None) -> None:
+        """Ends the feed."""
+        if not self.ended:
+            self.ended, self.error, self.in_force = True, error, False
+            self.stir()
+
+    def stir(self) -> None:
+        """Wakes who waits."""
+        if self.wake is not None:
+            self.wake()
+
+
+_feeds: WeakSet[StreamState] = WeakSet()
+
+
+def _forget_all() -> None:
+    for feed in list(_feeds):
+        feed.forget()
+
+
+# What has come is the parent's: in a forked child the next step finds nothing, and is refused.
+os.register_at_fork(after_in_child=_forget_all)
+
+
+class SubscriptionState(StreamState):
+    """A subscription.
+
+    Attributes:
+        last: The last id that has arrived.
+        name: The name that the broker keeps a position under.
+        position: Where that position is, as far as this side knows.
+    """
+
+    command = protocol.SUBSCRIBE
+
+    def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
+        # The broker grants no more. Where the feed thought it has more, it would give back nothing before that is used.
+        super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
+        # A caller that gives a start wants to begin there, where the name cannot go on.
+        self.reset = replay is not None
+        self.replay = "latest" if replay is None else replay
+        self.name = name
+        self.last = 0
+        self.position = 0
+        self._transient = False  # messages that are not read in time may be gone
+        self._owed = 0  # bytes of credit that were used up and not given back
+        self._queued = 0  # bytes in the queue
+
+    def begin(self) -> dict[str, Any]:
+        self._owed = 0
+        credit = max(self.credit - self._queued, 1)
+        # A name goes on where the broker has it. Where it has the name no more, nothing may be skipped by it.
+        again = self.last if self.name is None else "earliest"
+        said = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
+        if self.reset and self.name is not None and not self.began:
+            said["reset"] = True  # where retention has overtaken the name, it starts over
+        return said
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        self.in_force = True
+        self._transient = answer.get("persistence") == "transient"
+        if not self.began:
+            self.began, self.last = True, int(answer["position"])
+            self.position = self.last
+        elif self.position > int(answer["position"]):
+            return [[protocol.POSITION, self.tag, u64(self.position)]]  # it did not get there
+        return []
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        first, number, _, size = read_header(header)
+        last = first + number - 1
+        known = max(self.last - first + 1, 0)
+        if size != len(records) or not number:
+            raise ValueError(f"a block of {number} records and {size} bytes came with {len(records)} bytes")
+        if known >= number:  # the broker goes on where a name's position is, which may be further back
+            return self._owe(len(records))
+        self.last = last
+        self.queue.append((header, records, b"", known, self.since))
+        self._queued += len(records)
+        self.stir()
+        return None
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        self._queued -= len(records)
+        return self._owe(len(records))
+
+    def _owe(self, size: int) -> list[bytes] | None:
+        self._owed += size
+        if not self.in_force or 4 * self._owed < self.credit:
+            return None
+        size, self._owed = self._owed, 0
+        return [protocol.CREDIT, self.tag, u64(size)]
+
+    def start_over(self, position: int) -> bool:
+        if not self.began or (position and (not self._transient or self.name is not None)):
+            return False
+        self.last = position
+        if not position:
+            self.position = 0  # it was one of other ids
+        return True
+
+
+class ConsumerState(StreamState):
+    """A share of a round-robin topic."""
+
+    command = protocol.CONSUME
+
+    def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
+        super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
+        self.ack_timeout = ack_timeout
+        # What was acknowledged of late. The broker may have delivered it again before it received that: no more than
+        # the credit, for then it delivers nothing.
+        self._done: OrderedDict[int, None] = OrderedDict()
+        self.gathered: list[int] = []  # acknowledged in this connection, and not sent
+        self.unsure: list[int] = []  # acknowledged, and not confirmed as durable by a flush
+        self.enough = max(1, min(self.credit // 4, _MAX_ACK_BATCH))  # what is sent at once
+
+    def begin(self) -> dict[str, Any]:
+        return {"ack_timeout": self.ack_timeout, "credit": self.credit}
+
+    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+        self.resumed, self.began, self.in_force = self.began, True, True
+        return []
+
+    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        self.queue.append((header, records, counts, 0, self.since))
+        self.stir()
+        return None
+
+    def used(self, records: bytes) -> list[bytes] | None:
+        return None
+
+    def interrupt(self) -> None:
+        super().interrupt()
+        self.queue.clear()  # the broker has given it back
+        self.unsure += self.gathered
+        self.gathered.clear()
+
+    def remember(self, number: int, done: bool) -> None:
+        """Remembers what was acknowledged."""
+        finished = self._done
+        if not done:
+            finished.pop(number, None)
+            return
+        finished[number] = None
+        if len(finished) > self.credit:
+            finished.popitem(last=False)
+
+    def start_over(self, position: int) -> bool:
+        self._done.clear()  # those were other messages
+        self.unsure.clear()
+        return False
+
+    def may_repeat(self, counts: bytes) -> bool:
+        """Returns whether there may be anything in a block that was acknowledged."""
+        return self.resumed or bool(counts)
+
+    def take_unsure(self) -> list[Acked]:
+        """Returns the acknowledgements that may not be durable."""
+        numbers, self.unsure = self.unsure, []
+        return [(self.topic, self.topic_id, numbers)] if numbers else []
+
+    def unseen(self, session: int) -> list[int]:
+        """Gives up what came in this connection and was not handed out; returns its ids."""
+        found: list[int] = []
+        for header, *_ in self.queue:
+            first, number, *_ = read_header(header)
+            found.extend(range(first, first + number))
+        held = [one for one in [*self.forget(), *self.left] if isinstance(one, Delivery)]
+        found.extend(one.id for one in held if one.session == session)
+        self.left = ()
+        return found
+
+    def is_done(self, number: int) -> bool:
+        """Returns whether a message that comes again was acknowledged: in a lost connection, or after its time."""
+        return number in self._done
+
+
+def messages_of(feed: StreamState, block: Block) -> list[Message]:
+    """The messages of a subscription's block that it has not had.
+
+    Raises:
+        BrokerFailed: They are not what was published.
+    """
+    header, records, _, known, store = block
+    found: list[Message]
+    if store:  # its ids may be those of messages of another store, which are acknowledged, too
+        found = [*(later := decoded(header, records, feed.topic, LaterMessage))]
+        for message in later:
+            message.store = store
+    else:
+        found = decoded(header, records, feed.topic, Message)
+    return found[known:] if known else found
+
+
+def deliveries_of(feed: StreamState, block: Block, holder: Holder, session: int) -> list[Delivery]:
+    """The deliveries of a share's block; raises as `messages_of`."""
+    header, records, counts, *_ = block
+    found = decoded(header, records, feed.topic, Delivery)
+    numbers = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
+    for delivery, number in zip(found, numbers, strict=False):
+        delivery.deliveries, delivery.holder, delivery.session = number, holder, session
+    return found
+
+
+def decoded(header: bytes, records: bytes, topic: str, kind: type[_Message]) -> list[_Message]:
+    """The messages of a block; raises as `messages_of`."""
+    try:
+        return decode(header, records, topic, kind)
+    except ValueError as error:
+        raise BrokerFailed(f"{topic}: the broker sent records that are damaged: {error}") from error

@@ -1,0 +1,42 @@
+"""A consumer of a round-robin topic."""
+
+from __future__ import annotations
+
+import logging
+
+from omq.broker.core.sink import Sink
+from omq.broker.errors import BrokerError, BrokerFailed
+from omq.broker.protocol import u32
+from omq.workqueue.consumer import Dispatcher, QueueConsumer
+from omq.workqueue.queue import WorkQueue
+
+log = logging.getLogger("omq.broker")
+
+
+class TopicConsumer(QueueConsumer):
+    """A consumer of a round-robin topic.
+
+    Attributes:
+        sink: Where its messages go.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, sink: Sink, ack_timeout: float, credit: int) -> None:
+        super().__init__(dispatcher, ack_timeout, credit)
+        self.sink = sink
+
+    def has_room(self) -> bool:
+        return self.sink.room() > 0
+
+    def send(self, queue: WorkQueue, header: bytes, records: memoryview, count: int, tries: int) -> None:
+        self.sink.block(header, records, u32(tries) * count if tries > 1 else b"")
+
+    def failed(self, error: Exception) -> None:
+        self.expel(BrokerFailed("the broker has failed to send"))
+
+    def expel(self, error: BrokerError | None) -> None:
+        """Ends it, and reports why; `None`: the broker ends."""
+        self.end()
+        try:
+            self.sink.ended(error)
+        except Exception:
+            log.exception("the sink of a consumer has failed")

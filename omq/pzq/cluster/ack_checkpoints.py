@@ -1,0 +1,127 @@
+"""States which of a node's messages are finished, and keeps the statements of all nodes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from omq.executor import in_thread
+from omq.pzq.cluster.acked_keys import MAX_RANGES, AckCheckpoint, AckedKeys, Ranges, Stated, statements_of
+from omq.pzq.device.queue import DeviceQueue
+from omq.pzq.wire import stem_of
+from omq.store.async_store import AsyncStore
+from omq.store.errors import StoreError
+
+log = logging.getLogger("omq.pzq")
+
+FILE: Final = "done.json"
+#: Seconds between two statements.
+STATE_INTERVAL_S: Final = 0.25
+#: Looking at what is settled may take this part of the time.
+MAX_SHARE: Final = 0.05
+#: Seconds between two writes of the file.
+WRITE_INTERVAL_S: Final = 1.0
+
+
+class AckCheckpoints:
+    """States what is finished of a node's queues, and keeps all statements. Lives in one event loop.
+
+    A file that is some seconds old has less, and nothing wrong: it is written outside the loop, and not synced.
+
+    Args:
+        database: The folder that the file is in.
+        journal: The store.
+        name: The node's.
+        queues: Of its own messages.
+        done: Where all statements are.
+    """
+
+    def __init__(
+        self, database: Path, journal: AsyncStore, name: str, queues: list[DeviceQueue], done: AckedKeys
+    ) -> None:
+        self._path = database / FILE
+        self._journal = journal
+        self._name = name
+        self._queues = queues
+        self._done = done
+        self._newest = 0
+        self._next = self._next_write = 0.0
+        self._kept: dict[str, dict[str, list[Any]]] = {}
+        self._writing: asyncio.Future[None] | None = None
+        self._fails = False
+        self._unstated: set[int] = set()  # queues whose rows are damaged
+
+    def load(self) -> Stated:
+        """The statements of the file; none where that cannot be used."""
+        try:
+            return statements_of(json.loads(self._path.read_bytes()))
+        except FileNotFoundError:
+            return {}
+        except (OSError, ValueError, RecursionError) as wrong:
+            log.warning("%s is ignored, other nodes may send what it had: %s", self._path, wrong)
+            return {}
+
+    def tick(self, newest: int) -> None:
+        """To be called some times a second.
+
+        Args:
+            newest: When the newest of the node's messages was stored, in microseconds since 1970.
+        """
+        self._newest = newest
+        now = time.monotonic()
+        if now >= self._next:
+            self.state()
+            self._next = now + max(STATE_INTERVAL_S, (time.monotonic() - now) / MAX_SHARE)
+        if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
+            self._next_write = now + WRITE_INTERVAL_S
+            self._writing = in_thread(self._write, told)
+            self._writing.add_done_callback(self._written)
+
+    async def close(self) -> None:
+        """Keeps what is stated at the end."""
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+        self.state()
+        if (told := self._done.told()) != self._kept:
+            self._write(told)
+
+    def state(self) -> None:
+        """States what is finished now."""
+        for queue in self._queues:
+            stem = stem_of(self._journal.store.id, queue.id)
+            # The clock may be set back: a statement does not cover what was stored after it.
+            at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
+            try:
+                self._done.state(self._name, stem, AckCheckpoint(at, self._ranges(queue)))
+            except StoreError as wrong:
+                if queue.id not in self._unstated:
+                    log.warning("cluster: the finished messages of %s are not sent: %s", queue.name, wrong)
+                self._unstated.add(queue.id)
+
+    def _ranges(self, queue: DeviceQueue) -> Ranges:
+        """Returns the committed acks. An id that is lost is settled, too, and yet others may have its message."""
+        settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
+        low = max(settled.watermark, first - 1)
+        below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
+        above = (gap for begin, end in settled.above(low) for gap in queue.lost.missing(begin, end))
+        return [*below, *islice(above, MAX_RANGES - len(below))]
+
+    def _write(self, told: dict[str, dict[str, list[Any]]]) -> None:
+        try:
+            new = self._path.with_suffix(".new")
+            new.write_bytes(json.dumps(told).encode())
+            new.replace(self._path)
+        except OSError as error:
+            if not self._fails:
+                log.warning("cluster: %s is not written, others may know what would be in it: %s", self._path, error)
+            self._fails = True
+        else:
+            self._kept, self._fails = told, False
+
+    def _written(self, _: Any) -> None:
+        self._writing = None

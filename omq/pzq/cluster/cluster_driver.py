@@ -1,0 +1,570 @@
+"""A device as a node of its cluster: carries out what `omq.pzq.cluster` decides."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+from omq.pzq.cluster.ack_checkpoints import AckCheckpoints
+from omq.pzq.cluster.actions import (
+    Action,
+    Answer,
+    Broadcast,
+    ForgetRemoteAck,
+    Persist,
+    RecordAcks,
+    RecordRemoteAck,
+    Replica,
+    Restarted,
+)
+from omq.pzq.cluster.answers import PendingAnswers
+from omq.pzq.cluster.keys import Keys, KeysById, StoredAt
+from omq.pzq.cluster.leadership import MAX_INCARNATIONS, AckCheckpoint, Known, Leadership, StaleDirectory
+from omq.pzq.cluster.node import Node
+from omq.pzq.cluster.node_state import NodeState, NodeStateFile
+from omq.pzq.cluster.own_ids import OwnIds
+from omq.pzq.cluster.remote_acks import TOPIC as TOMBS
+from omq.pzq.cluster.remote_acks import Later, RemoteAcks
+from omq.pzq.cluster.replica_batch import ReplicaBatch, read_replicas, run_of
+from omq.pzq.cluster.replicas import ReplicaWriter
+from omq.pzq.cluster.settings import ClusterSettings
+from omq.pzq.cluster.transport import PeerTransport
+from omq.pzq.device.producer_server import Asked, ProducerServer
+from omq.pzq.device.queue import DeviceQueue, ReplicaQueue
+from omq.pzq.device.stats import Figures
+from omq.pzq.errors import Malformed
+from omq.pzq.wire import NOT_REPLICATED, REPLICAS
+from omq.store.async_store import AsyncStore
+from omq.store.interface import Append, MakeTopic, Persistence, TopicState
+from omq.types import Security
+
+log = logging.getLogger("omq.pzq")
+
+_SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
+_SHIFT_BITS: Final = 64  # of a message's number
+_NUMBER: Final = (1 << _SHIFT_BITS) - 1
+
+
+def clock() -> float:
+    """Seconds, those among them for which the host slept: leases go on meanwhile."""
+    return time.clock_gettime(_CLOCK)
+
+
+_CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class ClusterDriver:
+    """The driver of a device's `Node`: does what that decides. Lives in one event loop.
+
+    Args:
+        settings: The cluster.
+        database: Where the store is.
+        journal: The store.
+        kind: What an acknowledgement means.
+        later: Makes a call after some seconds, unless the device has ended by then.
+
+    Attributes:
+        queues: Of the messages of other nodes.
+    """
+
+    def __init__(
+        self, settings: ClusterSettings, database: Path, journal: AsyncStore, kind: Persistence, later: Later
+    ) -> None:
+        self.queues: list[ReplicaQueue] = []
+        self._settings = settings
+        self._database = database
+        self._file = NodeStateFile(database)
+        self._journal = journal
+        self._kind = kind
+        self._later = later
+        self._transport = PeerTransport(settings, self._heard, self._acked)
+        self._keys: dict[int, KeysById] = {}  # by topic
+        self._queues: dict[int, DeviceQueue] = {}  # by topic
+        self._targets: dict[str, ReplicaQueue] = {}  # where replicas go, by owner
+        self._fresh: ReplicaBatch | None = None  # messages that are at hand
+        self._left: dict[str, list[str]] = {}  # keys of what consumers have finished, by owner, not passed on yet
+        self._timer: asyncio.TimerHandle | None = None
+        self._replicated = settings.replicas > 0
+        self._former: tuple[str, ...] = ()  # what this node was called
+        self._aside = ""  # why it has no part in the cluster: others know more of its directory than it does
+        self._acting = False
+        self._silent: set[str] = set()  # the silent peers that were logged
+        self._refused: set[str] = set()  # whose directory is an older copy, likewise
+        self._unkept = False  # the last statement could not be kept
+        self._taken_back = False  # and what is yet to be done was decided after it
+        self._expiring = False
+
+    # ------------------------------------------------------------------ life
+
+    async def open(self, own: list[DeviceQueue], delivering: DeviceQueue) -> None:
+        """Finds what the store has of the cluster's.
+
+        Args:
+            own: The queues of this node's messages.
+            delivering: That which producers' messages go to.
+        """
+        store = self._journal.store
+        self._own = own
+        self._produced = delivering
+        incarnations, records, known = self._load()
+        names = [self._settings.name, *self._settings.peers]
+        found = {state.name: state for state in store.topics()}
+        for kind, suffix in _SUFFIX.items():
+            for name in (*self._former, *names):
+                topic = f"replicas{suffix}:{name}"
+                if kind == self._kind and name in names:
+                    found[topic] = await self._topic(topic, kind)
+                if topic in found:
+                    queue = ReplicaQueue(self._journal, found.pop(topic), self._later)
+                    queue.owner = name if name in names else self._settings.name
+                    queue.bury_like(delivering)
+                    self.queues.append(queue)
+                    if kind == self._kind and name in names:
+                        self._targets[name] = queue
+        for topic, state in found.items():
+            if topic.startswith("replicas") and (count := ReplicaQueue(self._journal, state, self._later).count()):
+                log.warning(
+                    "cluster: %d messages of %s wait, which is not a node of this cluster any more: they are not "
+                    "delivered here, but its own new name's node does if it has its directory",
+                    *(count, topic.partition(":")[2]),
+                )
+        self._tombs = RemoteAcks(
+            self._journal, (await self._topic(TOMBS + _SUFFIX[self._kind], self._kind)).id, self._later
+        )
+        possession = Leadership(
+            self._settings.name,
+            self._settings.peers,
+            timeout=self._settings.timeout,
+            incarnations=incarnations,
+            now=clock(),
+            store=store.id,
+            records=records,
+            fenced=self._replicated and len(names) > 2,
+            known=known,
+        )
+        self._newest = 0  # when the newest message of this node was stored
+        self._ids = OwnIds(store, own)
+        # What the store has noted as damaged in an earlier incarnation is settled by now.
+        for id, first, last in store.stats().damaged:
+            for mine in own:
+                if mine.id == id and first:
+                    mine.lost.add(first, last)
+        self._node = Node(
+            possession,
+            replicas=self._settings.replicas,
+            patience=self._settings.patience,
+            is_mine=self._is_mine,
+        )
+        self._writer = ReplicaWriter(self._journal, self._node.wanted, self._replicas_stored)
+        self._account = AckCheckpoints(self._database, self._journal, self._settings.name, own, self._node.done)
+        stated = self._account.load()
+        for stem, it in stated.get(self._settings.name, {}).items():
+            self._ids.discard(stem, it.ranges)  # it came back, and was settled
+        self._index()
+        self._node.hear_statements(stated)
+        self._save()
+
+    def _index(self) -> None:
+        """Notes which messages are where, and has the queues report what is finished."""
+        store = self._journal.store
+        held: dict[str, list[tuple[Keys, int]]] = {}
+        mine: list[tuple[Keys, int]] = []
+        for queue in (*self._own, *self.queues):
+            owner = queue.owner if isinstance(queue, ReplicaQueue) else self._settings.name
+            self._queues[queue.id] = queue
+            numbered = self._keys[queue.id] = KeysById()
+            places = held.setdefault(owner, []) if isinstance(queue, ReplicaQueue) else mine
+            for id, keys in queue.live():
+                numbered.note(id, keys)
+                places.append((keys, _place(queue, id)))
+                if places is mine:
+                    self._newest = max([self._newest, *(StoredAt.of(run.head).stored for run in keys.runs)])
+                elif owner == self._settings.name:
+                    self._ids.came_back(keys)
+            queue.tell(self._teller(queue, owner), self._loser(queue, owner))
+            queue.save()  # that something is damaged
+            queue.may = self._may(owner)
+        tombs: list[tuple[str, str]] = []
+        for state in store.topics():
+            if state.name.startswith(TOMBS):
+                tombs += self._tombs.load(state)
+        self._node.load(mine, held, tombs)
+
+    def start(
+        self, inlet: ProducerServer, wake: Callable[[], None], security: Security | None, peer: Security | None
+    ) -> None:
+        """Begins to speak; raises as `PeerTransport.start`.
+
+        Args:
+            inlet: Where producers are answered.
+            wake: Called when there may be something to deliver.
+            security: What is asked of other nodes.
+            peer: How this one shows them who it is.
+        """
+        self._inlet = inlet
+        self._answers = PendingAnswers(inlet.accept)
+        self._wake = wake
+        self._transport.start(security, peer)
+        self._tick()
+
+    def pause(self) -> None:
+        """Decides nothing more."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    async def close(self) -> None:
+        """Waits for the answers to all that was taken, and ends. Idempotent."""
+        if hasattr(self, "_inlet"):
+            await self._journal.drained()
+            while self._node.waits() is not None:
+                self._node.expire(clock())
+                self._act()
+                await asyncio.sleep(0.01)
+        self.pause()
+        self._tell_left()
+        await self._transport.close()
+        await self._account.close()
+
+    def _load(self) -> tuple[list[int], AckCheckpoint, dict[str, Known]]:
+        """Reads the incarnations of the directory, this one last, what was stated, and the incarnations of peers."""
+        now = time.time_ns() // 1000
+        kept = self._file.load()
+        if kept is None:
+            return [now], None, {}
+        self._replicated = self._replicated or kept.replicated
+        self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
+        is_same = kept.store == self._journal.store.id
+        before = kept.incarnations[1 - MAX_INCARNATIONS :] if is_same else ()
+        # What is stated of former nodes, by another name of this one's, is of no use.
+        records = kept.records if is_same and kept.name == self._settings.name else None
+        return [*before, max(now, kept.incarnations[-1] + 1)], records, kept.known
+
+    def _save(self) -> None:
+        """Keeps what this node states, and which nodes it has received from."""
+        it = self._node.possession
+        kept = NodeState(
+            it.store, it.name, (*it.incarnations,), self._replicated, it.statement(), self._former, it.known
+        )
+        self._file.save(kept)
+
+    async def _topic(self, name: str, kind: Persistence) -> TopicState:
+        write = await self._journal.do(MakeTopic(name, "round_robin", kind))
+        return self._journal.store.topic(write.topic_id)
+
+    # ------------------------------------------------------------------ statistics
+
+    def figures(self) -> Figures:
+        """Returns the figures of the cluster."""
+        return {
+            "replicas": self._node.replicas(),
+            "recovered": self._node.recovered(),
+            "nodes": len(self._settings.peers) + 1,
+            "nodes_alive": len(self._node.possession.living(clock())) + 1,
+            "aside": self._aside or None,
+        }
+
+    def is_own(self, queue: DeviceQueue) -> bool:
+        """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""
+        return not isinstance(queue, ReplicaQueue) or queue.owner == self._settings.name
+
+    def _may(self, owner: str) -> Callable[[], bool]:
+        return lambda: not self._aside and self._node.delivers(owner, clock())
+
+    def _is_mine(self, key: str) -> bool:
+        if self._ids.is_beyond(key):
+            self._stand_aside(f"others have the message {key}, which this directory is too old to have stored")
+            return False
+        return self._ids.is_mine(key)
+
+    def _stand_aside(self, why: str) -> None:
+        """Has no part in the cluster any more: this node would give ids again, and break what it has promised."""
+        if not self._aside:
+            self._aside = why
+            self._transport.stop()
+            log.error("cluster: this node delivers and replicates nothing: %s", why)
+
+    # ------------------------------------------------------------------ messages
+
+    def _teller(self, queue: DeviceQueue, owner: str) -> Callable[[int], None]:
+        keys, came_back = self._keys[queue.id], isinstance(queue, ReplicaQueue) and owner == self._settings.name
+
+        def left(id: int) -> None:
+            key = keys.take(id)
+            if key is not None:
+                if came_back:
+                    self._ids.found(key)
+                if not self._left:
+                    asyncio.get_running_loop().call_soon(self._tell_left)
+                self._left.setdefault(owner, []).append(key)
+
+        return left
+
+    def _loser(self, queue: DeviceQueue, owner: str) -> Callable[[int, int], None]:
+        numbered = self._keys[queue.id]
+
+        def lost(first: int, last: int) -> None:
+            if keys := [key for id in range(first, last + 1) if (key := numbered.take(id)) is not None]:
+                self._node.lost(owner, keys)
+            queue.save()
+
+        return lost
+
+    def _tell_left(self) -> None:
+        """Passes on what consumers have finished in this turn."""
+        left, self._left = self._left, {}
+        for owner, keys in left.items():
+            self._node.consumed(owner, keys)
+        self._act()
+
+    def admits(self, remote: str) -> bool:
+        """Returns whether a node may connect from an address."""
+        return self._settings.admits(remote)
+
+    def stored(self, write: Append, asked: list[Asked]) -> None:
+        """Takes messages of producers that are stored, and are to be replicated before they are answered."""
+        if self._aside:
+            self._inlet.accept(asked, NOT_REPLICATED.encode())
+            return
+        queue, now = self._produced, clock()
+        if write.duplicate:
+            key = self._keys[queue.id].get(write.first)
+            if key is None:
+                self._inlet.accept(asked)  # a consumer has finished it
+                return
+            self._answers.add_repeated(key, asked)
+            self._node.produced_again(key, now)
+            self._act()
+        else:
+            keys = run_of(queue.keys, write.timestamp, write.first, write.count)
+            self._keys[queue.id].note(write.first, keys)
+            self._newest = max(self._newest, write.timestamp)
+            self._answers.add(keys, asked)
+            self._fresh = ReplicaBatch(keys, write.records, False)
+            self._node.produced(keys, _place(queue, write.first), now)
+            self._act()
+            self._fresh = None
+        self._await_expiry(now)
+
+    def _await_expiry(self, now: float) -> None:
+        if not self._expiring and (until := self._node.waits()) is not None:
+            self._expiring = True
+            self._later(max(until - now, 0.0) + 0.001, self._expire)
+
+    def _expire(self) -> None:
+        self._expiring = False
+        now = clock()
+        self._node.expire(now)
+        self._act()
+        self._await_expiry(now)
+
+    def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
+        """Stores the replicas that a node has sent; *answer* gets the reason why they are refused, or nothing."""
+        try:
+            runs = read_replicas(frames)
+            origin = frames[2].removeprefix(REPLICAS).decode()
+        except (Malformed, UnicodeDecodeError) as wrong:
+            answer(str(wrong))
+            return
+        if origin not in self._targets or self._aside:
+            aside = "this node has no part in the cluster"
+            answer(aside if self._aside else f"{origin!r} is not a node of this cluster")
+            return
+        self._writer.take(origin, self._targets[origin].id, runs, answer)
+
+    def _replicas_stored(self, origin: str, keys: Keys, write: Append) -> None:
+        self._inlet.relieve()
+        if write.error is None:
+            queue = self._targets[origin]
+            self._keys[queue.id].note(write.first, keys)
+            if origin == self._settings.name:
+                self._ids.came_back(keys)
+            self._node.stored(origin, keys, _place(queue, write.first), clock())
+            self._act()
+
+    # ------------------------------------------------------------------ what is received
+
+    def _heard(self, frames: list[bytes]) -> None:
+        kind, body = frames[0].decode(), _read_json(frames[1])
+        try:
+            if kind == "ASIDE":
+                self._refuse(str(body["from"]), str(body["why"]))
+            else:
+                self._node.hear(kind, body, clock())
+        except StaleDirectory as error:
+            if error.node == self._settings.name:
+                self._stand_aside(str(error))
+            else:
+                self._refuse(error.node, str(error))
+        self._act()
+        self._wake()
+
+    def _refuse(self, peer: str, why: str) -> None:
+        if peer not in self._refused:
+            self._refused.add(peer)
+            log.error("cluster: %s has no part in the cluster: %s", peer, why)
+
+    def _restarted(self, peer: str) -> None:
+        self._transport.forget(peer)
+        self._refused.discard(peer)
+        with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
+            self._save()
+        possession = self._node.possession
+        stores = {self._settings.name: possession.store, **{name: it.store for name, it in possession.peers.items()}}
+        for name, store in stores.items():
+            if name != peer and store == stores[peer]:
+                log.error(
+                    "cluster: %s has a copy of the directory of %s: each node needs its own, begun empty", peer, name
+                )
+        timeout = self._node.possession.peers[peer].timeout
+        if timeout != self._settings.timeout:
+            log.warning(
+                "cluster: %s has --timeout-nodes %.0f, and this node %.0f; all should have one: the shorter one counts",
+                *(peer, timeout * 1e6, self._settings.timeout * 1e6),
+            )
+
+    def _acked(self, peer: str, keys: Sequence[str]) -> None:
+        self._node.replicated(peer, keys, clock())
+        self._act()
+
+    def _tick(self) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
+        if self._aside:
+            self._transport.broadcast("ASIDE", {"from": self._settings.name, "why": self._aside})
+            return
+        now = clock()
+        for peer in self._settings.peers:
+            if not self._node.possession.alive(peer, now):
+                self._transport.forget(peer)
+            self._say_whether_silent(peer, now)
+        self._account.tick(self._newest)
+        self._node.tick(now)
+        self._act()
+        self._wake()
+
+    # ------------------------------------------------------------------ what is done
+
+    def _act(self) -> None:
+        """Does what the state wants."""
+        if self._acting:
+            return  # by an action: the loop below goes on
+        self._acting = True
+        try:
+            while self._node.actions:
+                actions, self._node.actions = self._node.actions, []
+                settled: set[DeviceQueue] = set()
+                for action in actions:
+                    self._do(action, settled)
+                for queue in settled:
+                    queue.save()
+        finally:
+            self._acting = self._taken_back = False
+
+    def _do(self, action: Action, settled: set[DeviceQueue]) -> None:
+        match action:
+            case Persist(before):
+                if not self._taken_back:
+                    self._keep(before)
+            case Broadcast("TOLD", body):
+                self._tell(body, settled)
+            case Broadcast("KALV", body) if self._taken_back:
+                now_stated = self._node.possession.keep_alive(clock(), self._node.holds())
+                self._transport.broadcast("KALV", {**body, **now_stated})
+            case Broadcast(kind, body):
+                self._transport.broadcast(kind, body)
+            case Restarted(peer):
+                self._restarted(peer)
+            case Replica(peer, origin, keys):
+                self._replicate(peer, origin, keys)
+            case RecordAcks(_, places):
+                for place in places.values():
+                    queue = self._queues[place >> _SHIFT_BITS]
+                    id = place & _NUMBER
+                    # Else a consumer has finished it in this turn.
+                    if (found := self._keys[queue.id].take(id)) is not None:
+                        queue.discard(id)
+                        settled.add(queue)
+                        if isinstance(queue, ReplicaQueue) and queue.owner == self._settings.name:
+                            self._ids.found(found)
+            case RecordRemoteAck(origin, key):
+                self._tombs.add(origin, key)
+            case ForgetRemoteAck(key):
+                self._tombs.forget(key)
+            case Answer(keys, done):
+                self._answers.answer(keys, None if done else NOT_REPLICATED.encode())
+
+    def _say_whether_silent(self, peer: str, now: float) -> None:
+        possession = self._node.possession
+        if peer in self._silent:
+            if possession.alive(peer, now):
+                self._silent.discard(peer)
+                log.info("cluster: %s is alive", peer)
+        elif possession.silent(peer, now):
+            self._silent.add(peer)
+            if possession.peers[peer].incarnation:
+                log.info("cluster: %s is silent", peer)
+            else:
+                log.warning(
+                    "cluster: %s has sent nothing yet: is it its --broadcast-dsn, and this node among its --nodes?",
+                    peer,
+                )
+
+    def _keep(self, before: AckCheckpoint) -> None:
+        possession = self._node.possession
+        try:
+            self._save()
+        except OSError as error:
+            if not self._unkept:
+                log.error("cluster: what this node would state cannot be kept, so it is not stated: %s", error)
+            self._unkept = self._taken_back = True
+            possession.restate(before)
+        else:
+            self._unkept = False
+            log.info("cluster: this node states %s", possession.records)
+
+    def _tell(self, body: dict[str, Any], settled: set[DeviceQueue]) -> None:
+        """Answers a node once the store has what is in the answer."""
+        waits = [*settled]
+
+        def kept() -> None:
+            if waits:
+                waits.pop().kept(kept)
+            else:
+                self._tombs.when_stored(lambda: self._transport.broadcast("TOLD", body))
+
+        kept()
+
+    def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
+        """Sends bodies, those at hand or from the store; none where too many wait already."""
+        if (run := self._fresh) is not None and run.keys is keys:
+            if self._transport.has_room(peer):
+                self._transport.replicate(peer, origin, run)
+            else:
+                self._node.unsent(peer, keys)
+            return
+        ids: dict[int, list[int]] = defaultdict(list)
+        for place in self._node.places(origin, keys):
+            ids[place >> _SHIFT_BITS].append(place & _NUMBER)
+        for topic, numbers in ids.items():
+            for run in self._queues[topic].runs(numbers):
+                if not self._transport.has_room(peer):
+                    return
+                self._transport.replicate(peer, origin, run)
+
+
+def _place(queue: DeviceQueue, number: int) -> int:
+    """Returns the place of a message: topic and id in one number; the ids after it are the places after it."""
+    return queue.id << _SHIFT_BITS | number
+
+
+def _read_json(frame: bytes) -> Any:
+    try:
+        return json.loads(frame)
+    except RecursionError:
+        raise ValueError("it is too deep") from None

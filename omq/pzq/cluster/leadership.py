@@ -1,0 +1,347 @@
+"""The possessors of queues: records, claims and leases."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+#: A lease lasts this part of the timeout, so that it is over before another node may take over.
+LEASE_SHARE: Final = 0.8
+
+Record = tuple[int, str]  # epoch, possessor
+AckCheckpoint = dict[str, Record] | None  # records by owner; `None`: nothing is stated
+Known = tuple[str, int]  # the store and the incarnation of a node
+
+#: Numbers that are sent are smaller.
+MAX_NUMBER: Final = 1 << 62
+#: Incarnations of a directory that are kept: an older copy is known as such until it was started as often by itself.
+MAX_INCARNATIONS: Final = 64
+
+
+class StaleDirectory(ValueError):
+    """Raised where a node's directory is an older copy of one that was seen before.
+
+    Args:
+        node: Its name.
+        known: The incarnation that the directory does not have.
+    """
+
+    def __init__(self, node: str, known: int) -> None:
+        super().__init__(
+            f"the directory of {node} is an older copy that was put back: it does not know of the start at {known} us "
+            "since 1970. Join as a new node: with an empty directory, which the others fill, or under a new name "
+            "(--broadcast-dsn)"
+        )
+        self.node = node
+
+
+@dataclass(slots=True)
+class Peer:
+    """The last known state of another node.
+
+    Attributes:
+        heard: When it sent last; at first, when this node began.
+        incarnation: Which one that was; 0: none yet.
+        number: Of its last keep-alive.
+        store: Its store's id.
+        quiet: It states no records now.
+        knows: It has received from this incarnation of ours.
+        confirmed: When we have sent what it has received last.
+        records: What it states.
+        hears: The nodes that it receives from.
+        holds: How many replicas it holds, by owner.
+        timeout: Seconds after which others are silent for it.
+    """
+
+    heard: float
+    incarnation: int = 0
+    number: int = 0
+    store: str = ""
+    quiet: bool = True
+    knows: bool = False
+    confirmed: float = -1e9
+    records: dict[str, Record] = field(default_factory=dict)
+    hears: frozenset[str] = frozenset()
+    holds: dict[str, int] = field(default_factory=dict)
+    timeout: float = float("inf")
+
+
+class Leadership:
+    """One node's view of the possessors, by the keep-alives that it has received.
+
+    Args:
+        name: Its broadcast endpoint.
+        peers: The others'.
+        timeout: Seconds after which a node is silent.
+        incarnations: When its directory was started, ascending; the last one is this one.
+        now: The time.
+        store: This node's store.
+        records: What it stated last; `None`: its disk is empty.
+        known: The store and the incarnation of each peer that were received last, maybe by an earlier one of this node.
+        fenced: Others may take over its queue, so that it needs a lease to deliver.
+
+    Attributes:
+        records: What it states, by owner, where it is not `(0, owner)`.
+        peers: The last known states of the others.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        peers: Iterable[str],
+        *,
+        timeout: float,
+        incarnations: Sequence[int],
+        now: float,
+        store: str,
+        records: dict[str, Record] | None,
+        fenced: bool,
+        known: Mapping[str, Known] | None = None,
+    ) -> None:
+        self.name = name
+        self.incarnations = list(incarnations)
+        self.incarnation = self.incarnations[-1]
+        self.store = store
+        self.timeout = timeout
+        self.fenced = fenced
+        self.records: dict[str, Record] = dict(records or {})
+        self.peers = {peer: Peer(now) for peer in peers}
+        self.known = {peer: it for peer, it in (known or {}).items() if peer in self.peers}
+        self.nodes = sorted([name, *self.peers])
+        self.majority = len(self.nodes) // 2 + 1
+        self._began = now
+        self._quiet = records is None
+        self._number = 0
+        self._sent: dict[int, float] = {}  # when which keep-alive was
+
+    # ------------------------------------------------------------------ the state
+
+    def record(self, owner: str) -> Record:
+        """Returns what this node states of a queue."""
+        return self.records.get(owner, (0, owner))
+
+    def is_quiet(self) -> bool:
+        """Returns whether it states nothing yet."""
+        return self._quiet
+
+    def alive(self, peer: str, now: float) -> bool:
+        """Returns whether a peer has sent lately."""
+        known = self.peers[peer]
+        return known.incarnation > 0 and now - known.heard <= self.timeout
+
+    def silent(self, peer: str, now: float) -> bool:
+        """Returns whether a peer has not sent for long; right after the start neither this nor `alive` may hold."""
+        return now - self.peers[peer].heard > self.timeout
+
+    def living(self, now: float) -> list[str]:
+        """The peers that have sent lately."""
+        return [peer for peer in self.peers if self.alive(peer, now)]
+
+    def sees_majority(self, now: float) -> bool:
+        """Returns whether more than half of all nodes are in sight, this one among them."""
+        return len(self.living(now)) + 1 >= self.majority
+
+    def leased(self, owner: str, now: float) -> bool:
+        """Returns whether this node possesses a queue."""
+        mine = self.record(owner)
+        if mine[1] != self.name or self._quiet:
+            return False
+        support = 1
+        for peer in self.peers.values():
+            if not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
+                support += now < peer.confirmed + LEASE_SHARE * min(self.timeout, peer.timeout)
+        return support >= self.majority
+
+    def delivers(self, owner: str, now: float) -> bool:
+        """Returns whether this node may give messages of a queue to consumers."""
+        if owner == self.name and not self.fenced:
+            return True
+        return self.leased(owner, now) and not self.hands_back(owner)
+
+    def hands_back(self, owner: str) -> bool:
+        """Returns whether the owner claims a queue that this node has."""
+        mine = self.record(owner)
+        if owner == self.name or mine[1] != self.name:
+            return False
+        theirs = self.peers[owner].records.get(owner, (0, owner))
+        return theirs[1] == owner and theirs[0] > mine[0]
+
+    # ------------------------------------------------------------------ what it receives and sends
+
+    def statement(self) -> AckCheckpoint:
+        """Returns what it states now."""
+        return None if self._quiet else dict(self.records)
+
+    def restate(self, before: AckCheckpoint) -> None:
+        """Takes back what it states since: it is not on the disk, so no other node may receive it."""
+        self._quiet, self.records = before is None, dict(before or {})
+
+    def beat(self) -> float:
+        """Returns the seconds between two keep-alives: a tenth of the shortest timeout of all nodes."""
+        return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
+
+    def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
+        """Returns its state for all others."""
+        self._number += 1
+        self._sent[self._number] = now
+        for number in [number for number, when in self._sent.items() if now - when > self.timeout]:
+            del self._sent[number]
+        return {
+            "incarnations": self.incarnations,
+            "number": self._number,
+            "store": self.store,
+            "records": None if self._quiet else {owner: list(record) for owner, record in self.records.items()},
+            "heard": {peer: [it.incarnation, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
+            "holds": holds,
+            "timeout": self.timeout,
+            "known": self.known,
+        }
+
+    def hear(self, peer: str, state: dict[str, Any], now: float) -> bool:
+        """Takes a keep-alive; returns whether the peer is another one than before.
+
+        Raises:
+            ValueError: The state is not valid.
+            OlderCopy: The directory of the peer, or of this node, is an older copy: it has to join as a new node.
+        """
+        known = self.peers[peer]
+        try:
+            incarnations, number, store = (
+                [*map(number_of, state["incarnations"])],
+                number_of(state["number"]),
+                str(state["store"]),
+            )
+            incarnation = incarnations[-1]
+            stated = state["records"]
+            records = {str(owner): (number_of(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
+            heard = {str(who): (number_of(run), number_of(last)) for who, (run, last) in state["heard"].items()}
+            holds = {str(owner): number_of(count) for owner, count in state["holds"].items()}
+            timeout = float(state.get("timeout", self.timeout))
+            met_store, met = state["known"].get(self.name, ("", 0))
+            if not timeout > 0:
+                raise ValueError(f"a timeout of {timeout}")
+        except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
+            raise ValueError(f"not a valid state of a node: {wrong}") from None
+        _check_copy(self.name, (met_store, number_of(met)), self.store, self.incarnations)
+        _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
+        if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
+            return False  # late, or once more
+        is_new = incarnation != known.incarnation or store != known.store
+        self.known[peer] = store, incarnation
+        known.heard = now
+        known.incarnation, known.number, known.store = incarnation, number, store
+        known.quiet, known.records = stated is None, records
+        known.hears, known.holds, known.timeout = frozenset(heard), holds, timeout
+        mine, last = heard.get(self.name, (0, 0))
+        known.knows = mine == self.incarnation
+        if known.knows and last in self._sent:
+            known.confirmed = max(known.confirmed, self._sent[last])
+        return is_new
+
+    # ------------------------------------------------------------------ what it decides
+
+    def consider(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
+        """Moves its records as it may; whether one has moved, and is to be kept on the disk and sent.
+
+        Args:
+            now: The time.
+            holds: How many replicas this node holds, by owner.
+            is_settled: Returns whether an owner has all that was acknowledged here in its place.
+        """
+        if self._quiet:
+            return self._wake(now)
+        moved = False
+        for owner in self.nodes:
+            mine = self.record(owner)
+            wanted = self._candidate(owner, mine, now)
+            if wanted is not None and self._may_move(owner, mine, wanted, now, is_settled):
+                self.records[owner] = mine = wanted
+                moved = True
+            if self._wants(owner, mine, now, holds):
+                highest = self._highest(owner)
+                if mine[1] != self.name or highest > mine[0]:
+                    self.records[owner] = (highest + 1, self.name)
+                    moved = True
+        return moved
+
+    def _wake(self, now: float) -> bool:
+        """Ends the quiet once no lease can rest on what was sent before the disk was lost."""
+        # Where no node ever had another's queue, nothing is forgotten that matters.
+        harmless = all(peer.knows and not peer.records for peer in self.peers.values())
+        if not harmless and now - self._began <= self.timeout:
+            return False
+        self._quiet = False
+        for owner in self.nodes:
+            stated = [peer.records[owner] for peer in self.peers.values() if owner in peer.records]
+            if stated:
+                self.records[owner] = max(stated)
+        return True
+
+    def _candidate(self, owner: str, mine: Record, now: float) -> Record | None:
+        """The highest claim of a living peer that is above this node's record."""
+        claims = [
+            record
+            for name, peer in self.peers.items()
+            if (record := peer.records.get(owner)) and record[1] == name and record[0] > mine[0]
+            if self.alive(name, now)
+        ]
+        return max(claims, default=None)
+
+    def _may_move(self, owner: str, mine: Record, to: Record, now: float, is_settled: Callable[[str], bool]) -> bool:
+        possessor = mine[1]
+        if possessor == to[1]:
+            return True
+        if possessor == self.name:
+            if to[1] == owner:
+                return is_settled(owner)
+            return not self.leased(owner, now)
+        if self.silent(possessor, now):
+            return True
+        stated = self.peers[possessor].records.get(owner, (0, owner))
+        return stated[0] > mine[0] and stated[1] != possessor
+
+    def _highest(self, owner: str) -> int:
+        """Returns the highest epoch that any node has stated."""
+        stated = [peer.records[owner][0] for peer in self.peers.values() if owner in peer.records]
+        return max([self.record(owner)[0], *stated])
+
+    def _wants(self, owner: str, mine: Record, now: float, holds: dict[str, int]) -> bool:
+        """Returns whether this node should have a queue that it does not have."""
+        if not self.sees_majority(now):
+            return False
+        if owner == self.name:
+            # A claim in vain ends once the claimer receives from us: before, it would only be made again.
+            return not self.leased(owner, now) or any(
+                self.alive(name, now) and self.name in peer.hears and peer.records.get(owner, mine)[0] > mine[0]
+                for name, peer in self.peers.items()
+            )
+        if self.leased(owner, now):
+            return False
+        if not holds.get(owner) or not self.silent(owner, now):
+            return False
+        possessor = mine[1]
+        if possessor != self.name and not self.silent(possessor, now):
+            return False
+        living = self.living(now)
+        deaf = [peer for peer in living if not self.peers[peer].hears & {owner, possessor} - {self.name}]
+        if len(deaf) + 1 < self.majority:
+            return False  # others receive from it
+        return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
+
+
+def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
+    """Raises `StaleDirectory` where a directory does not have the incarnation that was seen of its store."""
+    if known[0] == store and known[1] > incarnations[0] and known[1] not in incarnations:
+        raise StaleDirectory(node, known[1])
+
+
+def number_of(value: Any) -> int:
+    """Returns a number that a node has sent.
+
+    Raises:
+        ValueError: It is not valid.
+    """
+    if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
+        raise ValueError(f"{str(value)[:40]!r} is not a valid number of a node")
+    return value

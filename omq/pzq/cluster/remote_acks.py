@@ -1,0 +1,95 @@
+"""Acknowledgements in an owner's place, kept on the disk until all nodes know of them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+
+from omq.pzq.device.queue import RETRY_DELAY_S, DeviceQueue
+from omq.pzq.wire import pack
+from omq.store.async_store import AsyncStore
+from omq.store.errors import StoreFull
+from omq.store.interface import Acknowledge, Append, TopicState
+
+log = logging.getLogger("omq.pzq")
+
+TOPIC = "acknowledged-elsewhere"
+
+Later = Callable[[float, Callable[[], None]], None]
+
+
+class RemoteAcks:
+    """The acknowledged messages of other owners, by key. Lives in one event loop.
+
+    Args:
+        journal: The store.
+        topic: The topic that new ones go to.
+        later: Makes a call after some seconds, unless the device has ended by then.
+    """
+
+    def __init__(self, journal: AsyncStore, topic: int, later: Later) -> None:
+        self._journal = journal
+        self._topic = topic
+        self._later = later
+        self._stored: dict[str, tuple[int, int]] = {}  # topic and id of each, by key
+        self._storing: dict[str, bool] = {}  # keys that are with the store, and whether they are still wanted
+        self._waiting: list[tuple[set[str], Callable[[], None]]] = []  # calls, and the keys that each waits for
+
+    def load(self, state: TopicState) -> list[tuple[str, str]]:
+        """Reads one topic; returns the owners and keys."""
+        found = []
+        for id, _, parts in DeviceQueue(self._journal, state, self._later).messages():
+            owner, key = (part.decode(errors="replace") for part in parts[:2])
+            found.append((owner, key))
+            self._stored[key] = state.id, id
+        return found
+
+    def add(self, owner: str, key: str) -> None:
+        """Keeps that a message of an owner was acknowledged."""
+        is_storing = key in self._storing
+        self._storing[key] = True
+        if not is_storing:
+            self._store(owner, key)
+
+    def _store(self, owner: str, key: str) -> None:
+        def stored(write: Append) -> None:
+            if isinstance(write.error, StoreFull):
+                self._later(RETRY_DELAY_S, lambda: self._store(owner, key))
+                return
+            wanted = self._storing.pop(key)
+            if write.error is not None:
+                log.error("cluster: the remote ack of a message of %s is not kept: %s", owner, write.error)
+            elif wanted:
+                self._stored[key] = write.topic_id, write.first
+            else:  # all know it by now
+                self._settle(write.topic_id, write.first)
+            waiting, self._waiting = self._waiting, []
+            for keys, call in waiting:
+                keys.discard(key)
+                if keys:
+                    self._waiting.append((keys, call))
+                else:
+                    call()
+
+        self._journal.submit(Append(self._topic, pack([owner.encode(), key.encode()]), 1), stored)
+
+    def forget(self, key: str) -> None:
+        """Keeps that no more: all nodes know it."""
+        if (place := self._stored.pop(key, None)) is not None:
+            self._settle(*place)
+        elif key in self._storing:
+            self._storing[key] = False
+
+    def when_stored(self, call: Callable[[], None]) -> None:
+        """Makes a call once all that were added by now are on the disk."""
+        if self._storing:
+            self._waiting.append((set(self._storing), call))
+        else:
+            call()
+
+    def _settle(self, topic: int, id: int) -> None:
+        def settled(write: Acknowledge) -> None:
+            if write.error is not None:
+                log.error("cluster: the store does not take the end of a remote ack: %s", write.error)
+
+        self._journal.submit(Acknowledge(topic, [(id, id)]), settled)

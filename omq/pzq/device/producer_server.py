@@ -1,0 +1,359 @@
+"""The receive socket: what producers send is stored, and acknowledged once it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any, Final, Protocol
+
+import omq.asyncio as omq
+from omq._core.blocks import encode
+from omq.errors import ClosedError, OmqError
+from omq.event import Event, EventKind
+from omq.pzq.errors import Malformed
+from omq.pzq.wire import MAX_BODY_BYTES, MAX_PARTS, REFUSED, REPLICAS, STORED, check_body, pack, read_produced
+from omq.serving.connection_events import ConnectionEvents, log_connection
+from omq.store.async_store import AsyncStore
+from omq.store.errors import StoreFailed
+from omq.store.interface import Append
+from omq.types import Security
+
+log = logging.getLogger("omq.pzq")
+
+#: Messages that are taken from the socket at once.
+RECV_BATCH: Final = 256
+#: Messages of one producer that wait in the socket before its connection is not read for a while; each may have 64 MiB.
+RECV_HWM: Final = 16
+#: Answers that wait for one producer that does not read them; beyond them it gets no more.
+SEND_HWM: Final = 1_000_000
+#: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
+MAX_MESSAGE_BYTES: Final = MAX_BODY_BYTES + (16 << 20)
+#: Bytes that go to the store as one write.
+WRITE_BYTES: Final = 1 << 20
+#: Bytes that wait for the store, beyond which nothing is taken from the socket.
+MAX_WAITING_BYTES: Final = 64 << 20
+#: Messages that wait for their answers one by one, it seems; and seconds that the loop waits for the store with them.
+MAX_INLINE_MESSAGES: Final = 4
+MAX_INLINE_WAIT_S: Final = 0.0002
+#: Seconds for which the loop looks for the next request before it sleeps, while a producer that asks one by one comes
+#: back sooner than that: to be woken costs more.
+SPIN_TIMEOUT_S: Final = 0.00015
+#: Seconds that a write of the loop's own may take; after a slower one a thread writes for so many seconds. So a disk
+#: that is slow holds up no consumer, nor what nodes send each other.
+SLOW_WRITE_S: Final = 0.03
+THREAD_WRITES_S: Final = 0.5
+#: Seconds after which the loop gets a turn between two batches.
+TIME_SLICE_S: Final = 0.002
+HEARTBEAT_INTERVAL_S: Final = 10.0
+HEARTBEAT_TIMEOUT_S: Final = 30.0
+
+Asked = tuple[bytes, bytes]  # the peer, and its message's id
+
+
+class Cluster(Protocol):
+    """The part of a cluster that concerns a device's producers."""
+
+    def admits(self, remote: str) -> bool:
+        """Returns whether a node may connect from an address."""
+
+    def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
+        """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
+
+    def stored(self, write: Append, asked: list[Asked]) -> None:
+        """Messages are stored, and to be replicated before they are answered."""
+
+
+class ProducerServer:
+    """Takes messages from producers. Lives in one event loop.
+
+    Args:
+        journal: Where the store is.
+        topic: The topic that messages go to.
+        quick: What is stored there waits for no disk.
+        awaited: Returns whether a consumer waits for messages.
+        cluster: What the messages are given to, too; `None`: nothing.
+
+    Attributes:
+        counts: What has happened: `stored`, `repeated`, `refused`, and `stored_bytes` of bodies.
+    """
+
+    def __init__(
+        self,
+        journal: AsyncStore,
+        topic: int,
+        *,
+        quick: bool,
+        awaited: Callable[[], bool],
+        cluster: Cluster | None = None,
+    ) -> None:
+        self.counts: Counter[str] = Counter()
+        self._journal = journal
+        self._topic = topic
+        self._quick = quick
+        self._awaited = awaited
+        self._cluster = cluster
+        self._nodes: set[bytes] = set()  # connections of nodes
+        self._bodies: list[bytes] = []  # of one part each, to be encoded together
+        self._records: list[bytes] = []
+        self._asked: list[Asked] = []
+        self._size = 0
+        self._room: asyncio.Future[None] | None = None
+
+    # ------------------------------------------------------------------ life
+
+    def start(self, endpoint: str, security: Security | None) -> str:
+        """Listens; the endpoint, resolved.
+
+        Raises:
+            EndpointError: The endpoint cannot be understood.
+            BindError: It cannot be listened on.
+        """
+        self._socket = omq.ROUTER(
+            router_rename=True,
+            send_hwm=SEND_HWM,
+            recv_hwm=RECV_HWM,
+            max_message_size=MAX_MESSAGE_BYTES,
+            max_parts=MAX_PARTS,
+            heartbeat_interval=HEARTBEAT_INTERVAL_S,
+            heartbeat_timeout=HEARTBEAT_TIMEOUT_S,
+            security=security,
+            linger=1.0,
+        )
+        self._events = ConnectionEvents(self._socket, self._happened, log)
+        try:
+            bound = self._socket.bind(endpoint)
+        except BaseException:
+            self._events.close()
+            self._socket.stop()
+            raise
+        self._serving = asyncio.create_task(self._serve(), name="omq pzq: receive")
+        self._events.start("omq pzq: connections of receive")
+        return bound
+
+    @property
+    def producers(self) -> int:
+        """Returns how many are connected."""
+        return len(self._socket.peers)
+
+    async def pause(self) -> None:
+        """Takes nothing more; what was taken is answered yet."""
+        if not hasattr(self, "_serving"):
+            return
+        for endpoint in self._socket.endpoints:
+            with suppress(OmqError):
+                self._socket.unbind(endpoint)
+        self._serving.cancel()
+        await asyncio.gather(self._serving, return_exceptions=True)
+        self._flush()
+        self._journal.flush()
+
+    async def close(self) -> None:
+        """Sends what is to be sent, and ends. Idempotent."""
+        if not hasattr(self, "_serving"):
+            return
+        await self.pause()
+        await self._events.stop()
+        await self._socket.close()
+        self._events.close()
+
+    def _happened(self, event: Event) -> None:
+        """Logs the event, and notes which connections are of nodes."""
+        log_connection(log, "receive", event)
+        if self._cluster is None or event.peer is None:
+            return
+        if event.kind is EventKind.DISCONNECTED:
+            self._nodes.discard(event.peer.identity)
+        elif event.kind is EventKind.HANDSHAKE_SUCCEEDED and self._cluster.admits(event.remote_address):
+            self._nodes.add(event.peer.identity)
+
+    # ------------------------------------------------------------------ in
+
+    async def _serve(self) -> None:
+        socket = self._socket
+        turned = answered = time.monotonic()
+        soon, careful = False, 0.0
+        while True:
+            if time.monotonic() - turned > TIME_SLICE_S:
+                await asyncio.sleep(0)
+                turned = time.monotonic()
+            if soon:
+                await asyncio.sleep(0)
+                turned = time.monotonic()
+                if not self._look_for_more(turned + SPIN_TIMEOUT_S):
+                    self._journal.catch_up()
+            try:
+                batch: list[Any] = await socket.recv_many(RECV_BATCH)
+            except ClosedError:
+                return
+            few = len(batch) <= MAX_INLINE_MESSAGES
+            soon = few and self._quick and time.monotonic() - answered < SPIN_TIMEOUT_S
+            if self._cluster is not None:
+                self._events.handle()
+            if not self._take_plain(batch):
+                batch.reverse()
+                while batch:
+                    self._take(batch.pop())
+                    if self._journal.waiting > MAX_WAITING_BYTES:
+                        await self._make_room()
+            del batch
+            self._flush()
+            if self._journal.waiting > MAX_WAITING_BYTES:
+                await self._make_room()
+            # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
+            began = time.monotonic()
+            if self._quick and (few or self._cluster is not None) and began >= careful:
+                self._journal.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
+                if not soon or self._awaited():
+                    self._journal.catch_up()
+                answered = time.monotonic()
+                if answered - began > SLOW_WRITE_S:
+                    careful = answered + THREAD_WRITES_S
+            else:
+                self._journal.flush()
+                answered = time.monotonic()
+
+    async def _make_room(self) -> None:
+        """Waits until less waits for the store."""
+        self._journal.flush()
+        self._room = asyncio.get_running_loop().create_future()
+        await self._room
+
+    def _look_for_more(self, until: float) -> bool:
+        """Waits for a request without sleeping; whether one has come."""
+        with suppress(ClosedError):
+            while not self._socket.poll_nowait():
+                if time.monotonic() >= until:
+                    return False
+        return True
+
+    def _take_plain(self, batch: list[Any]) -> bool:
+        """A batch in which each message is an id, an empty frame and one frame of body; whether it is one."""
+        asked: list[Asked] = []
+        bodies: list[bytes] = []
+        try:
+            for peer, id, empty, body in batch:
+                if empty:
+                    return False
+                asked.append((peer, id))
+                bodies.append(body)
+        except ValueError:
+            return False
+        size = sum(map(len, bodies))
+        if size > WRITE_BYTES:
+            return False
+        self._asked, self._bodies, self._size = asked, bodies, size
+        return True
+
+    def _take(self, frames: list[bytes]) -> None:
+        """One message of a producer."""
+        if self._cluster is not None and len(frames) > 2 and frames[2].startswith(REPLICAS):
+            self._take_replica(self._cluster, frames)
+            return
+        try:
+            parts, producer, sequence = read_produced(frames)
+            size = len(parts[0]) if len(parts) == 1 else sum(map(len, parts))
+            check_body(size)
+        except Malformed as error:
+            self.counts["refused"] += 1
+            self._answer((frames[0], frames[1]), str(error))
+            return
+        if self._size + size > WRITE_BYTES or producer:
+            self._flush()
+        self._asked.append((frames[0], frames[1]))
+        self._size += size
+        if len(parts) == 1:
+            self._bodies.append(parts[0])
+        else:
+            self._encode()
+            self._records.append(pack(parts))
+        if producer:
+            self._flush(producer, sequence)
+
+    def _take_replica(self, cluster: Cluster, frames: list[bytes]) -> None:
+        asked = frames[0], frames[1]
+
+        def answer(why: str) -> None:
+            if why:
+                self.counts["refused"] += 1
+                self._answer(asked, why)
+            else:
+                self.accept([asked])
+
+        if frames[0] in self._nodes:
+            cluster.take_replica(frames, answer)
+        else:
+            answer("replicas are taken from the nodes of this cluster only, and this peer is not one")
+
+    def _encode(self) -> None:
+        if self._bodies:
+            self._records.append(encode(self._bodies))
+            self._bodies = []
+
+    def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
+        """Passes what was gathered to the journal, which is flushed before the loop runs other tasks."""
+        if not self._asked:
+            return
+        self._encode()
+        records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
+        asked, size = self._asked, self._size
+        self._records, self._asked, self._size = [], [], 0
+        self._journal.waiting += len(records)
+        write = Append(self._topic, records, len(asked), producer, sequence)
+        self._journal.add(write, partial(self._stored, asked, size))
+
+    def relieve(self) -> None:
+        """Less waits for the store than before."""
+        if self._room is not None and self._journal.waiting <= MAX_WAITING_BYTES:
+            if not self._room.done():
+                self._room.set_result(None)
+            self._room = None
+
+    # ------------------------------------------------------------------ back
+
+    def _stored(self, asked: list[Asked], size: int, write: Append) -> None:
+        self._journal.waiting -= len(write.records)
+        self.relieve()
+        if write.error is not None:
+            self.counts["refused"] += len(asked)
+            why = _in_words(write.error)
+            for one in asked:
+                self._answer(one, why)
+            return
+        if write.duplicate:
+            self.counts["repeated"] += 1
+        else:
+            self.counts["stored"] += len(asked)
+            self.counts["stored_bytes"] += size
+        if self._cluster is None:
+            self.accept(asked)
+        else:
+            self._cluster.stored(write, asked)
+
+    def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
+        """Answers producers that their messages are stored, with a text."""
+        answers: list[tuple[bytes, ...]]
+        if text is None:
+            answers = [(peer, id, STORED, b"") for peer, id in asked]
+        else:
+            answers = [(peer, id, STORED, b"", text) for peer, id in asked]
+        try:
+            self._socket.send_many_nowait(answers)
+        except ClosedError:
+            pass
+
+    def _answer(self, asked: Asked, why: str) -> None:
+        """Refuses a message."""
+        with suppress(ClosedError):
+            self._socket.send_multipart_nowait((*asked, REFUSED, b"", why.encode()))
+
+
+def _in_words(error: BaseException) -> str:
+    """Returns the reason why something was not stored, as sent to a producer."""
+    if isinstance(error, StoreFailed):
+        return f"not stored: the store has failed: {error}"
+    return f"not stored: {error}"

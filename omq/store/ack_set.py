@@ -1,0 +1,119 @@
+"""The ack set of a round-robin topic: a watermark, and bitmaps of the acknowledged ids above it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final
+
+from omq.ranges import gaps
+
+PAGE_IDS: Final = 4096  # ids a page
+
+
+class AckSet:
+    """The acknowledged ids of one topic. Not thread-safe.
+
+    Attributes:
+        watermark: All ids up to this one are settled.
+        handed: The highest id ever handed out.
+        pages: Bitmaps by number: bit `id % PAGE` of page `id // PAGE`. What the watermark covers is left out.
+        deliveries: How often ids were attempted in vain, of those that were.
+    """
+
+    __slots__ = ("counted", "deliveries", "dirty", "handed", "pages", "watermark")
+
+    def __init__(
+        self,
+        watermark: int = 0,
+        handed: int = 0,
+        pages: dict[int, int] | None = None,
+        deliveries: dict[int, int] | None = None,
+    ) -> None:
+        self.watermark = watermark
+        self.handed = handed
+        self.pages = pages if pages is not None else {}
+        self.deliveries = deliveries if deliveries is not None else {}
+        self.dirty: set[int] = set()  # numbers of the pages that `add` has changed or dropped
+        self.counted: set[int] = set()  # ids whose deliveries were changed or dropped
+
+    def __contains__(self, id: int) -> bool:
+        return id <= self.watermark or bool(self.pages.get(id // PAGE_IDS, 0) >> id % PAGE_IDS & 1)
+
+    def copy(self) -> AckSet:
+        """Another one with the same content."""
+        return AckSet(self.watermark, self.handed, dict(self.pages), dict(self.deliveries))
+
+    def add(self, first: int, last: int) -> None:
+        """Settles ids `first` to `last`, both included; `watermark` moves as far as it can."""
+        first = max(first, self.watermark + 1)
+        if last < first:
+            return
+        if first == self.watermark + 1:
+            self._raise(last)
+        else:
+            for number in range(first // PAGE_IDS, last // PAGE_IDS + 1):
+                base = number * PAGE_IDS
+                low, high = max(first - base, 0), min(last - base, PAGE_IDS - 1)
+                self.pages[number] = self.pages.get(number, 0) | ((1 << high - low + 1) - 1) << low
+                self.dirty.add(number)
+        if self.deliveries:
+            few = last - first < len(self.deliveries)
+            for id in range(first, last + 1) if few else list(self.deliveries):
+                if first <= id <= last and self.deliveries.pop(id, None) is not None:
+                    self.counted.add(id)
+
+    def count(self, deliveries: dict[int, int]) -> None:
+        """Notes how often ids were handed out; not of settled ones."""
+        for id, number in deliveries.items():
+            if id not in self:
+                self.deliveries[id] = number
+                self.counted.add(id)
+
+    def _raise(self, watermark: int) -> None:
+        """Moves the watermark to `watermark`, and on over the acknowledged ids after it."""
+        while True:
+            number, bit = divmod(watermark + 1, PAGE_IDS)
+            page = self.pages.get(number, 0) >> bit
+            ones = (~page & page + 1).bit_length() - 1  # settled ids in a row, from this one
+            watermark += ones
+            if not ones or bit + ones < PAGE_IDS:
+                break
+        self.watermark = watermark
+        if self.pages:
+            now = watermark // PAGE_IDS
+            for number in [number for number in self.pages if number < now]:
+                del self.pages[number]
+                self.dirty.add(number)
+            if now in self.pages:
+                rest = self.pages[now] >> watermark % PAGE_IDS + 1 << watermark % PAGE_IDS + 1
+                self.dirty.add(now)
+                if rest:
+                    self.pages[now] = rest
+                else:
+                    del self.pages[now]
+
+    def above(self, id: int) -> Iterator[tuple[int, int]]:
+        """Yields the ranges, first and last id included, of what is acknowledged above an id, up to the last bitmap."""
+        first, last = 1, 0  # none yet
+        for number in sorted(self.pages):
+            page, at = self.pages[number], number * PAGE_IDS
+            if at <= id:
+                page, at = page >> id + 1 - at, id + 1
+            while page:
+                zeros = (page & -page).bit_length() - 1
+                page >>= zeros
+                ones = (~page & page + 1).bit_length() - 1
+                page >>= ones
+                at += zeros
+                if at > last + 1 or first > last:
+                    if first <= last:
+                        yield first, last
+                    first = at
+                at += ones
+                last = at - 1
+        if first <= last:
+            yield first, last
+
+    def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
+        """Yields the ranges, likewise, of what is not settled of the ids `first` to `last`."""
+        return gaps(self.above(self.watermark), max(first, self.watermark + 1), last)

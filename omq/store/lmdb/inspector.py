@@ -1,0 +1,173 @@
+"""A store that no process has open, read without a change."""
+
+from __future__ import annotations
+
+import os
+import struct
+from collections import defaultdict
+from collections.abc import Iterator
+
+from omq._core import blocks
+from omq._core.blocks import Message
+from omq.store.errors import DamagedError, StoreError
+from omq.store.interface import Append
+from omq.store.lmdb.applier import Applier
+from omq.store.lmdb.catalog import Catalog, StoredTopic
+from omq.store.lmdb.data_file import check_structure, look
+from omq.store.lmdb.environment import Environment
+from omq.store.lmdb.layout import PIECE, STAGE, opened
+from omq.store.lmdb.reader import LmdbReader
+from omq.store.lmdb.store_directory import StoreDirectory
+from omq.store.lmdb.wal import look as look_at_notes
+
+
+class Inspector:
+    """The files of a store. A context manager.
+
+    Args:
+        directory: Where it is.
+
+    Attributes:
+        id: Of the store.
+        orderly: It was closed in order.
+        topics: Its topics, by id; transient ones have nothing.
+
+    Raises:
+        StoreLocked: A broker has it open.
+        DamagedError: LMDB may not open it.
+    """
+
+    def __init__(self, directory: str | os.PathLike[str]) -> None:
+        self._session = StoreDirectory(directory, readonly=True)
+        self.id = self._session.id
+        self.orderly = self._session.orderly
+        self.topics: dict[int, StoredTopic] = {}
+        self._environments: dict[str, Environment] = {}
+        self._noted: defaultdict[int, list[Append]] = defaultdict(list)  # what the next opening will write
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> None:
+        for name in ("strong", "weak"):
+            where = self._session.directory / name
+            if look(where / "data.mdb") is None:
+                raise DamagedError(f"{where / 'data.mdb'}: damaged: the file is missing, or empty")
+            check_structure(where)
+            self._environments[name] = Environment(where, sync=False, readonly=True)
+        catalog = Catalog()
+        ledger = Applier(None, lambda topic, last: None, self._session.clock)
+        with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
+            catalog.load(strong)
+            for topic in catalog.topics.values():
+                if topic.persistence != "transient":
+                    try:
+                        ledger.load(strong if topic.persistence == "strong" else weak, topic)
+                    except DamagedError as error:
+                        catalog.damaged[topic.id] = error
+        self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
+        noted, _, _, file = look_at_notes(self._session.directory / "weak" / "notes", self.id)
+        if file >= 0:
+            os.close(file)
+        for write in noted:
+            if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
+                self._noted[write.topic_id].append(write)
+
+    def __enter__(self) -> Inspector:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Gives the directory back."""
+        for environment in self._environments.values():
+            environment.close()
+        self._session.end()
+
+    def environment(self, topic: StoredTopic) -> Environment:
+        """Returns the environment of a topic."""
+        return self._environments["strong" if topic.persistence == "strong" else "weak"]
+
+    def sizes(self) -> dict[str, tuple[int, int]]:
+        """Returns the bytes of each file, and those of it in use."""
+        return {name: environment.sizes() for name, environment in self._environments.items()}
+
+    def find(self, name: str) -> StoredTopic:
+        """A topic by its name."""
+        for topic in self.topics.values():
+            if topic.name == name:
+                return topic
+        raise StoreError(f"there is no topic {name!r}")
+
+    def check_rows(self) -> list[DamagedError]:
+        """Returns the damage of all rows that are not messages; a topic with such damage may not be in `topics`."""
+        return [error for environment in self._environments.values() for error in _check_rows(environment)]
+
+    def check(self, topic: StoredTopic) -> tuple[int, int, list[DamagedError]]:
+        """Reads a topic from end to end: its records, their bytes, and what is damaged."""
+        records = size = 0
+        damaged: list[DamagedError] = []
+        for found in self._blocks(topic, topic.first):
+            if isinstance(found, DamagedError):
+                damaged.append(found)
+            else:
+                records += int.from_bytes(found[0][4:8], "big")
+                size += len(found[1])
+        return records, size, damaged
+
+    def messages(self, topic: StoredTopic, start: int = 0, stop: int = 0) -> Iterator[Message | DamagedError]:
+        """Yields messages of a topic, and in between what is damaged of it."""
+        for found in self._blocks(topic, max(start, topic.first), stop):
+            if isinstance(found, DamagedError):
+                yield found
+            else:
+                decoded: list[Message] = blocks.decode(*found, topic.name)
+                yield from (message for message in decoded if start <= message.id and not 0 < stop <= message.id)
+
+    def _blocks(
+        self, topic: StoredTopic, start: int, stop: int = 0
+    ) -> Iterator[tuple[bytes, bytes | memoryview] | DamagedError]:
+        """Yields header and records of each block, and in between what is damaged; last what is only noted."""
+        if topic.persistence == "transient":
+            return
+        while start <= topic.last:
+            dense = topic.persistence == "strong"
+            with LmdbReader(self.environment(topic), topic.id, dense, lambda error: None) as reader:
+                try:
+                    for header, records in reader.blocks(start, stop):
+                        start = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                        yield header, records
+                    break
+                except DamagedError as error:
+                    damage = error
+                except StoreError as error:
+                    damage = DamagedError(str(error), topic.id, start, topic.last)
+            yield damage
+            start = damage.last + 1
+        for write in self._noted[topic.id]:
+            yield blocks.header(write.first, write.count, write.timestamp, len(write.records)), write.records
+
+
+def _check_rows(environment: Environment) -> list[DamagedError]:
+    """Opens every row but blocks, which `Inspector.check` reads, and the pieces of stages; returns what is damaged."""
+    found: list[DamagedError] = []
+    stages: set[int] = set()
+    with environment.read() as reading:
+        for raw, value in reading.cursor():
+            key, kind = bytes(raw), bytes(raw[:1])
+            try:
+                if kind == b"g":
+                    _, stage, _, _, count = PIECE.unpack(key)
+                    if stage in stages and blocks.check(value, len(value)) != count:
+                        raise ValueError("records are missing")
+                elif kind == b"G":
+                    stages.add(STAGE.unpack(opened(key, value))[0])
+                elif kind != b"b":
+                    opened(key, value)
+            except (DamagedError, ValueError, struct.error) as error:
+                why = "" if isinstance(error, DamagedError) else f"what is stored under {key!r} is damaged: "
+                found.append(DamagedError(f"{environment.path}: {why}{error}"))
+    return found

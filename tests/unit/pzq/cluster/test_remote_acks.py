@@ -1,0 +1,95 @@
+"""What was acknowledged in an owner's place, and who waits until that is stored."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from omq.pzq.cluster.remote_acks import RemoteAcks
+from omq.store.errors import StoreFailed, StoreFull
+from omq.store.interface import Append, RecordAcks
+
+
+class Journal:
+    """Has writes wait until the test ends them."""
+
+    def __init__(self) -> None:
+        self.writes: list[tuple[Any, Callable[[Any], None]]] = []
+        self.settled: list[tuple[int, int]] = []
+
+    def submit(self, write: Any, done: Callable[[Any], None]) -> None:
+        if isinstance(write, RecordAcks):
+            self.settled += write.ranges
+            done(write)
+        else:
+            self.writes.append((write, done))
+
+    def end(self, at: int = 0, number: int = 1, error: Exception | None = None) -> None:
+        write, done = self.writes.pop(at)
+        assert isinstance(write, Append)
+        write.first, write.error = number, error  # type: ignore[assignment]
+        done(write)
+
+
+def opened() -> tuple[RemoteAcks, Any, list[Callable[[], None]]]:
+    journal: Any = Journal()
+    later: list[Callable[[], None]] = []
+    return RemoteAcks(journal, 5, lambda seconds, call: later.append(call)), journal, later
+
+
+def test_who_waits_does_so_for_all_that_were_added_before() -> None:
+    tombs, journal, _ = opened()
+    called: list[str] = []
+    tombs.when_stored(lambda: called.append("at once"))
+    tombs.add("a", "k1")
+    tombs.add("a", "k2")
+    tombs.when_stored(lambda: called.append("two"))
+    tombs.add("a", "k3")
+    tombs.when_stored(lambda: called.append("three"))
+    journal.end(1)
+    assert called == ["at once"]
+    journal.end(0)
+    assert called == ["at once", "two"]
+    journal.end(0)
+    assert called == ["at once", "two", "three"]
+
+
+@pytest.mark.parametrize("before", [False, True])
+def test_what_all_know_is_not_kept(before: bool) -> None:
+    tombs, journal, _ = opened()
+    tombs.add("a", "k")
+    if before:
+        tombs.forget("k")
+    journal.end(number=9)
+    if not before:
+        tombs.forget("k")
+    tombs.forget("k")
+    assert journal.settled == [(9, 9)]
+
+
+def test_one_that_was_forgotten_may_come_again() -> None:
+    tombs, journal, _ = opened()
+    tombs.add("a", "k")
+    tombs.forget("k")
+    tombs.add("a", "k")
+    journal.end(number=1)
+    assert (journal.writes, journal.settled) == ([], [])
+    tombs.forget("k")
+    assert journal.settled == [(1, 1)]
+
+
+def test_a_full_disk_is_waited_for_and_another_fault_is_said(caplog: pytest.LogCaptureFixture) -> None:
+    tombs, journal, later = opened()
+    called: list[int] = []
+    tombs.add("a", "k")
+    tombs.when_stored(lambda: called.append(1))
+    journal.end(error=StoreFull("full"))
+    assert not called
+    later.pop()()
+    journal.end(error=StoreFailed("broken"))
+    assert called == [1]
+    assert "is not kept: broken" in caplog.text
+    tombs.forget("k")
+    assert journal.settled == []
