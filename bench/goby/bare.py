@@ -13,7 +13,7 @@ HEAD: Final = b"/bench/CSTR/CSTR/1/1/\0"
 GROUP: Final = b"/bench/CSTR/CSTR/"
 
 
-class TopicConsumer:
+class Share:
     """What a receiver has of one of several publishers, about.
 
     Args:
@@ -53,7 +53,7 @@ def carried(
         for one in progress:
             kept.enter_context(playing((receive, (subscribe, b"SUB", size, one, GROUP))))
         until(lambda: all(one.there for one in progress), "not all subscribers have come")
-        shares = [TopicConsumer(one, publishers) for one in progress]
+        shares = [Share(one, publishers) for one in progress]
         for _ in range(publishers):
             kept.enter_context(playing((send, (publish, b"PUB", HEAD + bytes(size - len(HEAD)), *shares))))
         until(lambda: all(one.count for one in progress), "no publication has come through")

@@ -41,7 +41,7 @@ def _ready(kind: str) -> bytes:
 SAID: Final = {"PUSH": b"\0\4here", "SUB": b"\0\1\1"}
 
 
-class ClusterDriver(asyncio.Protocol):
+class Member(asyncio.Protocol):
     """One connection.
 
     Attributes:
@@ -84,14 +84,14 @@ class ClusterDriver(asyncio.Protocol):
                 future.set_exception(error or ConnectionError("the other side has closed a connection"))
 
 
-async def gather(host: str, port: int, kind: str, count: int) -> list[ClusterDriver]:
+async def gather(host: str, port: int, kind: str, count: int) -> list[Member]:
     """Makes so many connections."""
     loop = asyncio.get_running_loop()
     turns = asyncio.Semaphore(AT_ONCE)
 
-    async def join() -> ClusterDriver:
+    async def join() -> Member:
         async with turns:
-            _, member = await loop.create_connection(lambda: ClusterDriver(kind), host, port)
+            _, member = await loop.create_connection(lambda: Member(kind), host, port)
             await member.spoken
             return member
 
@@ -104,7 +104,7 @@ def crowd(link: Link, job: dict[str, Any]) -> None:
     host, _, port = job["endpoint"].removeprefix("tcp://").rpartition(":")
 
     async def play() -> None:
-        members: list[ClusterDriver] = []
+        members: list[Member] = []
         while True:
             order = await link.next()
             if "count" in order:

@@ -141,7 +141,7 @@ def error_for(code: str, text: str, first: int = 0, last: int = 0) -> BrokerErro
 
 #: The error that the broker answers with, by the store's; the first that fits.
 _BY_STORE_ERROR: tuple[tuple[type[store_errors.StoreError], type[BrokerError]], ...] = (
-    (store_errors.StoreFull, StoreFull),
+    (store_errors.OutOfSpace, StoreFull),
     (store_errors.TopicFull, StoreFull),
     (store_errors.UnknownTopic, TopicError),
     (store_errors.StageError, WrongState),

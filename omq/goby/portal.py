@@ -15,7 +15,7 @@ import omq
 from omq.errors import ClosedError
 from omq.executor import run_blocking
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
-from omq.goby.portal_base import LINGER_S, PortalBase, SubscriptionBase
+from omq.goby.portal_base import LINGER_S, PortalBase, PortalSubscriptionBase
 from omq.goby.scheme import SchemeId
 from omq.unpatched import queue, threading
 
@@ -78,7 +78,7 @@ class BlockingInbox(Inbox):
             self._emptied.notify_all()
 
 
-class Subscription(SubscriptionBase):
+class Subscription(PortalSubscriptionBase):
     """A subscription of a portal: an iterator of messages, which ends with it. Threads may share it.
 
     With a callback there is nothing to iterate over.

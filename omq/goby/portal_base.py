@@ -109,7 +109,7 @@ class ConnectionLossMonitor:
             self._wake()
 
 
-class SubscriptionBase:
+class PortalSubscriptionBase:
     """A subscription of a portal; see `omq.goby.Subscription`."""
 
     def __init__(self, portal: PortalBase[Any], handler: Handler) -> None:

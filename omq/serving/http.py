@@ -105,7 +105,7 @@ class HttpListener:
         except web.HTTPException as refusal:
             response = web.Response(status=refusal.status, text=f"{refusal.reason}\n")
             if "Allow" in refusal.headers:
-                response.headers["ReserveTransientIds"] = refusal.headers["ReserveTransientIds"]
+                response.headers["Allow"] = refusal.headers["Allow"]
         except Exception:
             self._log.exception("%s has failed", request.path)
             response = web.Response(status=500, text="the server has failed to answer\n")

@@ -21,7 +21,7 @@ from omq.spark.settings import Settings
 _S = TypeVar("_S", bound=Settings)
 
 
-class Sink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
+class SparkSink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
     """Writes the rows of a job or of microbatches. Spark pickles it, and makes one for each commit."""
 
     def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
@@ -46,7 +46,7 @@ class Provider(Generic[_S]):
     settings: type[_S]
     batch_reader: Callable[[_S], DataSourceReader]
     microbatch_reader: Callable[[_S], DataSourceStreamReader]
-    sink: Callable[[_S, StructType], Sink]
+    sink: Callable[[_S, StructType], SparkSink]
     replaces_nothing: str
 
     def schema(self, given: Mapping[str, str]) -> str:

@@ -11,7 +11,7 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 from omq.executor import in_thread
-from omq.store.errors import StagesFull, StoreError, StoreFailed, StoreFull
+from omq.store.errors import OutOfSpace, StagesFull, StoreError, StoreFailed
 from omq.store.interface import Acknowledge, Appended, Log, Notify, Write
 from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
@@ -244,7 +244,7 @@ class AsyncStore:
 
     def _note(self, error: BaseException | None) -> None:
         """Logs when the disk becomes full, has room again, or fails: once each, however many writes are refused."""
-        full = isinstance(error, StoreFull) and not isinstance(error, StagesFull)
+        full = isinstance(error, OutOfSpace) and not isinstance(error, StagesFull)
         if isinstance(error, StoreFailed) and not self._failed:
             self._failed = True
             self._log.critical(

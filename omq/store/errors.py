@@ -13,11 +13,11 @@ class StoreClosed(StoreError):
     """The store is closed."""
 
 
-class StoreFull(StoreError):
+class OutOfSpace(StoreError):
     """The disk has no space: nothing of this write was stored. It can be tried again; reads go on."""
 
 
-class StagesFull(StoreFull):
+class StagesFull(OutOfSpace):
     """The stages of a topic in memory take as much memory as the topic may. Commit or abort some of them first."""
 
 

@@ -72,7 +72,7 @@ class Block:
         self.records = records
 
 
-class ProducerState:
+class MemoryProducer:
     """The state of a producer in a topic.
 
     Attributes:
@@ -116,15 +116,15 @@ class MemoryTopic:
         self.blocks: list[Block | None] = []
         self.gone = 0  # blocks at the beginning of both lists that are no more
         self.open: BlockBuilder | None = None
-        self.producers: dict[bytes, ProducerState] = {}  # who was seen last is last
+        self.producers: dict[bytes, MemoryProducer] = {}  # who was seen last is last
         self.positions: dict[str, int] = {}
         self.staged = 0  # bytes that wait for their commit
         self.settled = AckSet(last, last)
 
-    def producer(self, name: bytes) -> ProducerState:
+    def producer(self, name: bytes) -> MemoryProducer:
         """One that is here now. Who was silent for long is forgotten, and of too many those seen first."""
         now = uptime()
-        producer = self.producers.pop(name, None) or ProducerState()
+        producer = self.producers.pop(name, None) or MemoryProducer()
         producer.seen = now
         self.producers[name] = producer
         while (

@@ -16,7 +16,7 @@ _MIN_DEADLINES: Final = 1024
 _MAX_BACKOFF_TIMEOUTS: Final = 64
 
 
-class Dispatcher(Protocol):
+class DispatcherView(Protocol):
     """The dispatcher as its consumers see it (see `omq.workqueue.dispatcher`)."""
 
     @property
@@ -50,7 +50,7 @@ class QueueConsumer:
     """
 
     def __init__(
-        self, dispatcher: Dispatcher, ack_timeout: float, credit: int, *, in_order: bool = True, tick: float = 0.0
+        self, dispatcher: DispatcherView, ack_timeout: float, credit: int, *, in_order: bool = True, tick: float = 0.0
     ) -> None:
         self.credit = credit
         self.flight: RangeMap[InFlight] = RangeMap()

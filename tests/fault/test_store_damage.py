@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import DamagedError, StoreFull
+from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import Acknowledge, Append, CommitStages, DeleteTopic, SetCursor, Stage, Trim
 from omq.store.internal import ExpireState
 from omq.store.lmdb import data_file
@@ -360,7 +360,7 @@ def test_a_full_disk(small_disk: Path, kind: str) -> None:
             log.try_(write)
             error = write.error
             kept += error is None
-        assert isinstance(error, StoreFull)
+        assert isinstance(error, OutOfSpace)
         assert kept > 20
         assert log.log.broken is None
         assert [id for id, _ in log.read(topic)] == list(range(1, kept + 1))
@@ -387,11 +387,11 @@ def test_an_async_topic_on_a_full_disk(small_disk: Path) -> None:
                 break
             bodies.append(body)
             assert write.first == len(bodies)
-        assert isinstance(write.error, StoreFull)
+        assert isinstance(write.error, OutOfSpace)
         assert log.log.full
         assert log.log.broken is None
         for _ in range(20):
-            with pytest.raises(StoreFull):
+            with pytest.raises(OutOfSpace):
                 log.append(topic, bytes(5000))
         read = len(log.read(topic))
         assert 20 < read < len(bodies)

@@ -157,5 +157,5 @@ def test_space_that_comes_back_is_used(directory: Path) -> None:
     some = (failing_at(directory / str(number), "writev", number, "ENOSPC") for number in (8, 6, 4, 2, 1))
     history = next((one for one in some if one is not None), None)
     assert history is not None
-    assert "StoreFull" in history.failed
-    assert set(history.failed) <= {"StoreFull", "StageError"}  # what was not staged cannot be committed
+    assert "OutOfSpace" in history.failed
+    assert set(history.failed) <= {"OutOfSpace", "StageError"}  # what was not staged cannot be committed

@@ -10,7 +10,7 @@ from tests.liveness.bodies import BUSY, CYCLE, STAMP
 from tests.liveness.cells import SUBSCRIPTIONS, UPSTREAM
 
 
-class Applier:
+class Ledger:
     """Counts the messages of one run.
 
     Args:

@@ -15,7 +15,7 @@ import omq
 import omq.asyncio
 from tests.liveness import styles
 from tests.liveness.cells import ASYNCIO, Cell
-from tests.liveness.ledger import Applier
+from tests.liveness.ledger import Ledger
 from tests.liveness.worker import Worker
 
 LEAD = 0.1  # seconds that the busy peers have for themselves
@@ -57,7 +57,7 @@ class Crowd:
         self._busy.order(go=True)
         self._quiet.order(after=LEAD, count=MESSAGES, rest=rest)
 
-    def leave(self, ledger: Applier) -> None:
+    def leave(self, ledger: Ledger) -> None:
         """Ends the run, while the owner is still there."""
         assert self._quiet.hear()["sent"] == MESSAGES
         self._quiet.order(leave=True)
@@ -74,7 +74,7 @@ class Run:
 
     def __init__(self, cell: Cell, rest: float) -> None:
         self._started = time.monotonic_ns(), _kept_waiting()
-        self.ledger = Applier(cell.kind, cell.work, MESSAGES // 4 if cell.sudden else 0)
+        self.ledger = Ledger(cell.kind, cell.work, MESSAGES // 4 if cell.sudden else 0)
         self._cell = cell
         self._end = time.monotonic_ns() + int((LEAD + MESSAGES * rest + GRACE) * 1e9)
 
@@ -111,7 +111,7 @@ def _kept_waiting() -> int:
         return 0
 
 
-def run(cell: Cell, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest: float | None = None) -> Applier:
+def run(cell: Cell, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest: float | None = None) -> Ledger:
     """One run with omq.
 
     Args:
@@ -128,7 +128,7 @@ def run(cell: Cell, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest
         return _run_blocking(cell, crowd, sock, sock.endpoints[0], batches, away, rest)
 
 
-def run_libzmq(cell: Cell, crowd: Crowd) -> Applier:
+def run_libzmq(cell: Cell, crowd: Crowd) -> Ledger:
     """The same with libzmq, whose owner takes one message at a time."""
     with zmq.Context() as context, styles.libzmq_socket(context, cell.kind, cell.hwm) as sock:
         endpoint = sock.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -137,7 +137,7 @@ def run_libzmq(cell: Cell, crowd: Crowd) -> Applier:
 
 def _run_blocking(
     cell: Cell, crowd: Crowd, sock: Any, endpoint: str, batches: Any, away: Callable[[], Any] | None, rest: float
-) -> Applier:
+) -> Ledger:
     crowd.join(cell, endpoint)
     while not crowd.joined():
         sock.poll(0)  # libzmq takes in new connections only while its user calls it
@@ -157,7 +157,7 @@ def _run_blocking(
     return run.ledger
 
 
-async def _run_asyncio(cell: Cell, crowd: Crowd, away: Callable[[], Any] | None, rest: float) -> Applier:
+async def _run_asyncio(cell: Cell, crowd: Crowd, away: Callable[[], Any] | None, rest: float) -> Ledger:
     async with styles.socket_of(omq.asyncio, cell.kind, cell.hwm) as sock:
         crowd.join(cell, sock.endpoints[0])
         while not crowd.joined():  # noqa: ASYNC110 - two processes set no event
@@ -181,7 +181,7 @@ async def _run_asyncio(cell: Cell, crowd: Crowd, away: Callable[[], Any] | None,
     return run.ledger
 
 
-async def tick(ledger: Applier) -> None:
+async def tick(ledger: Ledger) -> None:
     """Another task of an asyncio owner, which notes how late it is each time."""
     while True:
         due = time.monotonic() + TICK

@@ -16,7 +16,7 @@ import omq
 import omq.asyncio
 from tests.liveness import styles
 from tests.liveness.cells import Cell
-from tests.liveness.ledger import Applier
+from tests.liveness.ledger import Ledger
 from tests.liveness.owner import Crowd, Run, tick
 from tests.liveness.verdict import judge
 
@@ -59,7 +59,7 @@ def _cells(ways: Iterable[str]) -> list[Any]:
 def test_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
     kind = cell.kind
 
-    def once() -> Applier:
+    def once() -> Ledger:
         with styles.socket_of(omq, kind, cell.hwm) as busy, styles.socket_of(omq, kind, cell.hwm) as quiet:
             crowd.join(cell, busy.endpoints[0], quiet.endpoints[0])
             while not crowd.joined():
@@ -86,7 +86,7 @@ def test_the_task_of_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> Non
             if run.over:
                 break
 
-    async def live() -> Applier:
+    async def live() -> Ledger:
         async with (
             styles.socket_of(omq.asyncio, kind, cell.hwm) as busy,
             styles.socket_of(omq.asyncio, kind, cell.hwm) as quiet,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from statistics import median
 
 from tests.liveness.cells import Cell
-from tests.liveness.ledger import Applier
+from tests.liveness.ledger import Ledger
 from tests.liveness.owner import MESSAGES, Crowd, run
 
 TRIES = 3
@@ -22,13 +22,13 @@ def assert_served(cell: Cell, crowd: Crowd, beside: Callable[[], object] = lambd
     judge(cell, lambda: run(cell, crowd), beside)
 
 
-def judge(cell: Cell, once: Callable[[], Applier], beside: Callable[[], object] = lambda: "not asked") -> None:
+def judge(cell: Cell, once: Callable[[], Ledger], beside: Callable[[], object] = lambda: "not asked") -> None:
     """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
 
     The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst tells
     nothing.
     """
-    tries: list[Applier] = []
+    tries: list[Ledger] = []
     punctual: list[bool] = []
     while len(tries) < TRIES:
         ledger = once()

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from omq._core import blocks
 from omq.broker import Server
 from omq.broker import protocol as p
-from omq.broker.zmtp.session import StoreDirectory
+from omq.broker.zmtp.session import ClientSession
 from tests.system.broker.rawclient import RawClient, record
 
 pytestmark = pytest.mark.timeout(300)
@@ -59,7 +59,7 @@ PARTS = st.one_of(
     st.binary(max_size=64),
 )
 TAGS = st.sampled_from([b"1", b"2", b"3", b"", b"t" * 16, b"t" * 17])
-COMMANDS = st.sampled_from([*sorted(StoreDirectory._HANDLERS), b"", b"WHAT"])
+COMMANDS = st.sampled_from([*sorted(ClientSession._HANDLERS), b"", b"WHAT"])
 
 
 def request(command: bytes, *parts: st.SearchStrategy[bytes]) -> st.SearchStrategy[list[bytes]]:

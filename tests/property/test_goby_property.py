@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.goby import Malformed
-from omq.goby.dispatch import Dispatcher, Inbox, RegexHandler, TypeHandler
+from omq.goby.dispatch import Inbox, PublicationDispatcher, RegexHandler, TypeHandler
 from omq.goby.identifier import Identifier, head_of, read_identifier, split_frame
 from omq.goby.manager import Manager
 from omq.goby.protobuf import ManagerRequest, Socket
@@ -36,7 +36,7 @@ def test_any_bytes_are_an_identifier_or_malformed(frame: bytes) -> None:
         pass
     else:
         assert frame.startswith(identifier.prefix + b"%d" % identifier.pid) or frame.split(b"/")[4].startswith(b"0")
-    dispatcher, inbox = Dispatcher(), Inbox(0)
+    dispatcher, inbox = PublicationDispatcher(), Inbox(0)
     got: list[Any] = []
     dispatcher.add(RegexHandler(".*", ".*", None, inbox, got.append))
     dispatcher.add(TypeHandler("a", Schemes().codec(ManagerRequest), inbox, got.append))

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from omq.pzq.cluster.keys import KeyMap, Keys, KeysById, Origin, Places, RecentKeys, split
+from omq.pzq.cluster.keys import KeyMap, Keys, KeysById, PositionMap, RecentKeys, StoredAt, split
 
 HEADS = [f"{when}|0123abcd-4567-8007-{number:04x}-" for when, number in ((17, 0x8000), (170, 0xBFFF))]
 RUNS = st.builds(
@@ -25,7 +25,7 @@ def runs_of(keys: set[str]) -> list[list[str]]:
 
     def id_of(key: str) -> int:
         head, number = split(key)
-        return Origin.of(head).base + number
+        return StoredAt.of(head).base + number
 
     runs: list[list[str]] = []
     for key in sorted(keys, key=id_of):
@@ -41,7 +41,7 @@ class Beside(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.places, self.expected = Places(), dict[str, int]()
+        self.places, self.expected = PositionMap(), dict[str, int]()
         self.owners, self.owned = KeyMap[object](), dict[str, object]()
         self.numbered, self.named, self.next = KeysById(), dict[int, str](), 1
         self.recent, self.last = RecentKeys(6), set[str]()
@@ -130,7 +130,7 @@ def test_what_is_not_a_key_is_refused(key: str) -> None:
 
 def test_keys_that_count_up_are_one_run_and_cost_as_one() -> None:
     keys = [f"{HEADS[0]}{number:012x}" for number in range(10_000)]
-    places = Places()
+    places = PositionMap()
     places.note(keys[:5_000], 7)
     places.note(keys[5_000:], 5_007)
     assert len(list(places.runs())) == 1

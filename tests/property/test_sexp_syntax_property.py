@@ -7,7 +7,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from omq.broker.errors import SyntaxFault
-from omq.broker.sexp.syntax import MAX_DEPTH, Reader, encode, parse
+from omq.broker.sexp.syntax import MAX_DEPTH, SexpParser, encode, parse
 
 ATOMS = st.one_of(
     st.binary(max_size=12),
@@ -92,7 +92,7 @@ def cut(data: bytes, cuts: list[int]) -> list[bytes]:
 
 def read(pieces, **limits) -> tuple[list, bool]:
     """What a reader makes of pieces of a stream: the expressions, and whether it found a fault."""
-    reader = Reader(**limits)
+    reader = SexpParser(**limits)
     found: list = []
     try:
         for piece in pieces:

@@ -38,7 +38,7 @@ class BaseTick(BaseException):
     """The same, where `except Exception` does not see it."""
 
 
-class WrongEnvironment:
+class Elsewhere:
     """Two sockets that have nothing to do with the call that is interrupted."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ def _raise_base(_: World) -> None:
     raise BaseTick
 
 
-ELSEWHERE: list[WrongEnvironment] = []
+ELSEWHERE: list[Elsewhere] = []
 ACTIONS: dict[str, Callable[[World], Any]] = {
     "raise": _raise,
     "raise-base": _raise_base,
@@ -237,7 +237,7 @@ def main() -> None:
         log = logging.getLogger(name)
         log.addHandler(Listener(noise))
         log.propagate = False
-    ELSEWHERE.append(WrongEnvironment())
+    ELSEWHERE.append(Elsewhere())
     known = worlds()
     for number, each in enumerate(asked.worlds or [*known], [*ACTIONS].index(asked.action)):
         name, _, transport = each.partition("/")

@@ -38,15 +38,15 @@ def test_a_class_is_what_its_name_says(module: ModuleType, kind: SocketType) -> 
 
 @MODULES
 def test_a_class_of_the_users_own_is_of_the_type_that_it_derives_from(module: ModuleType) -> None:
-    class StreamState(module.PULL):
+    class Feed(module.PULL):
         """Mine."""
 
     class Old(module.Socket):
         socket_type = SocketType.PUSH
 
-    assert (StreamState.socket_type, StreamState.__doc__) == (SocketType.PULL, "Mine.")
+    assert (Feed.socket_type, Feed.__doc__) == (SocketType.PULL, "Mine.")
     assert Old.socket_type is SocketType.PUSH
-    for made in (StreamState, Old):
+    for made in (Feed, Old):
         socket = made()
         assert repr(socket) == f"<{made.__module__}.{made.__name__} 0 peers>"
         socket.stop()

@@ -8,7 +8,7 @@ from collections.abc import Callable
 ROOM = 1 << 20
 
 
-class ProducerServer:
+class Inlet:
     """Bytes of a connection.
 
     Attributes:

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import ProducerServer, slide
+from bench.broker.drivers.inlet import Inlet, slide
 
 INBOX = "_INBOX.bench"
 DELIVERED = re.compile(rb"MSG \S+ \S+ (\$JS\.ACK\S+) [\d ]+\r\n")  # HMSG, too: two sizes
@@ -26,7 +26,7 @@ class Client:
         self._depth = job.depth
         self._socket = socket.create_connection(job.host, timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = ProducerServer(self._socket)
+        self._in = Inlet(self._socket)
         options = {"verbose": False, "pedantic": False, "headers": True, "no_responders": True}
         self._socket.sendall(b"CONNECT %b\r\nPING\r\n" % json.dumps(options).encode())
         self._used = self._line(b"PONG\r\n")

@@ -6,7 +6,7 @@ import socket
 import struct
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import ProducerServer, slide
+from bench.broker.drivers.inlet import Inlet, slide
 
 FRAME = struct.Struct("!BHI")  # type, channel, size
 METHOD, HEADER, BODY = 1, 2, 3
@@ -43,7 +43,7 @@ class Client:
         self._depth, self._size = job.depth, job.size
         self._socket = socket.create_connection(job.host, timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = ProducerServer(self._socket)
+        self._in = Inlet(self._socket)
         self._used = 0
         self._connect()
         body = job.body()

@@ -6,7 +6,7 @@ import re
 import socket
 
 from bench.broker.drivers import PATIENCE, TOPIC, Job
-from bench.broker.drivers.inlet import ProducerServer, slide
+from bench.broker.drivers.inlet import Inlet, slide
 
 ID = re.compile(rb"\*2\r\n\$\d+\r\n(\d+-\d+)\r\n")
 BATCH = 1000  # entries that one XREAD asks for
@@ -24,7 +24,7 @@ class Client:
         self._depth = job.depth
         self._socket = socket.create_connection(job.host, timeout=PATIENCE)
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        self._in = ProducerServer(self._socket)
+        self._in = Inlet(self._socket)
         self._used = 0
         body = job.body()
         self._stream = TOPIC.encode()

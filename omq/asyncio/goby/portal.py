@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Self
 import omq.asyncio as omq
 from omq.errors import ClosedError, StateError
 from omq.goby.dispatch import Handler, Inbox, Item, does_not_parse
-from omq.goby.portal_base import LINGER_S, PortalBase, SubscriptionBase
+from omq.goby.portal_base import LINGER_S, PortalBase, PortalSubscriptionBase
 from omq.goby.scheme import SchemeId
 
 __all__ = ["Portal", "Subscription"]
@@ -89,7 +89,7 @@ async def _within(seconds: float | None, event: asyncio.Event) -> bool:
     return True
 
 
-class Subscription(SubscriptionBase, _Done):
+class Subscription(PortalSubscriptionBase, _Done):
     """A subscription of a portal: an asynchronous iterator of messages; see `omq.goby.Subscription`."""
 
     def __await__(self) -> Generator[Any, None, Self]:  # type: ignore[override]

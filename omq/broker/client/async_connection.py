@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, Final
 
 import omq.asyncio as omq
-from omq.broker.client.client_protocol import Request, State
+from omq.broker.client.client_protocol import PendingRequest, State
 from omq.broker.client.connection import _ACK_BATCH_INTERVAL_S, RECV_BATCH, ConnectionBase, ConnectionMonitor
 from omq.broker.client.stream_state import StreamState
 from omq.broker.errors import BrokerFailed, SyntaxFault
@@ -88,7 +88,7 @@ class AsyncConnection(ConnectionBase):
                 with contextlib.suppress(asyncio.CancelledError):
                     await self._keeper
 
-    def drop(self, one: StreamState | Request) -> None:
+    def drop(self, one: StreamState | PendingRequest) -> None:
         loop = self._loop
         if (
             not self.closed
@@ -117,7 +117,7 @@ class AsyncConnection(ConnectionBase):
                 self._changes = [change for change in self._changes if change[1] is not future]
         return True
 
-    async def answer(self, request: Request, until: float | None) -> bool:
+    async def answer(self, request: PendingRequest, until: float | None) -> bool:
         future = asyncio.get_running_loop().create_future()
         request.wake = partial(wake, future)
         await in_time(future, until)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from omq._core.blocks import encode, encode_record
 from omq.broker import protocol
-from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Request, read_first
+from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest, read_first
 from omq.broker.client.connection import ConnectionBase, check_count, check_timeout
 from omq.broker.client.readers import check_reading
 from omq.broker.client.stream_state import CREDIT_BYTES, StreamState
@@ -98,7 +98,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         if not core.has_room(len(records)):
             await caller.wait_for(partial(core.has_room, len(records)), until, "room for a message")
 
-        def ask() -> list[Request]:
+        def ask() -> list[PendingRequest]:
             request = core.append(topic, records)
             return [request, core.flush()] if core.dirty else [request]
 
@@ -123,12 +123,15 @@ class Calls(Generic[_Subscription, _Consumer]):
         return ids
 
     async def _ask_all(
-        self, bodies: Iterable[Buffer | Record | Records], ask: Callable[[bytes], Request], in_flight: int | None = None
+        self,
+        bodies: Iterable[Buffer | Record | Records],
+        ask: Callable[[bytes], PendingRequest],
+        in_flight: int | None = None,
     ) -> list[tuple[list[bytes], int]]:
         """Makes requests of bodies, many on their way at once; their answers in order, with what is in each."""
         caller, core = self._caller, self._caller.core
         caller.refuse()
-        asked: deque[tuple[Request, int]] = deque()
+        asked: deque[tuple[PendingRequest, int]] = deque()
         answers: list[tuple[list[bytes], int]] = []
 
         def take() -> None:
@@ -214,11 +217,13 @@ class Calls(Generic[_Subscription, _Consumer]):
         return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
 
     async def _open(
-        self, begin: Callable[[], tuple[StreamState, Request]], make: Callable[[ConnectionBase, StreamState], _Stream]
+        self,
+        begin: Callable[[], tuple[StreamState, PendingRequest]],
+        make: Callable[[ConnectionBase, StreamState], _Stream],
     ) -> _Stream:
         opened: list[_Stream] = []
 
-        def ask() -> list[Request]:
+        def ask() -> list[PendingRequest]:
             feed, request = begin()
             opened.append(make(self._caller, feed))
             return [request]

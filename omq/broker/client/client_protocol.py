@@ -73,7 +73,7 @@ class State(Enum):
     UP = "the broker has answered"
 
 
-class Request:
+class PendingRequest:
     """A request to the broker.
 
     Attributes:
@@ -183,12 +183,12 @@ class ClientProtocol:
         self._laden = 0  # requests with records that wait for their answers
         self.fault: OmqError | None = None
         self.retreat = RetryBackoff()
-        self._requests: dict[bytes, Request] = {}
+        self._requests: dict[bytes, PendingRequest] = {}
         self._feeds: dict[bytes, StreamState] = {}
         self.gathering: list[ConsumerState] = []
-        self._appends: dict[int, Request] = {}  # by sequence, which grows
+        self._appends: dict[int, PendingRequest] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be made again
-        self.flushing: Request | None = None  # the last flush that was asked for
+        self.flushing: PendingRequest | None = None  # the last flush that was asked for
         self._changed = False  # something was acknowledged, or moved, and not flushed
         self._unsure: list[Acked] = []  # what shares that are gone left
         self._claims: set[bytes] = set()  # tags of what is settled again
@@ -202,7 +202,7 @@ class ClientProtocol:
         self.lost()
         self.state = State.GREETING
         self.session += 1
-        hello = Request(protocol.HELLO, self._tag(), ())
+        hello = PendingRequest(protocol.HELLO, self._tag(), ())
         self._requests[hello.tag] = hello
         self._say(protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()}))
 
@@ -252,7 +252,7 @@ class ClientProtocol:
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
             raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
 
-    def _answered(self, request: Request, answer: list[bytes]) -> None:
+    def _answered(self, request: PendingRequest, answer: list[bytes]) -> None:
         if request.command == protocol.HELLO:
             self._welcomed(read_json(answer[0]))
         elif request.feed is not None:
@@ -267,13 +267,13 @@ class ClientProtocol:
             self.retreat.over()
         self._finish(request, answer)
 
-    def _replaced(self, request: Request, feed: StreamState) -> None:
+    def _replaced(self, request: PendingRequest, feed: StreamState) -> None:
         """The topic was deleted while there was no connection, and another one has its name."""
         error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
         self._remove(feed.tag)
         feed.end(error)
         self._finish(request, [], error)
-        self._enter(Request(protocol.CANCEL, feed.tag, ()))
+        self._enter(PendingRequest(protocol.CANCEL, feed.tag, ()))
 
     def _welcomed(self, about: dict[str, Any]) -> None:
         if about.get("version", protocol.VERSION) != protocol.VERSION:
@@ -323,28 +323,30 @@ class ClientProtocol:
 
     # ------------------------------------------------------------------ requests
 
-    def request(self, command: bytes, *parts: bytes) -> Request:
+    def request(self, command: bytes, *parts: bytes) -> PendingRequest:
         """Asks the broker for something."""
-        return self._enter(Request(command, self._tag(), parts))
+        return self._enter(PendingRequest(command, self._tag(), parts))
 
-    def append(self, topic: str, records: bytes) -> Request:
+    def append(self, topic: str, records: bytes) -> PendingRequest:
         """Publishes records; `read_first` reads the answer.
 
         Raises:
             TopicError: No topic can have this name.
         """
-        request = Request(protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client))
+        request = PendingRequest(
+            protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client)
+        )
         request.sequence, request.size = next(self._sequences), len(records)
         return self._enter_laden(request)
 
-    def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> Request:
+    def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> PendingRequest:
         """Keeps records aside under a name; raises as `append`."""
         parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
-        request = Request(protocol.STAGE, self._tag(), parts)
+        request = PendingRequest(protocol.STAGE, self._tag(), parts)
         request.size = len(records)
         return self._enter_laden(request)
 
-    def _enter_laden(self, request: Request) -> Request:
+    def _enter_laden(self, request: PendingRequest) -> PendingRequest:
         # Together, for a signal handler may raise where anything is called: see `give_up_since`.
         self._requests[request.tag] = request
         if request.sequence:
@@ -361,7 +363,7 @@ class ClientProtocol:
         """Returns whether one more request of many, with as many bytes of records, may be on its way."""
         return self._laden < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
 
-    def flush(self) -> Request:
+    def flush(self) -> PendingRequest:
         """Asks for what was acknowledged before to be durable.
 
         With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
@@ -372,8 +374,8 @@ class ClientProtocol:
         self._changed = False
         return request
 
-    def _flush(self) -> Request:
-        request = Request(protocol.FLUSH, self._tag(), ())
+    def _flush(self) -> PendingRequest:
+        request = PendingRequest(protocol.FLUSH, self._tag(), ())
         # Else what goes on may send something that this does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
         self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
@@ -403,7 +405,7 @@ class ClientProtocol:
         """Returns whether the broker has yet to confirm that something goes on, or is settled again."""
         return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
 
-    def give_up(self, request: Request) -> None:
+    def give_up(self, request: PendingRequest) -> None:
         """Drops a request that nothing waits for any more: it is not made again, and its answer means nothing."""
         if request.feed is not None:
             self.cancel(request.feed)
@@ -434,7 +436,7 @@ class ClientProtocol:
 
     def subscribe(
         self, topic: str, replay: str | int | None, name: str | None, credit: int
-    ) -> tuple[SubscriptionState, Request]:
+    ) -> tuple[SubscriptionState, PendingRequest]:
         """Begins to read a broadcast topic.
 
         Raises:
@@ -443,7 +445,7 @@ class ClientProtocol:
         feed = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
         return feed, self._open(feed)
 
-    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, Request]:
+    def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, PendingRequest]:
         """Takes a share of a round-robin topic; raises as `subscribe`."""
         feed = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
         return feed, self._open(feed)
@@ -531,7 +533,7 @@ class ClientProtocol:
     def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
         """Settles again what was acknowledged; the answer confirms that it is durable, or that it cannot be."""
         for part in _parts(numbers):
-            request = Request(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
+            request = PendingRequest(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
             self._claims.add(request.tag)
             self._enter(request)
 
@@ -564,7 +566,7 @@ class ClientProtocol:
             if request.command == protocol.SETTLE:
                 self._finish(request, [])
 
-    def _come_to_nothing(self, request: Request) -> None:
+    def _come_to_nothing(self, request: PendingRequest) -> None:
         """Ends a request without an answer."""
         if request.command == protocol.FLUSH:
             self._changed = True  # the next one is for what this one was for, too
@@ -580,7 +582,7 @@ class ClientProtocol:
         if feed.in_force:
             self._say(protocol.POSITION, feed.tag, u64(position))
 
-    def cancel(self, feed: StreamState) -> Request | None:
+    def cancel(self, feed: StreamState) -> PendingRequest | None:
         """Ends a feed; returns the request for it, if the broker has the feed."""
         self.say_gathered()
         self._give_back(feed)
@@ -591,7 +593,7 @@ class ClientProtocol:
             pending.finish([])
         if not known or self.state is not State.UP:
             return None
-        return self._enter(Request(protocol.CANCEL, feed.tag, ()))
+        return self._enter(PendingRequest(protocol.CANCEL, feed.tag, ()))
 
     def give_back(self) -> None:
         """Gives back what came and was not handed out, before all ends."""
@@ -619,7 +621,7 @@ class ClientProtocol:
         for request in list(self._requests.values()):
             self._finish(request, [], ClosedError("the client is closed"))
 
-    def _open(self, feed: StreamState) -> Request:
+    def _open(self, feed: StreamState) -> PendingRequest:
         self._feeds[feed.tag] = feed
         return self._begin(feed)
 
@@ -629,8 +631,8 @@ class ClientProtocol:
             self._unsure += feed.take_unsure()
         return feed
 
-    def _begin(self, feed: StreamState) -> Request:
-        request = Request(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
+    def _begin(self, feed: StreamState) -> PendingRequest:
+        request = PendingRequest(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
         request.feed = feed
         return self._enter(request)
 
@@ -639,7 +641,7 @@ class ClientProtocol:
     def _tag(self) -> bytes:
         return u64(next(self._tags))
 
-    def _enter(self, request: Request) -> Request:
+    def _enter(self, request: PendingRequest) -> PendingRequest:
         self._requests[request.tag] = request
         if self.fault is not None:
             self._finish(request, [], self.fault)
@@ -647,7 +649,7 @@ class ClientProtocol:
             self._send(request)
         return request
 
-    def _send(self, request: Request) -> None:
+    def _send(self, request: PendingRequest) -> None:
         request.sent = True
         if request.sequence:
             if self._busy:  # it comes after those
@@ -665,7 +667,7 @@ class ClientProtocol:
         if message is not None:
             self.out.append(message)
 
-    def _drop(self, request: Request) -> None:
+    def _drop(self, request: PendingRequest) -> None:
         if request.tag not in self._requests:
             return
         # Together, as they are entered.
@@ -678,7 +680,7 @@ class ClientProtocol:
         self._busy.discard(request.tag)
         self._claims.discard(request.tag)
 
-    def _finish(self, request: Request, answer: list[bytes], error: OmqError | None = None) -> None:
+    def _finish(self, request: PendingRequest, answer: list[bytes], error: OmqError | None = None) -> None:
         if error is not None:
             self._come_to_nothing(request)
         # Before it is dropped: a signal handler may raise in between, and a call may wait for it.
@@ -686,7 +688,7 @@ class ClientProtocol:
         self._drop(request)
 
 
-def read_first(request: Request) -> int:
+def read_first(request: PendingRequest) -> int:
     """The first id that an APPEND was given; raises what the broker refuses with."""
     return protocol.number(request.result()[0])
 

@@ -21,7 +21,7 @@ from weakref import WeakSet
 
 import omq
 from omq.broker import protocol
-from omq.broker.client.client_protocol import ClientProtocol, Request, RetryBackoff, State
+from omq.broker.client.client_protocol import ClientProtocol, PendingRequest, RetryBackoff, State
 from omq.broker.client.stream_state import ConsumerState, StreamState
 from omq.broker.errors import BrokerTimeout, PermissionDenied, SyntaxFault
 from omq.errors import ClosedError, ContextTerminated, OmqError, ReceiveTimeout, SendTimeout, StateError, Timeout
@@ -219,7 +219,7 @@ class ConnectionBase:
         self._context = context
         self._options = {**SESSION_OPTIONS, **options}
         self._pid = os.getpid()
-        self._dropped: deque[StreamState | Request] = deque()  # whose holders are gone
+        self._dropped: deque[StreamState | PendingRequest] = deque()  # whose holders are gone
         self._acks_due = False  # `send_acks` will be called
         self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
         self._pause = ReconnectBackoff()
@@ -252,7 +252,7 @@ class ConnectionBase:
         """Waits until something is so. Returns whether it is."""
         raise NotImplementedError
 
-    async def answer(self, request: Request, until: float | None) -> bool:
+    async def answer(self, request: PendingRequest, until: float | None) -> bool:
         """Waits for an answer. Returns whether it has come."""
         raise NotImplementedError
 
@@ -303,14 +303,14 @@ class ConnectionBase:
         (request,) = await self.answered(lambda: [self.core.request(command, *there)], self.until())
         return request.result()
 
-    async def answered(self, ask: Callable[[], Sequence[Request]], until: float | None) -> list[Request]:
+    async def answered(self, ask: Callable[[], Sequence[PendingRequest]], until: float | None) -> list[PendingRequest]:
         """Calls what makes requests, and waits for an answer to the first of them.
 
         Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
         after what was asked for later.
         """
         self.refuse_waiting()
-        asked: list[Request] = []
+        asked: list[PendingRequest] = []
         try:
             self.make(lambda: asked.extend(ask()))
             await self.finish(asked[0], until)
@@ -319,7 +319,7 @@ class ConnectionBase:
             raise
         return asked
 
-    async def finish(self, request: Request, until: float | None) -> list[bytes]:
+    async def finish(self, request: PendingRequest, until: float | None) -> list[bytes]:
         """Waits for an answer."""
         try:
             if not request.done and not await self.answer(request, until):
@@ -341,7 +341,7 @@ class ConnectionBase:
             return BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
         return BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
 
-    def give_up(self, requests: Sequence[Request]) -> None:
+    def give_up(self, requests: Sequence[PendingRequest]) -> None:
         """Gives requests up that no call waits for any more."""
         if requests:
             with self.lock:
@@ -350,7 +350,7 @@ class ConnectionBase:
                 self.send_out()
                 self.wake_ready()  # another call may wait for one of them
 
-    async def flush(self, until: float | None, flush: Request | None = None) -> None:
+    async def flush(self, until: float | None, flush: PendingRequest | None = None) -> None:
         """Waits until what was acknowledged is durable.
 
         Args:
@@ -384,7 +384,7 @@ class ConnectionBase:
         with contextlib.suppress(BrokerTimeout):
             await self.finish(bye, self.until())
 
-    def drop(self, one: StreamState | Request) -> None:
+    def drop(self, one: StreamState | PendingRequest) -> None:
         """Notes that a feed or a request has lost its holder. Locks nothing: the next call ends it.
 
         Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
@@ -396,7 +396,7 @@ class ConnectionBase:
         while self._dropped:
             with self.lock, contextlib.suppress(IndexError):  # another thread was faster
                 one = self._dropped.popleft()
-                if isinstance(one, Request):
+                if isinstance(one, PendingRequest):
                     self.core.give_up(one)
                 elif not one.ended:
                     self.core.cancel(one)
@@ -549,7 +549,7 @@ class BlockingConnection(ConnectionBase):
     async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
         return self.wait(ready, until)
 
-    async def answer(self, request: Request, until: float | None) -> bool:
+    async def answer(self, request: PendingRequest, until: float | None) -> bool:
         return self.wait(lambda: request.done, until)
 
     # ------------------------------------------------------------------ acknowledgements

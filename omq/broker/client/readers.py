@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from omq._core.columns import Gatherer
 from omq.broker import protocol
-from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, Request
+from omq.broker.client.client_protocol import BLOCK_BYTES, BLOCK_RECORDS, PendingRequest
 from omq.broker.client.connection import ConnectionBase
 from omq.broker.client.stream_state import decoded
 from omq.broker.errors import BrokerFailed, Overrun
@@ -73,7 +73,7 @@ class RangeReader:
         self._begun = False
         self._at = start or 1  # the next id
         self._end = 0
-        self._request: Request | None = None
+        self._request: PendingRequest | None = None
 
     async def blocks(self) -> list[tuple[bytes, bytes]] | None:
         """Waits for the next headers and records; `None` where nothing follows."""

@@ -196,7 +196,7 @@ class ConsumerBase(StreamBase[Delivery, _Recorded]):
         return [one for one in found if not feed.is_done(one.id)]
 
 
-class Stream(StreamBase[_Message, None], ClosesAtExit):
+class ClientStream(StreamBase[_Message, None], ClosesAtExit):
     """The common part of subscriptions and consumers of the blocking client."""
 
     _caller: BlockingConnection
@@ -333,7 +333,7 @@ class Stream(StreamBase[_Message, None], ClosesAtExit):
         run_blocking(self._end)
 
 
-class Subscription(SubscriptionBase[None], Stream[Message]):
+class Subscription(SubscriptionBase[None], ClientStream[Message]):
     """The messages of a broadcast topic, in order and each once; iterate over it, or call `recv`.
 
     It goes on after a lost connection, and after a restart of the broker, after the last message that had arrived.
@@ -343,7 +343,7 @@ class Subscription(SubscriptionBase[None], Stream[Message]):
     _shown_as = "omq.broker.Subscription"
 
 
-class Consumer(ConsumerBase[None], Stream[Delivery]):
+class Consumer(ConsumerBase[None], ClientStream[Delivery]):
     """A share of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
     What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is

@@ -12,7 +12,7 @@ from omq.broker.core.stats import CursorStats, SubscriptionStats
 from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Topic, TopicScheduler
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
 from omq.store.async_store import AsyncStore
-from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
+from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
 
 log = logging.getLogger("omq.broker")
@@ -302,7 +302,7 @@ class BroadcastTopic(Topic):
             self._journal.submit(Trim(self.id, position + 1), self._trimmed)
 
     def _trimmed(self, write: Trim) -> None:
-        if isinstance(write.error, StoreFull):
+        if isinstance(write.error, OutOfSpace):
             self._turns.later(_TRIM_RETRY_DELAY_S, lambda: self._trim(write.first - 1))
             return
         self.touch()

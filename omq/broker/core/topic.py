@@ -47,7 +47,7 @@ HELD_OVERHEAD_BYTES: Final = 3 << 10
 _POLL_INTERVAL_S: Final = 0.25
 
 #: Called with the first record's id, or 0 and why nothing was stored.
-AckedKeys = Callable[[int, BrokerError | None], None]
+Done = Callable[[int, BrokerError | None], None]
 
 
 class TopicScheduler(Protocol):
@@ -130,7 +130,7 @@ class Topic:
 
     # ------------------------------------------------------------------ publishing
 
-    def _admission(self, journal: AsyncStore) -> Admission | None:
+    def _admission(self, journal: AsyncStore) -> TopicAdmission | None:
         """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest":
@@ -140,13 +140,13 @@ class Topic:
             max_bytes = MAX_MEMORY_BYTES
         if max_messages is None and max_bytes is None:
             return None
-        return Admission(self, overflow, max_messages, max_bytes, self._turns)
+        return TopicAdmission(self, overflow, max_messages, max_bytes, self._turns)
 
     def append(
         self,
         records: bytes | memoryview,
         count: int,
-        done: AckedKeys,
+        done: Done,
         producer: bytes = b"",
         sequence: int = 0,
         settled: int = 0,
@@ -176,7 +176,7 @@ class Topic:
         else:
             self.admission.take(one)
 
-    def appended(self, write: Append, done: AckedKeys) -> None:
+    def appended(self, write: Append, done: Done) -> None:
         """Counts what the store has appended, and answers it."""
         if write.error is not None:
             done(0, broker_error(write.error))
@@ -392,7 +392,7 @@ class Publication:
 
     __slots__ = ("alive", "count", "held_bytes", "size")
 
-    #: Its place is taken until `Admission.answered`. If not, the store asks for room when it gets there.
+    #: Its place is taken until `TopicAdmission.answered`. If not, the store asks for room when it gets there.
     reserves: ClassVar[bool] = False
 
     def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
@@ -422,7 +422,7 @@ class RecordsPublication(Publication):
         topic: Topic,
         records: bytes | memoryview,
         count: int,
-        done: AckedKeys,
+        done: Done,
         producer: bytes,
         sequence: int,
         settled: int,
@@ -512,7 +512,7 @@ class HeldBytes:
         return False
 
 
-class Admission:
+class TopicAdmission:
     """Admits publications to a topic as long as it has room. Lives in the broker's loop.
 
     Args:

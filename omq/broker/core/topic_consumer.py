@@ -7,7 +7,7 @@ import logging
 from omq.broker.core.sink import Sink
 from omq.broker.errors import BrokerError, BrokerFailed
 from omq.broker.protocol import u32
-from omq.workqueue.consumer import Dispatcher, QueueConsumer
+from omq.workqueue.consumer import DispatcherView, QueueConsumer
 from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.broker")
@@ -20,7 +20,7 @@ class TopicConsumer(QueueConsumer):
         sink: Where its messages go.
     """
 
-    def __init__(self, dispatcher: Dispatcher, sink: Sink, ack_timeout: float, credit: int) -> None:
+    def __init__(self, dispatcher: DispatcherView, sink: Sink, ack_timeout: float, credit: int) -> None:
         super().__init__(dispatcher, ack_timeout, credit)
         self.sink = sink
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from omq.pzq.device.queue import RETRY_DELAY_S, DeviceQueue
 from omq.pzq.wire import pack
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StoreFull
+from omq.store.errors import OutOfSpace
 from omq.store.interface import Acknowledge, Append, TopicState
 
 log = logging.getLogger("omq.pzq")
@@ -53,7 +53,7 @@ class RemoteAcks:
 
     def _store(self, owner: str, key: str) -> None:
         def stored(write: Append) -> None:
-            if isinstance(write.error, StoreFull):
+            if isinstance(write.error, OutOfSpace):
                 self._later(RETRY_DELAY_S, lambda: self._store(owner, key))
                 return
             wanted = self._storing.pop(key)

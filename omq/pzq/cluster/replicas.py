@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from omq.pzq.cluster.keys import KeyMap, Keys
 from omq.pzq.cluster.replica_batch import ReplicaBatch
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StoreFull
+from omq.store.errors import OutOfSpace
 from omq.store.interface import Append
 
 
@@ -77,7 +77,7 @@ class ReplicaWriter:
             self._journal.waiting -= size
             self._storing.take(keys)
             self._stored(origin, keys, write)
-            if isinstance(write.error, StoreFull) and len(keys) > 1:
+            if isinstance(write.error, OutOfSpace) and len(keys) > 1:
                 # Where not all of them have room, half may: the others are asked about again.
                 self._store(origin, topic, run.some(set(keys[: len(keys) // 2])), lambda reason: None)
             for call in waiting.calls:

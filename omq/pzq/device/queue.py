@@ -12,7 +12,7 @@ from omq.pzq.cluster.replica_batch import ReplicaBatch, run_of
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, ranges_of
 from omq.store.async_store import AsyncStore
-from omq.store.errors import DamagedError, Gone, StoreError, StoreFull
+from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import Acknowledge, Append, MoveToDeadLetter, TopicState, Write
 from omq.workqueue.queue import WorkQueue
 
@@ -176,7 +176,7 @@ class DeviceQueue:
             return
         self._kept = self._keeping + self._kept
         self.work.take_back(write)
-        if isinstance(write.error, StoreFull):
+        if isinstance(write.error, OutOfSpace):
             self.later(RETRY_DELAY_S, self._save_again)
         else:
             log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)

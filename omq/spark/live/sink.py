@@ -30,7 +30,7 @@ from omq.spark.live.peers import POLL_INTERVAL_S, Peers
 from omq.spark.live.rpc import is_same_user
 from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_WRITE
-from omq.spark.provider import Sink
+from omq.spark.provider import SparkSink
 from omq.unpatched import sleep, socket, threading
 
 log = logging.getLogger("omq.spark")
@@ -375,7 +375,7 @@ def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) ->
                 return delivered
 
 
-class SocketSink(Sink):
+class SocketSink(SparkSink):
     """Sends rows. A task returns when its rows have left: a commit has nothing to do.
 
     Args:

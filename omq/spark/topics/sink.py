@@ -24,7 +24,7 @@ from omq.broker import BrokerError, BrokerTimeout, Client, Records, TopicError
 from omq.broker.columns import Strings, encode_columns
 from omq.spark.errors import hidden_traceback
 from omq.spark.options import WRITE
-from omq.spark.provider import Sink
+from omq.spark.provider import SparkSink
 from omq.spark.topics.catalog import named
 from omq.spark.topics.settings import AT_LEAST_ONCE, TopicSettings
 
@@ -261,7 +261,7 @@ class TaskAttempt:
         return found
 
 
-class TopicSink(Sink):
+class TopicSink(SparkSink):
     """Stages rows, or publishes them."""
 
     def __init__(self, settings: TopicSettings) -> None:

@@ -10,7 +10,7 @@ from omq._core import blocks
 from omq.store.ack_set import AckSet
 from omq.store.block_builder import BlockBuilder, Records, pieces, reaching
 from omq.store.clock import Clock, wall
-from omq.store.errors import DamagedError, NotAllowed, StageError, StoreError, StoreFull, TopicFull, UnknownTopic
+from omq.store.errors import DamagedError, NotAllowed, OutOfSpace, StageError, StoreError, TopicFull, UnknownTopic
 from omq.store.interface import (
     MAX_ID,
     AbortStage,
@@ -320,7 +320,7 @@ class Applier:
         if last > MAX_ID:
             raise StoreError("all ids of the topic have been given")
         if topic.id in self.owing:
-            raise StoreFull("the disk is full: what was acknowledged before has to be written first")
+            raise OutOfSpace("the disk is full: what was acknowledged before has to be written first")
         if topic.reserved is not None and last + RESERVED_IDS // 2 > topic.reserved:
             self._reserve(topic, last)
 

@@ -11,7 +11,7 @@ from typing import Final
 
 import lmdb
 
-from omq.store.errors import StoreClosed, StoreError, StoreFailed, StoreFull, UnknownTopic, bare
+from omq.store.errors import OutOfSpace, StoreClosed, StoreError, StoreFailed, UnknownTopic, bare
 from omq.store.interface import Append, Appended, Notify, Stage, Stats, Write
 from omq.store.internal import ApplyRetention, ExpireState, LoggedAppend, PendingAppend
 from omq.store.lmdb.applier import Applier
@@ -376,7 +376,7 @@ class Writer:
         size = sum(len(write.records) for write in group if isinstance(write, GROWING))
         try:
             if not self._fits(size):
-                if rest := self._refuse(group, StoreFull(self._tight)):
+                if rest := self._refuse(group, OutOfSpace(self._tight)):
                     self._write(rest)
                 return
             self._try(group)
@@ -388,14 +388,14 @@ class Writer:
             try:
                 self.environment.grow()
             except (lmdb.Error, OSError, MemoryError) as error:
-                self._without_space(group, StoreFull(f"{self.environment.path}: the map cannot grow: {error}"))
+                self._without_space(group, OutOfSpace(f"{self.environment.path}: the map cannot grow: {error}"))
             else:
                 self._write(group)
         except lmdb.Error as error:
             code = getattr(error, "code", 0)
             if code in NO_SPACE or (code == errno.EIO and self.environment.is_full()):
                 reason = NO_SPACE.get(code) or self.environment.shortage()
-                self._without_space(group, StoreFull(f"{reason}: {self.environment.path}"))
+                self._without_space(group, OutOfSpace(f"{reason}: {self.environment.path}"))
             elif isinstance(error, lmdb.TxnFullError) and len(group) > 1:
                 self._halve(group)
             else:
@@ -474,8 +474,8 @@ class Writer:
         left = [write for write in group if not write.done]
         if len(left) < len(group) and not strong:
             failed = [write for write in group if write.done and write.error is not None]
-            self._owe([write for write in failed if isinstance(write.error, StoreFull)])
-            self._lose([write for write in failed if not isinstance(write.error, StoreFull | UnknownTopic)])
+            self._owe([write for write in failed if isinstance(write.error, OutOfSpace)])
+            self._lose([write for write in failed if not isinstance(write.error, OutOfSpace | UnknownTopic)])
         if left:
             self._done(left)
         if grown:
@@ -557,7 +557,7 @@ class Writer:
     def _refusal(self) -> StoreError:
         return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
 
-    def _without_space(self, group: list[Write], error: StoreFull) -> None:
+    def _without_space(self, group: list[Write], error: OutOfSpace) -> None:
         """Writes a group once more where pages may be free but for a sync; else only what of it makes room."""
         now = time.monotonic()
         if self._sync is not None and now >= self._sync_next:
@@ -581,7 +581,7 @@ class Writer:
             self._group_bytes = GROUP_BYTES
         self._helped = 0
 
-    def _refuse(self, group: list[Write], error: StoreFull) -> list[Write]:
+    def _refuse(self, group: list[Write], error: OutOfSpace) -> list[Write]:
         """Fails what takes space, and keeps what of it is acknowledged; the rest, which may still go."""
         self.full += 1
         self._tight = str(error)

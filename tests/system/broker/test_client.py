@@ -35,7 +35,7 @@ from omq.broker.errors import (
     TooLarge,
     TopicError,
 )
-from omq.broker.zmtp.session import Session
+from omq.broker.zmtp.session import ClientSession
 from tests.system.broker.clients import TWINS, twins
 from tests.waits import until
 
@@ -399,7 +399,7 @@ def test_a_flush_that_came_to_nothing_is_made_up_for(twin, server, client, jobs,
     (job,) = twin.take(consumer, 1)
     twin.call(job.ack)
     asked = []
-    monkeypatch.setitem(Session._HANDLERS, b"FLUSH", (lambda _, tag, __: asked.append(tag), 0, 0))
+    monkeypatch.setitem(ClientSession._HANDLERS, b"FLUSH", (lambda _, tag, __: asked.append(tag), 0, 0))
     other._caller.timeout = 0.3
     with pytest.raises(BrokerTimeout):
         twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
@@ -415,13 +415,13 @@ def test_a_flush_that_came_to_nothing_is_made_up_for(twin, server, client, jobs,
 def test_a_busy_broker_is_asked_again_and_the_order_holds(twin, client, topic, monkeypatch):
     asked = itertools.count()
 
-    def take(session: Session, size: int) -> None:
+    def take(session: ClientSession, size: int) -> None:
         if next(asked) in (0, 5, 6, 20, 22, 100):
             raise Busy("a busy moment")
         real(session, size)
 
-    real = Session._take
-    monkeypatch.setattr(Session, "_take", take)
+    real = ClientSession._take
+    monkeypatch.setattr(ClientSession, "_take", take)
     bodies = [b"%d " % n + bytes(n % 7 * 20_000) for n in range(300)]
     assert twin.wait(client.publish_many(topic, bodies)) == list(range(1, 301))
     assert twin.wait(client.publish(topic, b"one")) == 301
@@ -433,7 +433,7 @@ def test_a_broker_that_stays_busy_is_named_in_time(twin, server, client, topic, 
     def take(*_: object) -> None:
         raise Busy("always")
 
-    monkeypatch.setattr(Session, "_take", take)
+    monkeypatch.setattr(ClientSession, "_take", take)
     other = twin.Client(server.endpoints["zmtp"], timeout=0.3)
     with pytest.raises(BrokerTimeout, match="busy"):
         twin.wait(other.publish(topic, b"x"))
@@ -902,7 +902,7 @@ def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
         core = client._caller.core
         before = sys.gettrace()
         for place in range(80):
-            files = "client/caller.py", "client/calls.py", "client/client.py", "client/client_core.py"
+            files = "client/connection.py", "client/calls.py", "client/client.py", "client/client_protocol.py"
             sys.settrace(_raising_in(files, place))
             try:
                 client.publish(name, b"interrupted")
@@ -1226,14 +1226,14 @@ def test_a_signal_handler_that_raises_leaves_no_coroutine_that_was_never_awaited
 @pytest.mark.parametrize("how", ["time is up", "cancelled", "a signal handler raises"])
 def test_a_flush_that_is_given_up_keeps_no_other_call_waiting(server, monkeypatch, how):
     """One call has asked for it, another one waits for it, too."""
-    handler, *rest = Session._HANDLERS[b"FLUSH"]
+    handler, *rest = ClientSession._HANDLERS[b"FLUSH"]
     asked = itertools.count()
 
-    def once_deaf(session: Session, tag: bytes, parts: Any) -> None:
+    def once_deaf(session: ClientSession, tag: bytes, parts: Any) -> None:
         if next(asked):
             handler(session, tag, parts)
 
-    monkeypatch.setitem(Session._HANDLERS, b"FLUSH", (once_deaf, *rest))
+    monkeypatch.setitem(ClientSession._HANDLERS, b"FLUSH", (once_deaf, *rest))
     if how == "cancelled":
         asyncio.run(_cancel_a_flush(server))
         return

@@ -84,16 +84,16 @@ class Twin:
         """Returns the next event of a monitor."""
         return self.wait(lambda: monitor.recv(timeout=timeout))
 
-    def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> PendingReplication:
+    def spawn(self, socket: Any, call: str, *arguments: Any, **options: Any) -> Waiting:
         """Has a call run beside the test."""
-        return PendingReplication(lambda: getattr(socket, call)(*arguments, **options))
+        return Waiting(lambda: getattr(socket, call)(*arguments, **options))
 
     def stop(self) -> None:
         for socket in self._made:
             socket.stop()
 
 
-class PendingReplication:
+class Waiting:
     """A call that runs in a thread."""
 
     def __init__(self, work: Callable[[], Any]) -> None:

@@ -12,7 +12,7 @@ import pytest
 
 import omq
 import omq.asyncio as twin_of_asyncio
-from tests.system.conformance.conftest import PendingReplication
+from tests.system.conformance.conftest import Waiting
 from tests.waits import BOUND, until
 
 pytestmark = pytest.mark.timeout(60)
@@ -105,7 +105,7 @@ def test_ctx_destroy_term_wakes_a_poller(twin, endpoint):
     poller.register(pull.fileno(), select.POLLIN)
     ours, theirs = os.pipe()
     poller.register(ours, select.POLLIN)
-    waiting = PendingReplication(lambda: poller.poll(BOUND * 1000))
+    waiting = Waiting(lambda: poller.poll(BOUND * 1000))
     assert not waiting.done(0.05)
     fd = pull.fileno()
     twin.context.term()
@@ -249,9 +249,9 @@ def test_a_socket_without_a_type_is_none(module):
 
 @on_both_twins
 def test_a_subclass_goes_by_its_own_name(module):
-    class StreamState(module.PUSH):
+    class Feed(module.PUSH):
         pass
 
-    feed = StreamState()
+    feed = Feed()
     assert repr(feed) == f"<{__name__}.Feed 0 peers>"
     feed.stop()

@@ -8,7 +8,7 @@ import pytest
 import zmq
 
 import omq
-from tests.system.conformance.conftest import PendingReplication
+from tests.system.conformance.conftest import Waiting
 from tests.waits import BOUND, until
 
 LARGE = bytes(500_000)
@@ -56,7 +56,7 @@ def test_linger_for_ever_is_waited_for_at_the_end_of_the_socket_and_by_libzmq_of
     theirs.connect(place)
     theirs.send(b"x")
     theirs.close()  # returns
-    ending = PendingReplication(context.term)
+    ending = Waiting(context.term)
     assert not ending.done(0.1)
     push = twin("PUSH", connect=place, reconnect_interval=0.01)
     push.send(b"x")

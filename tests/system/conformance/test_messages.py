@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 
 import omq
-from tests.system.conformance.conftest import PendingReplication, on_every_loop
+from tests.system.conformance.conftest import Waiting, on_every_loop
 from tests.waits import BOUND, until
 
 LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
@@ -325,7 +325,7 @@ def test_recv_message_on_xpub_names_the_subscriber(twin, endpoint):
 @on_every_loop
 def test_iteration_ends_when_the_socket_closes(twin, endpoint):
     pull, push = twin.linked("PULL", "PUSH", endpoint)
-    reading = PendingReplication(partial(list, pull))
+    reading = Waiting(partial(list, pull))
     push.send_many([b"1", b"2", b"3"])
     until(lambda: pull.peers[0].messages_in == 3 and not pull.poll(0))
     pull.close()

@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 import omq
-from tests.system.conformance.conftest import PendingReplication, on_every_loop
+from tests.system.conformance.conftest import Waiting, on_every_loop
 from tests.waits import BOUND, until
 
 pytestmark = on_every_loop
@@ -137,13 +137,13 @@ def test_a_timeout_of_ages_is_for_ever(twin, inproc, ages):
     waits = {
         "poll": twin.spawn(pull, "poll", ages),
         "recv": twin.spawn(pull, "recv", timeout=ages),
-        "monitor": PendingReplication(partial(twin.event, monitor, ages)),
+        "monitor": Waiting(partial(twin.event, monitor, ages)),
         "send": twin.spawn(push, "send", b"1", timeout=ages),
         "connected": twin.spawn(pub, "wait_connected", timeout=ages),
         "subscribed": twin.spawn(pub, "wait_subscribed", timeout=ages),
     }
     if twin.name == "blocking":
-        waits["wait"] = PendingReplication(partial(omq.wait, [pull], ages))
+        waits["wait"] = Waiting(partial(omq.wait, [pull], ages))
     assert not any(wait.done(0.01) for wait in waits.values()), "they wait"
     twin("SUB", connect=f"{inproc}-pub", subscribe=b"")
     twin("PULL", connect=f"{inproc}-full")

@@ -19,8 +19,8 @@ pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install '
 import omq
 from omq.broker import Client, Server
 from omq.spark.topics import source
-from omq.spark.topics.catalog import Catalog, DataLoss
-from omq.spark.topics.settings import Settings
+from omq.spark.topics.catalog import DataLoss, TopicCatalog
+from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.source import TopicStreamReader
 from tests.ports import held
 from tests.system.spark.test_topic_task import SERVER
@@ -43,7 +43,7 @@ class Run:
 
     def __init__(self, checkpoint: Checkpoint, url: str, **options: Any) -> None:
         given = {name: str(value) for name, value in options.items()}
-        self._reader = TopicStreamReader(Settings.parse("readStream", {"connect": url, **given}))
+        self._reader = TopicStreamReader(TopicSettings.parse("readStream", {"connect": url, **given}))
         self._checkpoint = checkpoint
         self._first: str | None = None
 
@@ -286,7 +286,7 @@ def test_starting_offsets_may_name_some_topics_only(client: Client, query: Query
     assert run.take() == ids("a", 2, 3)
     client.publish("b", b"y")
     assert run.take() == ids("b", 4, 4)
-    given = Settings.parse(
+    given = TopicSettings.parse(
         "read", {"connect": server.endpoints["zmtp"], "topics": "a,b", "startingOffsets": '{"a": 2}'}
     )
     reader = source.TopicReader(given)
@@ -335,7 +335,7 @@ def test_a_subscription_reaches_the_end_of_the_last_microbatch_while_the_topic_i
     """Spark commits a microbatch to the source with the next one; until then it only asks for more."""
     filled(client, "a")
     given = {"connect": server.endpoints["zmtp"], "topic": "a", "subscription": "job", "startingOffsets": "earliest"}
-    reader = TopicStreamReader(Settings.parse("readStream", given))
+    reader = TopicStreamReader(TopicSettings.parse("readStream", given))
     first = reader.initialOffset()
     end = reader.latestOffset(first, reader.getDefaultReadLimit())
     assert positions(client, "a") == {"job": 0}
@@ -375,8 +375,8 @@ def test_topics_that_are_known_are_not_pinned_again(
     run.take()
     client.create("t.b", persistence="transient")
     pinned: list[dict[str, int]] = []
-    pin = Catalog.pin
-    monkeypatch.setattr(Catalog, "pin", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts)))
+    pin = TopicCatalog.pin
+    monkeypatch.setattr(TopicCatalog, "pin", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts)))
     for _ in range(3):
         run.take()
     assert pinned == [{"t.b": 1}, {}, {}]

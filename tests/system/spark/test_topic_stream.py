@@ -243,7 +243,7 @@ def test_a_topic_that_comes_later_is_found_by_the_pattern(
     frame = stream(spark, url, topicPattern="found.*", startingOffsets="latest")
     query = frame.writeStream.foreachBatch(seen).option("checkpointLocation", str(tmp_path)).start()
     started.append(query)
-    until(lambda: query.status["message"].startswith("PendingReplication for data"), lambda: query.status)
+    until(lambda: query.status["message"].startswith("Waiting for data"), lambda: query.status)
     client.create("found.b", persistence="transient")
     client.create("found.jobs", delivery="round-robin", persistence="transient")
     client.publish("found.jobs", b"no")
@@ -404,8 +404,8 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_query(spark: Any, started: l
 
 def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
     from omq.spark.topics.catalog import Catalog
-    from omq.spark.topics.settings import Settings
+    from omq.spark.topics.settings import TopicSettings
 
     with caplog.at_level(logging.WARNING, "omq.spark"):
-        Catalog(Settings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
+        Catalog(TopicSettings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
     assert "a crash before the checkpoint has the first microbatch moves the start" in caplog.text

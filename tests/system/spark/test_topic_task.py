@@ -16,11 +16,11 @@ pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip inst
 import omq  # noqa: E402
 from omq.broker import Client, Server  # noqa: E402
 from omq.spark.topics import read as reading  # noqa: E402
-from omq.spark.topics.catalog import Catalog, DataLoss, offset  # noqa: E402
-from omq.spark.topics.offsets import Range  # noqa: E402
+from omq.spark.topics.catalog import DataLoss, TopicCatalog, offset  # noqa: E402
+from omq.spark.topics.offsets import TopicRange  # noqa: E402
 from omq.spark.topics.read import _read  # noqa: E402
-from omq.spark.topics.settings import Settings  # noqa: E402
-from omq.spark.topics.sink import Sent, Task, TopicSink  # noqa: E402
+from omq.spark.topics.settings import TopicSettings  # noqa: E402
+from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink  # noqa: E402
 from tests.ports import held  # noqa: E402
 
 pytestmark = pytest.mark.timeout(60)
@@ -34,7 +34,7 @@ with Server(sys.argv[1], bind=sys.argv[2]):
 """
 
 
-class TopicOffset:
+class Place:
     """An address with a broker, which another one can replace."""
 
     def __init__(self, port: int) -> None:
@@ -55,20 +55,22 @@ class TopicOffset:
 
 
 @pytest.fixture
-def place() -> Iterator[TopicOffset]:
+def place() -> Iterator[Place]:
     with held() as port:
-        place = TopicOffset(port)
+        place = Place(port)
         yield place
         place.close()
 
 
-def settings(place: TopicOffset, **options: str) -> Settings:
-    return Settings.parse("read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options})
+def settings(place: Place, **options: str) -> TopicSettings:
+    return TopicSettings.parse(
+        "read", {"connect": place.url, "topic": "t", "batchBytes": "1", "timeout": "20", **options}
+    )
 
 
-def planned(settings: Settings) -> Range:
+def planned(settings: TopicSettings) -> TopicRange:
     """The range of everything that is there."""
-    catalog = Catalog(settings)
+    catalog = TopicCatalog(settings)
     try:
         broker, infos = catalog.known()
         begin, end = offset(broker, infos, {"t": 1}), offset(broker, infos, {"t": COUNT + 1})
@@ -85,7 +87,7 @@ def bodies(batches: Iterator[Any]) -> list[bytes]:
 @pytest.mark.parametrize("fails", ["true", "false"])
 @pytest.mark.parametrize("taken", [0, 2])
 def test_messages_of_another_broker_at_the_address_are_not_read(
-    taken: int, fails: str, place: TopicOffset, caplog: pytest.LogCaptureFixture
+    taken: int, fails: str, place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     mine = b"m" * 300_000  # not all of them on their way at once
     place.serve(mine)
@@ -105,7 +107,7 @@ def test_messages_of_another_broker_at_the_address_are_not_read(
 
 
 def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
-    place: TopicOffset, caplog: pytest.LogCaptureFixture
+    place: Place, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.serve(b"x")
     part = planned(settings(place))
@@ -120,7 +122,7 @@ def test_a_topic_that_ends_before_what_was_planned_has_lost_messages(
 
 
 def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
-    place: TopicOffset, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    place: Place, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     place.serve(b"x")
     part = planned(settings(place))
@@ -137,7 +139,7 @@ def test_ids_that_nothing_is_under_are_told_and_fail_nothing(
 
 @pytest.mark.slow
 def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
-    place: TopicOffset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    place: Place, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def serve() -> subprocess.Popen[bytes]:
         return subprocess.Popen([sys.executable, "-c", SERVER, str(tmp_path), place.url])
@@ -167,14 +169,14 @@ def test_ids_that_a_killed_broker_may_have_given_are_told_and_fail_nothing(
 
 def commit(client: Client, url: str, topic: str, count: int, attempt: int) -> None:
     """Stages and commits one microbatch as a task and a driver do."""
-    writer = TopicSink(Settings.parse("writeStream", {"connect": url, "topic": topic}))
+    writer = TopicSink(TopicSettings.parse("writeStream", {"connect": url, "topic": topic}))
     stage = f"query/7/0/{attempt}"
     client.stage(topic, [b"y"] * count, stage)
-    writer.commit([Sent("query/7", [stage], Counter({topic: count}), count, client.broker)])
+    writer.commit([TaskCommit("query/7", [stage], Counter({topic: count}), count, client.broker)])
 
 
 @pytest.mark.parametrize("rows", [2, 4])
-def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: TopicOffset) -> None:
+def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, place: Place) -> None:
     client = place.serve(b"x")
     commit(client, place.url, "t", 3, 0)
     commit(client, place.url, "t", 3, 1)  # as after a crash in the commit
@@ -185,7 +187,7 @@ def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, pl
     assert len(list(client.read("t"))) == COUNT + 3
 
 
-def test_so_is_one_that_comes_again_for_another_topic(place: TopicOffset) -> None:
+def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
     client = place.serve(b"x")
     client.create("other", persistence="transient")
     commit(client, place.url, "t", 3, 0)
@@ -193,7 +195,7 @@ def test_so_is_one_that_comes_again_for_another_topic(place: TopicOffset) -> Non
         commit(client, place.url, "other", 3, 1)
 
 
-def test_one_that_was_published_before_is_told_of(place: TopicOffset, caplog: pytest.LogCaptureFixture) -> None:
+def test_one_that_was_published_before_is_told_of(place: Place, caplog: pytest.LogCaptureFixture) -> None:
     client = place.serve(b"x")
     with caplog.at_level(logging.WARNING, "omq.spark"):
         commit(client, place.url, "t", 3, 0)
@@ -202,12 +204,12 @@ def test_one_that_was_published_before_is_told_of(place: TopicOffset, caplog: py
         assert "query/7: this microbatch, with 3 rows for 't', was published before, and is not again" in caplog.text
 
 
-def test_what_is_staged_at_two_brokers_is_not_published(place: TopicOffset) -> None:
-    chosen = Settings.parse("writeStream", {"connect": place.url, "topic": "t"})
+def test_what_is_staged_at_two_brokers_is_not_published(place: Place) -> None:
+    chosen = TopicSettings.parse("writeStream", {"connect": place.url, "topic": "t"})
     place.serve(b"x")
     batch = pa.RecordBatch.from_pydict({"value": pa.array([b"y" * 100_000] * 10, pa.binary())})
     with chosen.client() as client:
-        task = Task(chosen, client, "query/7")
+        task = TaskAttempt(chosen, client, "query/7")
 
         def batches() -> Iterator[Any]:
             yield from [batch] * 30  # more than is on its way at once
@@ -216,14 +218,14 @@ def test_what_is_staged_at_two_brokers_is_not_published(place: TopicOffset) -> N
 
         with pytest.raises(omq.StateError, match=f"another broker is at {place.url} now than the one at which"):
             task.write(batches())
-    mixed = [Sent("query/8", [f"query/8/{n}"], Counter(t=1), 1, broker) for n, broker in enumerate("ab")]
+    mixed = [TaskCommit("query/8", [f"query/8/{n}"], Counter(t=1), 1, broker) for n, broker in enumerate("ab")]
     with pytest.raises(omq.StateError, match=r"query/8: another broker is at .* now than the one at which tasks"):
         TopicSink(chosen).commit(mixed)
 
 
 @pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("taken", [0, 2])
-def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: TopicOffset) -> None:
+def test_a_topic_that_is_deleted_meanwhile_fails_the_task(taken: int, again: bool, place: Place) -> None:
     client = place.serve(b"x" * 300_000)  # not all of them on their way at once
     part = planned(settings(place))
     batches = _read(settings(place), part)

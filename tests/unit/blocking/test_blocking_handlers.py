@@ -348,7 +348,7 @@ def test_a_handler_that_begins_when_a_nap_ends_is_covered_for_like_any_other(lin
     pull, push = linked
     watched: list[bool] = []
 
-    class AckedKeys(Exception):
+    class Done(Exception):
         pass
 
     def away() -> None:
@@ -356,7 +356,7 @@ def test_a_handler_that_begins_when_a_nap_ends_is_covered_for_like_any_other(lin
         while not (on := pull._engine.driver._watches) and time.monotonic() < deadline:
             time.sleep(0.005)
         watched.append(on)
-        raise AckedKeys
+        raise Done
 
     handle(away)
 
@@ -367,7 +367,7 @@ def test_a_handler_that_begins_when_a_nap_ends_is_covered_for_like_any_other(lin
     for _ in range(2):
         thread = threading.Thread(target=elsewhere)
         thread.start()
-        with pytest.raises(AckedKeys):
+        with pytest.raises(Done):
             pull.recv(timeout=10)
         thread.join()
     assert watched == [True, True]

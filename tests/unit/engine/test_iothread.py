@@ -173,13 +173,13 @@ def test_a_function_apart_is_not_interrupted(ticks):
         apart(divmod, 7, 0)
 
 
-class ClusterDriver:
+class Member:
     pass
 
 
 def test_a_weak_set_keeps_nobody_and_may_change_while_it_is_looked_through():
-    weak_set: WeakIdentitySet[ClusterDriver] = WeakIdentitySet()
-    members = [ClusterDriver() for _ in range(100)]
+    weak_set: WeakIdentitySet[Member] = WeakIdentitySet()
+    members = [Member() for _ in range(100)]
     for member in members + members:
         weak_set.add(member)
     assert list(weak_set) == members
@@ -187,7 +187,7 @@ def test_a_weak_set_keeps_nobody_and_may_change_while_it_is_looked_through():
 
     def come_and_go():
         while not over.is_set():
-            weak_set.add(ClusterDriver())
+            weak_set.add(Member())
 
     thread = threading.Thread(target=come_and_go)
     thread.start()

@@ -62,7 +62,7 @@ async def test_every_answer_is_hardened(method: str, path: str, status: int, tex
         assert got.headers["X-Content-Type-Options"] == "nosniff"
         assert got.headers["Cache-Control"] == "no-store"
         assert got.headers["Referrer-Policy"] == "no-referrer"
-        assert ("GET" in got.headers.get("ReserveTransientIds", "")) == (status == 405)
+        assert ("GET" in got.headers.get("Allow", "")) == (status == 405)
 
 
 async def test_who_does_not_speak_http_is_alone_with_it() -> None:

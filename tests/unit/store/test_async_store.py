@@ -14,7 +14,7 @@ import pytest
 
 from omq._core.blocks import encode
 from omq.store.async_store import AsyncStore
-from omq.store.errors import StagesFull, StoreClosed, StoreFull, UnknownTopic
+from omq.store.errors import OutOfSpace, StagesFull, StoreClosed, UnknownTopic
 from omq.store.interface import Acknowledge, Append, MakeTopic
 from omq.store.lmdb.store import Store
 
@@ -35,7 +35,7 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     journal._log, journal._server = logging.getLogger("omq.broker"), "broker"
     store = journal.store = Room()
     with caplog.at_level(logging.WARNING):
-        for error in (None, StoreFull("no space"), StoreFull("no space"), UnknownTopic("t"), StoreFull("no space")):
+        for error in (None, OutOfSpace("no space"), OutOfSpace("no space"), UnknownTopic("t"), OutOfSpace("no space")):
             journal._note(error)
         assert journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR"]
@@ -44,7 +44,7 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
         # What is small may fit where all else is refused.
         journal._note(None)
         now[0] += 9
-        journal._note(StoreFull("no space"))
+        journal._note(OutOfSpace("no space"))
         now[0] += 9
         journal._note(StagesFull("of a topic in memory"))
         journal._note(None)

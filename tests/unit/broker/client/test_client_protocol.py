@@ -18,7 +18,7 @@ from omq.broker import protocol
 from omq.broker.client import calls as packing
 from omq.broker.client import client_protocol as module
 from omq.broker.client.calls import pack
-from omq.broker.client.client_protocol import ClientProtocol, Request, State, read_first
+from omq.broker.client.client_protocol import ClientProtocol, PendingRequest, State, read_first
 from omq.broker.client.stream_state import ConsumerState, SubscriptionState, deliveries_of, messages_of
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.protocol import u64
@@ -39,7 +39,7 @@ class Player(RuleBasedStateMachine):
         self.broker = ScriptedBroker()
         self.broker.topics = {"t": Topic(), "j": Topic()}
         self.core = ClientProtocol(NAME)
-        self.published: list[tuple[Request, list[bytes]]] = []
+        self.published: list[tuple[PendingRequest, list[bytes]]] = []
         self.given_up: list[list[bytes]] = []
         self.readings: list[tuple[SubscriptionState, list[int]]] = []
         self.acked: set[int] = set()
@@ -221,7 +221,7 @@ def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monke
     topic = player.broker.topics["j"]
     topic.bodies = [b"j%d" % n for n in range(20)]
     player.consume(5)
-    flush: Request | None = None
+    flush: PendingRequest | None = None
     waited: set[int] = set()
     for _ in range(150):
         core, what = player.core, chance.random()
@@ -686,7 +686,7 @@ def test_a_flush_whose_making_an_exception_leaves_is_due_again():
     """A signal handler may raise where each function begins, for instance."""
 
     def trace(frame: Any, event: str, argument: object) -> Any:
-        if not frame.f_code.co_filename.endswith(("client_core.py", "feeds.py")):
+        if not frame.f_code.co_filename.endswith(("client_protocol.py", "stream_state.py")):
             return None
         if event in ("call", "line") and (event == "call" or frame.f_code.co_name in amid) and next(steps) == place:
             sys.settrace(None)
@@ -786,7 +786,7 @@ def test_what_is_asked_before_there_is_a_connection_is_no_repetition():
         request.result()
 
 
-def refuse(core: ClientProtocol, *requests: Request) -> None:
+def refuse(core: ClientProtocol, *requests: PendingRequest) -> None:
     """The broker says `busy` to some requests."""
     for request in requests:
         core.receive([protocol.ERROR, request.tag, b"busy", b"too much"])

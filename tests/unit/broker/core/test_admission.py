@@ -8,7 +8,7 @@ import pytest
 from omq._core import blocks
 from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import BrokerError, Busy, TopicError
-from omq.store.errors import StoreFull
+from omq.store.errors import OutOfSpace
 from omq.store.interface import Stage
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
@@ -132,7 +132,7 @@ async def test_a_topic_that_could_not_be_deleted_has_refused_what_waited():
         (job,) = published(broker, topic, 1)
         await until(lambda: topic.stats()["blocked"])
         store = broker.journal.store
-        broker.journal.store = Failing(store, StoreFull("no space"))
+        broker.journal.store = Failing(store, OutOfSpace("no space"))
         with pytest.raises(BrokerError, match="no space"):
             await broker.delete(topic.name)
         with pytest.raises(TopicError, match="deleted"):

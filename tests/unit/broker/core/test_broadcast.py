@@ -9,7 +9,7 @@ from omq.broker.core import broadcast
 from omq.broker.core.topic import TURN_BYTES
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
 from omq.broker.errors import StoreFull as NoRoom
-from omq.store.errors import DamagedError, StoreFull
+from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MAX_MEMORY_BYTES, Append, SetCursor, Trim
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
@@ -230,7 +230,7 @@ async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
         topic = await prepared(broker)
         broker.subscribe(topic, 2, Taker(), name="n").end()
         await quiet(broker)
-        store, broker.journal.store = broker.journal.store, Failing(broker.journal.store, StoreFull("no space"))
+        store, broker.journal.store = broker.journal.store, Failing(broker.journal.store, OutOfSpace("no space"))
         forgetting = asyncio.create_task(topic.delete_durable("n"))
         await asyncio.sleep(0)
         assert topic.stats()["names"] == []
@@ -266,7 +266,7 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         def fails(writes):
             for write in writes:
                 if full and isinstance(write, SetCursor) and write.name == "a":
-                    write.error = StoreFull("no space")
+                    write.error = OutOfSpace("no space")
                     broker.journal._notify([write])
                 else:
                     submit([write])
@@ -447,7 +447,7 @@ async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
         def full(write, done):
             if isinstance(write, Trim) and not refused:
                 refused.append(write)
-                write.error = StoreFull("no space")
+                write.error = OutOfSpace("no space")
                 done(write)
             else:
                 submit(write, done)

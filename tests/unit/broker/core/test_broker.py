@@ -11,7 +11,7 @@ from omq.broker.core.broker import Broker
 from omq.broker.core.topic import MAX_WAITING_BYTES
 from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.server import HttpServer
-from omq.store.errors import StoreFailed, StoreFull
+from omq.store.errors import OutOfSpace, StoreFailed
 from omq.store.interface import DeleteTopic
 from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
 
@@ -120,7 +120,7 @@ async def test_a_topic_that_could_not_be_deleted_is_in_no_ring():
     async with core() as broker:
         await broker.create("t", delivery="round-robin", persistence="weak", settings={"dead_letter": "u"})
         store = broker.journal.store
-        broker.journal.store = Failing(store, StoreFull("no space"))
+        broker.journal.store = Failing(store, OutOfSpace("no space"))
         made = [
             broker.delete("t"),
             broker.create("u", delivery="round-robin", persistence="weak", settings={"dead_letter": "t"}),
@@ -200,7 +200,7 @@ async def test_a_broker_that_was_never_started_can_be_closed():
     assert broker.topics == {}
 
 
-@pytest.mark.parametrize(("error", "code"), [(StoreFull("no space"), "full"), (StoreFailed("EIO"), "failed")])
+@pytest.mark.parametrize(("error", "code"), [(OutOfSpace("no space"), "full"), (StoreFailed("EIO"), "failed")])
 async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, code, caplog):
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
@@ -247,7 +247,7 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         named = broker.subscribe(topic, "earliest", Taker(), name="n")
         await quiet(broker)
         store = broker.journal.store
-        broker.journal.store = Failing(store, StoreFull("no space"))
+        broker.journal.store = Failing(store, OutOfSpace("no space"))
         named.move(2)
         told = []
         await quiet(broker)

@@ -14,7 +14,7 @@ from omq.broker.core.round_robin import RoundRobinTopic
 from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Publication
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.settings import retry_delay_of
-from omq.store.errors import DamagedError, StoreFull
+from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
 from omq.workqueue.queue import _DEAD_LETTER_BATCH
@@ -286,7 +286,7 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
             if moves and bad:
                 bad.pop()
                 for write in moves:
-                    write.error = StoreFull("no space")
+                    write.error = OutOfSpace("no space")
                 broker.journal._notify(moves)
                 writes = [write for write in writes if write not in moves]
             if writes:

@@ -102,7 +102,7 @@ async def test_health() -> None:
 async def test_whatever_does_not_only_look_is_refused(path: str, method: str) -> None:
     async with served(statistics()) as (url, session), session.request(method, url + path) as answer:
         assert answer.status == 405
-        assert "GET" in answer.headers["ReserveTransientIds"]
+        assert "GET" in answer.headers["Allow"]
         assert answer.headers["X-Content-Type-Options"] == "nosniff"
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from omq.pzq.cluster.ack_checkpoints import FILE, AckCheckpoints
 from omq.pzq.cluster.acked_keys import MAX_RANGES, AckCheckpoint, AckedKeys, statements_of
-from omq.pzq.device.queue import Queue
+from omq.pzq.device.queue import DeviceQueue
 from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
@@ -28,7 +28,7 @@ class Opened:
         self.settled = settled
         store = SimpleNamespace(id=STORE, settled=lambda id: AckSet(), topic=lambda id: state)
         journal: Any = SimpleNamespace(store=store)
-        self.queue = Queue(journal, state, lambda seconds, call: None)
+        self.queue = DeviceQueue(journal, state, lambda seconds, call: None)
         store.settled = self._settled
         self.done = AckedKeys()
         self.account = AckCheckpoints(directory, journal, "a", [self.queue], self.done)

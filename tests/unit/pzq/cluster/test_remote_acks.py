@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from omq.pzq.cluster.remote_acks import RemoteAcks
-from omq.store.errors import StoreFailed, StoreFull
-from omq.store.interface import Append, RecordAcks
+from omq.store.errors import OutOfSpace, StoreFailed
+from omq.store.interface import Acknowledge, Append
 
 
 class Journal:
@@ -20,7 +20,7 @@ class Journal:
         self.settled: list[tuple[int, int]] = []
 
     def submit(self, write: Any, done: Callable[[Any], None]) -> None:
-        if isinstance(write, RecordAcks):
+        if isinstance(write, Acknowledge):
             self.settled += write.ranges
             done(write)
         else:
@@ -85,7 +85,7 @@ def test_a_full_disk_is_waited_for_and_another_fault_is_said(caplog: pytest.LogC
     called: list[int] = []
     tombs.add("a", "k")
     tombs.when_stored(lambda: called.append(1))
-    journal.end(error=StoreFull("full"))
+    journal.end(error=OutOfSpace("full"))
     assert not called
     later.pop()()
     journal.end(error=StoreFailed("broken"))

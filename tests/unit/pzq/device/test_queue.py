@@ -10,10 +10,10 @@ from omq.pzq.device.queue import DeviceQueue
 from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
-from omq.workqueue.consumer import DeviceConsumer
+from omq.workqueue.consumer import QueueConsumer
 
 
-class Nothing(DeviceConsumer):
+class Nothing(QueueConsumer):
     """A consumer that gets nothing."""
 
     def __init__(self) -> None:

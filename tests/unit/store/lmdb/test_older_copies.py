@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from omq.store.errors import StoreFailed, StoreFull
+from omq.store.errors import OutOfSpace, StoreFailed
 from omq.store.interface import Acknowledge, DeleteTopic, Trim
 from omq.store.internal import SkipIds
 from omq.store.lmdb import data_file
@@ -190,7 +190,7 @@ def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, mon
     spoil_newest(directory)
 
     def full(ledger: Applier, write: SkipIds) -> None:
-        raise StoreFull("no space")
+        raise OutOfSpace("no space")
 
     with monkeypatch.context() as short:
         short.setattr(Applier, "_jump", full)

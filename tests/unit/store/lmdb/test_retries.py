@@ -7,7 +7,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import StoreError, StoreFailed, StoreFull
+from omq.store.errors import OutOfSpace, StoreError, StoreFailed
 from omq.store.interface import Append, DeleteTopic, MakeTopic, Trim
 from omq.store.internal import Sweep
 from tests.unit.store.lmdb.faults import Failing, Held
@@ -71,7 +71,7 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
 
     def fails(write: DeleteTopic) -> None:
         if full:
-            raise StoreFull("no space")
+            raise OutOfSpace("no space")
         delete(write)
         swept.set()
 
@@ -145,7 +145,7 @@ def test_a_write_that_is_tried_again_repeats_nothing_that_was_not_stored(store: 
     held.go_on.set()
     store.wait([first, one, same])
     assert errors == []
-    assert isinstance(one.error, StoreFull)
+    assert isinstance(one.error, OutOfSpace)
     assert (same.error, same.first, same.duplicate) == (None, 2, False)
     assert writer.duplicates == 0
     assert store.read(topic) == [(1, b"first"), (2, b"x")]

@@ -11,7 +11,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import StoreFull
+from omq.store.errors import OutOfSpace
 from omq.store.interface import Acknowledge, Append, DeleteTopic, MoveToDeadLetter
 from tests.unit.store.lmdb.faults import NoRoom
 from tests.unit.store.opened import Opened
@@ -56,7 +56,7 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
     monkeypatch.setattr(writer.environment, "begin", lambda: Full(begin()))
     append, settle = Append(jobs, blocks.encode([b"c"]), 1), Acknowledge(jobs, [(1, 1)])
     store.try_(append, settle)
-    assert isinstance(append.error, StoreFull)
+    assert isinstance(append.error, OutOfSpace)
     assert settle.error is None
     assert 1 in store.log.settled(jobs)
     assert store.log.broken is None
@@ -75,13 +75,13 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
     # It cannot be known yet.
     early = store.append(topic, b"2", b"3", producer=b"p", sequence=1)
     assert early.first == 2
-    with pytest.raises(StoreFull, match=r"the disk is full: .*written first"):
+    with pytest.raises(OutOfSpace, match=r"the disk is full: .*written first"):
         store.append(topic, b"no")
     assert store.log.full
-    with pytest.raises(StoreFull, match=r"the disk is full: .*weak/data.mdb"):
+    with pytest.raises(OutOfSpace, match=r"the disk is full: .*weak/data.mdb"):
         store.append(other, b"no")
     for write in MoveToDeadLetter(jobs, 1, topic), Append(jobs, blocks.encode([b"no"]), 1):
-        with pytest.raises(StoreFull):
+        with pytest.raises(OutOfSpace):
             store.do(write)
     store.do(Acknowledge(jobs, [(1, 1)]))
     assert store.read(topic) == [(1, b"1")]
@@ -137,7 +137,7 @@ def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
         limit = (size(tmp_path / "store") + 4095) // 4096 * 4096 + 100_000
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
         try:
-            with pytest.raises(StoreFull):
+            with pytest.raises(OutOfSpace):
                 log.append(topic, bytes(3_000_000))
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -151,7 +151,7 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))  # `synced` is larger
         try:
             for _ in range(2):
-                with pytest.raises(StoreFull, match="larger"):
+                with pytest.raises(OutOfSpace, match="larger"):
                     log.append(topic, b"refused")
             log.log._flusher.flush()
             assert log.log.full
@@ -237,12 +237,12 @@ def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path
                 log.try_(append)
                 refused = append.error
                 assert append.error is not None or append.first < 2000
-            assert isinstance(refused, StoreFull)
+            assert isinstance(refused, OutOfSpace)
             # The disk is full: what is refused does not cost a sync each time.
             tried = len(syncs)
             began = time.monotonic()
             for _ in range(200):
-                with pytest.raises(StoreFull):
+                with pytest.raises(OutOfSpace):
                     log.append(topic, bytes(100_000))
             assert len(syncs) - tried <= 1 + (time.monotonic() - began)
             # What makes room finds what it needs itself.
@@ -269,7 +269,7 @@ def test_what_is_settled_on_a_full_disk_makes_room_again_and_again(tmp_path: Pat
                     append = Append(jobs, blocks.encode([bytes(2000)]), 1)
                     log.try_(append)
                     error = append.error
-                assert isinstance(error, StoreFull)
+                assert isinstance(error, OutOfSpace)
                 assert log.log.full
                 first, last = last + 1, log.log.topic(jobs).last
                 stored.append(last - first)

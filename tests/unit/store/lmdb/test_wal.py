@@ -14,7 +14,7 @@ import lmdb
 import pytest
 
 from omq._core import blocks
-from omq.store.errors import StoreError, StoreFailed, StoreFull
+from omq.store.errors import OutOfSpace, StoreError, StoreFailed
 from omq.store.interface import Acknowledge, Append, DeleteTopic
 from omq.store.lmdb import applier, store_directory, wal
 from omq.store.lmdb.inspector import Inspector
@@ -199,7 +199,7 @@ def test_what_finds_no_room_later_is_kept(again: Again, died: Again, monkeypatch
     log.log.catch_up()
     assert log.log.full
     assert "1 acknowledged writes found no space" in caplog.text
-    with pytest.raises(StoreFull):
+    with pytest.raises(OutOfSpace):
         log.append(topic, b"no")
     assert not log.log.write_at_once([Append(topic, blocks.encode([b"no"]), 1)], note=True)
     assert died().read(topic) == [(1, b"1"), (2, b"2")]
