@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -93,10 +94,17 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
-def test_the_two_commands_stand_on_the_first_screen() -> None:
-    first = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:20]
-    assert any("make demo" in line for line in first)
-    assert any("make test" in line for line in first)
+def test_the_first_screen_installs_runs_and_chooses() -> None:
+    first = "\n".join((ROOT / "README.md").read_text(encoding="utf-8").splitlines()[:40])
+    for wanted in ("pip install omq-zmtp", "```python", "make demo", "make test", "You want to"):
+        assert wanted in first
+
+
+def test_the_table_of_the_readme_names_extras_that_exist() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    named = re.findall(r"`omq-zmtp\[([\w,]+)\]`", (ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {"broker", "cli", "goby", "spark", "ws"} <= {extra for one in named for extra in one.split(",")}
+    assert {extra for one in named for extra in one.split(",")} <= set(project["optional-dependencies"])
 
 
 def test_programs_are_found_with_their_output() -> None:
