@@ -20,6 +20,7 @@ import tests.examples  # noqa: F401 - its profile is there before pytest is aske
 from tests.crash_report import CrashReport
 from tests.ports import held
 
+pytest_plugins = ["tests.support.quarantine"]
 os.environ.setdefault("OMQ_STRICT", "1")
 # A shell without job control has what it starts with `&` ignore Ctrl-C, and so would every program that a test starts.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
