@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 import sys
@@ -9,9 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.tools import build_variant, processes
+from tests.tools import build_variant, processes, sanitize, thread_sanitizer
 from tests.tools.lowest_versions import lowest_versions
-from tests.tools.run_tests import Result, Run, counts, summary
+from tests.tools.measure_coverage import UNTRACED
+from tests.tools.run_tests import CORE_TESTS, Result, Run, counts, summary
 
 TREE = Path(__file__).parents[3]
 PROGRAMS = sorted(
@@ -46,6 +48,13 @@ def test_each_target_is_in_the_help() -> None:
     assert phony is not None
     shown = subprocess.run(["make", "help"], cwd=TREE, capture_output=True, text=True, check=True).stdout
     assert set(re.findall(r"^  make (\S+)", shown, re.MULTILINE)) == set(phony[1].replace("\\", "").split())
+
+
+def test_what_the_programs_name_exists() -> None:
+    assert importlib.util.find_spec(processes.CRASH_REPORT) is not None
+    for name in (*CORE_TESTS, *(f"tests/unit/{test}.py" for test in UNTRACED), thread_sanitizer.TESTS, *sanitize.TESTS):
+        assert (TREE / name).exists(), name
+    assert thread_sanitizer.SUPPRESSIONS.exists()
 
 
 def test_what_follows_two_dashes_is_passed_on() -> None:
