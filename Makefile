@@ -80,7 +80,7 @@ fuzz: ready-test  ## fuzz the parsers under sanitizers, guided by coverage (SECO
 	@$(TOOL).fuzz --seconds $(or $(SECONDS),60)
 
 test-debug: ready-test  ## unit tests with the core's invariants checked
-	@$(TOOL).build_variant debug OMQ_DEBUG --keep -- -m pytest -p no:cacheprovider tests/unit $(ARGS)
+	@$(TOOL).run_tests --only debug -- $(ARGS)
 
 coverage: ready-test  ## the lines that unit and property tests reach, the core's too (FLOOR=90 percent)
 	@$(TOOL).measure_coverage --floor $(or $(FLOOR),90) -- $(ARGS)

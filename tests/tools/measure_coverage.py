@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.tools.build_variant import Variant
 from tests.tools.environment import install
-from tests.tools.processes import exit_status, parser_for, split_arguments
+from tests.tools.processes import exit_status, parser_for, split_arguments, with_tests
 
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "-o", "timeout=300", "-m", "not slow and not alone")
 TESTS = ("tests/unit", "tests/property")
@@ -34,7 +34,7 @@ def main() -> int:
     variant = Variant("coverage", "OMQ_COVERAGE")
     variant.build()
     ignored = [f"--ignore=tests/unit/{name}.py" for name in UNTRACED]
-    variant.python("-m", "coverage", "run", *PYTEST, "-k", LEFT_OUT, *ignored, *TESTS, *args)
+    variant.python("-m", "coverage", "run", *PYTEST, "-k", LEFT_OUT, *ignored, *with_tests(args, *TESTS))
     status = variant.python("-m", "coverage", "html", "--quiet")
     if status == 0:
         print(f"line by line: {variant.path / 'html/index.html'}", flush=True)

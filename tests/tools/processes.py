@@ -104,7 +104,15 @@ def split_arguments(arguments: Sequence[str] | None = None) -> tuple[list[str], 
     return words[:end], words[end + 1 :]
 
 
-def parser_for(description: str | None, passed: str = "arguments of pytest") -> argparse.ArgumentParser:
+def with_tests(args: Sequence[str], *tests: str) -> list[str]:
+    """Returns arguments of pytest with the tests to run, unless they name tests themselves."""
+    named = any(word.startswith("tests") and (ROOT / word.partition("::")[0]).exists() for word in args)
+    return [*args] if named else [*tests, *args]
+
+
+def parser_for(
+    description: str | None, passed: str = "arguments of pytest, which may name other tests"
+) -> argparse.ArgumentParser:
     """Returns a parser for the first part of what `split_arguments` returns.
 
     Args:

@@ -8,9 +8,10 @@ types     mypy; runs next to the core's tests
 core      tests of the core in a build that checks its indexes and invariants, in several processes
 parallel  every other test that is not slow, in several processes
 alone     tests that measure time or count resources of the machine, one after the other
-fault     tests that kill programs and damage disks; only where --only names it
+debug     unit tests in the build of `core`, in one process; only where --only names it
+fault     tests that kill programs and damage disks, in several processes; only where --only names it
 
-Arguments for pytest choose tests themselves: these run in one process, after lint and types.
+With arguments for pytest, which may name tests, one run in one process replaces `core`, `parallel` and `alone`.
 """
 
 from __future__ import annotations
@@ -24,9 +25,10 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from tests.tools.build_variant import Variant
-from tests.tools.processes import ROOT, call, default_jobs, parser_for, print_crash_report, split_arguments
+from tests.tools.processes import ROOT, call, default_jobs, parser_for, print_crash_report, split_arguments, with_tests
 
 PARTS = ("lint", "types", "core", "parallel", "alone")
+EXTRA = ("debug", "fault")
 RESULTS = ROOT / "build" / "results"
 PYTEST = (sys.executable, "-m", "pytest")
 CORE_TESTS = ("tests/unit/core", "tests/unit/routing", "tests/unit/blocking")
@@ -83,12 +85,14 @@ class Run:
         if "lint" in self._parts:
             self._lint()
         if "core" in self._parts and not self._args:
-            self._core()
+            self._debug("core", "not slow and not alone", "-q", *self._spread, *CORE_TESTS)
         if types is not None:
             self.results.append(types.finish())
+        if "debug" in self._parts:
+            self._debug("debug", "", *with_tests(self._args, "tests/unit"))
         if "fault" in self._parts:
-            self._tests("fault", "fault", *self._spread, "tests", *self._args)
-        elif self._args:
+            self._tests("fault", "fault", *self._spread, *with_tests(self._args, "tests"))
+        if self._args:
             if set(self._parts) & {"core", "parallel", "alone"}:
                 self._tests("chosen", self._marker, *self._options, *self._args)
         else:
@@ -104,17 +108,17 @@ class Run:
         ]
         self.results.append(Result("lint", not any(statuses), time.monotonic() - started))
 
-    def _core(self) -> None:
+    def _debug(self, part: str, marker: str, *args: str) -> None:
+        """Runs tests in the build that checks indexes and invariants, which stays for the next time."""
         started = time.monotonic()
         variant = Variant("debug", "OMQ_DEBUG")
         try:
             variant.build(keep=True)
         except SystemExit as error:
             print(f"the core with its bounds checked cannot be built: {error}", file=sys.stderr, flush=True)
-            self.results.append(Result("core", False, time.monotonic() - started))
+            self.results.append(Result(part, False, time.monotonic() - started))
         else:
-            marker = "not slow and not alone"
-            self._tests("core", marker, "-q", *self._spread, *CORE_TESTS, cwd=variant.path, env=variant.env)
+            self._tests(part, marker, "-p", "no:cacheprovider", *args, cwd=variant.path, env=variant.env)
             self.results[-1].seconds = time.monotonic() - started
 
     def _tests(self, part: str, marker: str, *args: str, cwd: Path = ROOT, env: dict[str, str] | None = None) -> None:
@@ -161,7 +165,7 @@ def main() -> int:
     """Runs the command line."""
     own, args = split_arguments()
     parser = parser_for(__doc__)
-    parser.add_argument("--only", nargs="+", choices=(*PARTS, "fault"), default=PARTS, help="run these parts only")
+    parser.add_argument("--only", nargs="+", choices=PARTS + EXTRA, default=PARTS, help="run these parts only")
     parser.add_argument("--jobs", type=int, default=default_jobs(), help="processes for tests (default: %(default)s)")
     parser.add_argument("--slow", action="store_true", help="include slow tests, and draw ten times as many examples")
     options = parser.parse_args(own)

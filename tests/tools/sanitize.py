@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from tests.tools.build_variant import Variant
-from tests.tools.processes import exit_status, gcc_library, parser_for, sanitizer_library, split_arguments
+from tests.tools.processes import exit_status, gcc_library, parser_for, sanitizer_library, split_arguments, with_tests
 
 UNDEFINED = b"runtime error: "  # begins each report of UBSan
 PYTEST = ("-m", "pytest", "-p", "no:cacheprovider", "--capture=sys", "-o", "timeout=300")
@@ -65,7 +65,7 @@ def main() -> int:
     env = environment(log_path=str(variant.path / "report"))
     variant.build()
     log = variant.path / "log"
-    status = tee([sys.executable, *PYTEST, *TESTS, *args], log, variant.path, {**variant.environ(), **env})
+    status = tee([sys.executable, *PYTEST, *with_tests(args, *TESTS)], log, variant.path, {**variant.environ(), **env})
     found = print_reports(variant.path) or UNDEFINED in log.read_bytes()
     if status or found:
         print(f"make test-sanitize failed; the output is in {log}, with the reports next to it", file=sys.stderr)

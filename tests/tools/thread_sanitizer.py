@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from tests.tools.build_variant import Variant
-from tests.tools.processes import exit_status, parser_for, sanitizer_library, split_arguments
+from tests.tools.processes import exit_status, parser_for, sanitizer_library, split_arguments, with_tests
 from tests.tools.sanitize import print_reports
 
 SUPPRESSIONS = Path(__file__).with_name("tsan_suppressions.txt")
@@ -23,13 +23,13 @@ LEFT_OUT = "not tails and not most_frames_take_no_memory"
 def main() -> int:
     """Runs the command line."""
     own, args = split_arguments()
-    parser_for(__doc__, f"arguments of pytest in place of {TESTS}").parse_args(own)
+    parser_for(__doc__).parse_args(own)
     library = sanitizer_library("libtsan.so", "ThreadSanitizer")
     variant = Variant("races", "OMQ_RACES")
     variant.build()
     options = f"suppressions={SUPPRESSIONS} history_size=4 log_path={variant.path / 'report'}"
     env = {"LD_PRELOAD": library, "TSAN_OPTIONS": options}
-    status = variant.python(*PYTEST, "-k", LEFT_OUT, *(args or [TESTS]), env=env)
+    status = variant.python(*PYTEST, "-k", LEFT_OUT, *with_tests(args, TESTS), env=env)
     found = print_reports(variant.path)
     return exit_status(status) or int(found)
 

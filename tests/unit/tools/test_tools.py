@@ -62,6 +62,12 @@ def test_what_follows_two_dashes_is_passed_on() -> None:
     assert processes.split_arguments(["--slow"]) == (["--slow"], [])
 
 
+def test_arguments_may_name_other_tests() -> None:
+    assert processes.with_tests(["-x", "-k", "te"], "tests/unit") == ["tests/unit", "-x", "-k", "te"]
+    named = ["tests/unit/tools/test_tools.py::test_a", "-x"]
+    assert processes.with_tests(named, "tests/unit") == named
+
+
 def test_a_signal_has_an_exit_status() -> None:
     assert [processes.exit_status(status) for status in (0, 2, -11)] == [0, 2, 139]
 
