@@ -171,9 +171,8 @@ def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
 
 def main() -> None:
     """Prints them."""
-    told = [
-        text for text in (path.read_text(errors="replace") for path in sorted(PLACE.glob("crash*"))) if _crashed(text)
-    ]
+    kept = [path for path in (PLACE / "crash", *sorted(PLACE.glob("crash-*"))) if path.exists()]
+    told = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
     if not told:
         sys.exit("it has left no crash report")
     for text in told:

@@ -37,6 +37,8 @@ def main() -> int:
     if options.list:
         print("".join(f"{number} {python}\n" for number, python in others.items()), end="")
         return 0
+    if not others:
+        print("no other Python that omq can be built with is installed", file=sys.stderr)
     failed = []
     for number, python in others.items():
         tree = ROOT / "build" / f"python{number}"
