@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
 import subprocess
 import sys
@@ -103,6 +104,23 @@ def test_a_part_that_fails_does_not_keep_the_next_from_running(monkeypatch: pyte
         ("alone", False),
     ]
     assert len(started) == 4  # ruff twice, and pytest once for each part: nothing runs a second time
+
+
+def test_reports_of_a_sanitizer_are_found(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert not sanitize.print_reports(tmp_path)
+    (tmp_path / "report.4711").write_text("heap-buffer-overflow")
+    assert sanitize.print_reports(tmp_path)
+    assert "heap-buffer-overflow" in capsys.readouterr().err
+
+
+def test_the_output_of_a_sanitized_run_is_shown_and_kept(
+    tmp_path: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    code = "import os; os.write(2, b'a.c:7: runtime error: overflow'); os._exit(3)"
+    status = sanitize.tee([sys.executable, "-c", code], tmp_path / "log", tmp_path, dict(os.environ))
+    assert status == 3
+    assert sanitize.UNDEFINED in (tmp_path / "log").read_bytes()
+    assert sanitize.UNDEFINED in capfdbinary.readouterr().out
 
 
 def test_each_dependency_of_users_has_a_lowest_version() -> None:
