@@ -2,4 +2,4 @@
 
 from omq.unpatched import refuse_subinterpreter
 
-refuse_subinterpreter()  # before one is loaded, whose error would not say why
+refuse_subinterpreter()  # before one is loaded: the loader's error would hide the reason

@@ -1,4 +1,4 @@
-# Operations that several threads, and signal handlers of one of them, do in one step each: no bytecode runs inside.
+# Operations that threads, and signal handlers that interrupt them, do in one step each: no bytecode runs inside.
 
 cimport cython
 
@@ -8,7 +8,7 @@ from omq._core.lock cimport sem_t
 @cython.final
 cdef class Latch:
     cdef readonly bint is_set
-    cdef int _waiters                # calls that wait, also of signal handlers that have interrupted one
+    cdef int _waiters                # calls that wait, including those of signal handlers that interrupted another call
     cdef sem_t _wake                 # posted once for each of them
 
 

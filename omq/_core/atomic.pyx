@@ -1,11 +1,9 @@
-"""Operations that several threads, and signal handlers of one of them, do in one step each.
+"""Operations that threads, and signal handlers that interrupt them, do in one step each.
 
-A lock does not serve there: a handler that finds the lock taken by the very thread that it has interrupted waits for
-ever. So does a handler that waits for another thread, if that thread wants the lock. The GIL makes a method one step as
-long as it runs no bytecode.
+A lock does not work here: a handler deadlocks if the thread that it has interrupted holds the lock. It also deadlocks
+if it waits for a thread that needs the lock. Under the GIL a method is one step as long as it runs no bytecode.
 
-`Latch` is named after the one-way latch of other libraries (it closes once and stays), `Slot` after a place with room
-for one object.
+`Latch` is the one-way latch of other libraries: it closes once and stays closed. `Slot` has room for one object.
 """
 
 cimport cython
@@ -20,8 +18,8 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
 
 cdef enum:
-    FIRST_NAP_NS = 10000000    # nanoseconds of a wait's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000   # nanoseconds of its longest: a signal that comes just before it interrupts nothing
+    FIRST_NAP_NS = 10000000    # a wait's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000   # a wait's longest sleep: a signal that comes just before it interrupts nothing
 
 
 @cython.final
@@ -39,7 +37,7 @@ cdef class Latch:
         sem_destroy(&self._wake)
 
     def set(self) -> None:
-        """Marks it as happened. Idempotent."""
+        """Marks the event as happened. Idempotent."""
         cdef int _
         self.is_set = True
         for _ in range(self._waiters):
@@ -74,7 +72,7 @@ cdef class Latch:
                 until = min(now + nap, deadline)
                 if nap == FIRST_NAP_NS:
                     hurries = True
-                    shorten()  # another thread needs the GIL for what is waited for
+                    shorten()  # another thread needs the GIL to set the latch
                 elif hurries:
                     hurries = False
                     restore()
@@ -102,7 +100,7 @@ cdef class Slot:
     # stub: value: _T | None
 
     def put(self, value: _T | None, instead: _T | None) -> _T | None:
-        """Puts a value there, if *instead* is there now; returns the value that is there then."""
+        """Stores a value if *instead* is stored now; returns the value that is stored afterwards."""
         if self.value is instead:
             self.value = value
         return self.value

@@ -9,7 +9,7 @@ cdef class Bell:
     cdef public unsigned long thread  # ident of the thread that the loop was last seen in; 0 before
     cdef object _orders               # deque: functions and their arguments in turn
     cdef bint _rung                   # the descriptor has been written since it was last read
-    cdef bint _over                   # closed: nobody answers
+    cdef bint _over                   # closed: requests are ignored
     cdef int post(self, object function) except -1
     cdef int tell(self, object function, object argument) except -1
     cdef int _ring(self) except -1

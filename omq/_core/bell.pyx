@@ -1,6 +1,6 @@
-"""A bell for an event loop: any thread can request a call there. Like a doorbell it only signals.
+"""Calls functions in an event loop at the request of any thread. Like a doorbell it only signals.
 
-Ringing it runs no Python code. So a thread may ring it under a socket's lock, where a signal handler that wants the
+A request runs no Python code. So a thread may make it under a socket's lock, where a signal handler that wants the
 same lock must never run: Python looks for signals only where it runs Python code.
 """
 
@@ -22,12 +22,12 @@ log = logging.getLogger("omq")
 cdef enum:
     AT_ONCE = 256            # functions that are called in one turn of the loop
 
-NOTHING = object()  # the argument of a function that takes none
+NOTHING = object()  # the argument of a function without parameters
 
 
 @cython.final
 cdef class Bell:
-    """Calls functions in an event loop at the request of any thread, like a bell that is rung there.
+    """Calls functions in an event loop at the request of any thread.
 
     The request runs no Python code.
     """
@@ -42,10 +42,10 @@ cdef class Bell:
             close(self.fd)
 
     def open(self) -> None:
-        """Opens the descriptor that the loop is to watch. Idempotent.
+        """Opens the descriptor that the loop watches. Idempotent.
 
         Raises:
-            OSError: The system has none left.
+            OSError: The system has no descriptor left.
         """
         self._over = False
         if self.fd < 0:
@@ -55,7 +55,7 @@ cdef class Bell:
             self._ring()  # a call may have been requested before
 
     def close(self) -> None:
-        """Closes it; later requests are ignored. Idempotent."""
+        """Closes the descriptor; later requests are ignored. Idempotent."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
@@ -63,7 +63,7 @@ cdef class Bell:
         self._orders.clear()
 
     def call(self, function: Callable[..., object], argument: Any = NOTHING) -> None:
-        """Requests a call of a function, with one argument or none; from any thread, at any moment."""
+        """Requests a call of a function, with one argument or none, from any thread."""
         self.tell(function, argument)
 
     cdef int post(self, object function) except -1:
@@ -93,14 +93,14 @@ cdef class Bell:
         return 0
 
     def answer(self) -> None:
-        """Makes the requested calls, in their order; for the loop, when the descriptor is readable."""
+        """Makes the requested calls in order; the loop calls this when the descriptor is readable."""
         cdef unsigned long long times
         cdef Py_ssize_t left
         if self.fd >= 0:
             read(self.fd, &times, sizeof(times))
         self._rung = False
         self.thread = PyThread_get_thread_ident()
-        # The rest, and later requests, wait for the next time: the loop has other things to do.
+        # The rest, and later requests, wait for the next turn: the loop has other things to do.
         left = min(len(self._orders) // 2, <Py_ssize_t>AT_ONCE)
         try:
             while left > 0 and self._orders:

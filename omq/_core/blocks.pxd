@@ -1,22 +1,22 @@
-"""The message type that blocks are decoded to, and what reads and writes records elsewhere in the core."""
+"""The message type that blocks are decoded to, and the functions that the rest of the core uses on records."""
 
 from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 
 cdef enum:
     HEADER_BYTES = 32
-    PREFIX = 9  # bytes of a record that has nothing in it: size, checksum, flags
+    PREFIX = 9  # bytes of an empty record: size, checksum, flags
     HAS_KEY = 1
     HAS_HEADERS = 2
-    ALONE = 1048576  # bytes: above this, some 50 us, the GIL is released
-    WELL = 0  # nothing is wrong with a record
+    ALONE = 1048576  # a call on more bytes, some 50 us of work, releases the GIL
+    WELL = 0  # the record is valid
 
 
 cdef struct Record:
-    size_t whole  # bytes of all of it
-    const uint8_t *key  # NULL: none
+    size_t whole  # bytes of the whole record
+    const uint8_t *key  # NULL: no key
     size_t key_size
-    const uint8_t *headers  # their number first; NULL: none
+    const uint8_t *headers  # starts with their number; NULL: no headers
     size_t headers_size
     const uint8_t *body
     size_t body_size
@@ -35,6 +35,6 @@ cdef class Message:
     cdef readonly uint64_t id  # in its topic, from 1
     cdef readonly str topic
     cdef readonly bytes body
-    cdef readonly bytes key  # None: none
-    cdef bytes _headers  # as they stand in a record; None: none
+    cdef readonly bytes key  # None: no key
+    cdef bytes _headers  # as encoded in the record; None: no headers
     cdef uint64_t _timestamp  # microseconds since 1970

@@ -59,16 +59,16 @@ cdef extern from * nogil:
 
 HEADER_SIZE = 32
 MAX_BODY = 67_108_864
-#: Whether the checksum is the processor's own instruction, or a table.
+#: How the checksum is computed: by the processor's own instruction, or by a table.
 FASTEST = "instruction" if omq_crc_choose() else "table"
 
 cdef enum:
     VERSION = 1
-    DIGITS = 12  # hexadecimal ones, at the end of a name
+    DIGITS = 12  # hexadecimal digits at the end of a name
 
 cdef const char *HEX = b"0123456789abcdef"
 
-#: What is wrong with a record, by number; 0: nothing.
+#: The faults of a record, by number; 0: valid.
 cdef tuple FAULTS = (
     "",
     "it ends too early",
@@ -97,12 +97,12 @@ class BodyTooLarge(ValueError):
 
 
 cdef uint32_t checksum(const uint8_t *at, size_t size) noexcept nogil:
-    """The CRC-32C of so many bytes."""
+    """Returns the CRC-32C of *size* bytes."""
     return omq_crc(0, at, size)
 
 
 cdef bint is_utf8(const uint8_t *at, size_t size) noexcept nogil:
-    """As RFC 3629 has it: no surrogates, nothing overlong, nothing above U+10FFFF."""
+    """Returns whether the text is UTF-8 by RFC 3629: no surrogates, nothing overlong, nothing above U+10FFFF."""
     cdef size_t i = 0
     cdef size_t more
     cdef uint32_t point
@@ -135,9 +135,9 @@ cdef bint is_utf8(const uint8_t *at, size_t size) noexcept nogil:
 
 
 cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
-    """Reads the record at *at*; *left* bytes are there. What is wrong with it, or WELL.
+    """Parses the record at *at*, of which *left* bytes are available; returns its fault, or VALID.
 
-    `whole` is set unless SHORT or SMALL is the answer.
+    Sets `whole` unless the fault is SHORT or SMALL.
     """
     cdef size_t size, offset
     cdef uint8_t flags
@@ -198,7 +198,7 @@ cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
 
 
 cdef int check_all(const uint8_t *at, size_t size, size_t limit, size_t *count) noexcept nogil:
-    """Reads all records; what is wrong with record number *count*, or WELL."""
+    """Parses all records; returns the fault of record number *count*, or VALID."""
     cdef Record record
     cdef int fault
     cdef size_t offset = 0
@@ -215,7 +215,7 @@ cdef int check_all(const uint8_t *at, size_t size, size_t limit, size_t *count) 
 
 
 cdef int find(const uint8_t *at, size_t size, size_t index, size_t *offset) noexcept nogil:
-    """Goes on from *offset* over *index* records, by their sizes alone; 0, or -1 if there are not so many."""
+    """Moves *offset* over *index* records, by their sizes alone; returns 0, or -1 if there are fewer."""
     cdef size_t whole
     for _ in range(index):
         if size - offset[0] < PREFIX:
@@ -227,7 +227,7 @@ cdef int find(const uint8_t *at, size_t size, size_t index, size_t *offset) noex
     return 0
 
 
-@cython.no_gc  # holds only what cannot lead back to it
+@cython.no_gc  # it holds nothing that could refer back to it
 @cython.freelist(4096)
 cdef class Message:
     """One message of a topic.
@@ -237,8 +237,8 @@ cdef class Message:
         topic: The topic's name.
         body: Its content.
         key: Its key; `None` for none.
-        headers: What the publisher said about it, by name; a new dict each time.
-        timestamp: When the broker took it, in seconds since 1970.
+        headers: The publisher's headers by name; a new dict each time.
+        timestamp: When the broker accepted it, in seconds since 1970.
     """
     # stub: key: bytes | None
 
@@ -292,7 +292,7 @@ cdef class Message:
 
 
 cdef bytes encode_headers(headers):
-    """Headers as they stand in a record: their number, then each."""
+    """Returns headers as they are encoded in a record: their number, then each."""
     cdef list parts = [b""]
     for name, value in headers.items():
         name, value = name.encode(), memoryview(value).tobytes()
@@ -306,7 +306,7 @@ cdef bytes encode_headers(headers):
 
 
 cdef dict decode_headers(bytes data):
-    """What `encode_headers` made, or a record had that is checked."""
+    """Decodes the result of `encode_headers`, or the headers of a checked record."""
     cdef const uint8_t *at = <const uint8_t *>PyBytes_AS_STRING(data)
     cdef size_t offset = 2
     cdef size_t size
@@ -322,7 +322,7 @@ cdef dict decode_headers(bytes data):
 
 
 def crc32c(data: Buffer, uint32_t start=0) -> int:
-    """The CRC-32C of `data`; `start` is that of what came before."""
+    """Returns the CRC-32C of `data`; `start` is the checksum of the bytes before it."""
     cdef Py_buffer view
     cdef uint32_t crc
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -338,7 +338,7 @@ def crc32c(data: Buffer, uint32_t start=0) -> int:
 
 
 def crc32c_by_table(data: Buffer, uint32_t start=0) -> int:
-    """The same without the processor's help, for machines that have none and for tests."""
+    """Computes the same checksum with a table, for processors without the instruction and for tests."""
     cdef Py_buffer view
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
@@ -348,7 +348,7 @@ def crc32c_by_table(data: Buffer, uint32_t start=0) -> int:
 
 
 cdef uint8_t *put_record(uint8_t *at, const uint8_t *body, size_t size) noexcept nogil:
-    """Writes the record of a body; behind it."""
+    """Writes the record of a body; returns the address after it."""
     omq_put32(at, <uint32_t>(size + PREFIX - 4))
     at[8] = 0
     memcpy(at + PREFIX, body, size)
@@ -357,13 +357,13 @@ cdef uint8_t *put_record(uint8_t *at, const uint8_t *body, size_t size) noexcept
 
 
 def encode(bodies: Iterable[Buffer]) -> bytes:
-    """The records of bodies without key and headers, one after the other."""
+    """Encodes the records of bodies without key and headers, one after the other."""
     cdef list some = bodies if type(bodies) is list else list(bodies)
     cdef Py_ssize_t i
     cdef size_t size = 0
     for i in range(PyList_GET_SIZE(some)):
         if type(<object>PyList_GET_ITEM(some, i)) is not bytes:
-            # From here on only bytes, which no code of others can change under this one.
+            # From here on there are only bytes objects, which no other code can change.
             some = [body if type(body) is bytes else memoryview(body).tobytes() for body in some]
             break
     for i in range(PyList_GET_SIZE(some)):
@@ -379,7 +379,7 @@ def encode(bodies: Iterable[Buffer]) -> bytes:
 
 
 def encode_record(body: Buffer, bytes key: bytes | None = None, headers: Mapping[str, Buffer] | None = None) -> bytes:
-    """One record. `ValueError` for more than 65,535 headers, a name above 65,535 bytes, or 4 GiB in all."""
+    """Encodes one record. `ValueError` for more than 65,535 headers, a name above 65,535 bytes, or 4 GiB in all."""
     cdef Py_buffer view
     cdef bytes some = encode_headers(headers) if headers else b""
     cdef size_t size, key_size = 0 if key is None else PyBytes_GET_SIZE(key)
@@ -408,7 +408,7 @@ def encode_record(body: Buffer, bytes key: bytes | None = None, headers: Mapping
 
 
 def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size) -> bytes:
-    """The header of a block.
+    """Encodes the header of a block.
 
     Args:
         first: Id of its first record.
@@ -429,7 +429,7 @@ def header(uint64_t first, uint32_t count, uint64_t timestamp_us, uint32_t size)
 
 
 cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
-    """Raises ValueError for what is no header."""
+    """Raises ValueError if the bytes are not a valid header."""
     if size < HEADER_BYTES:
         raise ValueError(f"the header of a block has {HEADER_BYTES} bytes, not {size}")
     if omq_crc(0, at, 28) != omq_get32(at + 28):
@@ -442,7 +442,7 @@ cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
 
 
 def read_header(data: Buffer) -> tuple[int, int, int, int]:
-    """`first, count, timestamp_us, size` of the header at the beginning of `data`; `ValueError` where it is none."""
+    """Decodes the header at the beginning of `data`: `first, count, timestamp_us, size`. `ValueError` if invalid."""
     cdef Py_buffer view
     cdef const uint8_t *at
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
@@ -455,21 +455,21 @@ def read_header(data: Buffer) -> tuple[int, int, int, int]:
 
 
 cdef int complain(int fault, size_t index) except -1:
-    """Raises what a record's fault is worth."""
+    """Raises the exception for a fault of a record."""
     kind = BodyTooLarge if fault == LARGE else ValueError
     raise kind(f"record {index}: {FAULTS[fault]}")
 
 
 def check(records: Buffer, size_t limit=MAX_BODY) -> int:
-    """The number of records, once every field and checksum is found right.
+    """Verifies every field and checksum; returns the number of records.
 
     Args:
-        records: Records, one after the other; nothing else.
+        records: Records, one after the other, and nothing else.
         limit: The largest body allowed, in bytes.
 
     Raises:
         BodyTooLarge: A body is above the limit.
-        ValueError: A record is not one; the text names it by its index.
+        ValueError: A record is not valid; the text names it by its index.
     """
     cdef Py_buffer view
     cdef size_t count
@@ -489,18 +489,18 @@ def check(records: Buffer, size_t limit=MAX_BODY) -> int:
 
 
 def named(bytes records not None, bytes head not None, uint64_t first, size_t count) -> bytes:
-    """Records with one part more: a name each, which stands before the others.
+    """Returns the records with one more part in front of the others: a name for each.
 
-    A record of one part has no key; the key of one of several says where each part ends (32 bits each, little-endian).
+    A record of one part has no key. The key of several parts lists their ends (32 bits each, little-endian).
 
     Args:
         records: The records.
-        head: What all names begin with.
-        first: The number of the first one, as 12 hexadecimal digits its name's end; those behind it count up.
+        head: The common beginning of all names.
+        first: Number of the first record: 12 hexadecimal digits at the end of its name. Later records count up.
         count: How many records there are.
 
     Raises:
-        ValueError: A record is damaged, is none of these, or there are not so many.
+        ValueError: A record is damaged or has no valid parts, or there are fewer records than *count*.
     """
     cdef const uint8_t *begin = <const uint8_t *>PyBytes_AS_STRING(records)
     cdef size_t left = PyBytes_GET_SIZE(records)
@@ -561,14 +561,14 @@ def named(bytes records not None, bytes head not None, uint64_t first, size_t co
 
 
 def damaged(records: Buffer, size_t count) -> list[tuple[int, int]]:
-    """The index ranges `[start, stop)` of damaged records, out of `count`; empty where all are well."""
+    """Returns the index ranges `[start, stop)` of damaged records, out of `count`; empty if all are valid."""
     cdef Py_buffer view
     cdef const uint8_t *at
     cdef Record record
     cdef size_t size, offset = 0
     cdef size_t index = 0
     cdef int fault
-    cdef size_t begin = 0  # of the damage that is being walked over
+    cdef size_t begin = 0  # of the damage under the cursor
     cdef size_t end = 0
     cdef list found = []
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
@@ -592,7 +592,7 @@ def damaged(records: Buffer, size_t count) -> list[tuple[int, int]]:
     if begin < end:
         found.append((begin, end))
     if index != count or offset != size:
-        # A size is wrong: from the first damage on nobody knows which record is which.
+        # A size is wrong: from the first damage on the boundaries of the records are unknown.
         if found:
             return [(found[0][0], count)]
         return [(min(index, count - 1), count)] if count else []
@@ -600,7 +600,7 @@ def damaged(records: Buffer, size_t count) -> list[tuple[int, int]]:
 
 
 def slice(records: Buffer, size_t start, size_t stop) -> memoryview:
-    """Records `[start, stop)`, by index, of well-formed records; a view, not a copy."""
+    """Returns records `[start, stop)`, by index, of well-formed records: a view, not a copy."""
     cdef Py_buffer view
     cdef size_t begin = 0
     cdef size_t end
@@ -621,9 +621,9 @@ def slice(records: Buffer, size_t start, size_t stop) -> memoryview:
 
 
 def cuts(records: Buffer, size_t target) -> list[tuple[int, int]]:
-    """Returns where to cut well-formed records into pieces of at most `target` bytes; larger only where one record is.
+    """Returns where to cut well-formed records into pieces of at most `target` bytes; only one record may exceed it.
 
-    Each cut is `(bytes, records)`, counted from the beginning; the last one is the end.
+    Each cut is `(bytes, records)`, counted from the beginning; the last cut is the end.
     """
     cdef Py_buffer view
     cdef size_t offset = 0
@@ -649,16 +649,16 @@ def cuts(records: Buffer, size_t target) -> list[tuple[int, int]]:
 
 
 def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Message] = Message) -> list[_Message]:
-    """The messages of a block, checksums verified.
+    """Decodes the messages of a block and verifies their checksums.
 
     Args:
         header: Its header.
         records: Its records.
-        topic: The name that the messages carry.
-        kind: `Message`, or a subclass; what a subclass adds is not set, and its `__init__` not called.
+        topic: The messages' topic.
+        kind: `Message`, or a subclass; attributes that it adds are not set, and its `__init__` is not called.
 
     Raises:
-        ValueError: Something is not as it was written.
+        ValueError: The header or a record is damaged.
     """
     cdef Py_buffer view
     cdef const uint8_t *at

@@ -1,4 +1,4 @@
-# The monotonic clock, as one number, and how long a call may wait.
+# The monotonic clock as one number, and the check of timeouts.
 
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
@@ -15,22 +15,22 @@ cdef inline long long read_ns(int clock) noexcept nogil:
 
 
 cdef inline long long now_ns() noexcept nogil:
-    """Nanoseconds on the monotonic clock."""
+    """Returns nanoseconds on the monotonic clock."""
     return read_ns(CLOCK_MONOTONIC)
 
 
 cdef inline long long tick() noexcept nogil:
-    """The same clock as of the kernel's last tick, one to ten milliseconds ago at most: much cheaper to read."""
+    """Returns the time of the kernel's last tick on that clock, up to ten milliseconds ago: much cheaper to read."""
     return read_ns(CLOCK_MONOTONIC_COARSE)
 
 
 cdef inline long long worked_ns() noexcept nogil:
-    """Nanoseconds that this thread has worked: a system call."""
+    """Returns nanoseconds that this thread has worked; costs a system call."""
     return read_ns(CLOCK_THREAD_CPUTIME_ID)
 
 
 cdef enum:
-    AGES = 1000000000  # seconds: some thirty years; a timer of the system may not be able to count more
+    AGES = 1000000000  # some thirty years: a timer of the system may not be able to count more
 
 
 cdef inline double number_of(object timeout) except? -1:
@@ -45,7 +45,7 @@ cdef inline double number_of(object timeout) except? -1:
 
 
 cdef inline object seconds(object timeout):
-    """A checked timeout: seconds, AGES at most; None for ever, also where the timeout is longer."""
+    """Checks a timeout; returns seconds, MAX_TIMEOUT_S at most, or None for ever, also where the timeout is longer."""
     cdef double patience
     if timeout is None:
         return None

@@ -1,4 +1,4 @@
-"""How long a call may wait, as Python code asks for it."""
+"""The check of timeouts, for Python code."""
 
 
 def patience(timeout: float | None) -> float | None:
@@ -8,10 +8,10 @@ def patience(timeout: float | None) -> float | None:
         timeout: Seconds; `None` for ever, 0 never.
 
     Returns:
-        Seconds that every timer of the system can count, or `None` for ever, also for infinity and for ages.
+        Seconds that every timer of the system can count, or `None` for ever, also for more than 30 years.
 
     Raises:
-        ValueError: It is below 0, or not a number.
-        TypeError: It is something else.
+        ValueError: The timeout is below 0, or not a number.
+        TypeError: The timeout has another type.
     """
     return seconds(timeout)

@@ -1,7 +1,7 @@
-"""Records from and to columns, as Apache Arrow lays them out: no Python object for a message.
+"""Records from and to columns, in the layout of Apache Arrow: no Python object for a message.
 
-A column of texts or bytes is its ends (one more than there are rows: where each begins and ends), its data, and a bit a
-row that says whether there is a value. Headers are such a column of maps: ends, and behind them names and values.
+A column of strings or bytes has ends (one more than rows: the start of each row and its end), data, and a validity
+bit for each row. Headers are such a column of maps: ends, then the columns of names and values.
 """
 
 # stub: _Strings = tuple[bytes, bytes, bytes | None, int]
@@ -47,9 +47,9 @@ cdef extern from * nogil:
 
 cdef enum:
     DONE = 0  # the block is used up
-    FULL = 1  # it has records that do not fit any more
+    FULL = 1  # a record of the block does not fit
     NO_MEMORY = 2
-    FAULT = 3  # a record is none
+    FAULT = 3  # a record is not valid
     LONGEST = 0x7FFFFFFF  # bytes of a column: its ends have 32 bits
 
 
@@ -58,12 +58,12 @@ cdef enum:
 
 cdef struct Growing:
     uint8_t *data
-    size_t size  # bytes that are used
-    size_t room  # bytes that are there
+    size_t size  # bytes in use
+    size_t room  # bytes allocated
 
 
 cdef int grow(Growing *one, size_t more) noexcept nogil:
-    """Makes room for so many bytes more; -1 where there is no memory."""
+    """Makes room for *more* bytes; -1: no memory."""
     cdef size_t room
     cdef uint8_t *data
     if one.room - one.size >= more:
@@ -79,7 +79,7 @@ cdef int grow(Growing *one, size_t more) noexcept nogil:
 cdef inline int put(Growing *one, const void *data, size_t size) noexcept nogil:
     if grow(one, size):
         return -1
-    if size:  # an empty value may come before there is any memory
+    if size:  # an empty value may come before any memory is allocated
         memcpy(one.data + one.size, data, size)
     one.size += size
     return 0
@@ -95,7 +95,7 @@ cdef inline int put_int64(Growing *one, uint64_t value) noexcept nogil:
 
 
 cdef bytes taken(Growing *one):
-    """What was gathered; it begins anew."""
+    """Returns the gathered bytes, and begins again with none."""
     found = PyBytes_FromStringAndSize(<const char *>one.data, one.size)
     one.size = 0
     return found
@@ -106,10 +106,10 @@ cdef class Gatherer:
     """Gathers the records of blocks into columns, checksums verified. One thread at a time.
 
     Args:
-        limit: Bytes of bodies, keys and headers that are gathered, about; one record is taken whatever its size.
+        limit: Bytes of bodies, keys and headers to gather, about; the first record is taken whatever its size.
         bodies: Whether bodies are wanted.
-        keys: Whether keys are.
-        headers: Whether headers are.
+        keys: Whether keys are wanted.
+        headers: Whether headers are wanted.
     """
 
     cdef bint _with_bodies
@@ -118,25 +118,25 @@ cdef class Gatherer:
     cdef size_t _limit  # bytes of bodies, keys and headers, about
     cdef size_t _used  # of them
     cdef size_t _count  # rows
-    cdef Py_buffer _memory  # where bodies go; ours while _has_memory
+    cdef Py_buffer _memory  # for the bodies; held while _has_memory
     cdef bint _has_memory
     cdef size_t _body  # bytes of it that are used
-    cdef Py_buffer _records  # of the block that is being read; ours while _has_records
+    cdef Py_buffer _records  # of the block that is being read; held while _has_records
     cdef bint _has_records
     cdef size_t _offset  # in them
     cdef uint32_t _index  # of the record there
     cdef uint32_t _rows  # of the block
     cdef uint64_t _first  # its first id
     cdef uint64_t _timestamp  # microseconds since 1970
-    cdef bint _busy  # a thread is at it
+    cdef bint _busy  # a thread uses the object
     cdef Growing _ids
     cdef Growing _times
     cdef Growing _ends
     cdef Growing _key_ends
     cdef Growing _keys
-    cdef Growing _key_valid  # a byte a row
+    cdef Growing _key_valid  # a byte for each row
     cdef Growing _header_ends
-    cdef Growing _header_valid  # a byte a row
+    cdef Growing _header_valid  # a byte for each row
     cdef Growing _name_ends
     cdef Growing _names
     cdef Growing _value_ends
@@ -182,11 +182,11 @@ cdef class Gatherer:
 
     @property
     def count(self) -> int:
-        """Rows that are gathered."""
+        """Rows that have been gathered."""
         return self._count
 
     def begin(self, memory: Buffer) -> None:
-        """Says where the bodies of the next rows go: a writable buffer, which is held until `take`."""
+        """Sets the memory for the bodies of the next rows: a writable buffer, which is held until `take`."""
         if self._busy or self._count:
             raise RuntimeError("rows wait to be taken")
         if self._has_memory:
@@ -196,7 +196,7 @@ cdef class Gatherer:
         self._has_memory = True
 
     def load(self, header: Buffer, records: Buffer) -> None:
-        """A block whose records are to be gathered; `ValueError` where its header is none, or of other records."""
+        """Sets the block to gather records from; `ValueError` if its header is not valid, or of other records."""
         cdef uint64_t first, timestamp
         cdef uint32_t count, size
         if self._busy or self._has_records:
@@ -215,11 +215,11 @@ cdef class Gatherer:
         """Gathers records of the block.
 
         Returns:
-            `None` once the block is used up. Else the bytes of the next body, which does not fit any more: `take` the
-            rows that are there, or, where there are none, `begin` with more memory, and call this again.
+            `None` once the block is used up. Else the size of the next body, which does not fit: `take` the gathered
+            rows or, without any, `begin` with more memory, and call this again.
 
         Raises:
-            ValueError: A record is not as it was written. The rest of the block is gone.
+            ValueError: A record is damaged. The rest of the block is dropped.
         """
         cdef size_t wanted = 0
         cdef int fault = WELL
@@ -254,7 +254,7 @@ cdef class Gatherer:
         self._has_records = False
 
     cdef int _fill(self, size_t *wanted, int *fault) noexcept nogil:
-        """Takes records of the block as long as they fit; *wanted*: bytes that the body of the next one has."""
+        """Gathers records of the block as long as they fit; *wanted*: size of the body of the first that does not."""
         cdef const uint8_t *at = <const uint8_t *>self._records.buf
         cdef size_t size = self._records.len
         cdef size_t room = self._memory.len if self._with_bodies else 0
@@ -286,7 +286,7 @@ cdef class Gatherer:
         return DONE
 
     cdef int _take(self, Record *record) noexcept nogil:
-        """A row more; -1 where there is no memory."""
+        """Adds a row; -1: no memory."""
         cdef uint8_t valid
         if put_int64(&self._ids, self._first + self._index) or put_int64(&self._times, self._timestamp):
             return -1
@@ -334,10 +334,10 @@ cdef class Gatherer:
         return 0
 
     def take(self) -> tuple[int, bytes, bytes, bytes, int, _Strings | None, _Maps | None]:
-        """Returns what was gathered.
+        """Returns the gathered rows.
 
         Returns:
-            How many rows; their ids and timestamps (microseconds since 1970), 64 bits each; the ends of their bodies,
+            Number of rows; their ids and timestamps (microseconds since 1970), 64 bits each; the ends of their bodies,
             32 bits each; bytes of the memory that the bodies take; keys; headers.
         """
         if self._busy or not self._count:
@@ -361,7 +361,7 @@ cdef class Gatherer:
 
 
 cdef tuple packed(Growing *flags):
-    """How many rows have no value, and a bit a row; `None` for the bits where all have one."""
+    """Returns the number of null rows, and the validity bits, or `None` if no row is null."""
     cdef size_t i
     cdef size_t count = flags.size
     cdef size_t nulls = 0
@@ -385,24 +385,24 @@ cdef tuple packed(Growing *flags):
 
 @cython.final
 cdef class Strings:
-    """A column to read from: texts or bytes, or how many headers each row has.
+    """A column to read from: strings or bytes, or the number of headers of each row.
 
     Args:
-        ends: Where rows begin, and the last one ends; in the processor's own order of bytes.
-        data: The bytes; `None` where there are none.
-        rows: How many.
-        valid: A bit a row: whether it has a value; `None` where all have.
-        start: The first row's place in *ends* and *valid*.
-        wide: Whether ends have 64 bits; else 32.
+        ends: Start of each row, and the end of the last one; in native byte order.
+        data: The bytes, or `None`.
+        rows: Number of rows.
+        valid: A validity bit for each row; `None`: no row is null.
+        start: The first row's index in *ends* and *valid*.
+        wide: Whether ends have 64 bits instead of 32.
         counts: Whether ends count rows of other columns, as those of headers do.
 
     Raises:
-        ValueError: Ends or bits are too few, or lead beyond the data.
+        ValueError: There are too few ends or bits, or ends beyond the data.
     """
 
     cdef Py_buffer _ends  # of 4 or 8 bytes each
     cdef Py_buffer _data
-    cdef Py_buffer _valid  # ours where _has_valid
+    cdef Py_buffer _valid  # held while _has_valid
     cdef bint _has_ends
     cdef bint _has_data
     cdef bint _has_valid
@@ -457,21 +457,21 @@ cdef class Strings:
         return self._rows
 
     cdef inline uint64_t _end(self, size_t row) noexcept nogil:
-        """Where a row begins."""
+        """Returns the start of a row."""
         if self._wide:
             return (<const uint64_t *>self._ends.buf)[self._start + row]
         return (<const uint32_t *>self._ends.buf)[self._start + row]
 
     cdef inline const uint8_t *_at(self, size_t row) noexcept nogil:
         if not self._has_data:
-            return <const uint8_t *>self._ends.buf  # of no bytes, but somewhere
+            return <const uint8_t *>self._ends.buf  # no bytes, but a valid address
         return <const uint8_t *>self._data.buf + self._end(row)
 
     cdef inline size_t _size(self, size_t row) noexcept nogil:
         return self._end(row + 1) - self._end(row)
 
     cdef inline bint _has(self, size_t row) noexcept nogil:
-        """Whether a row has a value."""
+        """Returns whether a row has a value."""
         cdef size_t bit = self._start + row
         return not self._has_valid or (<const uint8_t *>self._valid.buf)[bit >> 3] >> (bit & 7) & 1
 
@@ -479,7 +479,7 @@ cdef class Strings:
 cdef struct Sized:
     size_t whole  # bytes of a record
     size_t headers  # bytes of its headers; 0: none
-    int fault  # what is wrong with it, see FAULTS
+    int fault  # fault of the record, see FAULTS
 
 
 cdef enum:
@@ -506,7 +506,7 @@ cdef tuple FAULTS = (
 
 cdef Sized sized(size_t row, size_t limit, Strings bodies, Strings keys, Strings maps, Strings names,
                  Strings values) noexcept nogil:
-    """What a record of a row takes."""
+    """Returns the sizes of a row's record."""
     cdef Sized found
     cdef size_t i, begin, end
     found.headers = found.whole = 0
@@ -545,7 +545,7 @@ cdef Sized sized(size_t row, size_t limit, Strings bodies, Strings keys, Strings
 
 cdef uint8_t *write(uint8_t *at, size_t row, Sized about, Strings bodies, Strings keys, Strings maps, Strings names,
                     Strings values) noexcept nogil:
-    """Writes the record of a row; behind it."""
+    """Writes the record of a row; returns the address after it."""
     cdef uint8_t *begin = at
     cdef size_t i, size
     omq_column_put32(at, <uint32_t>(about.whole - 4))
@@ -586,23 +586,23 @@ def encode_columns(
     size_t limit=MAX_BODY,
     size_t most=65536,
 ) -> tuple[bytes, int]:
-    """Records of the rows from *start* on, one after the other.
+    """Encodes the rows from *start* on as records, one after the other.
 
     Args:
-        bodies: Their bodies.
+        bodies: The bodies.
         start: The first row.
-        target: Bytes of records, about; one row is taken whatever its size.
-        keys: Their keys; `None` where there are none.
-        headers: A column that counts how many each row has, their names and their values; `None` where there are none.
+        target: Bytes of records to return, about; the first row is taken whatever its size.
+        keys: The keys, or `None`.
+        headers: The number of headers of each row, the headers' names and their values; or `None`.
         limit: The largest body allowed, in bytes.
-        most: Records at most.
+        most: The largest number of records.
 
     Returns:
-        The records, and the row behind the last of them.
+        The records, and the row after the last of them.
 
     Raises:
-        BodyTooLarge: The body of the first row is above the limit. Of a later one the next call says so.
-        ValueError: The first row cannot be a record: its body or a header is null, a name is too long or not UTF-8.
+        BodyTooLarge: The body of the first row is above the limit. For a later row the next call raises this.
+        ValueError: The first row cannot become a record: its body or a header is null, a name is too long or not UTF-8.
     """
     cdef Strings maps = None
     cdef Strings names = None

@@ -1,7 +1,7 @@
-"""Measurements of a build with OMQ_DEBUG=1: how often the interpreter allocates.
+"""Measurements of a build with OMQ_DEBUG=1: the number of the interpreter's allocations.
 
-Python's allocators belong to the process, and so do the counters behind them: C statics, changed under the GIL, which
-every caller of an allocator of these two domains holds.
+Python's allocators belong to the process, and so do the counters: C statics, changed under the GIL, which every caller
+of an allocator of these two domains holds.
 """
 
 # stub: DEBUG: bool
@@ -10,7 +10,8 @@ cimport cython
 
 from omq.errors import StateError
 
-# The raw domain is left out: a large object would count twice, for the object allocator takes its memory from there.
+# The raw domain is left out: a large object would count twice, because the object allocator takes its memory from
+# there.
 cdef extern from *:
     """
     #ifndef OMQ_DEBUG
@@ -76,14 +77,14 @@ DEBUG = bool(OMQ_DEBUG)
 
 @cython.final
 cdef class Allocations:
-    """Counts the interpreter's allocations while it is entered, in the whole process; one at a time.
+    """Counts the interpreter's allocations in the whole process while it is entered; one object at a time.
 
     Attributes:
         calls: Calls of malloc, calloc and realloc of Python's allocators for objects and for memory.
     """
 
     def start(self) -> None:
-        """Begins to count, from zero.
+        """Starts counting, from zero.
 
         Raises:
             StateError: The build has no `OMQ_DEBUG`, or another object counts already.
@@ -96,7 +97,7 @@ cdef class Allocations:
         self.calls = 0
 
     def stop(self) -> int:
-        """Ceases to count, and returns `calls`.
+        """Stops counting; returns `calls`.
 
         Raises:
             StateError: The count was not started.

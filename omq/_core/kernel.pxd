@@ -1,8 +1,8 @@
 # Linux calls that Cython has no declarations of: sendmsg(2), recvmsg(2), epoll(7), eventfd(2).
 
 cdef enum:
-    # An object owns no descriptor before it has opened one. Cython begins with zeros, and 0 is the standard input, so
-    # an object that closes its descriptor when it is freed sets this before anything can fail.
+    # Value of a descriptor that is not open. Cython begins with zeros, and 0 is the standard input, so an object that
+    # closes its descriptor when it is freed sets this before anything can fail.
     NO_FD = -1
 
 cdef extern from "<sys/uio.h>" nogil:

@@ -38,12 +38,12 @@ cdef extern from *:
     int PyGC_Disable() noexcept
     int PyGC_Enable() noexcept
 
-cdef int hushed                      # sections now that the garbage collector is kept out of
+cdef int hushed                      # sections from which the garbage collector is kept out at the moment
 cdef bint collects                   # whether it was on before the first of them
 
 
 cdef inline void hush() noexcept:
-    """Keeps the garbage collector away until `unhush`: a finalizer would find queues in the middle of a step."""
+    """Keeps the garbage collector out until `unhush`: a finalizer would find queues in the middle of a step."""
     global hushed, collects
     if COLLECTS_ANYWHERE:
         if hushed == 0:
@@ -84,7 +84,7 @@ cdef class SocketLock:
         return 0
 
     cdef inline int enter(self) except -1:
-        """As `acquire`, for the user's calls: a call within another would find the socket in the middle of a step."""
+        """Works like `acquire`, for the user's calls: a nested call would find the socket in the middle of a step."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
             hush()

@@ -54,7 +54,7 @@ cdef class SocketLock:
 
     @property
     def mine(self) -> bool:
-        """Whether this thread holds the lock."""
+        """Returns whether this thread holds the lock."""
         return self._owner == PyThread_get_thread_ident()
 
     cdef int _refuse(self) except -1:
@@ -62,7 +62,7 @@ cdef class SocketLock:
         raise StateError("the socket is at work in this very thread: a call of its own cannot begin in the middle of that")
 
     cdef int _run_deferred(self) except -1:
-        """Makes the calls that others deferred while the lock was taken, and lets go: later callers find it free."""
+        """Makes the calls that were deferred while the lock was taken, and releases it: later callers find it free."""
         try:
             while self.deferred:
                 function = self.deferred.popleft()

@@ -5,4 +5,4 @@ cimport cython
 
 @cython.final
 cdef class OnRelease:
-    cdef object _function            # must not lead back to whoever holds this: the garbage collector does not see it
+    cdef object _function            # must not refer back to the owner: the garbage collector does not see it

@@ -1,7 +1,7 @@
 """A call that is made when an object is gone for good.
 
-`__del__` comes too early: where objects that name each other are dropped together, all of them are told before anybody
-knows which of them one of those calls has brought back to life. So does the callback of a weak reference.
+`__del__` comes too early: if objects that refer to each other are dropped together, all are finalized before it is
+known which of them a finalizer has resurrected. The callback of a weak reference is too early, too.
 """
 
 cimport cython
@@ -10,10 +10,10 @@ cimport cython
 @cython.final
 @cython.no_gc
 cdef class OnRelease:
-    """Calls a function when the last reference to this object is dropped; to be held by nobody but one owner.
+    """Calls a function when the last reference to this object is dropped; only one owner may hold it.
 
     Args:
-        function: Is called without arguments, in whatever thread; what it raises is printed. It must not lead to the
+        function: Called without arguments, in any thread; its exception is printed. It must not refer to the
             owner, who would never be released.
     """
 
@@ -21,7 +21,7 @@ cdef class OnRelease:
         self._function = function
 
     def cancel(self) -> None:
-        """Has nothing called any more."""
+        """Cancels the call."""
         self._function = None
 
     def __dealloc__(self):

@@ -35,7 +35,7 @@ MEMBER = re.compile(
 )
 HEAD = re.compile(r"^# stub: (?:class (?P<kind>\w+)|.*? import (?P<imported>\w+)|(?P<name>\w+)).*$", re.MULTILINE)
 IMPORT = re.compile(r"^from ([\w.]+) import (\([^)]*\)|.*)$", re.MULTILINE)
-#: Python's types of C's.
+#: Python types by C type.
 PYTHON_TYPES = dict.fromkeys(
     ("int", "long", "long long", "Py_ssize_t", "size_t", "uint32_t", "uint64_t", "int64_t"), "int"
 ) | {
@@ -49,7 +49,7 @@ PYTHON_TYPES = dict.fromkeys(
 
 
 class StubError(Exception):
-    """A source says too little for a stub."""
+    """A source lacks information for a stub."""
 
 
 class Stub:

@@ -1,18 +1,18 @@
 """A shorter switch interval (`sys.setswitchinterval`) while threads wait for the I/O thread.
 
-A call that needs the I/O thread waits for the GIL twice: the I/O thread first, the caller after it. Next to threads that
-compute, each of the two waits for several of them, and each of those keeps the GIL for the whole interval, 5 ms by
-default. A shorter one lets both in soon. It holds for the first milliseconds of a wait only, which is when the I/O
-thread has something to do for it, so threads that compute lose next to nothing.
+A call that needs the I/O thread waits for the GIL twice: the I/O thread first, the caller after it. Next to busy
+threads, each of the two waits for several of them, and each of those keeps the GIL for the whole interval, 5 ms by
+default. A shorter interval lets both run soon. It holds only for the first milliseconds of a wait, while the I/O
+thread has work for the call, so the busy threads lose very little.
 """
 
 import sys
 
 cdef enum:
-    SHORT_US = 500           # microseconds of the shorter interval
+    SHORT_US = 500           # the shorter interval
 
-cdef int waiting             # calls that want it now
-cdef long replaced           # microseconds of the interval that it has replaced; 0: it has replaced none
+cdef int waiting             # calls that need it now
+cdef long replaced           # microseconds of the interval that it has replaced; 0: not replaced
 
 
 cdef long _interval() except -1:
@@ -39,14 +39,14 @@ cpdef int restore() except -1:
         return 0  # a fork came in between
     waiting -= 1
     if waiting == 0 and replaced:
-        if _interval() == SHORT_US:  # else the program has set another one meanwhile
+        if _interval() == SHORT_US:  # otherwise the program has set another one meanwhile
             sys.setswitchinterval(replaced * 1e-6)
         replaced = 0
     return 0
 
 
 cpdef int reset() except -1:
-    """Restores the interval in a forked child, where the threads that shortened it are not."""
+    """Restores the interval in a forked child, where the threads that shortened it do not exist."""
     global waiting
     if waiting:
         waiting = 1

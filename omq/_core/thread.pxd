@@ -14,7 +14,7 @@ cdef extern from "<signal.h>" nogil:
 
 
 cdef inline bint start_thread(pthread_t *thread, void *(*work)(void *) noexcept nogil, void *argument) noexcept:
-    """Starts a thread that takes no signals, which are the main thread's. False: the system gives none."""
+    """Starts a thread that takes no signals, which are the main thread's; False: the system gives no thread."""
     cdef sigset_t every, before
     cdef int failure
     sigfillset(&every)

@@ -1,1 +1,1 @@
-"""The calls of users: the coroutines of one twin, and the threads that wait in the other."""
+"""The message calls of users: coroutines of asyncio sockets, waiting threads of blocking sockets."""

@@ -1,4 +1,4 @@
-# What an asyncio socket has apart from its calls.
+# An asyncio socket without its calls.
 
 from omq._core.clock cimport tick
 from omq._core.queues.peer cimport RecvQueue, SendQueue
@@ -10,38 +10,38 @@ cdef class AsyncSocketBase:
     cdef readonly RecvQueue recv_queue  # None: the type does not receive
     cdef readonly SendQueue send_queue  # None: the type does not send
     cdef object _loop                   # the loop that the socket belongs to; None until first use
-    cdef object _running                # gives the running loop, or None
-    cdef object _current_task           # gives a loop's current task, or None
+    cdef object _running                # returns the running loop, or None
+    cdef object _current_task           # returns a loop's current task, or None
     cdef object _eager_tasks            # tasks that began within another task's step (Python 3.12)
     cdef readonly bint closed
-    cdef bint _stale                    # the socket is the parent process's; then `closed` is true, too
+    cdef bint _stale                    # the socket belongs to the parent process; then `closed` is true, too
     cdef unsigned long _thread          # ident of the thread where the loop runs
     cdef object _is_running             # the loop's own method
     cdef Poller _poller                 # the epoll set of the socket's connections
-    cdef ReadableEvent _readable_event  # readable while a message waits; None: nobody has asked for a descriptor
+    cdef ReadableEvent _readable_event  # readable while a message waits; None: `fileno` was not called
     cdef ReadableEvent _kept            # the same event, kept as long as the socket: its descriptor stays valid
     cdef bint _at_home(self) except -1
     cdef int _enter(self) except -1
     cdef int _refuse(self, str why) except -1
     cdef int _show_end(self) except -1
     cdef int _tell(self) except -1
-    cdef int _reads                     # messages, and calls in vain, left before a receiving call yields to the loop
+    cdef int _reads                     # messages, and empty calls, left before a receiving call yields to the loop
     cdef int _writes                    # likewise for sending
-    cdef int _quota                     # what `_reads` and `_writes` begin with
-    cdef long long _since               # when `_reads` and `_writes` last began, in nanoseconds on the monotonic clock
+    cdef int _quota                     # the initial value of `_reads` and `_writes`
+    cdef long long _since               # nanoseconds on the monotonic clock, when `_reads` and `_writes` were reset
     cdef long long _tick                # the kernel's tick at that time
-    cdef object _task                   # the task that called then; None: no task did, or the loop has had a turn since
+    cdef object _task                   # the task that called then; None: no task, or the loop has had a turn since
     cdef bint _turned                   # the loop has had a turn since
-    cdef bint _marked                   # `_mark` is scheduled: it tells that the loop has a turn
+    cdef bint _marked                   # `_mark` is scheduled: it runs in the loop's next turn
     cdef bint _pace(self) except -1
     cdef object _task_now(self)
     cdef int _begin_turn(self, task) except -1
     cdef void _wake(self) noexcept
 
     cdef inline void _count_write(self) noexcept:
-        """Counts an attempt to send. A new tick uses the quota up: nothing else notices long work between two calls."""
+        """Counts an attempt to send. A new tick uses up the quota: nothing else shows long work between two calls."""
         self._writes = self._writes - 1 if tick() == self._tick else 0
 
     cdef inline void _count_read(self) noexcept:
-        """Counts a call that has received nothing. For received messages the receive queue looks at the clock."""
+        """Counts a call that received nothing. For received messages the receive queue checks the clock."""
         self._reads = self._reads - 1 if tick() == self._tick else 0

@@ -1,4 +1,4 @@
-"""An asyncio socket without its calls: its loop and when that is due a turn, its queues, and its descriptor."""
+"""An asyncio socket without its calls: its loop, its yields to the loop, its queues, and its descriptor."""
 
 from cpython.pythread cimport PyThread_get_thread_ident
 
@@ -49,10 +49,10 @@ cdef class AsyncSocketBase:
         self._wake()
 
     cdef bint _pace(self) except -1:
-        """Whether the loop is due a turn, after about a millisecond in calls; begins the count of the next ones.
+        """Returns whether the loop is due a turn, after about a millisecond of calls; restarts the count if it is.
 
-        The loop has had a turn if `_mark` has run, or if another task calls now than at the beginning. But a task that
-        begins eagerly runs within the step of another task.
+        The loop has had a turn if `_mark` has run, or if the calling task has changed since the count began. A task
+        that begins eagerly does not count: it runs within the step of another task.
         """
         cdef long long spent = now_ns() - self._since
         task = self._task_now()
@@ -64,15 +64,15 @@ cdef class AsyncSocketBase:
             self._quota = max(1, <int>(self._quota * TURN_NS // spent))
         self._begin_turn(task)
         if due and eager:
-            self._reads = self._writes = 0  # tasks that begin in the same step are not to overtake this one
+            self._reads = self._writes = 0  # tasks that begin in the same step must not overtake this one
         return due
 
     cdef object _task_now(self):
-        """The task that calls; None: no task does."""
+        """Returns the calling task; None: no task calls."""
         return self._current_task(self._loop)
 
     cdef int _begin_turn(self, task) except -1:
-        """Begins to count how much *task* does before the loop has its next turn."""
+        """Begins to count the work of *task* until the loop's next turn."""
         self._wake()
         self._reads = self._writes = self._quota
         self._turned = False
@@ -83,19 +83,19 @@ cdef class AsyncSocketBase:
         return 0
 
     cdef void _wake(self) noexcept:
-        """A call that has waited goes on: the loop has just had a turn."""
+        """Notes that a call that waited continues: the loop has just had a turn."""
         self._since = now_ns()
         self._tick = tick()
         self._turned = True
 
     def _mark(self):
-        """The loop has a turn."""
+        """Notes that the loop has a turn."""
         self._marked = False
         self._turned = True
         self._task = None
 
     cdef int _show_end(self) except -1:
-        """Wakes threads that select on the descriptor: they find the socket closed. It closes one that is released."""
+        """Wakes threads that select on the descriptor: the socket is closed. Closes a released descriptor."""
         if self._readable_event is not None:
             self._readable_event.show(True)
         elif self._kept is not None:
@@ -112,14 +112,14 @@ cdef class AsyncSocketBase:
         return 0
 
     def _tell_again(self):
-        """Goes on after many dropped messages, behind which more wait."""
+        """Continues after many dropped messages, when more messages wait."""
         self._tell()
 
     def fileno(self) -> int:
-        """A descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
+        """Returns a descriptor that is readable exactly while a message waits: level-triggered, for any `select`.
 
-        The descriptor stays the same, belongs to the socket, and becomes readable when the socket closes, or at
-        `release_fileno`. While a task waits in a call that receives, that call gets the messages.
+        The descriptor stays the same and belongs to the socket. It becomes readable when the socket closes, or at
+        `release_fileno`. While a task waits in a receiving call, that call gets the messages.
 
         Raises:
             StateError: The type does not receive, or this is another loop.
@@ -136,12 +136,12 @@ cdef class AsyncSocketBase:
         return self._kept.fd
 
     def release_fileno(self) -> None:
-        """Gives back the descriptor of `fileno`: it no longer shows whether a message waits.
+        """Releases the descriptor of `fileno`: it no longer shows whether a message waits.
 
-        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
-        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
-        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on
+        the descriptor is readable all the time, as after `close`. It stays open until the socket is closed, so that no
+        new file gets its number, and a later `fileno` returns it again. After `close` this method closes the
+        descriptor. It does nothing if `fileno` has not been called.
 
         Raises:
             StateError: This is another loop, or the process has forked.
@@ -164,11 +164,11 @@ cdef class AsyncSocketBase:
         raise AssertionError("the class above attaches the loop")
 
     cdef bint _at_home(self) except -1:
-        """Whether the socket's own loop runs here: a thread runs one at a time. (asyncio's check costs a getpid.)"""
+        """Returns whether the socket's own loop runs in this thread. (asyncio's check costs a getpid.)"""
         return self._thread == PyThread_get_thread_ident() and self._loop is not None and self._is_running() is True
 
     cdef int _enter(self) except -1:
-        """Begins a call: refuses a closed socket and another loop."""
+        """Begins a call: rejects a closed socket and another loop."""
         if self.closed:
             self._refuse("is closed")
         if not self._at_home():
@@ -176,13 +176,13 @@ cdef class AsyncSocketBase:
         return 0
 
     cdef int _refuse(self, str why) except -1:
-        """Raises the error that says why the socket cannot be used."""
+        """Raises the error with the reason why the socket cannot be used."""
         if self._stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket {why}")
 
     def _abandon(self) -> None:
-        """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
+        """Closes the inherited descriptors in a forked child; the epoll set stays as it is, for the parent."""
         self.closed = self._stale = True
         self._poller.close()
         self._readable_event = self._kept = None

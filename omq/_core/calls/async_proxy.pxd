@@ -4,6 +4,6 @@ from omq._core.calls.proxy cimport ProxyCore
 
 
 cdef class AsyncProxy(ProxyCore):
-    cdef list _cores                 # AsyncCore of each socket, no two the same
+    cdef list _cores                 # AsyncCore of each socket, all distinct
     cdef bint _begun                 # it serves the sockets
     cdef object _future              # what the task waits for; None: it does not wait

@@ -16,9 +16,9 @@ cdef class AsyncProxy(ProxyCore):
 
     Args:
         frontend: The core of the one socket.
-        backend: That of the other one.
-        capture: That of a socket which gets a copy of each message; `None`: there is none.
-        control: That of a socket which gives commands; `None`: there is none.
+        backend: The core of the other socket.
+        capture: The core of a socket that gets a copy of each message, or `None`.
+        control: The core of a socket that receives commands, or `None`.
     """
 
     def __init__(self, frontend, backend, capture, control):
@@ -43,7 +43,7 @@ cdef class AsyncProxy(ProxyCore):
         self._begin_turns(True)
 
     def end(self) -> None:
-        """Ceases to serve the sockets; what has gathered leaves."""
+        """Stops serving the sockets; gathered messages leave."""
         cdef AsyncCore core
         if self._begun:
             self._begun = False
@@ -74,7 +74,7 @@ cdef class AsyncProxy(ProxyCore):
         return more
 
     def rest(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future that is done when something has happened to a socket; for where `turn` had nothing more to do."""
+        """Returns a Future that is done at the next event of a socket; for when `turn` has nothing more to do."""
         self._future = loop.create_future()
         return self._future
 

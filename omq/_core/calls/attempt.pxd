@@ -14,7 +14,7 @@ cdef enum Take:              # what a receiving call takes
     TAKE_INTO
     TAKE_MESSAGE
 
-cdef enum:                   # what `poll` asks for, and gives: omq.types.POLL_IN and POLL_OUT
+cdef enum:                   # the argument and result of `poll`: omq.types.POLL_IN and POLL_OUT
     READY_IN = 1
     READY_OUT = 4
     READY_BOTH = 5
@@ -26,7 +26,7 @@ cdef int refuse_large(Py_ssize_t room) except -1
 
 
 cdef inline object take(RecvQueue recv_queue, Take how, object limit, Py_buffer *into):
-    """Takes what the call asks for; None if no message waits. *limit* is for TAKE_MANY, *into* for TAKE_INTO."""
+    """Takes messages in the form of the call, or None. *limit* is for TAKE_MANY, *into* for TAKE_INTO."""
     cdef Py_ssize_t got
     cdef list parts
     if how == TAKE_ONE:

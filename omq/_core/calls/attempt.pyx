@@ -14,7 +14,7 @@ cdef extern from "Python.h":
 
 
 cdef object count_of(str name, object value, int least):
-    """Checks a number of things."""
+    """Checks a number, the argument *name*."""
     if isinstance(value, int) and not isinstance(value, bool):
         number = value
     else:
@@ -32,12 +32,12 @@ cdef object count_of(str name, object value, int least):
 
 
 def checked_count(str name, value: int, int least=1) -> int:
-    """Checks a number of things.
+    """Checks a number.
 
     Args:
-        name: What the argument is called.
-        value: How many.
-        least: The smallest number that fits.
+        name: The name of the argument.
+        value: The number.
+        least: The smallest number allowed.
 
     Returns:
         The number as an `int`.
@@ -50,14 +50,14 @@ def checked_count(str name, value: int, int least=1) -> int:
 
 
 cdef int events_of(object events) except -1:
-    """What `poll` is asked for, checked."""
+    """Checks the events that `poll` is asked for."""
     if not isinstance(events, int) or isinstance(events, bool) or not events or events & ~(POLL_IN | POLL_OUT):
         raise ValueError(f"events={short(events)}: must be POLL_IN ({POLL_IN}), POLL_OUT ({POLL_OUT}) or both")
     return events
 
 
 def checked_events(events: int) -> int:
-    """Checks what a call is to wait for.
+    """Checks the events that a call waits for.
 
     Args:
         events: `POLL_IN`, `POLL_OUT` or both.
@@ -69,7 +69,7 @@ def checked_events(events: int) -> int:
 
 
 cdef int ready_of(int wanted, RecvQueue recv_queue, SendQueue send_queue) except -1:
-    """Which of the events hold now; 0 for none."""
+    """Returns the events that hold now, or 0."""
     cdef int ready = 0
     if wanted & READY_IN and recv_queue is not None and recv_queue.has_message():
         ready |= READY_IN
@@ -79,5 +79,5 @@ cdef int ready_of(int wanted, RecvQueue recv_queue, SendQueue send_queue) except
 
 
 cdef int refuse_large(Py_ssize_t room) except -1:
-    """Says that a message does not fit into the caller's buffer."""
+    """Raises MessageTooLarge: a message does not fit into the caller's buffer."""
     raise MessageTooLarge(f"the next message is larger than the buffer of {room} bytes; it stays first in line")

@@ -9,9 +9,9 @@ from omq._core.calls.waiter cimport AsyncTurn, Waiter
 cdef enum Operation:
     OP_SEND
     OP_SEND_PARTS
-    OP_SEND_TO               # with a route, which is the call's address
+    OP_SEND_TO               # with a route, the call's address
     OP_SEND_MANY
-    OP_RECV                  # from here to OP_RECV_MESSAGE in the order of Take
+    OP_RECV                  # OP_RECV to OP_RECV_MESSAGE are in the order of Take
     OP_RECV_PARTS
     OP_RECV_MANY
     OP_RECV_INTO
@@ -20,10 +20,10 @@ cdef enum Operation:
     OP_POLL
 
 cdef enum State:
-    STATE_NONE               # no socket has made the call
+    STATE_NONE               # not made by a socket
     STATE_NEW
-    STATE_YIELDED            # gives the loop a turn, or has left its wait queue
-    STATE_WAITING            # stands in a wait queue
+    STATE_YIELDED            # yields to the loop, or has left its wait queue
+    STATE_WAITING            # waits in a wait queue
     STATE_DONE
 
 
@@ -35,8 +35,8 @@ cdef class AsyncWaitQueue(WaitQueue):
     cdef int look(self, long long spent) except -1
     cdef int _wake_apart(self) except -1
     cdef bint is_first(self, Call call) except -1
-    cdef object follower             # called at each notification, without arguments: a proxy's; None: there is none
-    cdef object _watcher             # a Future that is done at the next notification; None: nobody watches
+    cdef object follower             # a proxy's callback, called at each notification without arguments; None: no proxy
+    cdef object _watcher             # a Future that is done at the next notification; None: no watcher
     cdef PyObject *_core             # the socket, borrowed; NULL in its `writable`, and once the socket is gone
 
 

@@ -1,8 +1,8 @@
-"""Coroutine objects of omq's own for the calls of an asyncio socket.
+"""omq's own coroutine objects for the calls of an asyncio socket.
 
 A call does nothing before it is awaited. If it can be served at once, it returns without suspending, without a Future
-and without an allocation of its own (the objects come from a free list). Otherwise it stands in its wait queue, first
-come first served. Its Waiter only wakes it up: the message is taken when the call runs again, so a cancelled call has
+and without an allocation of its own (the objects come from a free list). Otherwise it waits in its wait queue, first
+come first served. Its Waiter only wakes it up: the call takes the message when it runs again, so a cancelled call has
 taken nothing.
 """
 
@@ -50,14 +50,14 @@ cdef enum:
 
 @cython.final
 cdef class AsyncWaitQueue(WaitQueue):
-    """Wakes the first call that waits; that call passes the wake-up on when it has what it wants."""
+    """Wakes the first call that waits; that call passes the wake-up on when it has been served."""
 
     def __cinit__(self):
         self.waiters = deque()
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future that is done at the next notification, by which closing waits for the queues to drain."""
-        # The socket may have closed in another loop than the one that it lived in.
+        """Returns a Future that is done at the next notification; closing uses it to wait for the queues to drain."""
+        # The socket may close in another loop than the one that it was used in.
         if self._watcher is None or self._watcher.done() or self._watcher.get_loop() is not loop:
             self._watcher = loop.create_future()
         return self._watcher
@@ -97,7 +97,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         return not self.apart and (waiter is None or waiter.done)  # the first call is woken already
 
     cdef int _wake_apart(self) except -1:
-        """Wakes the first call of each address, and those without one."""
+        """Wakes the first call of each address, and calls without one."""
         cdef Call call
         cdef set seen = set()
         for call in self.waiters:
@@ -108,7 +108,7 @@ cdef class AsyncWaitQueue(WaitQueue):
         return 0
 
     cdef bint is_first(self, Call call) except -1:
-        """Whether no earlier call waits (for the same peer, where calls wait apart); calls from outside come last."""
+        """Returns whether no earlier call waits (for the same peer, if they wait apart); outside calls come last."""
         cdef Call other
         if not self.apart:
             return self.waiting == 0 or self.waiters[0] is call
@@ -207,17 +207,17 @@ cdef class AsyncCore(AsyncSocketBase):
             timeout: Seconds for all of them; see `send`.
 
         Returns:
-            How many were accepted: fewer than given only if the time was up after the first.
+            Number of accepted messages: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send` and `send_multipart`. What was accepted before it, or before a cancellation, is sent.
+            Exception: As `send` and `send_multipart`. Messages accepted before an error or a cancellation are sent.
         """
         return new_call(self, OP_SEND_MANY, messages, self._send_timeout if timeout is UNSET else seconds(timeout))
 
     def send_nowait(self, data: Buffer) -> None:
-        """Sends a message of one part, or raises; it is not awaited (`asyncio.Queue.put_nowait`).
+        """Sends a message of one part, or raises; not a coroutine (compare `asyncio.Queue.put_nowait`).
 
-        The loop has no turn meanwhile: give it one now and then (`await asyncio.sleep(0)`) where many calls follow.
+        The call never yields to the loop: between many calls, yield with `await asyncio.sleep(0)`.
 
         Args:
             data: The part, see `send`.
@@ -236,16 +236,16 @@ cdef class AsyncCore(AsyncSocketBase):
         """Sends as many messages as there is room for; see `send_nowait` and `send_many`.
 
         Returns:
-            How many were accepted: at least one.
+            Number of accepted messages, at least one.
 
         Raises:
-            SendTimeout: There is no room for the first.
+            SendTimeout: There is no room for the first message.
             Exception: As `send_many`.
         """
         return finish(new_call(self, OP_SEND_MANY, messages, 0.0))
 
     def poll_nowait(self, events: int = POLL_IN) -> int:
-        """Returns which of the events are ready, 0 for none; it is not awaited. See `poll`."""
+        """Returns the events that are ready, or 0; not a coroutine. See `poll`."""
         return finish(new_call(self, OP_POLL, events_of(events), 0.0))
 
     def recv(self, *, timeout: float | Unset | None = UNSET) -> Call[bytes]:
@@ -267,7 +267,7 @@ cdef class AsyncCore(AsyncSocketBase):
         return new_call(self, OP_RECV_PARTS, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = UNSET) -> Call[list[bytes | list[bytes]]]:
-        """Waits for a message and takes what else is there.
+        """Waits for a message, then takes all others that are available.
 
         After some 5 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
@@ -298,7 +298,7 @@ cdef class AsyncCore(AsyncSocketBase):
         return new_call(self, OP_RECV_INTO, buffer, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def recv_message(self, *, timeout: float | Unset | None = UNSET) -> Call[Message]:
-        """Takes the next message as a `Message`: its parts and what is known about its sender."""
+        """Takes the next message as a `Message`, with its parts and its sender."""
         return new_call(self, OP_RECV_MESSAGE, None, self._recv_timeout if timeout is UNSET else seconds(timeout))
 
     def poll(self, timeout: float | None = None, events: int = POLL_IN) -> Call[int]:
@@ -331,16 +331,16 @@ cdef inline Call new_call(AsyncCore core, Operation operation, object argument, 
 
 
 cdef object finish(Call call):
-    """Makes a call that does not wait, here; returns its result."""
+    """Serves a call that does not wait; returns its result."""
     while True:
         result = call._step()
         if not call._suspended:
             return result
-        # The socket would have the loop take a turn first: that is the caller's business.
+        # A pending yield to the loop is the caller's business: this call cannot yield.
 
 
 cdef Call send_to(AsyncCore core, object route, object parts, object timeout):
-    """A call that sends a message to the peer or group that *route* names."""
+    """Makes a call that sends a message to the peer or group that *route* names."""
     cdef Call call = new_call(core, OP_SEND_TO, parts, core._send_timeout if timeout is UNSET else seconds(timeout))
     call._address = route
     return call
@@ -351,7 +351,7 @@ cdef Call send_to(AsyncCore core, object route, object parts, object timeout):
 @cython.final
 @cython.freelist(64)
 cdef class Call:
-    """One call on an asyncio socket: a `collections.abc.Coroutine`. Sockets make them; nobody else can."""
+    """One call on an asyncio socket: a `collections.abc.Coroutine`. Only sockets make them."""
 
     def __reduce_ex__(self, protocol):
         raise TypeError("a call cannot be copied or pickled")
@@ -408,7 +408,7 @@ cdef class Call:
         return 0
 
     cdef object _step(self):
-        """Runs until the call is finished or must wait; returns the call's result, or what the task gives the loop."""
+        """Runs until the call is finished or must wait; returns its result, or the object to yield to the loop."""
         self._refuse_reentry()
         self._suspended = False
         if self._state == STATE_NONE:
@@ -438,8 +438,8 @@ cdef class Call:
             core._enter()
             if sending:
                 self._prepare()
-            # The loop's turn comes before the attempt, so that a call cancelled here has done nothing. The call takes
-            # no place in the wait queue: tasks would line up there, each served once a turn of the loop.
+            # The loop's turn comes before the attempt, so that a call cancelled here has done nothing. The call does
+            # not join the wait queue: tasks would line up there, each served once a turn of the loop.
             if (core._writes if sending else core._reads) <= 0 and core._pace():
                 return self._rest()
         else:
@@ -452,7 +452,7 @@ cdef class Call:
         if self._may_attempt(core.writable if sending else core.readable):
             result = self._try_once()
             if not self._complete and not self._suspended and self._at_once() and not core.closed:
-                # Fetch what the kernel has: a program that asks again and again gives the loop no turn to fetch it.
+                # Read what the kernel has: a program that polls in a loop gives the event loop no turn to read it.
                 core._poller.serve()
                 result = self._try_once()
             if self._complete:
@@ -472,7 +472,7 @@ cdef class Call:
         return self._suspend()
 
     cdef int _count(self) except -1:
-        """Counts a failed attempt for the turn, too: other tasks are to have theirs."""
+        """Counts a failed attempt for the turn, so that other tasks get their turn."""
         if self._operation <= OP_SEND_MANY:
             self._core._count_write()
         else:
@@ -480,19 +480,19 @@ cdef class Call:
         return 0
 
     cdef bint _at_once(self) except -1:
-        """Whether this call does not wait."""
+        """Returns whether this call does not wait."""
         return self._timeout is not None and self._timeout == 0
 
     cdef bint _may_attempt(self, AsyncWaitQueue wait_queue) except -1:
-        """Whether it is this call's turn: earlier calls go first, even if this call's time is up."""
+        """Returns whether it is this call's turn: earlier calls go first, even if this call's time is up."""
         if self._operation == OP_POLL:
-            return True  # takes nothing from anybody
+            return True  # takes nothing from other calls
         if wait_queue.waiting == 0:
             return True
         return wait_queue.is_first(self)
 
     cdef int _prepare(self) except -1:
-        """Finds out which peer a message names, where calls wait apart: calls for other peers do not hold it up."""
+        """Determines the peer that a message names, where calls wait apart: calls for other peers do not hold it up."""
         if self._core.writable.apart and self._core.writable.waiting and self._operation == OP_SEND_PARTS:
             self._keep_parts()
             self._find_address()
@@ -512,12 +512,12 @@ cdef class Call:
         return 0
 
     cdef int _keep_parts(self) except -1:
-        """Takes the parts out of their iterable once: it may be a generator, and sending may be tried again."""
+        """Copies the parts out of their iterable once: it may be a generator, and sending may be tried again."""
         self._argument = parts_of(self._argument)
         return 0
 
     cdef object _rest(self):
-        """Gives the loop a turn, without a place in the wait queue: calls that run meanwhile need not wait."""
+        """Yields to the loop, without a place in the wait queue: calls that run meanwhile need not wait."""
         self._leave()
         self._state = STATE_YIELDED
         self._suspended = True
@@ -542,7 +542,7 @@ cdef class Call:
         return self._waiter
 
     cdef int _stand(self) except -1:
-        """Takes a place in the wait queue, behind earlier calls."""
+        """Joins the end of the wait queue."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
             if self._core.writable.apart and self._operation == OP_SEND_PARTS and self._address is None:
@@ -561,7 +561,7 @@ cdef class Call:
         return 0
 
     cdef int _leave(self) except -1:
-        """Gives up the place in the wait queue, and the wake-up with it: the next call may find what is left."""
+        """Leaves the wait queue and gives up the wake-up with the place: the next call may find a message."""
         cdef AsyncWaitQueue wait_queue
         if self._state == STATE_WAITING:
             self._state = STATE_YIELDED
@@ -587,10 +587,10 @@ cdef class Call:
             raise SendTimeout(f"no room for the message within {self._timeout} s")
         raise ReceiveTimeout(f"no message within {self._timeout} s")
 
-    # ------------------------------------------------------------------ what each call does
+    # ------------------------------------------------------------------ the work of each call
 
     cdef object _try_once(self):
-        """One attempt; `_complete` tells whether it served the call."""
+        """Attempts the call once; sets `_complete` if that served it."""
         hush()
         try:
             return self._attempt()
@@ -686,7 +686,7 @@ cdef class Call:
         cdef Parts parts
         cdef Py_buffer view
         cdef bint held, taken
-        while self._progress < len(messages):  # foreign code runs in between, and may change the list
+        while self._progress < len(messages):  # other code runs in between, and may change the list
             if self._core._writes <= 0 and self._core._pace():
                 return self._rest()
             self._core.send_queue.more = self._progress + 1 < len(messages)
@@ -717,7 +717,7 @@ cdef class Call:
 
 
 cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1:
-    """am_send: `await` without a StopIteration (`PyAsyncMethods.am_send`)."""
+    """Implements am_send: `await` without a StopIteration (`PyAsyncMethods.am_send`)."""
     cdef Call call = <Call>self
     if call._state == STATE_NEW and serve_at_once(call, result):
         return RESULT_RETURN
@@ -728,7 +728,7 @@ cdef int call_send(PyObject *self, PyObject *value, PyObject **result) except -1
 
 
 cdef inline int serve_at_once(Call call, PyObject **result) except -1:
-    """The common case in as few steps as possible: room for the message, or a message that waits."""
+    """Serves the common case in as few steps as possible: room for the message, or a message that waits."""
     cdef AsyncCore core = call._core
     cdef Part part
     cdef bint taken
@@ -740,7 +740,7 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         part.size = PyBytes_GET_SIZE(call._argument)
         part.owner = <PyObject *>call._argument
         call._state = STATE_DONE
-        core._count_write()  # a message that is refused counts, too
+        core._count_write()  # a rejected message counts, too
         if not (core.send_queue.quick and core.send_queue.put_quickly(&part)):
             hush()
             try:

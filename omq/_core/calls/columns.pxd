@@ -1,4 +1,4 @@
-# Messages as columns: bodies behind one another, and where each ends.
+# Messages as columns: bodies one after the other, and the offset of each end.
 
 from libc.stdint cimport int32_t
 

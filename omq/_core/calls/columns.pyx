@@ -1,4 +1,4 @@
-"""Messages as columns: bodies behind one another in one buffer, and where each ends.
+"""Messages as columns: bodies one after the other in one buffer, and the offset of each end.
 
 Arrow keeps a column of binary values in this form, so a batch for Arrow needs no Python object per message.
 """
@@ -21,7 +21,7 @@ cdef enum:
 
 
 cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, object start) except -1:
-    """Copies the messages that wait and fit, from *start* on; returns their number, 0 if none waits."""
+    """Copies the messages that wait and fit, from *start* on; returns their number, 0 if no message waits."""
     cdef Py_buffer into, marks
     if isinstance(recv_queue, ShapedRecvQueue):
         raise StateError(
@@ -93,7 +93,7 @@ cdef Py_ssize_t _copy(
 
 
 cdef void _copy_run(Run *run, char *into, Py_ssize_t size, Py_ssize_t at, int32_t *ends) noexcept nogil:
-    """Copies messages of a run, up to the first that has several parts or does not fit, and cuts the run there."""
+    """Copies messages of a run, up to the first that has several parts or does not fit; cuts the run there."""
     cdef const unsigned char *p = <const unsigned char *>run.data
     cdef Py_ssize_t count = 0
     cdef Py_ssize_t body = 0

@@ -1,4 +1,4 @@
-# What a user is told of a peer, and of a message's sender.
+# Descriptions of a peer and of a message's sender, for users.
 
 from omq._core.queues.peer cimport RecvQueue
 

@@ -1,6 +1,6 @@
-"""What a user is told of a peer, and of a message's sender.
+"""Descriptions of a peer and of a message's sender, for users.
 
-The description is made without running Python code, for the message has been taken by then: a signal handler that
+A description is made without running Python code, because the message has been taken by then: a signal handler that
 raised here would lose it.
 """
 
@@ -9,12 +9,13 @@ from omq._core.queues.peer cimport Peer, RecvQueue
 from omq.message import Message, PeerInfo
 
 cdef extern from "Python.h":
-    # The classes are frozen dataclasses. `object.__setattr__` does this, too, after a call that costs more than it.
+    # The classes are frozen dataclasses. `object.__setattr__` does the same, but the call alone costs more than the
+    # work.
     int put "PyObject_GenericSetAttr"(object, object, object) except -1
 
 
 def snapshot(session: Any) -> PeerInfo:
-    """A peer that has finished its handshake, as users see it.
+    """Describes a peer that has finished its handshake.
 
     Args:
         session: The engine's object for the connection.
@@ -40,7 +41,7 @@ cdef object _portray(session, Peer peer):
 
 
 cdef object describe(list parts, RecvQueue recv_queue):
-    """The message that was taken last, with its sender, as `recv_message` returns it."""
+    """Returns the message that was taken last, with its sender, as `recv_message` returns it."""
     cdef Peer peer = recv_queue.last
     message = Message.__new__(Message)
     put(message, "parts", parts)

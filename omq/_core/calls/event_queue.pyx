@@ -1,8 +1,7 @@
-"""The bounded queue of one monitor: putting an event in never waits, and a call that is interrupted loses no event.
+"""The bounded queue of one monitor: putting an event never waits, and an interrupted call loses no event.
 
-There is no lock: the I/O thread puts events in while a signal handler, which may itself wait for the I/O thread, has
-interrupted a reader. Instead each method is one step under the GIL, except where it makes an event that reports missed
-ones.
+There is no lock: the I/O thread puts events while a reader may be interrupted by a signal handler that waits for the
+I/O thread. Instead each method is one step under the GIL, except where it makes an event that reports missed events.
 """
 
 # stub: from omq.event import Event
@@ -24,12 +23,12 @@ cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
 
 cdef enum:
-    FIRST_NAP_NS = 10000000    # nanoseconds of a wait's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000   # nanoseconds of its longest sleep: a signal just before a sleep interrupts nothing
+    FIRST_NAP_NS = 10000000    # a wait's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000   # a wait's longest sleep: a signal just before a sleep interrupts nothing
 
 
 cdef class EventQueue:
-    """The newest events are kept: a slow reader loses the oldest, and learns how many.
+    """Keeps the newest events: a slow reader loses the oldest, and learns how many.
 
     Attributes:
         closed: Whether no further events come; events that wait can still be received.
@@ -45,14 +44,14 @@ cdef class EventQueue:
     def _assemble(
         self, Py_ssize_t limit, last: object, make_missed: Callable[[int, float], Event], ForkGuard fork_guard not None
     ) -> None:
-        """Sets how many events are kept, the last one's kind and the maker of `missed` events, before the first use."""
+        """Sets the limit of events, the last event's kind and the maker of `missed` events, before the first use."""
         self._limit = limit
         self._last = last
         self._make_missed = make_missed
         self._fork_guard = fork_guard
 
     def put(self, event not None: Event) -> None:
-        """Takes an event in, from any thread; never waits."""
+        """Adds an event, from any thread; never waits."""
         if self.closed:
             return
         if len(self._events) >= self._limit:
@@ -65,10 +64,10 @@ cdef class EventQueue:
             sem_post(&self._wake)
 
     def take(self) -> Event | None:
-        """The next event, if one is there.
+        """Returns the next event, if one waits.
 
         Raises:
-            ClosedError: No event waits, and none will come.
+            ClosedError: No event waits, and no further one comes.
             StateError: The process has forked.
         """
         return self._take()
@@ -79,7 +78,7 @@ cdef class EventQueue:
             raise StateError("this monitor belongs to the parent process: make a new socket after fork()")
         while self._missed:
             count = self._missed
-            # Python code: a signal handler may raise in it, or take the `missed` event itself.
+            # Runs Python code: a signal handler may raise in it, or take the `missed` event itself.
             event = self._make_missed(count, self._events[0].time if self._events else time.time())
             if self._missed == count:
                 self._missed = 0
@@ -91,7 +90,7 @@ cdef class EventQueue:
         return None
 
     def _forget(self) -> None:
-        """Ends it, and what waits is gone."""
+        """Ends the queue and drops the events that wait."""
         self._missed = 0
         self._events.clear()
         self._end()
@@ -119,7 +118,7 @@ cdef object receive(EventQueue feed, object timeout):
     feed._waiting += 1
     try:
         while True:
-            # Handlers run before an event is taken, for they may raise.
+            # Handlers run before an event is taken, because they may raise.
             PyErr_CheckSignals()
             event = feed._take()
             if event is not None:
@@ -149,7 +148,7 @@ cdef class SyncEventQueue(EventQueue):
             timeout: Seconds; `None` for ever, 0 never.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No event came in time.
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
             ValueError: The timeout is below 0, or no number.

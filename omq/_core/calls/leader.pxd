@@ -27,7 +27,7 @@ cdef extern from *:
 
 
 cdef class ForkGuard:
-    cdef readonly bint stale         # the process has forked: nothing inherited is to be used
+    cdef readonly bint stale         # the process has forked: nothing inherited may be used
     cdef unsigned long _main         # ident of the thread that signals interrupt
 
 
@@ -37,7 +37,7 @@ cdef class BlockedCall:
     cdef bint leading
     cdef bint woken                  # something happened that the call waits for
     cdef bint aside                  # its thread runs signal handlers, however long they take, and can do nothing else
-    cdef long long nap               # nanoseconds that the main thread sleeps at most before it looks for signals
+    cdef long long nap               # nanoseconds that the main thread sleeps at most before it checks for signals
     cdef long long fresh_nap         # likewise, of any thread while the socket has no connection
     cdef bint hurries                # the call has shortened the switch interval
     cdef long long spun              # nanoseconds that the call has spun
@@ -48,7 +48,7 @@ cdef class BlockedCall:
 
 
 cdef class SyncWaitQueue(WaitQueue):
-    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, and no sockets; NULL: gone
+    cdef PyObject *_core             # the LeaderCore, borrowed: a loop holds wait queues, but not sockets; NULL: freed
     cdef list _blocked_calls         # of BlockedCall, first come first
     cdef int count                   # calls in `_blocked_calls`
     cdef int enter(self, BlockedCall blocked_call) except -1
@@ -58,8 +58,8 @@ cdef class SyncWaitQueue(WaitQueue):
     cdef int wake_all(self) except -1
     cdef int _show(self) except -1
     cdef int look(self, long long spent) except -1
-    cdef list _shown                 # ReadableEvents that a notification makes readable: for waits on several sockets
-    cdef list _watchers              # Futures of the I/O thread's loop: with them closing waits for the queues to drain
+    cdef list _shown                 # ReadableEvents that a notification makes readable, for waits on several sockets
+    cdef list _watchers              # Futures of the I/O thread's loop, with which closing waits for the queues
 
 
 cdef class LeaderCore:
@@ -71,30 +71,30 @@ cdef class LeaderCore:
     cdef readonly Poller poller
     cdef readonly bint closed
     cdef ForkGuard _fork_guard
-    cdef BlockedCall _leader                # the call that sleeps in the epoll set; None: no call does
+    cdef BlockedCall _leader                # the call that sleeps in the epoll set; None: no leader
     cdef int _event                         # eventfd in the epoll set: wakes the leader; owned
     cdef bint _signalled                    # `_event` has been written since it was last read
     cdef int _inside                        # threads that may be in a system call on the epoll set
     cdef bint _ending                       # the descriptors are closed once `_inside` is 0
-    cdef ReadableEvent _readable_event      # readable while a message waits; None: nobody has asked for a descriptor
+    cdef ReadableEvent _readable_event      # readable while a message waits; None: no descriptor was requested
     cdef ReadableEvent _kept                # the same event, kept until the end of the socket: its descriptor stays valid
     cdef bint _given                        # `fileno` has given the descriptor to the user
     cdef bint _wanted                       # the user has the descriptor and has not released it
-    cdef int _borrowers                     # waits for several sockets, this one among them
+    cdef int _borrowers                     # waits for several sockets that include this one
     cdef Bell _bell                         # hands work to the I/O thread; None before that thread exists
     cdef readonly bint watched              # the I/O thread watches the epoll set
     cdef bint _dismissed                    # the I/O thread has been asked to stop watching
     cdef object _unwatch                    # run on the I/O thread: ceases to watch
-    cdef readonly unsigned long long looks  # looks of callers at the epoll set: the number grows while they serve it
-    cdef bint drowsy                        # the I/O thread checks rarely on callers: the end of a wait must tell it
+    cdef readonly unsigned long long looks  # callers' checks of the epoll set: grows while they serve it
+    cdef bint drowsy                        # the I/O thread checks rarely on callers: the end of a wait must notify it
     cdef object _attend                     # run on the I/O thread: watches, because a descriptor has to show messages
     cdef bint _called                       # `_attend` has been posted and has not begun
-    cdef object _rouse                      # has the I/O thread check in a moment whether the owner comes back
-    cdef object _calm                       # takes `_rouse` back
-    cdef bint _roused                       # `_rouse` has been called, for a wait has ended
+    cdef object _rouse                      # asks the I/O thread to check in a moment whether the owner comes back
+    cdef object _calm                       # cancels `_rouse`
+    cdef bint _roused                       # `_rouse` has been called because a wait has ended
     cdef long long _long_sleep              # nanoseconds
-    cdef readonly bint sleeps_long          # the last sleep in the epoll set was long, so the next most likely will be
-    cdef long long _spin                    # nanoseconds to look before sleeping; 0 never
+    cdef readonly bint sleeps_long          # the last sleep in the epoll set was long, so the next probably will be
+    cdef long long _spin                    # nanoseconds to spin before sleeping; 0 never
     cdef bint _adaptive                     # spin only while recent waits were short
     cdef int _luck                          # above 0: waits have been short
     cdef int _refuse(self) except -1
@@ -121,14 +121,14 @@ cdef class LeaderCore:
             self._refuse()
         self.lock.enter()
         if self.closed:
-            # Closed while the lock was waited for.
+            # Closed while this call waited for the lock.
             self.lock.release()
             self._refuse()
         return 0
 
     @cython.final
     cdef inline bint _is_free(self) noexcept:
-        """Whether no call holds the lock: then a step that keeps the GIL throughout needs no lock."""
+        """Returns whether no call holds the lock: then a step that keeps the GIL throughout needs no lock."""
         return not OMQ_TRACED and self.lock._owner == 0 and not (self.closed or self._fork_guard.stale)
 
     @cython.final

@@ -2,7 +2,7 @@
 
 The leader is the waiting thread that sleeps in the socket's own epoll set, which holds every connection and one eventfd
 for everything else. It handles the events. Every other waiting thread sleeps on a semaphore of its own until the leader
-or the I/O thread has something for it, or the leader's place is free. No thread holds the lock while it sleeps.
+or the I/O thread wakes it, or the leader's place is free. No thread holds the lock while it sleeps.
 """
 
 cimport cython
@@ -94,19 +94,19 @@ cdef extern from *:
     void relax() nogil
 
 cdef enum:
-    LONG_SLEEP_NS = 1000000   # nanoseconds of a sleep that is long beside the cost of telling the I/O thread of it
-    ADAPTIVE_NS = 50000       # nanoseconds that "adaptive" spins at most
-    GLANCES = 8               # looks of a spin at the only descriptor between two looks at the epoll set
+    LONG_SLEEP_NS = 1000000   # a sleep that is long compared with the cost of notifying the I/O thread of its end
+    ADAPTIVE_NS = 50000       # "adaptive" spins at most this long
+    GLANCES = 8               # checks of the only descriptor by a spin between two checks of the epoll set
     SHORT_NS = 40000          # a wait below this was worth spinning for
-    PRESENT_NS = 5000000      # nanoseconds between two looks of an owner below which the I/O thread need not watch
+    PRESENT_NS = 5000000      # between two checks by the owner, below which the I/O thread need not watch
     LUCKY = 8                 # short waits in a row that are counted at most
-    SPIN_NS = 1000000         # nanoseconds that a long spin goes on without looking for signals
-    LONG_NS = 500000          # nanoseconds of work on the I/O thread after which other threads are let in
-    BREATH_NS = 20000         # nanoseconds for which the I/O thread then sleeps
-    REST_NS = 100000          # nanoseconds between two pieces of work in which other threads came in anyway
-    FRESH_NAP_NS = 200000     # nanoseconds of the first sleep of a call on a socket without a connection; see `_until`
-    FIRST_NAP_NS = 10000000   # nanoseconds of the main thread's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000  # nanoseconds of the main thread's longest sleep
+    SPIN_NS = 1000000         # a long spin goes on this long without checking for signals
+    LONG_NS = 500000          # work on the I/O thread after which other threads get the GIL
+    BREATH_NS = 20000         # the I/O thread then sleeps this long
+    REST_NS = 100000          # between two pieces of work, in which other threads got the GIL anyway
+    FRESH_NAP_NS = 200000     # the first sleep of a call on a socket without a connection; see `_until`
+    FIRST_NAP_NS = 10000000   # the main thread's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000  # the main thread's longest sleep
 
 
 cdef long long worked            # nanoseconds that the I/O thread has worked without a rest
@@ -116,8 +116,8 @@ cdef long long worked_until      # on the monotonic clock, when the I/O thread l
 cdef int let_others_in(long long begun) except -1:
     """Gives other threads the GIL: the I/O thread, at work since *begun*, rests after each half millisecond of work.
 
-    The loop releases the GIL again and again, but only for a moment: too short for a waiting thread to wake up, and
-    each time that thread begins anew to count how long it has waited.
+    The loop releases the GIL often, but only for a moment: too short for a waiting thread to wake up. Each time that
+    thread restarts its count of how long it has waited.
     """
     global worked, worked_until
     cdef long long now = now_ns()
@@ -136,17 +136,17 @@ cdef int let_others_in(long long begun) except -1:
 
 
 cdef class ForkGuard:
-    """Knows whether the process is still the one that made the sockets.
+    """Remembers whether the process has forked since its sockets were made.
 
     Attributes:
-        stale: Whether the process has forked: nothing inherited is to be used.
+        stale: Whether the process has forked: nothing inherited may be used.
     """
 
     def __cinit__(self):
         self._main = threading.main_thread().ident
 
     def expire(self, inherited: object) -> None:
-        """The process has forked; *inherited* is kept for ever, for its end would disturb the parent."""
+        """Notes that the process has forked; *inherited* is kept for ever, because its end would disturb the parent."""
         self.stale = True
         reset()
         # The reference is never released: a destructor would change epoll sets that the parent uses.
@@ -174,7 +174,7 @@ cdef class BlockedCall:
         return 0
 
     cdef int hurry(self) except -1:
-        """Has threads hand on the GIL sooner: the I/O thread needs it to bring the first connection."""
+        """Makes threads hand over the GIL sooner: the I/O thread needs it to bring the first connection."""
         if not self.hurries:
             self.hurries = True
             shorten()
@@ -189,7 +189,7 @@ cdef class BlockedCall:
 
 @cython.final
 cdef class SyncWaitQueue(WaitQueue):
-    """Wakes the first call that waits (all, where calls wait apart); it passes the wake-up on if there is more."""
+    """Wakes the first call that waits (all, where calls wait apart); passes the wake-up on if there is more."""
 
     def __cinit__(self, LeaderCore core):
         self._core = <PyObject *>core
@@ -203,17 +203,17 @@ cdef class SyncWaitQueue(WaitQueue):
         return self.count
 
     def watch(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future of *loop*, the I/O thread's, that is done at the next notification, from whatever thread."""
+        """Returns a Future of *loop*, the I/O thread's loop, that is done at the next notification from any thread."""
         watcher = loop.create_future()
         self._watchers.append(watcher)
         return watcher
 
     def show(self, ReadableEvent readable_event not None) -> None:
-        """Has every notification make *readable_event* readable, until `hide`."""
+        """Makes every notification also make *readable_event* readable, until `hide`."""
         self._shown.append(readable_event)
 
     def hide(self, ReadableEvent readable_event not None) -> None:
-        """Notifications leave *readable_event* alone again."""
+        """Makes notifications leave *readable_event* alone again."""
         if readable_event in self._shown:
             self._shown.remove(readable_event)
 
@@ -244,13 +244,13 @@ cdef class SyncWaitQueue(WaitQueue):
         return 0
 
     cdef int enter(self, BlockedCall blocked_call) except -1:
-        """A call waits here, behind those that came before."""
+        """Adds a call that waits here, after earlier calls."""
         self._blocked_calls.append(blocked_call)
         self.count += 1
         return 0
 
     cdef int leave(self, BlockedCall blocked_call) except -1:
-        """A call no longer waits here; `pass_on` must follow."""
+        """Removes a call that waits here; `pass_on` must follow."""
         if self._blocked_calls[self.count - 1] is blocked_call:
             self._blocked_calls.pop()
         else:
@@ -259,7 +259,7 @@ cdef class SyncWaitQueue(WaitQueue):
         return 0
 
     cdef int pass_on(self) except -1:
-        """A call has left and may not have used its wake-up: the next call gets one."""
+        """Wakes the next call: a call has left and may not have used its wake-up."""
         return self.notify() if self.count else 0
 
     cdef int wake_first(self) except -1:
@@ -287,15 +287,15 @@ def settle(watchers):
 
 @cython.no_gc_clear  # __dealloc__ needs the wait queues; cycles are broken in the attributes that derived classes add
 cdef class LeaderCore:
-    """Where the threads that call on one socket wait.
+    """Lets the threads that call on one socket wait.
 
     The derived class attaches the queues (`_assemble`) and the I/O thread (`_set_thread`), and marks the end.
 
     Attributes:
         closed: Whether the socket is closed, or closing.
-        lock: Held while queues and peers are touched; never while anybody sleeps.
+        lock: Held while queues and peers are used; never while a thread sleeps.
         watched: Whether the I/O thread watches the epoll set.
-        looks: How often callers have looked at the epoll set: the number grows while they serve it.
+        looks: How often callers have checked the epoll set: the number grows while they serve it.
         sleeps_long: Whether the last sleep in the epoll set was a long one.
     """
     # stub: recv_queue: RecvQueue | None
@@ -353,7 +353,7 @@ cdef class LeaderCore:
         self._adaptive = adaptive
 
     def _set_long_sleep(self, long long nanoseconds) -> None:
-        """From how many nanoseconds on a sleep in the epoll set is a long one; for tests."""
+        """Sets how many nanoseconds make a sleep in the epoll set a long one. For tests."""
         self._long_sleep = nanoseconds
         self.sleeps_long = nanoseconds == 0
 
@@ -363,17 +363,17 @@ cdef class LeaderCore:
     # ------------------------------------------------------------------ the I/O thread's side
 
     def set_watched(self, bint watched) -> None:
-        """The I/O thread has begun, or ceased, to watch the epoll set."""
+        """Notes that the I/O thread has begun, or stopped, to watch the epoll set."""
         self.watched = watched
         self._dismissed = False
 
     def set_drowsy(self, bint drowsy) -> None:
-        """Whether the next call that ends a wait is to tell the I/O thread."""
+        """Sets whether the next call that ends a wait notifies the I/O thread."""
         self.drowsy = drowsy
         self._roused = False
 
     def cease_watching(self) -> bool:
-        """The I/O thread ceases to watch the epoll set, unless a descriptor has to show messages; True if it ceases."""
+        """Stops watching the epoll set, unless a descriptor has to show messages; returns whether it has stopped."""
         self.lock.acquire()
         try:
             self._dismissed = False
@@ -384,17 +384,17 @@ cdef class LeaderCore:
             self.lock.release()
 
     def heed_call(self) -> None:
-        """The I/O thread begins to do what `_attend` asked for, and may be asked again."""
+        """Notes that the I/O thread runs `_attend`, which may be requested again from now on."""
         self._called = False
 
     @property
     def published(self) -> bool:
-        """Whether a descriptor that the user has must show what arrives."""
+        """Returns whether a descriptor that the user has must show what arrives."""
         return self._readable_event is not None
 
     @property
     def attended(self) -> bool:
-        """Whether a caller sleeps in the epoll set, and so handles its events."""
+        """Returns whether a caller sleeps in the epoll set, and so handles its events."""
         return self._leader is not None
 
     def dispatch(self) -> None:
@@ -413,7 +413,7 @@ cdef class LeaderCore:
         let_others_in(begun)
 
     def flush_turn(self) -> None:
-        """Gives what waits in the queue to peers that have become free; on the I/O thread."""
+        """Gives waiting messages to peers that have become free; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
@@ -430,7 +430,7 @@ cdef class LeaderCore:
             self.readable.wake_all()
             self.writable.wake_all()
             if self._readable_event is not None:
-                # A thread that selects on the descriptor is to wake up and find the socket closed.
+                # A thread that selects on the descriptor must wake up and find the socket closed.
                 self._readable_event.show(True)
         finally:
             self.lock.release()
@@ -446,7 +446,7 @@ cdef class LeaderCore:
             self.lock.release()
 
     def _abandon(self) -> None:
-        """In a forked child: closes the inherited descriptors; the epoll set stays as it is, for the parent."""
+        """Closes the inherited descriptors in a forked child; the epoll set stays as it is, for the parent."""
         self.poller.close()
         if self._event >= 0:
             close(self._event)
@@ -471,7 +471,7 @@ cdef class LeaderCore:
     # ------------------------------------------------------------------ entering and leaving
 
     cdef int _refuse(self) except -1:
-        """Raises the error that says why the socket cannot be used."""
+        """Raises the error with the reason why the socket cannot be used."""
         if self._fork_guard.stale:
             raise StateError(f"the {self._name()} socket belongs to the parent process: make a new one after fork()")
         raise ClosedError(f"the {self._name()} socket is closed")
@@ -498,7 +498,7 @@ cdef class LeaderCore:
         return 0
 
     def _tell_again(self):
-        """Goes on after many dropped messages, behind which more wait; on the I/O thread."""
+        """Continues after many dropped messages, when more messages wait; on the I/O thread."""
         cdef long long begun = now_ns()
         self.lock.acquire()
         try:
@@ -508,14 +508,14 @@ cdef class LeaderCore:
         let_others_in(begun)
 
     cdef int look(self, long long spent) except -1:
-        """A caller looks at the epoll set while messages wait; *spent*: nanoseconds since the last time."""
+        """Checks the epoll set for a caller while messages wait; *spent*: nanoseconds since the last check."""
         self.looks += 1
         if spent < PRESENT_NS:
             self._dismiss()
         return self.poller.look()
 
     cdef int _dismiss(self) except -1:
-        """Has the I/O thread stop watching: callers serve the epoll set."""
+        """Makes the I/O thread stop watching: callers serve the epoll set."""
         if self.watched and not self._dismissed and self._readable_event is None:
             self._dismissed = True
             self._bell.post(self._unwatch)
@@ -524,26 +524,26 @@ cdef class LeaderCore:
     # ------------------------------------------------------------------ waiting
 
     cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1:
-        """Sleeps until something may have happened, with the lock let go; 0 if the time is up, 1 otherwise."""
+        """Releases the lock and sleeps until something may have happened; returns 0 if the time is up, else 1."""
         cdef bint in_time
         blocked_call.woken = False
         self._look_for_signals(blocked_call)
         if blocked_call.woken or self.closed:
-            # Releasing the lock runs what other threads left to do under it: that may have woken this call.
+            # Releasing the lock runs calls that other threads deferred until then: one may have woken this call.
             return 1
         if self._leader is None:
             self._leader = blocked_call
             blocked_call.leading = True
             self._dismiss()
         in_time = self._lead(blocked_call, deadline) if blocked_call.leading else self._follow(blocked_call, deadline)
-        # A signal that came meanwhile, or while this thread waited for the GIL: its handler may raise, so it runs before
-        # the call takes what it has waited for.
+        # A signal may have come meanwhile, or while this thread waited for the GIL. Its handler may raise, so it runs
+        # before the call takes what it has waited for.
         if PyThread_get_thread_ident() == self._fork_guard._main:
             self._look_for_signals(blocked_call)
         return in_time
 
     cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1:
-        """Waits in a receiving call: sleeps, or if messages are unfinished after many drops, lets other threads in."""
+        """Waits in a receiving call: sleeps, or if messages are unfinished after many drops, lets other threads run."""
         if self.recv_queue is None or not self.recv_queue.unfinished:
             return self._sleep(blocked_call, deadline)
         self.lock.release()
@@ -565,10 +565,10 @@ cdef class LeaderCore:
         return 0
 
     cdef int _look_for_signals(self, BlockedCall blocked_call) except -1:
-        """Runs signal handlers, without the lock, for they may call the socket. A later signal ends the sleep.
+        """Runs signal handlers without the lock, because they may call the socket. A later signal ends the sleep.
 
         A handler may take long, or wait for work that this very thread would do as leader. So the thread does not lead
-        meanwhile, and others do not rely on it to use a wake-up.
+        meanwhile, and other threads do not rely on it to use a wake-up.
         """
         cdef bint alone = self.readable.count + self.writable.count == 1
         blocked_call.aside = True
@@ -581,7 +581,7 @@ cdef class LeaderCore:
                     self._wake_another()
                 self._leave_awake()
         if blocked_call.woken and not alone:
-            # What it was woken for must not wait for the handler's end: another call gets it.
+            # The event that woke this call must not wait for the handler's end: another call handles it.
             self.readable.wake_first()
             self.writable.wake_first()
         try:
@@ -593,9 +593,9 @@ cdef class LeaderCore:
         return 0
 
     cdef int _run_handlers(self) except -1:
-        """Runs signal handlers, without the lock, after a look at the descriptors and before a message is taken.
+        """Runs signal handlers without the lock, after a check of the descriptors and before a message is taken.
 
-        A look may read for long. A handler may raise, or close the socket.
+        The check may read for long. A handler may raise, or close the socket.
         """
         if PyThread_get_thread_ident() == self._fork_guard._main:
             try:
@@ -608,15 +608,15 @@ cdef class LeaderCore:
         return 0
 
     cdef long long _until(self, BlockedCall blocked_call, long long deadline) except -1:
-        """When to wake up in any case, in nanoseconds on the monotonic clock.
+        """Returns when to wake up in any case, in nanoseconds on the monotonic clock.
 
-        A signal that comes between the look for signals and the system call, or in another thread, interrupts nothing.
-        So the thread that runs the handlers looks again, soon at first and then once a second.
+        A signal that comes between the check for signals and the system call, or in another thread, interrupts nothing.
+        So the thread that runs the handlers checks again, soon at first and then once a second.
         """
         cdef long long until
         if blocked_call.fresh_nap < FIRST_NAP_NS and (blocked_call.hurries or self.poller.is_empty()):
-            # The I/O thread brings the first connection, and needs the GIL for that. Next to threads that compute both
-            # would wait for it one after the other: so this thread joins the line while the I/O thread stands in it.
+            # The I/O thread brings the first connection, and needs the GIL for that. Next to busy threads both would
+            # wait for it one after the other. So this thread queues for the GIL while the I/O thread does.
             blocked_call.hurry()
             until = now_ns() + blocked_call.fresh_nap
             blocked_call.fresh_nap *= 2
@@ -646,7 +646,7 @@ cdef class LeaderCore:
         if self._adaptive:
             spin = ADAPTIVE_NS if self._luck > 0 else 0
         elif spin > SPIN_NS:
-            # In pieces, for no signal interrupts a spin.
+            # In pieces, because no signal interrupts a spin.
             spin = min(spin - blocked_call.spun, <long long>SPIN_NS)
             blocked_call.spun += spin
             on = spin > 0
@@ -665,9 +665,9 @@ cdef class LeaderCore:
                     spin = deadline - begun
                 while True:
                     if only >= 0:
-                        # Quicker than the epoll set, which tells of all else: ended connections, and signals from
-                        # other threads. If a thread has closed the descriptor meanwhile, its number may be another
-                        # file's by now: at worst that file's bytes end the spin.
+                        # Quicker than the epoll set, which reports everything else: ended connections, and signals from
+                        # other threads. If a thread has closed the descriptor meanwhile, its number may belong to
+                        # another file by now: at worst that file's bytes end the spin.
                         for turn in range(GLANCES):
                             relax()
                             if ioctl(only, FIONREAD, &unread) == 0 and unread > 0:
@@ -706,19 +706,19 @@ cdef class LeaderCore:
         if n < 0:
             if failure != EINTR:
                 raise TransportError(failure, os.strerror(failure))
-            # Ctrl-C, for example: before a message is taken. During its handler perhaps no caller serves the set.
+            # Ctrl-C, for example: before a message is taken. During its handler possibly no caller serves the set.
             self._leave_awake()
             self._look_for_signals(blocked_call)
             return 1
         if n == 0 and not found:
-            # The thread may have waited for the GIL since, next to threads that compute: another sleep would be one more
+            # The thread may have waited for the GIL since, next to busy threads: another sleep would be one more
             # such wait.
             n = epoll_wait(fd, events, EVENTS, 0) if fd == self.poller.fd else 0
             if n <= 0:
                 return now_ns() < deadline
         self._drain()
         self.looks += 1
-        blocked_call.woken = True  # this call is awake: no signal is needed for what it finds
+        blocked_call.woken = True  # this call is awake: it needs no signal for what it finds
         if found:
             self.poller.serve()
         else:
@@ -744,7 +744,7 @@ cdef class LeaderCore:
         return failure == 0 or failure == EINTR or now_ns() < deadline
 
     cdef int _stand_up(self, SyncWaitQueue wait_queue, BlockedCall blocked_call) except -1:
-        """Ends a wait: the place in the wait queue, the leader's place and an unused wake-up go to others."""
+        """Ends a wait: other calls get the place in the wait queue, the leader's place and an unused wake-up."""
         blocked_call.hurry_no_more()
         wait_queue.leave(blocked_call)
         if blocked_call.leading:
@@ -757,7 +757,7 @@ cdef class LeaderCore:
         return 0
 
     cdef int _leave_awake(self) except -1:
-        """Ends a sleep: the I/O thread is to check in a moment whether the owner comes back."""
+        """Ends a sleep: the I/O thread checks in a moment whether the owner comes back."""
         if self.drowsy:
             self.drowsy = False
             self._roused = True

@@ -1,4 +1,4 @@
-# What users hand to `send`, as memory.
+# The data that users pass to `send`, as memory.
 
 from cpython.buffer cimport Py_buffer
 

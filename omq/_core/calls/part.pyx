@@ -1,4 +1,4 @@
-"""What users hand to `send`: bytes are borrowed, any other contiguous buffer is used within the call."""
+"""The data that users pass to `send`: bytes are borrowed, any other contiguous buffer is used within the call."""
 
 from cpython.buffer cimport PyBUF_SIMPLE, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
@@ -18,7 +18,7 @@ cdef str short(object value):
 
 
 cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
-    """Points *part* at the content of *data*; 1 if *view* is held and must be released."""
+    """Points *part* at the content of *data*; returns 1 if *view* is held and must be released."""
     if type(data) is bytes:
         part.data = PyBytes_AS_STRING(data)
         part.size = PyBytes_GET_SIZE(data)
@@ -44,7 +44,7 @@ cdef int open_part(object data, Part *part, Py_buffer *view) except -1:
 
 
 cdef tuple parts_of(object data):
-    """The parts of a message, as a tuple."""
+    """Returns the parts of a message as a tuple."""
     if type(data) is tuple:
         return data
     if type(data) is not list and (
@@ -90,7 +90,7 @@ cdef int open_parts(Parts *parts, object data, bint several) except -1:
 
 
 cdef list messages_of(object messages):
-    """The messages that `send_many` is given, as a list."""
+    """Returns the messages that `send_many` is given as a list."""
     if type(messages) is list:
         return messages
     if isinstance(messages, (bytes, bytearray, memoryview, str)) or not isinstance(messages, Iterable):
@@ -115,12 +115,12 @@ cdef void close_parts(Parts *parts):
 
 
 cdef int refuse_several(str name, Py_ssize_t count) except -1:
-    """Says that a message has too many parts."""
+    """Raises MultipartError: the message has too many parts."""
     raise MultipartError(f"a {name} socket sends messages of one part, and this one has {count}")
 
 
 cdef int open_target(str name, object buffer, Py_buffer *view) except -1:
-    """Opens the buffer that a message is to be received into, the argument *name*; *view* must be released."""
+    """Opens the buffer for a received message, the argument *name*; *view* must be released."""
     try:
         PyObject_GetBuffer(buffer, view, PyBUF_WRITABLE)
     except (BufferError, TypeError, ValueError):

@@ -1,4 +1,4 @@
-# What a proxy does with its sockets, in both twins; it never waits.
+# The work of a proxy on its sockets, for both twins; it never waits.
 
 from omq._core.link.poller cimport Poller
 from omq._core.queues.passage cimport Passage
@@ -7,24 +7,24 @@ from omq._core.queues.peer cimport RecvQueue, SendQueue
 cdef enum ProxyState:
     PROXY_RUNS
     PROXY_PAUSED
-    PROXY_DRAINS             # TERMINATE has come: what has been received is forwarded still
+    PROXY_DRAINS             # TERMINATE has come: messages that were received before are still forwarded
     PROXY_ENDS
 
 
 cdef class ProxyCore:
     cdef Passage _forth              # from the frontend to the backend; None: messages cannot go that way
     cdef Passage _back               # from the backend to the frontend; None: likewise, or the two are one socket
-    cdef RecvQueue _control          # where commands come from; None: from nowhere
-    cdef SendQueue _answers          # where they are answered; None: nowhere
-    cdef bint _owes                  # each command is to be answered (REP)
-    cdef list _send_queues           # those of all its sockets
+    cdef RecvQueue _control          # the source of commands; None: no control socket
+    cdef SendQueue _answers          # the target of answers to commands; None: no answers
+    cdef bint _owes                  # each command must be answered (REP)
+    cdef list _send_queues           # the send queues of all its sockets
     cdef list _sources               # frontend, backend, or both: those whose messages are forwarded
     cdef list _pollers               # their epoll sets
     cdef ProxyState _state
-    cdef list _goals                 # TERMINATE: connections that are not read so far yet, each with its bytes until then
+    cdef list _goals                 # TERMINATE: connections still to be read, each with the number of bytes to reach
     cdef long long _reached          # bytes that those have received in all
-    cdef Py_ssize_t _left            # messages that are forwarded still, once all that is read
-    cdef long long _until            # when that is to end where peers go on, in nanoseconds on the monotonic clock
+    cdef Py_ssize_t _left            # messages still to be forwarded once all that is read
+    cdef long long _until            # when that ends although peers go on, in nanoseconds on the monotonic clock
     cdef long long _patience         # when it ends if nothing moves, likewise
     cdef bint _round(self) except -1
     cdef Py_ssize_t _move(self) except -1

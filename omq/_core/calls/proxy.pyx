@@ -1,6 +1,6 @@
-"""What a proxy does with its sockets, in both twins: it forwards a turn's worth each way, and obeys its control socket.
+"""The work of a proxy on its sockets, for both twins: it forwards messages both ways and obeys its control socket.
 
-Nothing here waits, and whoever calls holds the locks of all sockets that take part.
+Nothing here waits. The caller holds the locks of all sockets of the proxy.
 """
 
 from omq._core.clock cimport now_ns
@@ -20,14 +20,14 @@ cdef extern from "<sys/ioctl.h>" nogil:
 
 cdef enum:
     COMMANDS = 64            # commands that are obeyed in one round
-    FIGURES = 8              # numbers that STATISTICS is answered with
-    FOLLOW_NS = 50000000     # nanoseconds that TERMINATE lets pass while peers go on without a gap
-    PATIENCE_NS = 500000000  # nanoseconds that it waits for room
+    FIGURES = 8              # numbers in the answer to STATISTICS
+    FOLLOW_NS = 50000000     # after TERMINATE, while peers go on without a gap
+    PATIENCE_NS = 500000000  # after TERMINATE, while a target has no room
     LARGE_BATCH = 1024       # messages at which a batch leaves; most batches leave earlier, for their bytes
 
 
 cdef class ProxyCore:
-    """What a proxy does with its sockets, without waiting."""
+    """The work of a proxy on its sockets, without waiting."""
 
     def __init__(self, frontend: Any, backend: Any, capture: Any, control: Any) -> None:
         cdef SendQueue spy = None if capture is None else capture.send_queue
@@ -49,16 +49,16 @@ cdef class ProxyCore:
 
     @property
     def draining(self) -> bool:
-        """Whether TERMINATE has come: `turn` looks at the clock, too."""
+        """Returns whether TERMINATE has come: then `turn` checks the clock, too."""
         return self._state == PROXY_DRAINS
 
     @property
     def ended(self) -> bool:
-        """Whether a command has ended it."""
+        """Returns whether a command has ended the proxy."""
         return self._state == PROXY_ENDS
 
     def statistics(self) -> list[bytes]:
-        """Messages and bytes received and sent by the frontend, then by the backend: eight unsigned 64-bit numbers."""
+        """Returns messages and bytes received and sent by frontend and backend: eight unsigned 64-bit numbers."""
         cdef Passage forth = self._forth
         cdef Passage back = self._back
         frontend = [0, 0, 0, 0]
@@ -72,7 +72,7 @@ cdef class ProxyCore:
         return [struct.pack("=Q", figure) for figure in (*frontend, *backend)]
 
     cdef int _begin_turns(self, bint led) except -1:
-        """From now on, or no longer, this proxy ends the turns in which batches gather."""
+        """Makes this proxy end the turns in which batches gather, or no longer."""
         cdef SendQueue send_queue
         for send_queue in self._send_queues:
             send_queue.led = led
@@ -83,14 +83,14 @@ cdef class ProxyCore:
         return 0
 
     cdef bint _round(self) except -1:
-        """Obeys what the control socket says, and forwards a turn's worth each way; whether there may be more to do."""
+        """Obeys the control socket and forwards a turn's worth each way; returns whether there may be more to do."""
         cdef bint obeyed = self._control is not None and self._control.has_message()
         cdef bint moved = False
         if obeyed:
             self._obey()
         if self._state == PROXY_DRAINS:
             moved = self._drain()
-        elif self._state == PROXY_RUNS:  # also beside commands that never cease
+        elif self._state == PROXY_RUNS:  # also next to an endless stream of commands
             moved = self._move() > 0
         return obeyed or moved
 
@@ -106,7 +106,7 @@ cdef class ProxyCore:
         return moved
 
     cdef int _flush(self) except -1:
-        """Ends the turn: what has gathered leaves."""
+        """Ends the turn: gathered messages leave."""
         cdef SendQueue send_queue
         for send_queue in self._send_queues:
             send_queue.flush_pending()
@@ -115,7 +115,7 @@ cdef class ProxyCore:
     # ------------------------------------------------------------------ control
 
     cdef int _obey(self) except -1:
-        """Obeys the commands that wait. What is no command is ignored, as by libzmq; a REP answers that, too."""
+        """Obeys the commands that wait. Ignores unknown ones, as libzmq does; a REP answers those, too."""
         cdef Py_ssize_t left = COMMANDS
         cdef list command, answer
         while left > 0 and self._state != PROXY_ENDS and self._control.has_message():
@@ -139,7 +139,7 @@ cdef class ProxyCore:
         return 0
 
     cdef int _answer(self, list parts) except -1:
-        """Answers a command. Nobody waits for room: an answer that its asker leaves none for is dropped."""
+        """Answers a command. It never waits for room: without room the answer is dropped."""
         cdef Part answer[FIGURES]
         cdef Py_ssize_t i
         for i in range(len(parts)):
@@ -150,7 +150,7 @@ cdef class ProxyCore:
     # ------------------------------------------------------------------ the end
 
     cdef int _begin_end(self) except -1:
-        """Notes what has been received: what waits here, and what the kernel has."""
+        """Notes the messages that have been received: those that wait here, and those in the kernel."""
         cdef Poller poller
         cdef Receiver peer
         self._state = PROXY_DRAINS
@@ -166,10 +166,10 @@ cdef class ProxyCore:
         return 0
 
     cdef bint _drain(self) except -1:
-        """Forwards what has been received, and what follows that without a gap; whether there may be more to do.
+        """Forwards received messages, and those that follow without a gap; returns whether there may be more to do.
 
-        Peers that go on and on are not waited for, beyond `FOLLOW_NS`. Nor are those that leave no room for what has
-        been received, beyond `PATIENCE_NS`: what they do not take stays in the socket that has received it.
+        Peers that never stop are cut off after DRAIN_GAP_NS. A target without room is waited for during
+        DRAIN_ROOM_TIMEOUT_NS; the rest then stays in the socket that has received it.
         """
         cdef Poller poller
         cdef long long before = self._received()
@@ -198,7 +198,7 @@ cdef class ProxyCore:
         return moved > 0
 
     cdef int _look_at_goals(self) except -1:
-        """Forgets goals that are reached; once all are, what waits is all that is to be forwarded."""
+        """Drops goals that are reached; once all are, the waiting messages are the last to be forwarded."""
         self._goals = [(one, goal) for one, goal in self._goals if not is_past(one, goal)]
         self._reached = sum([(<Receiver>one).bytes_in for one, _ in self._goals])
         if not self._goals:
@@ -206,7 +206,7 @@ cdef class ProxyCore:
         return 0
 
     cdef long long _received(self) except -1:
-        """Bytes that have come from all connections."""
+        """Returns the number of bytes that have come from all connections."""
         cdef Poller poller
         cdef long long received = 0
         for poller in self._pollers:
@@ -216,7 +216,7 @@ cdef class ProxyCore:
         return received
 
     cdef Py_ssize_t _waiting(self) except -1:
-        """Messages that could be forwarded if there were room."""
+        """Returns the number of messages that could be forwarded if there were room."""
         cdef Passage passage
         cdef Py_ssize_t waiting = 0
         for passage in (self._forth, self._back):
@@ -226,11 +226,11 @@ cdef class ProxyCore:
 
 
 cdef bint is_past(Receiver peer, long long goal) except -1:
-    """Whether so many bytes have come from a peer, or no more will."""
+    """Returns whether a peer has sent that many bytes, or will send no more."""
     return peer.lost or peer.bytes_in >= goal
 
 
 cdef int unread_of(int fd) noexcept:
-    """Bytes that a descriptor's kernel holds for its reader."""
+    """Returns the number of bytes in a descriptor's kernel buffer."""
     cdef int unread = 0
     return unread if fd >= 0 and ioctl(fd, FIONREAD, &unread) == 0 else 0

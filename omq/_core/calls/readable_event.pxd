@@ -1,4 +1,4 @@
-# The descriptor that `fileno` gives, the same for both twins.
+# The descriptor that `fileno` returns, the same for both twins.
 
 from omq._core.queues.peer cimport RecvQueue
 

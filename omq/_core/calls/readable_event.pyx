@@ -41,7 +41,7 @@ cdef class ReadableEvent:
             self.fd = NO_FD
 
     def fileno(self) -> int:
-        """The descriptor."""
+        """Returns the descriptor."""
         return self.fd
 
     def reset(self) -> None:

@@ -1,6 +1,6 @@
-"""The calls of the types whose messages say, beside their content, whom they are for: SERVER, PEER and RADIO.
+"""The calls of the types whose messages name a receiver next to their content: SERVER, PEER and RADIO.
 
-They are not the calls of the other types, where one more keyword argument would cost time with each message.
+They are not the calls of the other types, because one more keyword argument would cost time with each message.
 """
 
 # stub: from omq.types import Unset
@@ -13,7 +13,7 @@ from omq.types import TRAITS, UNSET, Route, group_of
 
 
 cdef object chosen(object wanted, str name, object routing_id, object group):
-    """The routing id or the group of a message, whichever the type wants."""
+    """Returns the routing id or the group of a message, whichever the type wants."""
     given, other, unwanted = routing_id, group, Route.GROUP
     if wanted is Route.GROUP:
         given, other, unwanted = group, routing_id, Route.ROUTING_ID
@@ -31,7 +31,7 @@ cdef object chosen(object wanted, str name, object routing_id, object group):
 
 
 cdef class RoutedSyncCore(SyncCore):
-    """The message calls of a blocking socket whose messages say whom they are for."""
+    """The message calls of a blocking socket whose messages name a receiver."""
 
     def __cinit__(self, *_, **__):
         self._route = TRAITS[self.socket_type].route
@@ -88,7 +88,7 @@ cdef class RoutedSyncCore(SyncCore):
     def send_many(
         self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET
     ) -> NoReturn:
-        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
+        """Always raises: each message must name its receiver, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.
@@ -97,7 +97,7 @@ cdef class RoutedSyncCore(SyncCore):
 
 
 cdef class RoutedAsyncCore(AsyncCore):
-    """The message calls of an asyncio socket whose messages say whom they are for."""
+    """The message calls of an asyncio socket whose messages name a receiver."""
 
     def __cinit__(self, *_, **__):
         self._route = TRAITS[self.socket_type].route
@@ -154,7 +154,7 @@ cdef class RoutedAsyncCore(AsyncCore):
     def send_nowait(
         self, data: Buffer, *, routing_id: int | None = None, group: str | bytes | None = None
     ) -> None:
-        """Sends a message of one part, or raises; it is not awaited.
+        """Sends a message of one part, or raises; not a coroutine.
 
         Args:
             data: The part, see `send`.
@@ -184,7 +184,7 @@ cdef class RoutedAsyncCore(AsyncCore):
     def send_many(
         self, messages: Iterable[Buffer | Sequence[Buffer]], *, timeout: float | Unset | None = UNSET
     ) -> NoReturn:
-        """Always raises: each message must say whom it is for, and a list of bodies has no place for that.
+        """Always raises: each message must name its receiver, and a list of bodies has no place for that.
 
         Raises:
             StateError: Always.

@@ -1,4 +1,4 @@
-# The blocking twin's calls: the thread that calls does the work.
+# The blocking twin's calls: the calling thread does the work.
 
 from omq._core.calls.leader cimport LeaderCore
 
@@ -6,7 +6,7 @@ from omq._core.calls.leader cimport LeaderCore
 cdef class SyncCore(LeaderCore):
     cdef object _send_timeout        # seconds; None for ever
     cdef object _recv_timeout
-    cdef bint _behind                # the last `_take` left messages in the receive queue: the peer is ahead
+    cdef bint _behind                # the last `_take` left messages in the receive queue: the peer is faster
     cdef int _publish(self) except -1
     cdef int _conceal(self) except -1
     cdef int _borrow(self, int *borrowed) except -1

@@ -1,6 +1,6 @@
 """The calls of a blocking socket, on the thread that makes them.
 
-A call takes the socket's lock, tries, and returns; if it must wait, `LeaderCore` says how.
+A call takes the socket's lock, tries, and returns. If it must wait, it waits in `LeaderCore`.
 """
 
 # stub: from omq.message import Message
@@ -53,19 +53,19 @@ cdef extern from "<poll.h>" nogil:
 
 cdef enum:
     TAKE_COLUMNS = TAKE_MESSAGE + 1  # of blocking sockets only
-    FIRST_NAP_NS = 10000000          # nanoseconds of the main thread's first sleep in a wait for several sockets
-    LAST_NAP_NS = 1000000000         # nanoseconds of its longest
+    FIRST_NAP_NS = 10000000          # the main thread's first sleep in a wait for several sockets
+    LAST_NAP_NS = 1000000000         # the main thread's longest sleep
 
 
 cdef inline int check(object timeout) except -1:
-    """Refuses what is no timeout before the call does anything, even if the call will not have to wait."""
+    """Rejects an invalid timeout before the call does anything, even if the call will not have to wait."""
     if timeout is not UNSET:
         seconds(timeout)
     return 0
 
 
 cdef inline long long deadline_of(object timeout) except -1:
-    """Nanoseconds on the monotonic clock; FOR_EVER for none. The timeout has been checked."""
+    """Returns the deadline in nanoseconds on the monotonic clock, or FOR_EVER. The timeout has been checked."""
     if timeout is None:
         return FOR_EVER
     return now_ns() + <long long>(<double>timeout * 1e9)
@@ -81,7 +81,7 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ receiving
 
     cdef object _try(self, int how, object argument, Py_buffer *into):
-        """One attempt; None if there is no message."""
+        """Attempts the call once; None if there is no message."""
         if how == TAKE_COLUMNS:
             return take_columns(self.recv_queue, argument[0], argument[1], argument[2]) or None
         return take(self.recv_queue, <Take>how, argument, into)
@@ -98,7 +98,8 @@ cdef class SyncCore(LeaderCore):
             give_way()
         self._enter()
         try:
-            # Who looks for a message reads one that has come: large ones have each taken a turn, so that it is time to.
+            # A call that looks for a message reads one that has come. Each large message takes a turn, so it is time
+            # to read.
             if into != NULL and self.recv_queue.is_idle():
                 offered = self.recv_queue.offer(<char *>into.buf, into.len)
             if self.recv_queue.look_if_due():
@@ -110,7 +111,7 @@ cdef class SyncCore(LeaderCore):
                 # Messages that this socket has batched leave before the call waits.
                 if self.send_queue is not None:
                     self.send_queue.flush_pending()
-                # One look at the descriptors before a wait, if the peer has been ahead or the call may not wait.
+                # One check of the descriptors before a wait, if the peer sends faster or the call may not wait.
                 if self._behind or (timeout is not None and timeout == 0):
                     self.looks += 1
                     self.poller.serve()
@@ -183,7 +184,7 @@ cdef class SyncCore(LeaderCore):
         return self._take(TAKE_PARTS, None, timeout)
 
     def recv_many(self, limit: int = 1024, *, timeout: float | Unset | None = UNSET) -> list[bytes | list[bytes]]:
-        """Waits for a message and takes what else is there.
+        """Waits for a message, then takes all others that are available.
 
         After some 20 ms of work the call stops, whatever the limit: messages may come faster than it takes them.
 
@@ -219,29 +220,29 @@ cdef class SyncCore(LeaderCore):
             PyBuffer_Release(&view)
 
     def recv_columns(self, data: Buffer, ends: Buffer, start: int = 0, *, timeout: float | Unset | None = UNSET) -> int:
-        """Waits for a message and takes what else is there into columns, as Arrow keeps binary values.
+        """Waits for a message, then takes all others that are available into columns, as Arrow keeps binary values.
 
-        Bodies are copied behind one another; no Python object is made for a message.
+        Bodies are copied one after the other; no Python object is made for a message.
 
         Args:
-            data: Writable and contiguous: where the bodies go.
-            ends: Writable and contiguous: gets the offset in `data` behind each body, 4 bytes each (int32, native
-                byte order). Its size bounds how many messages are taken.
-            start: The offset in `data` where the first body goes.
+            data: Writable and contiguous: the buffer for the bodies.
+            ends: Writable and contiguous: gets the offset in `data` after each body, 4 bytes each (int32, native
+                byte order). Its size bounds the number of messages.
+            start: The offset in `data` of the first body.
             timeout: Seconds to wait for the first message; see `recv`.
 
         Returns:
-            How many messages were taken, at least 1. One that did not fit, or has several parts, stays first in line.
+            Number of messages taken, at least 1. One that does not fit, or has several parts, stays first in line.
 
         Raises:
-            MessageTooLarge: The first message does not fit behind `start`; it stays first in line.
+            MessageTooLarge: The first message does not fit after `start`; it stays first in line.
             MultipartError: The first message has several parts; it stays first in line.
             StateError: The type does not receive, or shapes messages: REQ, REP, ROUTER, DISH, STREAM.
         """
         return self._take(TAKE_COLUMNS, (data, ends, start), timeout)
 
     def recv_message(self, *, timeout: float | Unset | None = UNSET) -> Message:
-        """Takes the next message as a `Message`: its parts and what is known about its sender."""
+        """Takes the next message as a `Message`, with its parts and its sender."""
         return self._take(TAKE_MESSAGE, None, timeout)
 
     def __iter__(self) -> Self:
@@ -349,10 +350,10 @@ cdef class SyncCore(LeaderCore):
             timeout: Seconds for all of them; see `send`.
 
         Returns:
-            How many were accepted: fewer than given only if the time was up after the first.
+            Number of accepted messages: fewer than given only if the time was up after the first.
 
         Raises:
-            Exception: As `send` and `send_multipart`. What was accepted before is sent.
+            Exception: As `send` and `send_multipart`. Messages accepted before an error are sent.
         """
         cdef Py_ssize_t sent = 0
         cdef Part part
@@ -401,22 +402,22 @@ cdef class SyncCore(LeaderCore):
     # ------------------------------------------------------------------ descriptors to select on
 
     cdef int _publish(self) except -1:
-        """From now on the I/O thread reads, so that the descriptor shows what arrives without a call."""
+        """Makes the I/O thread read from now on, so that the descriptor shows what arrives without a call."""
         if self._readable_event is None:
             if self._kept is None:
                 self._kept = ReadableEvent()
             self._readable_event = self._kept
             self.poller.serve()
             self._tell()
-            # If the I/O thread watches already, it goes on: it checks under the lock before it ceases. One request at
-            # a time: a caller that waits again and again before the I/O thread runs asks once.
+            # If the I/O thread watches already, it goes on: it checks under the lock before it stops. One request at
+            # a time: a caller that waits repeatedly before the I/O thread runs makes one request.
             if self._bell is not None and not self.watched and not self._called:
                 self._called = True
                 self._bell.post(self._attend)
         return 0
 
     cdef int _conceal(self) except -1:
-        """Callers read again once no descriptor is asked for: the first that has to wait takes the epoll set back."""
+        """Makes callers read again once no descriptor is in use: the first one that waits takes the epoll set back."""
         if self._readable_event is not None and not self._wanted and not self._borrowers and not self.closed:
             self._readable_event = None
             if self._given:
@@ -424,7 +425,7 @@ cdef class SyncCore(LeaderCore):
         return self._release_kept()
 
     def fileno(self) -> int:
-        """A descriptor that is readable exactly while a message waits; level-triggered.
+        """Returns a descriptor that is readable exactly while a message waits; level-triggered.
 
         The descriptor belongs to the socket: select on it, and do nothing else with it. From the first call of `fileno`
         until `release_fileno` the I/O thread reads for the socket.
@@ -443,12 +444,12 @@ cdef class SyncCore(LeaderCore):
             self._leave()
 
     def release_fileno(self) -> None:
-        """Gives back the descriptor of `fileno`: the threads that call read for themselves again.
+        """Releases the descriptor of `fileno`: calling threads read for themselves again.
 
-        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on it
-        is readable, whether a message waits or not, as it is once the socket is closed. It stays open until the socket
-        is closed, so that no file opened next gets its number, and `fileno` returns the same descriptor when it is
-        called again. After `close` it closes the descriptor. Does nothing if `fileno` has not been called.
+        Take the descriptor out of selectors and loops first. A thread that still selects on it wakes up: from now on
+        the descriptor is readable all the time, as after `close`. It stays open until the socket is closed, so that no
+        new file gets its number, and a later `fileno` returns it again. After `close` this method closes the
+        descriptor. It does nothing if `fileno` has not been called.
 
         Raises:
             StateError: The process has forked.
@@ -463,7 +464,7 @@ cdef class SyncCore(LeaderCore):
             self._leave()
 
     cdef int _borrow(self, int *borrowed) except -1:
-        """A descriptor for a wait for several sockets, until `_give_back`, once *borrowed* has grown; as `fileno`."""
+        """Lends a descriptor, like `fileno`, to a wait for several sockets until `_give_back`; counts up *borrowed*."""
         self._enter()
         try:
             self._refuse_unless_receiving()
@@ -547,7 +548,7 @@ cdef class SyncCore(LeaderCore):
 
 
 cdef object rest_of(long long deadline):
-    """Seconds until a deadline; None for ever."""
+    """Returns the seconds until a deadline; None for ever."""
     cdef long long left
     if deadline == FOR_EVER:
         return None
@@ -556,7 +557,7 @@ cdef object rest_of(long long deadline):
 
 
 cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, long long *nap) except -1:
-    """Sleeps until a descriptor is readable or the time is up, and runs signal handlers; naps are for their thread."""
+    """Sleeps until a descriptor is readable or the time is up, and runs signal handlers; *naps*: on the main thread."""
     cdef timespec left
     cdef timespec *limit = NULL
     cdef long long now = now_ns()
@@ -575,7 +576,7 @@ cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, l
     if ready < 0 and errno != EINTR:
         raise TransportError(errno, os.strerror(errno))
     PyErr_CheckSignals()
-    return max(ready, 0)  # a signal whose handler raises nothing: look again
+    return max(ready, 0)  # after a signal whose handler raises nothing: check again
 
 
 def wait_for_any(
@@ -590,7 +591,7 @@ def wait_for_any(
         room: Becomes readable when one of them may have got room; `None` if that does not matter.
 
     Returns:
-        Those that are ready, in their order; none if the time was up.
+        Ready sockets, in the order of *cores*; empty if the time was up.
     """
     cdef long long deadline = deadline_of(timeout)
     cdef long long nap = FIRST_NAP_NS
@@ -617,14 +618,14 @@ def wait_for_any(
             count += 1
         while True:
             if room is not None:
-                room.show(False)  # before the look: what changes after it shows
+                room.show(False)  # before the check: a change after it shows
                 found = cores
             else:
                 found = []
                 if sleep_until(fds, count, deadline, naps, &nap) > 0:
                     found = [watched[i] for i in range(len(watched)) if fds[i].revents]
             ready = [core for core in found if SyncCore.poll(core, 0, events)]
-            # Another thread may have taken the message, or the room, that was seen.
+            # Another thread may have taken the message, or used the room.
             if ready or deadline <= now_ns():
                 return ready
             if room is not None:

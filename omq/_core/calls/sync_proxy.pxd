@@ -1,4 +1,4 @@
-# The blocking proxy, on the thread that calls.
+# The blocking proxy, on the calling thread.
 
 from omq._core.calls.proxy cimport ProxyCore
 
@@ -15,18 +15,18 @@ cdef enum:
 
 
 cdef class SyncProxy(ProxyCore):
-    cdef list _cores                 # LeaderCore of each socket, no two the same
-    cdef list _blocked_calls         # of each socket, the BlockedCall by which this proxy leads
+    cdef list _cores                 # LeaderCore of each socket, all distinct
+    cdef list _blocked_calls         # of each socket, the BlockedCall with which this proxy leads
     cdef Py_ssize_t _count           # sockets
     cdef pollfd _fds[MOST_SOCKETS]   # their epoll sets
-    cdef long long _spin             # nanoseconds to look before sleeping; 0 never
+    cdef long long _spin             # nanoseconds to spin before sleeping; 0 never
     cdef bint _adaptive              # spin only while waits are short
     cdef bint _lucky                 # the last wait was short
-    cdef long long _nap              # nanoseconds that the next sleep of the main thread has at most
-    cdef long long _breath           # when other threads were let in last, in nanoseconds on the monotonic clock
-    cdef long long _heeded           # likewise, when signal handlers were run last
-    cdef long long _looked           # likewise, when the descriptors were looked at last
-    cdef bint _armed                 # the sleep is under way: the threads inside the epoll sets are counted
+    cdef long long _nap              # nanoseconds that the main thread's next sleep has at most
+    cdef long long _breath           # when other threads last ran, in nanoseconds on the monotonic clock
+    cdef long long _heeded           # likewise, when signal handlers last ran
+    cdef long long _looked           # likewise, when the descriptors were last checked
+    cdef bint _armed                 # the sleep has begun: the threads inside the epoll sets are counted
     cdef int _hold(self) except -1
     cdef int _release(self, Py_ssize_t count) except -1
     cdef int _lead(self) except -1

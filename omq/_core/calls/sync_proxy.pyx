@@ -1,7 +1,7 @@
-"""The blocking proxy: the thread that calls leads all its sockets at once, and sleeps in their epoll sets.
+"""The blocking proxy: the calling thread leads all its sockets at once, and sleeps in their epoll sets.
 
-While it runs, no other thread serves these sockets. Whatever may be of use to it wakes it through the eventfd of the
-socket concerned, as it wakes any other leader (`omq._core.calls.leader`).
+While it runs, no other thread serves these sockets. Any event for it wakes it through the eventfd of the socket
+concerned, as for any other leader (`omq._core.calls.leader`).
 """
 
 cimport cython
@@ -23,15 +23,15 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    LOOK_NS = 100000          # nanoseconds of work between two looks at the descriptors
-    FLUSH_NS = 500000         # nanoseconds that a batch waits for more while messages come without a pause
-    BREATH_NS = 5500000       # nanoseconds of work after which other threads are let in: see `_let_others_in`
-    NAP_NS = 20000            # nanoseconds in which a thread is to take what it has waited for
-    REST_NS = 100000          # nanoseconds of a sleep during which other threads came in anyway
-    FIRST_NAP_NS = 10000000   # nanoseconds of the main thread's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000  # nanoseconds of the main thread's longest sleep
-    DRAIN_MS = 20             # milliseconds between two looks at the clock after TERMINATE
-    ADAPTIVE_NS = 50000       # nanoseconds that "adaptive" spins at most
+    LOOK_NS = 100000          # work between two checks of the descriptors
+    FLUSH_NS = 500000         # a batch waits this long for more while messages come without a pause
+    BREATH_NS = 5500000       # work after which other threads get the GIL and the locks: see `_let_others_in`
+    NAP_NS = 20000            # time for a thread to take what it has waited for
+    REST_NS = 100000          # a sleep during which other threads ran anyway
+    FIRST_NAP_NS = 10000000   # the main thread's first sleep; each further one is twice as long
+    LAST_NAP_NS = 1000000000  # the main thread's longest sleep
+    DRAIN_MS = 20             # between two checks of the clock after TERMINATE
+    ADAPTIVE_NS = 50000       # "adaptive" spins at most this long
     SHORT_NS = 40000          # a wait below this was worth spinning for
 
 
@@ -41,9 +41,9 @@ cdef class SyncProxy(ProxyCore):
 
     Args:
         frontend: The core of the one socket.
-        backend: That of the other one.
-        capture: That of a socket which gets a copy of each message; `None`: there is none.
-        control: That of a socket which gives commands; `None`: there is none.
+        backend: The core of the other socket.
+        capture: The core of a socket that gets a copy of each message, or `None`.
+        control: The core of a socket that receives commands, or `None`.
     """
 
     def __init__(self, frontend, backend, capture, control):
@@ -59,7 +59,7 @@ cdef class SyncProxy(ProxyCore):
             self._adaptive |= core._adaptive
 
     def run(self) -> None:
-        """Forwards until a command ends it.
+        """Forwards until a command ends the proxy.
 
         Raises:
             ClosedError: One of its sockets was closed.
@@ -83,7 +83,7 @@ cdef class SyncProxy(ProxyCore):
     # ------------------------------------------------------------------ locks
 
     cdef int _hold(self) except -1:
-        """Takes the locks of all sockets; waits for one only while it holds none."""
+        """Takes the locks of all sockets; waits for one only while it holds no lock."""
         cdef Py_ssize_t i
         cdef LeaderCore core
         i = 0
@@ -101,7 +101,7 @@ cdef class SyncProxy(ProxyCore):
         return 0
 
     cdef int _release(self, Py_ssize_t count) except -1:
-        """Lets go of the first *count* locks, also where that raises: it runs what others have left to be done."""
+        """Releases the first *count* locks, also where that raises: it runs the calls that other threads deferred."""
         if count > 0:
             try:
                 (<LeaderCore>self._cores[count - 1]).lock.release()
@@ -153,7 +153,7 @@ cdef class SyncProxy(ProxyCore):
         return 0
 
     cdef int _leave_lead(self) except -1:
-        """Leaves the leader's places to others."""
+        """Gives up the leader's places."""
         cdef BlockedCall blocked_call
         for blocked_call in self._blocked_calls:
             blocked_call.aside = True
@@ -164,7 +164,7 @@ cdef class SyncProxy(ProxyCore):
         return 0
 
     cdef int _end(self) except -1:
-        """Ceases to serve the sockets; what has gathered leaves."""
+        """Stops serving the sockets; gathered messages leave."""
         cdef LeaderCore core
         cdef BlockedCall blocked_call
         self._hold()
@@ -194,7 +194,7 @@ cdef class SyncProxy(ProxyCore):
     # ------------------------------------------------------------------ working
 
     cdef bint _work(self) except -1:
-        """Forwards until there is nothing to do, or other threads are due; whether there is more to do."""
+        """Forwards until there is nothing to do, or other threads are due; returns whether there is more to do."""
         cdef long long now = now_ns()
         cdef long long flushed = now
         cdef bint dense = False
@@ -209,7 +209,7 @@ cdef class SyncProxy(ProxyCore):
                 elif not dense or not self._glance():
                     break
                 else:
-                    dense = False  # if there is nothing to forward now, either, sleeping is a look as well
+                    dense = False  # if there is nothing to forward now, either, sleeping is a check as well
                 now = now_ns()
                 if now - self._looked > LOOK_NS:
                     self._glance()
@@ -225,7 +225,7 @@ cdef class SyncProxy(ProxyCore):
             self._release(self._count)
 
     cdef int _glance(self) except -1:
-        """Looks at the descriptors, without waiting; whether there was something."""
+        """Checks the descriptors, without waiting; returns whether there was an event."""
         cdef Py_ssize_t i
         cdef LeaderCore core
         cdef bint found = False
@@ -245,7 +245,7 @@ cdef class SyncProxy(ProxyCore):
         return found
 
     cdef bint _is_wanted(self) noexcept:
-        """Whether another thread waits for a lock, or has left something to be done under one."""
+        """Returns whether another thread waits for a lock, or has deferred a call to its holder."""
         cdef Py_ssize_t i
         cdef LeaderCore core
         for i in range(self._count):
@@ -257,8 +257,8 @@ cdef class SyncProxy(ProxyCore):
     cdef int _let_others_in(self) except -1:
         """Gives other threads the GIL and the locks.
 
-        A thread that waits for the GIL asks for it after 5 ms, and the release after that hands it over. Shorter ones,
-        such as those of sleeps that end at once, only have it begin to count anew.
+        A thread that waits for the GIL requests it after 5 ms, and the next release hands it over. Shorter releases, as
+        in sleeps that end at once, only restart that count.
         """
         cdef timespec moment
         moment.tv_sec = 0
@@ -269,7 +269,7 @@ cdef class SyncProxy(ProxyCore):
         return self._heed_signals()
 
     cdef int _heed_signals(self) except -1:
-        """Runs signal handlers, which may call the sockets, and may take long: others lead meanwhile."""
+        """Runs signal handlers, which may call the sockets and may take long: others lead meanwhile."""
         if PyThread_get_thread_ident() != (<LeaderCore>self._cores[0])._fork_guard._main:
             return 0
         self._heeded = now_ns()
@@ -298,7 +298,7 @@ cdef class SyncProxy(ProxyCore):
         if self._adaptive:
             spin = ADAPTIVE_NS if self._lucky else 0
         if PyThread_get_thread_ident() == (<LeaderCore>self._cores[0])._fork_guard._main:
-            # A signal between the last look for one and the system call interrupts nothing.
+            # A signal between the last check and the system call interrupts nothing.
             wait = <int>(self._nap // 1000000)
             self._nap = min(2 * self._nap, <long long>LAST_NAP_NS)
         if self._state == PROXY_DRAINS:
@@ -331,7 +331,7 @@ cdef class SyncProxy(ProxyCore):
         return 0
 
     cdef bint _arm(self) except -1:
-        """Has whatever happens from now on end the sleep; False: something has happened already."""
+        """Makes any event from now on end the sleep; False: an event has come already."""
         cdef Py_ssize_t i
         cdef BlockedCall blocked_call
         self._hold()
@@ -354,7 +354,7 @@ cdef class SyncProxy(ProxyCore):
             self._release(self._count)
 
     cdef int _wake_up(self) except -1:
-        """Ends a sleep: handles what has happened."""
+        """Ends a sleep: handles the events that have come."""
         cdef Py_ssize_t i
         cdef LeaderCore core
         cdef BlockedCall blocked_call

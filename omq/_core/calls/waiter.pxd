@@ -1,10 +1,10 @@
-# What tasks of an event loop wait for, and when they run.
+# The awaitables of waiting calls, and the order in which woken tasks run.
 
 from omq._core.queues.wait_queue cimport Turn
 
 
 cdef class AsyncTurn(Turn):
-    cdef Waiter _first               # the Waiter whose task runs first; None: nobody woke up
+    cdef Waiter _first               # the Waiter whose task runs first; None: no task was woken
     cdef list _woken                 # the further Waiters, in the order of their wake-ups
 
 

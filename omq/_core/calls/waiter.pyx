@@ -1,4 +1,4 @@
-"""What tasks of an event loop wait for, and when they run."""
+"""The awaitables of waiting calls, and the order in which woken tasks run."""
 
 cimport cython
 
@@ -42,7 +42,7 @@ cdef class AsyncTurn(Turn):
 @cython.final
 @cython.freelist(16)
 cdef class Waiter:
-    """What a task waits for while its call stands in a wait queue: as much of a Future as a task needs.
+    """The awaitable of a call in a wait queue: as much of a Future as a task needs.
 
     A Waiter carries no message. If it is woken while events are being handled, the task runs after all of them;
     otherwise the loop runs it.
@@ -80,7 +80,7 @@ cdef class Waiter:
         return 0
 
     cdef int _soon(self) except -1:
-        """Has the loop run the task. A closed loop runs nothing any more, and its task is abandoned."""
+        """Makes the loop run the task. A closed loop runs nothing, and its task is abandoned."""
         try:
             self._loop.call_soon(self._callback, self, context=self._context)
         except RuntimeError:

@@ -1,1 +1,1 @@
-"""Descriptors: the epoll set of a socket, its connections, and the thread that writes batches left behind."""
+"""Descriptors: the epoll set of a socket, its connections, and the thread that writes deferred batches."""

@@ -8,7 +8,7 @@ from omq._core.thread cimport pthread_t
 from omq._core.wire.send_buffer cimport SendBuffer
 
 cdef struct Place:
-    unsigned long long ticket  # that of the events; 0: nobody has the place
+    unsigned long long ticket  # that of the events; 0: the place is free
     void *read_ahead           # borrowed
 
 
@@ -17,10 +17,10 @@ cdef enum:
 
 
 cdef enum Mode:
-    QUIET                    # an event is to be reported, once
-    FIRED                    # there was one: the owner has a moment to come
-    RESTING                  # the owner came: no event is reported for a while
-    AWAY                     # the owner did not come: all events are reported
+    QUIET                    # the next event is reported, once
+    FIRED                    # an event was reported: the owner has a moment to handle it
+    RESTING                  # the owner handled it: no event is reported for a while
+    AWAY                     # the owner did not: all events are reported
 
 
 cdef class Background
@@ -29,21 +29,21 @@ cdef class Background
 cdef class WatchedSet:
     cdef Background _background      # the thread that watches it
     cdef int fd                      # the epoll set of a socket, owned; -1 once closed
-    cdef long long _serves           # how often the owner has looked at it; atomic
+    cdef long long _serves           # how often the owner has checked it; atomic
     cdef long long _away             # whether the thread serves it, as the owner is away; atomic
-    cdef long long _ahead            # whether bytes were read ahead that no such thread was told of; atomic
+    cdef long long _ahead            # whether bytes were read ahead and not yet announced to such a thread; atomic
     # Guarded by the thread's mutex.
-    cdef int _event                  # eventfd in the set, owned: readable while `_ahead`; -1: none was read yet
-    cdef int _slot                   # its number; -1: it is watched no more
-    cdef unsigned int _serial        # a number that is used again has another one
+    cdef int _event                  # eventfd in the set, owned: readable while `_ahead`; -1: nothing read ahead yet
+    cdef int _slot                   # its number; -1: no longer watched
+    cdef unsigned int _serial        # tells users of a reused number apart
     cdef Place *_places              # its connections, by the slots of their tickets; owned
     cdef int _room                   # places that there is memory for
     # The thread's alone.
     cdef Mode _mode
-    cdef long long _due              # nanoseconds on the monotonic clock, when to look at it; NEVER: after an event
-    cdef long long _seen             # `_serves` when it fired, or a while ago
+    cdef long long _due              # nanoseconds on the monotonic clock, when to check it; NEVER: after an event
+    cdef long long _seen             # `_serves` at the event, or a while ago
     cdef long long _seen_at          # likewise on the clock, when that was
-    cdef bint _contended             # another thread was reading one of its connections at the last look
+    cdef bint _contended             # another thread was reading one of its connections at the last check
     cdef void close(self) noexcept
     cdef bint _open_event(self) noexcept nogil
     cdef void signal(self) noexcept
@@ -56,19 +56,19 @@ cdef class Background:
     cdef bint _running               # the thread exists
     cdef int _pid                    # the process that it exists in
     cdef int _epoll                  # epoll set, owned: the sockets' own sets, and _wake
-    cdef int _wake                   # eventfd, owned: the thread is to look at what it has to do
+    cdef int _wake                   # eventfd, owned: wakes the thread after a change of its work
     cdef Budget _budget
-    cdef public long long grace_ns   # nanoseconds that an event may stand before the owner is taken to be away
-    cdef public long long rest_ns    # nanoseconds for which a set is let alone after its owner came
-    cdef unsigned char *_view        # memory for bytes that are looked at; the thread's
+    cdef public long long grace_ns   # nanoseconds that an event may wait before the owner counts as away
+    cdef public long long rest_ns    # nanoseconds for which a set is left alone after its owner handled it
+    cdef unsigned char *_view        # memory for bytes that are peeked at; the thread's
     cdef pthread_mutex_t _mutex      # guards the following fields; no other lock is taken under it
     cdef PointerArray _sets          # WatchedSets by slot; NULL where one is free
     cdef unsigned int _serial        # that of the last one
-    cdef PointerArray _readers       # ReadAheads, for looks from time to time
+    cdef PointerArray _readers       # ReadAheads, for periodic checks
     cdef void *_reader               # the ReadAhead that the thread works on after an event
     cdef PointerArray _gathering     # SendBuffers in which messages gather until their loop's turn ends
-    cdef long long _look_due         # nanoseconds on the monotonic clock, when the next ReadAhead is to be looked at; atomic
-    cdef long long _gathering_due    # likewise, when the SendBuffers are; NEVER: there are none; atomic
+    cdef long long _look_due         # nanoseconds on the monotonic clock, of the next ReadAhead's check; atomic
+    cdef long long _gathering_due    # likewise, for the SendBuffers; NEVER: there are none; atomic
     cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef int _call(self) noexcept nogil

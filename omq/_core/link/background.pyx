@@ -1,16 +1,17 @@
-"""The background thread: one a context that reads and writes while no thread with the GIL does.
+"""The background thread: one for each context that reads and writes while no thread with the GIL does.
 
-An owner that works, in Python or in a C function that keeps the GIL, keeps its event loop or the I/O thread from the
-descriptors. This thread needs neither. It watches the epoll sets of all sockets of its context. Where events have
-stood in a set for some 10 ms and the owner has not looked there meanwhile, it is taken to be away. A look of the
-I/O thread's does not count: that thread stands in, and while the owner works in Python it has the GIL every 5 ms only.
+An owner that runs Python code, or a C function that keeps the GIL, keeps its event loop or the I/O thread from the
+descriptors. The background thread needs neither. It watches the epoll sets of all sockets of its context. If an event
+has waited for some 10 ms without a check by the owner, the owner counts as away. Checks by the I/O thread do not count:
+that thread acts for the owner, and gets the GIL only every 5 ms while the owner runs Python code. For an owner that is
+away:
 
-- what the kernel has is read ahead (`read_ahead.pyx`), and PINGs among it are answered;
-- what was accepted beyond the kernel's room is written as soon as there is room, and so is a batch in which messages
+- bytes in the kernel are read ahead (`read_ahead.pyx`), and PINGs among them are answered;
+- messages accepted beyond the kernel's room are written as soon as there is room, and so is a batch in which messages
   gather until the loop's turn ends.
 
-When the owner looks again the thread withdraws. While an owner serves its socket in time this thread wakes
-up a few times a second at most, and never where nothing comes.
+When the owner checks again the thread withdraws. While an owner serves its socket in time this thread wakes
+up a few times a second at most, and never without traffic.
 """
 
 cimport cython
@@ -76,18 +77,18 @@ cdef enum:
     ROUNDS = 16               # times that one set is asked for more of them in a row
     GRACE_NS = 10000000       # see Background.grace_ns
     REST_NS = 20000000        # see Background.rest_ns
-    AWAY_NS = 50000000        # nanoseconds between two looks where the owner is away and no event comes
+    AWAY_NS = 50000000        # between two checks while the owner is away and no event comes
     CONTENDED_NS = 1000000    # likewise, where another thread was reading
-    MUCH_BYTES = 65536        # bytes in one go after which more are most likely there
-    PAUSE_NS = 200000         # nanoseconds that less than that is waited for: together they cost one wake-up...
-    LITTLE_BYTES = 4096       # ...and where it was less than this...
-    LONG_PAUSE_NS = 1000000   # ...this long: small messages come one by one, and each would cost a wake-up
-    FIRST_LOOK_NS = 50000000  # nanoseconds after which a new connection is looked at for the first time
-    TOGETHER_NS = 2000000     # nanoseconds between two looks at connections that nobody reads...
-    TOGETHER = 32             # ...or so many times as many as the last look took, where there are thousands of them...
-    APART_NS = 10000000       # ...but no more than that
-    SHARE = 4                 # the part of the machine's memory that may be read ahead
-    WAKE = 0                  # the number of _wake's events; the sets' are above
+    MUCH_BYTES = 65536        # bytes in one go after which more are probably waiting
+    PAUSE_NS = 200000         # wait after fewer bytes than that: together they cost one wake-up...
+    LITTLE_BYTES = 4096       # ...and after fewer than this...
+    LONG_PAUSE_NS = 1000000   # ...this wait: small messages come one by one, and each would cost a wake-up
+    FIRST_LOOK_NS = 50000000  # before the first check of a new connection
+    TOGETHER_NS = 2000000     # between two checks of connections that their owners do not read...
+    TOGETHER = 32             # ...or this many times the last check's duration, with thousands of connections...
+    APART_NS = 10000000       # ...but no more than this
+    SHARE = 4                 # fraction of the machine's memory that may be read ahead: one quarter
+    WAKE = 0                  # ticket of _wake's events; the sets' tickets are above
 
 
 cdef void *run(void *background) noexcept nogil:
@@ -96,9 +97,9 @@ cdef void *run(void *background) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc  # nothing that it refers to can refer to it
+@cython.no_gc  # its attributes cannot refer to it
 cdef class WatchedSet:
-    """One socket's epoll set, as the background thread knows it. Lives as long as a connection that may be in there."""
+    """One socket's epoll set in the background thread. Lives as long as any connection in it."""
 
     def __cinit__(self):
         self._slot = -1
@@ -119,7 +120,7 @@ cdef class WatchedSet:
             self._event = NO_FD
 
     cdef bint _open_event(self) noexcept nogil:
-        """Puts the event into the set, under the thread's mutex.
+        """Adds the event to the set, under the thread's mutex.
 
         Returns:
             Whether it is there; without a descriptor for it nothing may be read ahead.
@@ -141,14 +142,14 @@ cdef class WatchedSet:
         pthread_mutex_unlock(&self._background._mutex)
 
     cdef void _raise(self) noexcept nogil:
-        """The same under the thread's mutex: `_ahead` and the event change together, or a signal would be lost."""
+        """Sends it under the thread's mutex: `_ahead` and the event change together, or a signal would be lost."""
         cdef unsigned long long one = 1
         if self._event >= 0 and not load(&self._ahead):
             store(&self._ahead, 1)
             write(self._event, &one, sizeof(one))
 
     cdef void clear(self) noexcept:
-        """Takes the signal back, before its bytes are taken."""
+        """Clears the signal, before the bytes are taken."""
         cdef unsigned long long count
         hold_mutex(&self._background._mutex)
         if load(&self._ahead):
@@ -162,8 +163,8 @@ cdef class Background:
     """Reads and writes for owners that are away, without the GIL. The first set starts the thread, `stop` ends it.
 
     Attributes:
-        grace_ns: Nanoseconds that an event may stand before the owner is taken to be away. For tests.
-        rest_ns: Nanoseconds for which a set is let alone after its owner came. For tests.
+        grace_ns: Nanoseconds that an event may wait before the owner counts as away. For tests.
+        rest_ns: Nanoseconds for which a set is left alone after its owner handled it. For tests.
     """
 
     def __cinit__(self):
@@ -189,7 +190,7 @@ cdef class Background:
 
     @property
     def read_ahead_bytes(self) -> int:
-        """Bytes that the thread has read and no owner has taken yet."""
+        """Bytes that the thread has read and their owners have not taken yet."""
         return load(&self._budget.used)
 
     @property
@@ -198,7 +199,7 @@ cdef class Background:
         return [fd for fd in (self._epoll, self._wake) if fd >= 0]
 
     def stop(self) -> None:
-        """Ends the thread for good; what it has read is still taken by its owners."""
+        """Ends the thread for good; owners can still take the bytes that it has read."""
         if self._pid != getpid():
             return
         hold_mutex(&self._mutex)
@@ -230,15 +231,15 @@ cdef class Background:
         return self._running
 
     cdef int _call(self) noexcept nogil:
-        """Wakes the thread: there is something that it does not know of."""
+        """Wakes the thread: its work has changed."""
         cdef unsigned long long one = 1
         write(self._wake, &one, sizeof(one))
         return 0
 
-    # ------------------------------------------------------------------ what it watches; with the GIL held
+    # ------------------------------------------------------------------ the sets and connections; with the GIL held
 
     cdef WatchedSet begin(self, int fd):
-        """Watches an epoll set until `end`; None: there is no thread for it, or no memory."""
+        """Watches an epoll set until `end`; None: no thread, or no memory."""
         cdef WatchedSet watched
         cdef epoll_event event
         cdef int slot
@@ -268,7 +269,7 @@ cdef class Background:
         return watched if watched._slot >= 0 else None
 
     cdef int end(self, WatchedSet watched) noexcept:
-        """Forgets an epoll set, which is about to be closed: afterwards the thread does not touch it."""
+        """Removes an epoll set before it is closed: afterwards the thread does not touch it."""
         cdef epoll_event event
         if self._pid != getpid() or watched._slot < 0:
             return 0
@@ -282,7 +283,7 @@ cdef class Background:
         return 0
 
     cdef int attach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1:
-        """Works for a connection in *watched*, whose events carry *ticket*, until `detach`."""
+        """Serves a connection in *watched*, whose events carry *ticket*, until `detach`."""
         cdef int slot = <int><unsigned int>ticket
         cdef int room
         cdef void *memory
@@ -314,7 +315,7 @@ cdef class Background:
         return 0
 
     cdef int detach(self, WatchedSet watched, unsigned long long ticket, ReadAhead read_ahead) except -1:
-        """Forgets a connection, which leaves its epoll set: afterwards the thread does not touch it."""
+        """Removes a connection before it leaves its epoll set: afterwards the thread does not touch it."""
         cdef int slot = <int><unsigned int>ticket
         if self._pid != getpid():
             return 0
@@ -342,7 +343,7 @@ cdef class Background:
         return 0
 
     cdef int forget(self, SendBuffer send_buffer) except -1:
-        """Forgets *send_buffer*, which ends: afterwards the thread does not touch it."""
+        """Removes *send_buffer* before it ends: afterwards the thread does not touch it."""
         if self._pid == getpid():
             strike(&self._mutex, &self._gathering, <void *>send_buffer)
         return 0
@@ -382,7 +383,7 @@ cdef class Background:
                 self._look_after(now)
 
     cdef int _left(self) noexcept nogil:
-        """Milliseconds until there is something to do; -1: only an event or a call can bring it."""
+        """Returns the milliseconds until something is due; -1: only an event or a call can wake the thread."""
         cdef long long due
         cdef void *watched
         cdef int i
@@ -399,7 +400,7 @@ cdef class Background:
         return <int>min((due + 999999) // 1000000, 1000000) if due > 0 else 0
 
     cdef void _report(self, unsigned long long number, long long now) noexcept nogil:
-        """An event stands in an epoll set."""
+        """Handles an event of an epoll set."""
         cdef int slot = <int><unsigned int>number
         cdef void *watched
         pthread_mutex_lock(&self._mutex)
@@ -415,7 +416,7 @@ cdef class Background:
         pthread_mutex_unlock(&self._mutex)
 
     cdef Py_ssize_t _attend_all(self, long long now) noexcept nogil:
-        """Looks at the sets whose time has come; returns how many bytes moved."""
+        """Checks the sets that are due; returns the number of bytes moved."""
         cdef Py_ssize_t moved = 0
         cdef void *watched
         cdef int i
@@ -444,7 +445,7 @@ cdef class Background:
         epoll_ctl(self._epoll, EPOLL_CTL_MOD, (<WatchedSet>watched).fd, &event)
 
     cdef Py_ssize_t _attend(self, void *watched, long long now) noexcept nogil:
-        """Looks at a set; returns how many bytes moved."""
+        """Checks a set; returns the number of bytes moved."""
         cdef long long serves = load(&(<WatchedSet>watched)._serves)
         cdef bint served = serves != (<WatchedSet>watched)._seen
         cdef Py_ssize_t moved
@@ -467,7 +468,7 @@ cdef class Background:
         return 0
 
     cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil:
-        """Handles the events of a set whose owner is away; returns how many bytes moved."""
+        """Handles the events of a set whose owner is away; returns the number of bytes moved."""
         cdef epoll_event events[EVENTS]
         cdef Py_ssize_t moved = 0
         cdef int i, n
@@ -525,14 +526,14 @@ cdef class Background:
             if keep or i >= self._gathering.count or self._gathering.entries[i] != send_buffer:
                 i += 1
             else:
-                # It may have been noted again meanwhile; then it stands further behind as well.
+                # It may have been noted again meanwhile; then it has a second entry further on.
                 self._gathering.count -= 1
                 self._gathering.entries[i] = self._gathering.entries[self._gathering.count]
         store(&self._gathering_due, now + self.grace_ns if self._gathering.count else NEVER)
         pthread_mutex_unlock(&self._mutex)
 
     cdef void _look_after(self, long long now) noexcept nogil:
-        """Looks after the connections that nobody has read for long, for the sake of their PINGs."""
+        """Checks the connections that were not read for long, for the sake of their PINGs."""
         cdef long long due = NEVER
         cdef long long next_look, soonest
         cdef void *reader
@@ -551,9 +552,9 @@ cdef class Background:
                 self._readers.current = NULL
             if next_look < due:
                 due = next_look
-            # If an entry was taken out meanwhile, another one has come into its place: look at all of them once more.
+            # If an entry was removed meanwhile, another one has taken its place: check all of them once more.
             i = i + 1 if i < self._readers.count and self._readers.entries[i] == reader else 0
-        # Several connections are looked after together.
+        # Several connections are checked together.
         soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
         store(&self._look_due, max(due, soonest))  # NEVER is later than all
         pthread_mutex_unlock(&self._mutex)

@@ -1,14 +1,14 @@
-# The kernel's knowledge of a peer, and the commands that wait while bytes of the peer may be on their way.
+# The kernel's state of a connection, and the commands that wait while bytes of the peer may be on their way.
 
 cdef enum Outlook:
     CLEAR = 0                # the peer's kernel has no bytes for us that a write could destroy
-    CROWDED = 1              # the peer's kernel may have some: ours has had no room for them
+    CROWDED = 1              # the peer's kernel may have some: ours had no room for them
     ENDED = 2                # the peer sends nothing more, and our kernel has everything
 
 cdef enum:
-    LOOKS = 20               # looks in a row that find room in our kernel after which the peer's holds nothing
+    LOOKS = 20               # checks in a row that find room in our kernel, after which the peer's holds nothing
     HELD_BYTES = 8388608     # bytes of waiting commands at most
-    QUICK_NS = 1000000000    # nanoseconds in which as much as two kernels hold has passed: a stream without a pause
+    QUICK_NS = 1000000000    # a stream that moves the content of two kernels within this time has no pause
 
 cdef bint can_reset(int fd) noexcept
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil
@@ -22,10 +22,10 @@ cdef class CommandBacklog:
     cdef Py_ssize_t size             # bytes of the commands
     cdef long long bytes_in          # bytes that had arrived when the first one was held back, or at `since`
     cdef long long since             # nanoseconds on the monotonic clock, when that was
-    cdef long long seen              # bytes that had arrived at the last look
+    cdef long long seen              # bytes that had arrived at the last check
     cdef long long room              # bytes that both kernels hold at most
-    cdef int looks                   # looks in a row that have found room in our kernel
-    cdef bint asked                  # the session is going to look
+    cdef int looks                   # checks in a row that have found room in our kernel
+    cdef bint asked                  # the session has been asked to check
     cdef int add(self, bytes frame) except -1
     cdef bytes all(self)
     cdef bint outlived(self, long long bytes_in) noexcept

@@ -1,7 +1,7 @@
 """Holds back commands that would destroy the last bytes of a peer that has closed.
 
-The kernel of a peer that has closed goes on delivering the peer's bytes as fast as we read. It answers a write of ours
-with a reset, and drops the rest (RFC 9293, 3.10.7.4; RFC 1122, 4.2.2.13). Before the last byte is here nothing shows
+The kernel of a peer that has closed still delivers the peer's bytes as fast as we read. It answers a write of ours with
+a reset, and drops the rest (RFC 9293, 3.10.7.4; RFC 1122, 4.2.2.13). Before the last byte has arrived, nothing shows
 whether the peer has closed. So a command leaves at once while our kernel has had room: then the peer's kernel had no
 reason to keep anything. Otherwise the command waits until we have caught up.
 """
@@ -50,23 +50,23 @@ cdef extern from *:
     unsigned int round_trip_us(int) noexcept nogil
 
 cdef enum:
-    RMEM, RCVBUF = 1         # fields of SO_MEMINFO: bytes that the receive buffer has, and may have
-    FIELDS = 16              # more fields than it has
-    SHARE = 4                # the part of the receive buffer below which it has room
-    LEAST_SETTLING_NS = 200000000  # nanoseconds after which a lost segment is sent again, at least (TCP_RTO_MIN)
-    ROUND_TRIPS = 8          # round trips that this takes
-    SEND_BUFFER = 4194304    # bytes that a peer's send buffer has at most while the system's limits are unchanged
+    RMEM, RCVBUF = 1         # fields of SO_MEMINFO: the receive buffer's size and its limit
+    FIELDS = 16              # more fields than SO_MEMINFO has
+    SHARE = 4                # a receive buffer filled below this fraction, one quarter, has room
+    LEAST_SETTLING_NS = 200000000  # TCP_RTO_MIN: the earliest retransmission of a lost segment
+    ROUND_TRIPS = 8          # round trips that a retransmission takes
+    SEND_BUFFER = 4194304    # a peer's largest send buffer while the system's limits are unchanged
 
 
 cdef bint can_reset(int fd) noexcept:
-    """Whether a write may destroy what the peer has sent. Bytes sent on a unix socket are in our queue at once."""
+    """Returns whether a write may destroy bytes of the peer. Those of a unix socket are in our queue at once."""
     cdef int domain = 0
     cdef unsigned int size = sizeof(domain)
     return getsockopt(fd, SOL_SOCKET, SO_DOMAIN, &domain, &size) == 0 and domain != AF_UNIX
 
 
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
-    """Reads the kernel's state; *holds*: the bytes that our kernel and the peer's may have at most."""
+    """Reads the kernel's state; *holds*: the largest number of bytes in our kernel and the peer's."""
     cdef pollfd watched
     cdef unsigned int memory[FIELDS]
     cdef unsigned int size = sizeof(memory)
@@ -84,19 +84,19 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
 
 
 cdef long long settling_ns(int fd) noexcept nogil:
-    """Nanoseconds with room in our kernel after which a peer's on this network has sent what it has."""
+    """Returns for how many nanoseconds our kernel must have room until a peer's surely has sent everything."""
     return min(<long long>LEAST_SETTLING_NS + ROUND_TRIPS * 1000 * <long long>round_trip_us(fd), <long long>QUICK_NS)
 
 
 cdef int unread_bytes(int fd) noexcept nogil:
-    """How many bytes the kernel has that we have not read."""
+    """Returns the number of bytes in the kernel that we have not read."""
     cdef int waiting = 0
     return waiting if ioctl(fd, FIONREAD, &waiting) == 0 else 0
 
 
 @cython.final
 cdef class CommandBacklog:
-    """The waiting commands of one connection; made with the first, gone with the last.
+    """The waiting commands of one connection; created with the first, dropped with the last.
 
     Args:
         bytes_in: Bytes that have arrived so far.
@@ -109,7 +109,7 @@ cdef class CommandBacklog:
         self.since = now_ns()
 
     cdef int add(self, bytes frame) except -1:
-        """Adds a command. Of several PONGs only the newest stays."""
+        """Adds a command. Of several PONGs only the newest is kept."""
         if frame[2:7] == b"\4PONG":
             self.pong = frame
         else:
@@ -121,10 +121,10 @@ cdef class CommandBacklog:
         return self.pong + b"".join(self.frames)
 
     cdef bint outlived(self, long long bytes_in) noexcept:
-        """Whether so many bytes have arrived that a peer which had closed before cannot have left them behind.
+        """Returns whether enough bytes have arrived that they cannot all come from a peer that had closed before.
 
-        The peer may have closed since. Subscriptions take that risk, or they would wait for ever behind a stream that
-        we never catch up with; a PONG takes it only where the stream is so quick that the peer may still wait for it.
+        The peer may have closed since. Subscriptions take that risk: otherwise they would wait for ever in a stream
+        that we never catch up with. A PONG takes it only if the stream is so quick that the peer may still wait for it.
         """
         if bytes_in - self.bytes_in <= self.room:
             return False

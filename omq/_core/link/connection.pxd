@@ -1,4 +1,4 @@
-# One connection's descriptor, driven by the thread that holds its socket's epoll set.
+# One connection's descriptor, served by the thread that holds its socket's epoll set.
 
 from omq._core.link.receiver cimport Receiver
 from omq._core.link.command_backlog cimport Outlook, CommandBacklog
@@ -7,15 +7,15 @@ from omq._core.link.command_backlog cimport Outlook, CommandBacklog
 cdef class Connection(Receiver):
     cdef bint _blocked               # the kernel has not taken the whole batch
     cdef bint _broken                # a write failed: reading goes on until the end
-    cdef bint _recalled              # what had not left was taken back: it gets no more messages
+    cdef bint _recalled              # unsent messages were taken back: it gets no more messages
     cdef Py_ssize_t _greeted         # how many of its first messages are the library's own
-    cdef long long _heard            # `bytes_in` at the last write that was preceded by a pause
-    cdef bint _retired               # out of routing: the session hears when everything has left
-    cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us; None: none
-    cdef long long _calm             # `bytes_in` when a PING was last put off
+    cdef long long _heard            # `bytes_in` at the last write that followed a pause
+    cdef bint _retired               # out of routing: the session is notified when everything has left
+    cdef CommandBacklog _backlog     # commands that wait until the peer's kernel has nothing for us, or None
+    cdef long long _calm             # `bytes_in` when a PING was last postponed
     cdef int _short_burst            # messages of a burst that may still be written through
     cdef bint _dense                 # the last batch left because it was full
-    cdef long long _delivered        # when, while we part, the peer's kernel was first seen to have everything; 0: not yet
+    cdef long long _delivered        # when, during closing, the peer's kernel was first seen to have everything
     cdef int _decide(self, bint first) except? -1
     cdef bint _count_handed(self) except -1
     cdef int _part_with_threads(self) except -1

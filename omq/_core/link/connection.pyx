@@ -1,9 +1,10 @@
 """The data phase of a connection: batches out, frames in, on a raw descriptor in an epoll set of its socket.
 
-The engine owns handshake and lifecycle and hears of the connection through the session: `on_command(body)`,
-`on_message(parts)` (where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`, each on the
-thread that drives the descriptor; also `on_restrained` (see `control`), `on_drained` (see `retire`), `on_settling` where
-the peer has ended its side of the stream and a batch is still to leave, and `on_dismissed` where the user has closed it.
+The engine owns handshake and lifecycle and follows the connection through the session's methods: `on_command(body)`,
+`on_message(parts)` (where neither a receive queue nor a send queue takes messages) and `on_lost(reason)`. Each runs on
+the thread that serves the descriptor. Further ones are `on_restrained` (see `control`), `on_drained` (see `retire`),
+`on_settling` after the peer has ended its side of the stream while a batch is still to leave, and `on_dismissed` after
+the user has closed the connection.
 """
 
 cimport cython
@@ -53,11 +54,11 @@ from omq._core.link.command_backlog cimport (
 )
 
 cdef enum:
-    SHORT_BURST = 3          # messages right behind one that was written through that are written through as well
+    SHORT_BURST = 3          # messages directly after one that was written through that are written through as well
     READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size), even while it is paused
-    SILENCE_MS = 1000        # a peer is silent that has closed its side, or has sent nothing for so long
-    GRACE = 16777216         # bytes that two kernels and a peer's batch have at most, or about that
-    PATIENCE_MS = 5000       # a peer that is not silent delays closing for so long, once its kernel has everything
+    SILENCE_MS = 1000        # without bytes from the peer, after which it counts as silent
+    GRACE = 16777216         # bytes that two kernels and a peer's batch have at most, roughly
+    PATIENCE_MS = 5000       # how long a peer that is not silent delays closing, once its kernel has everything
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
@@ -82,7 +83,7 @@ cdef extern from "<linux/sockios.h>" nogil:
     unsigned long SIOCOUTQ
 
 @cython.final
-@cython.no_gc_clear  # the flusher's thread must forget it before it ends; its session breaks the reference cycles
+@cython.no_gc_clear  # the flusher's thread must drop it before it is freed; its session breaks the reference cycles
 cdef class Connection(Receiver):
     """A connected descriptor after its handshake.
 
@@ -92,15 +93,15 @@ cdef class Connection(Receiver):
             `on_dismissed`, after which it must retire the connection.
         fd: A non-blocking stream descriptor; owned from here on.
         poller: The epoll set of its socket.
-        pool: Where blocks come from.
-        recv_queue: Where its messages are taken; `None` gives them to the send queue, else to
+        pool: The pool of blocks.
+        recv_queue: The queue for its messages; `None` gives them to the send queue, else to
             `session.on_message`.
         recv_hwm: Messages that may wait before reading stops; 0 for no bound.
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.
-        flusher: Writes batches that callers left behind; `None`: the send queue does, when the loop's turn ends.
-        codec: How frames look on the wire; `None`: plain frames (RFC 23, Framing).
-        background: The thread that reads and writes while nobody else does; `None`: there is none.
+        flusher: Writes batches that callers left; `None`: the send queue does, when the loop's turn ends.
+        codec: The form of frames on the wire; `None`: plain frames (RFC 23, Framing).
+        background: The thread that reads and writes while the owner is away, or `None`.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
     """
 
@@ -140,7 +141,7 @@ cdef class Connection(Receiver):
         """Joins the epoll set.
 
         Args:
-            received: The bytes that came behind the handshake.
+            received: The bytes that came after the handshake.
         """
         cdef ReadAhead read_ahead
         self._join()
@@ -162,7 +163,7 @@ cdef class Connection(Receiver):
                 read_ahead.leave()
 
     def close(self) -> None:
-        """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
+        """Leaves the epoll set and closes the descriptor. Messages that have arrived can still be taken."""
         self.lost = True
         if self.recv_queue is not None and self.recv_queue._growing is self:
             self.recv_queue._growing = None
@@ -179,7 +180,7 @@ cdef class Connection(Receiver):
         self._send_buffer.clear()
 
     cdef int _part_with_threads(self) except -1:
-        """Makes sure that no thread without the GIL touches this connection any more."""
+        """Makes sure that no thread without the GIL uses this connection any longer."""
         self._end_read_ahead()
         if self._flusher is not None:
             self._flusher.forget(self._send_buffer)
@@ -201,18 +202,18 @@ cdef class Connection(Receiver):
         return 0
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptor and touches nothing that is shared with the parent."""
+        """Closes the descriptor in a forked child; touches nothing that is shared with the parent."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
     def half_close(self) -> bool:
-        """Ends our side of the stream and throws away what the peer still sends.
+        """Ends our side of the stream and drops all further bytes of the peer.
 
         Closing a descriptor with unread bytes resets the connection, and a reset destroys bytes that the peer's kernel
-        has not got yet (RFC 1122, 4.2.2.13): so reading goes on until it has everything. A peer that still sends would
-        be answered with a reset later, and some peers (libzmq, paused at its HWM) then drop what they have not read: so
-        where the peer may send more, reading goes on until it has fallen silent, or `PATIENCE_MS` have passed.
+        does not have yet (RFC 1122, 4.2.2.13). So reading goes on until it has everything. A peer that still sends
+        would be answered with a reset later, and some peers (libzmq, paused at its HWM) then drop bytes that they have
+        not read. So if the peer may send more, reading goes on until it is silent, or `CLOSE_TIMEOUT_MS` have passed.
 
         Returns:
             Whether the peer's kernel has everything, and closing does not destroy it there.
@@ -232,25 +233,25 @@ cdef class Connection(Receiver):
             self.refill()
             if self.fd < 0:
                 return True
-        # Our FIN counts as a byte, and a kernel may put off acknowledging that.
+        # Our FIN counts as a byte, and a kernel may delay its acknowledgement.
         if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting > 1:
             return False
         return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
 
     cdef int _write_closing_frame(self) except -1:
-        """Writes the codec's closing frame, where nothing waits in front of it."""
+        """Writes the codec's closing frame, if nothing waits in front of it."""
         cdef bytes frames = None if self._send_buffer.codec is None else self._send_buffer.codec.closing_frame(False)
         if frames is not None and self._send_buffer.bytes == 0 and not self._recalled:
             self._write(frames)
         return 0
 
     cdef bint _is_speaking(self) noexcept:
-        """Whether the peer, whose kernel has everything, has sent something lately, and may have bytes to read."""
+        """Returns whether the peer, whose kernel has everything, has sent lately, and so may have bytes to read."""
         cdef tcp_info info
         cdef unsigned int size = sizeof(info)
         cdef long long now = now_ns()
         if self.recv_queue is None and self.bytes_in == 0:
-            return False  # the peer's type sends us nothing, and it asks for no signs of life
+            return False  # the peer's type sends us nothing, and it sends no PINGs
         if self._delivered == 0:
             self._delivered = now
         memset(&info, 0, sizeof(info))
@@ -259,27 +260,27 @@ cdef class Connection(Receiver):
                 and info.tcpi_last_data_recv < SILENCE_MS)
 
     def cease(self) -> None:
-        """Ends our side of the stream, so that the peer sends nothing more; what it has sent until then comes still."""
+        """Ends our side of the stream, so that the peer sends nothing more; bytes that it sent before still arrive."""
         if self.fd >= 0 and not (self.lost or self._broken):
             self._backlog = None
             self.feed_from(None)
             self._broken = True  # for writing
             shutdown(self.fd, SHUT_WR)
-            # What comes is bounded by what the kernels hold: it is taken also while the user is busy.
+            # Bounded by the content of the kernels: it is read also while the user is busy.
             self._brim = self.bytes_in + GRACE
             if self._stopped:
                 self.refill()
 
     def retire(self) -> None:
-        """Leaves routing: accepted messages still leave, and then the session hears of it (`on_drained`)."""
+        """Leaves routing: accepted messages still leave, and then the session is notified (`on_drained`)."""
         self.send_queue = None
         self.feed_from(None)
         self._retired = True
         self.flush()
-        self._look_empty()  # the flusher may have written everything already, and tells nobody
+        self._look_empty()  # the flusher may have written everything already, and notifies nothing
 
     cdef int _look_empty(self) except -1:
-        """Tells the session of a retired connection, once, that nothing is left to be written."""
+        """Notifies the session of a retired connection, once, that nothing is left to be written."""
         if self._retired and (self._send_buffer.bytes == 0 or self._broken or self.fd < 0):
             self._retired = False
             self._poller.call_back(self.session.on_drained, None)
@@ -297,7 +298,7 @@ cdef class Connection(Receiver):
     def untaken_bytes(self) -> int:
         """Bytes that the peer's kernel does not have; over ipc, the peer itself."""
         cdef int waiting = 0
-        # The batch first: what the flusher writes meanwhile is counted twice, and not missed.
+        # The batch first: bytes that the flusher writes meanwhile are counted twice, and not missed.
         cdef Py_ssize_t unsent = self._send_buffer.bytes
         if self.fd >= 0:
             ioctl(self.fd, SIOCOUTQ, &waiting)
@@ -326,7 +327,7 @@ cdef class Connection(Receiver):
         messages = self._send_buffer.reclaim()
         self._count_handed()
         self.messages_out -= len(messages)
-        if self._greeted > self.messages_out:  # those that have not left: they were for this peer
+        if self._greeted > self.messages_out:  # the unsent ones were for this peer
             del messages[:self._greeted - self.messages_out]
         return messages
 
@@ -385,7 +386,7 @@ cdef class Connection(Receiver):
             if count:
                 send_buffer.put_message(parts, count)
                 if send_buffer.waiting is not None and send_buffer.waiting.kept_out:
-                    send_buffer.waiting.end()  # the background thread may go on behind this one
+                    send_buffer.waiting.end()  # the background thread may continue after this message
             self.messages_out += 1
             status = self._decide(first)
             if send_buffer._foreign:
@@ -513,13 +514,13 @@ cdef class Connection(Receiver):
         return self._after(status)
 
     cdef int _decide(self, bint first) except? -1:
-        """Decides about the held batch, which has whole messages: write them now, or let them gather. FLUSH_*."""
+        """Decides whether the held batch, which has whole messages, is written now or gathers more; returns FLUSH_*."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status = FLUSH_NOTHING
         cdef long long now
         if self._blocked:
             if first and self._background is not None:
-                self._background.note(send_buffer)  # what was there before has left, and no event is to come
+                self._background.note(send_buffer)  # the batch before has left, and no event is to come
         elif send_buffer.stuck or send_buffer.failed:
             status = FLUSH_ERROR if send_buffer.failed else FLUSH_ENDED if send_buffer.ended else FLUSH_BLOCKED
         elif (send_buffer.bytes >= BATCH_BYTES or send_buffer._foreign or send_buffer.next_overflows()
@@ -530,9 +531,9 @@ cdef class Connection(Receiver):
             status = self._push()
         elif first and self.send_queue is not None and self.send_queue.led:
             self.send_queue.note(self)
-            self.send_queue.wait_queue.notify()  # whoever leads may sleep: this is not always its own message
+            self.send_queue.wait_queue.notify()  # the leader may sleep: this is not always its own message
         elif first:
-            # After an idle while: write through. Otherwise messages gather, until the turn ends or the flusher comes.
+            # After a pause: write through. Otherwise messages gather, until the turn ends or the flusher comes.
             if self.send_queue is None or not (self._dense or self.send_queue.gathers or self.send_queue.more):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
@@ -558,19 +559,19 @@ cdef class Connection(Receiver):
                     self._dense = False
                     self.send_queue.note(self)
                 else:
-                    status = self._push()  # nobody else would write it
+                    status = self._push()  # no other thread would write it
         return status
 
     cdef int _push(self) noexcept:
-        """Hands the held batch to the kernel. FLUSH_*. A large one is let go meanwhile, and held again."""
+        """Hands the held batch to the kernel; returns FLUSH_*. A large one is released meanwhile, and held again."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int status
-        # Once it has left routing, what was accepted is for this peer, which may have ended its side and read on.
+        # Once it has left routing, accepted messages are for this peer, which may have ended its side and read on.
         send_buffer.looks = self.home is not None and self.send_queue is not None and not self._recalled
         if self._flusher is not None and send_buffer.bytes > 2 * BATCH_BYTES:
             with nogil:
                 status = send_buffer.push(self.fd)
-                # The GIL may take seconds to come back. Until then the background thread writes on.
+                # The GIL may take seconds to come back. Until then the background thread continues the write.
                 drop_flag(&send_buffer._taken)
             send_buffer.hold()
         else:
@@ -578,7 +579,7 @@ cdef class Connection(Receiver):
         return status
 
     cdef int _after(self, int status) except -1:
-        """Acts on the result of a write; the batch is not held any more."""
+        """Handles the result of a write; the batch is no longer held."""
         if self._send_buffer._ndone or status == FLUSH_DONE:
             self._send_buffer.reap()
         if status == FLUSH_NOTHING:
@@ -599,14 +600,14 @@ cdef class Connection(Receiver):
             if self.home is not None:
                 self.home.recall(self)  # the reading side finds the end
         else:
-            # The peer is gone for writing. What it sent before is still to be read, so the reading side reports
+            # The peer is gone for writing. Its earlier bytes are still to be read, so the reading side reports
             # the end; a message that has begun to leave is lost.
             self._broken = True
             self.writable = False
             if self.home is not None:
                 self.home.recall(self)
             if self.home is not None or self.send_queue is not None:
-                self._send_buffer.clear()  # else its session takes it back
+                self._send_buffer.clear()  # otherwise its session takes it back
             self._send_buffer.hold()
             self._send_buffer.want(self._send_buffer.interest & ~EPOLLOUT)
             self._send_buffer.let_go()
@@ -634,7 +635,7 @@ cdef class Connection(Receiver):
         return self._write(frames)
 
     def probe(self, bytes frames not None) -> bool:
-        """Sends a PING if there is need: an unread byte of the peer is a sign of life, and needs none.
+        """Sends a PING if necessary: an unread byte of the peer shows that it lives.
 
         Returns:
             Whether it was sent.
@@ -643,7 +644,7 @@ cdef class Connection(Receiver):
             return False
         if self._resets:
             if self._behind and self._backlog is None and self._calm == self.bytes_in:
-                self._behind = False  # since the last time nothing has come, with all the room in our kernel
+                self._behind = False  # since the last check nothing has come, with all the room in our kernel
             self._calm = self.bytes_in
             if self._outlook() != CLEAR:
                 return False
@@ -652,17 +653,17 @@ cdef class Connection(Receiver):
 
     @property
     def unheard(self) -> bool:
-        """Whether the peer has sent something that we have not read, or that nobody would read now."""
+        """Returns whether the peer has sent something that we have not read, or that no thread would read now."""
         return self._stopped or self.fd < 0 or self._unread() > 0
 
     cdef Py_ssize_t _unread(self) noexcept:
-        """Bytes that have arrived and that the owner has not read."""
+        """Returns the number of bytes that have arrived and that the owner has not read."""
         cdef ReadAhead read_ahead = self._read_ahead
         cdef bint held = self._reading  # by this thread's read or another's: the background thread is kept out
         cdef Py_ssize_t unread
         if read_ahead is None:
             return unread_bytes(self.fd)
-        # Bytes that the background thread just moves from the kernel to its memory would be in neither count.
+        # Bytes that the background thread moves from the kernel to its memory right now would be in neither count.
         if not held:
             read_ahead.begin()
         unread = unread_bytes(self.fd) + <Py_ssize_t>load(&read_ahead.bytes)
@@ -672,9 +673,9 @@ cdef class Connection(Receiver):
 
     @property
     def held_up(self) -> bool:
-        """Whether the peer's kernel answers ours and has no room for our bytes: the peer's process does not read.
+        """Returns whether the peer's kernel answers but has no room for our bytes: the peer's process does not read.
 
-        A PING stands behind those bytes and cannot be answered. The process may be slow or dead; its system is alive.
+        A PING waits after those bytes and cannot be answered. The process may be slow or dead; its system is alive.
         """
         cdef int waiting = 0
         cdef tcp_info info
@@ -690,10 +691,10 @@ cdef class Connection(Receiver):
         )
 
     def look_again(self) -> bool:
-        """Lets the waiting commands go, a moment after `on_restrained`, if the peer's kernel has nothing left.
+        """Sends the waiting commands, a moment after `on_restrained`, if the peer's kernel has nothing left.
 
         Returns:
-            Whether to look again in another moment.
+            Whether to check again in another moment.
         """
         cdef CommandBacklog waiting = self._backlog
         cdef Outlook found
@@ -717,7 +718,7 @@ cdef class Connection(Receiver):
         return False
 
     cdef Outlook _outlook(self) noexcept:
-        """Whether a command may leave now."""
+        """Returns whether a command may leave now."""
         cdef long long holds
         cdef Outlook found
         if self._ending:
@@ -740,9 +741,9 @@ cdef class Connection(Receiver):
         return self._ask_session()
 
     cdef int _ask_session(self) except -1:
-        """Asks the session to look in a moment: by then everything that the peer's kernel still has will have come.
+        """Asks the session to check in a moment: by then everything that the peer's kernel still has will have come.
 
-        So it does while nobody reads, too, as long as our kernel has room.
+        That holds also while the owner does not read, as long as our kernel has room.
         """
         cdef CommandBacklog waiting = self._backlog
         if not waiting.asked:
@@ -807,7 +808,7 @@ cdef class Connection(Receiver):
         if self.fd < 0 or self._broken:
             return 0
         if self._flusher is not None and self._blocked and self._send_buffer.waiting is not None:
-            # What waits follows at once. Should the GIL not come back soon, the background thread goes on.
+            # The rest follows at once. If the GIL does not come back soon, the background thread continues.
             with nogil:
                 self._send_buffer.flush_on()
         self._send_buffer.hold()

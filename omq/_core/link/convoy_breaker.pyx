@@ -1,9 +1,9 @@
-"""The convoy breaker: one thread a context that lets the I/O thread in, where a busy main thread keeps it out.
+"""The convoy breaker: one thread for each context that gets the GIL for the I/O thread from a busy main thread.
 
-The name comes from the "convoy effect" of the GIL. A thread that waits for the GIL may ask for it after 5 ms in which
-it was not released (sys.getswitchinterval()). A main thread that releases it for a microsecond at a time, for a read,
-a write, a look at a descriptor, wakes the waiting thread in vain each time: it has the GIL back before that thread
-runs, and the 5 ms begin anew. The I/O thread can be kept out for a second. So this thread, which needs no GIL, checks
+The name comes from the "convoy effect" of the GIL. A thread that waits for the GIL may request it after 5 ms in which
+it was not released (sys.getswitchinterval()). A main thread that releases it for a microsecond at a time, for a read, a
+write, a check of a descriptor, wakes the waiting thread in vain each time: it has the GIL back before that thread runs,
+and the 5 ms begin again. The I/O thread can be kept out for a second. So this thread, which needs no GIL, checks
 whether the I/O thread waits with work to do, and then makes the main thread release the GIL for long enough. Python
 offers that for the main thread only (Py_AddPendingCall); other threads release it in their next call on a socket.
 """
@@ -90,35 +90,35 @@ cdef extern from *:
     Whereabouts omq_whereabouts(int) noexcept nogil
 
 cdef enum:
-    PATIENCE_NS = 1000000      # nanoseconds between two looks at a thread that has something to do
-    LONG_NS = 20000000         # nanoseconds between two looks where the thread turns out to wait for something else
-    IN_VAIN = 500              # looks in a row that found it waiting, after which it waits for something else
-    GIVEN_NS = 100000          # nanoseconds for which a thread lets the GIL go
-    STALE_NS = 5000000         # nanoseconds after which a request is too old to follow
-    MUCH_NS = 5000000          # nanoseconds to get the GIL back that show a third thread at work
-    DEAR = 10                  # then the next request comes after so many times that long...
-    PAUSE_NS = 10000000000     # ...but for no more nanoseconds than that
-    FORGOTTEN_NS = 1000000000  # nanoseconds after which the main thread is asked once more, at first
+    PATIENCE_NS = 1000000      # between two checks of a thread that has something to do
+    LONG_NS = 20000000         # between two checks if the thread turns out to wait for something else
+    IN_VAIN = 500              # checks in a row that found it waiting, after which it waits for something else
+    GIVEN_NS = 100000          # how long a thread releases the GIL
+    STALE_NS = 5000000         # after which a request is too old to follow
+    MUCH_NS = 5000000          # time to get the GIL back that shows a third thread at work
+    DEAR = 10                  # then the next request comes after this many times that time...
+    PAUSE_NS = 10000000000     # ...but no later than this
+    FORGOTTEN_NS = 1000000000  # before the main thread is asked again, at first
     LOOP = 1                   # in the epoll set: the event loop's own
-    END = 2                    # the thread is to end
+    END = 2                    # stops the thread
 
-# For all contexts of a process: there is one main thread. Times are nanoseconds on the monotonic clock.
-cdef long long asked                    # when a thread was asked to release the GIL; 0: none is asked
-cdef long long told                     # when the main thread was asked, if it has not got to it yet; 0: it has
-cdef long long patience = FORGOTTEN_NS  # nanoseconds until it is asked once more: twice as many each time
+# Shared by all contexts of a process: there is one main thread. Times are nanoseconds on the monotonic clock.
+cdef long long asked                    # when a thread was asked to release the GIL; 0: no request
+cdef long long told                     # when the main thread was asked; 0: it has handled the request
+cdef long long patience = FORGOTTEN_NS  # until it is asked again: twice as long each time
 cdef long long not_before               # when a thread may be asked again
 cdef long times_given                   # how often a thread has released it
 
 
 def handovers() -> int:
-    """The number of times that threads of this process have released the GIL at a convoy breaker's request."""
+    """Returns how often threads of this process have released the GIL at a convoy breaker's request."""
     return times_given
 
 
 cdef int let_go() noexcept:
-    """Releases the GIL for long enough that another thread comes in, if that was requested lately.
+    """Releases the GIL for long enough that another thread gets it, if that was requested lately.
 
-    The thread that comes in may be a third one that works in such small pieces, too, and keeps the GIL: that costs a
+    That may be a third thread, which also releases it only for moments, and so keeps it: that costs a
     tenth of the time at most.
     """
     global times_given
@@ -140,7 +140,7 @@ cdef int let_go() noexcept:
 
 
 cdef int give_way() except -1:
-    """Releases the GIL for a moment, where the I/O thread is kept out; to be called without any lock."""
+    """Releases the GIL for a moment if the I/O thread is kept out; the caller must not hold a lock."""
     return let_go() if omq_load(&asked) else 0
 
 
@@ -152,7 +152,7 @@ cdef int on_main(void *nothing) noexcept:
 
 
 cdef void ask() noexcept nogil:
-    """Asks the thread at work to release the GIL. Needs no GIL."""
+    """Asks the working thread to release the GIL. Needs no GIL."""
     cdef long long now = now_ns()
     cdef long long before = omq_load(&told)
     if not Py_IsInitialized() or now < omq_load(&not_before):
@@ -174,7 +174,7 @@ cdef void *run(void *convoy_breaker) noexcept nogil:
 
 
 cdef bint is_watched(int fd, int epoll_fd) noexcept:
-    """Whether an epoll set has this very descriptor in it."""
+    """Returns whether an epoll set contains this very descriptor."""
     cdef epoll_event event
     memset(&event, 0, sizeof(event))
     if epoll_ctl(epoll_fd, EPOLL_CTL_ADD, fd, &event) == 0:
@@ -184,9 +184,9 @@ cdef bint is_watched(int fd, int epoll_fd) noexcept:
 
 
 @cython.final
-@cython.no_gc_clear  # the thread may be looking at it
+@cython.no_gc_clear  # the thread may be using it
 cdef class ConvoyBreaker:
-    """Lets the I/O thread in where the main thread keeps it out."""
+    """Gets the GIL for the I/O thread while the main thread keeps it out."""
 
     def __cinit__(self):
         self._set = self._end = self._state = NO_FD
@@ -196,10 +196,10 @@ cdef class ConvoyBreaker:
         self.stop()
 
     def start(self, int thread, int watched, candidates: Iterable[int]) -> None:
-        """Begins to watch the I/O thread. Does nothing where the system gives no thread, no descriptor or no /proc.
+        """Begins to watch the I/O thread. Does nothing if the system gives no thread, no descriptor or no /proc.
 
         Args:
-            thread: The I/O thread's number with the system (`threading.get_native_id`).
+            thread: The I/O thread's native id (`threading.get_native_id`).
             watched: A descriptor that its event loop watches.
             candidates: Descriptors, one of which is the loop's epoll set. It stays open until `stop`.
         """
@@ -250,7 +250,7 @@ cdef class ConvoyBreaker:
         return epoll_ctl(self._set, how, self._loop_fd, &event)
 
     cdef bint _ended(self, int milliseconds) noexcept nogil:
-        """Waits for an event, -1: without a bound; whether this thread is to end."""
+        """Waits for an event (-1: without a bound); returns whether this thread stops."""
         cdef epoll_event events[2]
         cdef int i
         for i in range(epoll_wait(self._set, events, 2, milliseconds)):

@@ -1,6 +1,6 @@
-"""Datagrams of RADIO and DISH, as libzmq lays them out (udp_engine.cpp): a byte of the group's length, the group, the body.
+"""Datagrams of RADIO and DISH in libzmq's layout (udp_engine.cpp): a byte of the group's length, the group, the body.
 
-There is no handshake, no connection and no way back. What the kernel has no room for is lost, on both sides.
+There is no handshake, no connection and no way back. Datagrams that the kernel has no room for are lost, on both sides.
 """
 
 # stub: MAX_DATAGRAM_BYTES: int
@@ -30,16 +30,16 @@ cdef enum:
     LARGEST = 65507          # bytes of a datagram over IPv4: 65535 without the headers of IP and UDP
     HEAD = 256               # bytes of the length and a group, at most
     ARENA = 65536            # bytes of datagrams that wait for one system call
-    SHORT_BURST = 3          # datagrams right behind one that left at once that leave at once as well
+    SHORT_BURST = 3          # datagrams directly after one that left at once that leave at once as well
     RETRIES = 2              # system calls in a row that may report an ICMP error of an earlier datagram
 
-#: Bytes of a datagram at most, and of a group and a body in it.
+#: The largest number of bytes of a datagram, and of a group and a body in it.
 MAX_DATAGRAM_BYTES = LARGEST
 MAX_MESSAGE_BYTES = LARGEST - 1
 
 
 cdef inline Py_ssize_t group_size(const char *data, Py_ssize_t size) noexcept nogil:
-    """Bytes of the group in a datagram; -1: it is malformed."""
+    """Returns the bytes of the group in a datagram; -1: the datagram is malformed."""
     cdef Py_ssize_t has
     if size < 1:
         return -1
@@ -48,10 +48,10 @@ cdef inline Py_ssize_t group_size(const char *data, Py_ssize_t size) noexcept no
 
 
 def parse_datagram(bytes data not None) -> tuple[bytes, bytes] | None:
-    """Gives the group and the body of a datagram, or `None` if it is malformed.
+    """Returns the group and the body of a datagram, or `None` if it is malformed.
 
     Args:
-        data: What one datagram carries.
+        data: The content of one datagram.
     """
     cdef const char *begin = PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
@@ -66,9 +66,9 @@ def parse_datagram(bytes data not None) -> tuple[bytes, bytes] | None:
 
 @cython.final
 cdef class DatagramSender(UnaskedPeer):
-    """Sends each message as a datagram: at once, or, where they are dense in a loop's turn, many in one system call.
+    """Sends each message as a datagram: at once, or many in one system call if they are dense in a loop's turn.
 
-    What the kernel does not take is dropped, and counted.
+    Datagrams that the kernel does not take are dropped, and counted.
 
     Args:
         session: The engine's owner.
@@ -92,7 +92,7 @@ cdef class DatagramSender(UnaskedPeer):
         for i in range(VECTOR):
             self._headers[i].msg_hdr.msg_iov = self._vectors + i
             self._headers[i].msg_hdr.msg_iovlen = 1
-        self.fd = fd  # last: whoever made it closes it where this fails
+        self.fd = fd  # last: if this fails, the caller closes it
         self.writable = True
 
     def __dealloc__(self):
@@ -106,7 +106,7 @@ cdef class DatagramSender(UnaskedPeer):
         """Does nothing: nothing is read."""
 
     def close(self) -> None:
-        """Closes the descriptor; what waits is dropped."""
+        """Closes the descriptor; waiting datagrams are dropped."""
         self.lost = True
         self.writable = False
         self.send_queue = None
@@ -146,7 +146,7 @@ cdef class DatagramSender(UnaskedPeer):
         return 1
 
     cdef bint _decide(self) except -1:
-        """Returns whether what waits leaves now; otherwise it gathers, until the turn ends or there is no more room."""
+        """Returns whether waiting datagrams leave now; otherwise they gather, until the turn ends or room runs out."""
         if self._count > 1:
             return False
         if self.send_queue is None:
@@ -155,8 +155,8 @@ cdef class DatagramSender(UnaskedPeer):
             self.send_queue.note(self)
             self.send_queue.wait_queue.notify()
             return False
-        # Where no loop's turn ends, a thread that needs the GIL would have to: it holds a sender up for longer than a
-        # shared system call saves, for the kernel's work is done for each datagram anyway.
+        # Without a loop's turn, a thread that needs the GIL would have to write: it holds a sender up for longer than a
+        # shared system call saves, because the kernel's work is done for each datagram anyway.
         if not self._gathers:
             return True
         if not self.send_queue.more:
@@ -170,7 +170,7 @@ cdef class DatagramSender(UnaskedPeer):
         return False
 
     cdef int _write_large(self, const char *group, Py_ssize_t group_size, const char *body, Py_ssize_t size) except -1:
-        """Sends one datagram at once, its body from where it lies."""
+        """Sends one datagram at once, without a copy of its body."""
         cdef char head[HEAD]
         cdef iovec both[2]
         cdef mmsghdr header = self._headers[0]
@@ -187,7 +187,7 @@ cdef class DatagramSender(UnaskedPeer):
         return self._hand_over(&header)
 
     cdef int _write(self) noexcept:
-        """Hands what waits to the kernel, and drops the rest."""
+        """Hands the waiting datagrams to the kernel, and drops the rest."""
         return self._hand_over(self._headers) if self._count else 0
 
     cdef int _hand_over(self, mmsghdr *headers) noexcept:
@@ -202,7 +202,7 @@ cdef class DatagramSender(UnaskedPeer):
             elif n < 0 and errno == EINTR:
                 continue
             elif n < 0 and errno == ECONNREFUSED and refused < RETRIES:
-                # udp(7): that the port of an earlier datagram was closed is reported now; this one has not been tried.
+                # udp(7): the closed port of an earlier datagram is reported now; this one has not been tried.
                 refused += 1
             else:
                 break
@@ -224,7 +224,7 @@ cdef class DatagramSender(UnaskedPeer):
         return self._sent
 
     cdef int fail(self, object error) except -1:
-        return 0  # nothing is read, and what is not sent is counted
+        return 0  # nothing is read, and unsent datagrams are counted
 
     cpdef int control(self, bytes frames) except -1:
         return 0  # there are no commands
@@ -232,13 +232,13 @@ cdef class DatagramSender(UnaskedPeer):
 
 @cython.final
 cdef class DatagramReceiver(ObjectPeer):
-    """Receives the datagrams of all senders, and keeps the messages of the groups that were joined.
+    """Receives the datagrams of all senders, and keeps the messages of joined groups.
 
     Args:
         session: The engine's owner; its `end` is called if an event cannot be handled.
         fd: A bound datagram descriptor; owned from here on.
         poller: The epoll set of its socket.
-        recv_queue: Where its messages are taken.
+        recv_queue: The queue for its messages.
         recv_hwm: Messages; above it nothing is read, and the kernel drops what it has no room for. 0 for no bound.
         max_size: Bytes that a group and a body may have together; a larger datagram is dropped. `None` for no bound.
 
@@ -266,7 +266,7 @@ cdef class DatagramReceiver(ObjectPeer):
         self._group = b""
         self._hwm = recv_hwm
         self._max_size = -1 if max_size is None or max_size > LARGEST else max_size
-        # What is larger is cut off, and so not read. One byte more than may come, for the kernel to tell.
+        # The rest of a larger datagram is cut off. One byte more than allowed, so that the kernel reports that.
         self._room = LARGEST + 21 if self._max_size < 0 else self._max_size + 2
         self._slab = <char *>malloc(VECTOR * self._room)
         self._headers = <mmsghdr *>calloc(VECTOR, sizeof(mmsghdr))
@@ -278,7 +278,7 @@ cdef class DatagramReceiver(ObjectPeer):
             self._vectors[i].iov_len = self._room
             self._headers[i].msg_hdr.msg_iov = self._vectors + i
             self._headers[i].msg_hdr.msg_iovlen = 1
-        self.fd = fd  # last: whoever made it closes it where this fails
+        self.fd = fd  # last: if this fails, the caller closes it
 
     def __dealloc__(self):
         if self.fd >= 0:
@@ -292,7 +292,7 @@ cdef class DatagramReceiver(ObjectPeer):
         self._join()
 
     def close(self) -> None:
-        """Leaves the epoll set and closes the descriptor. What has arrived can still be taken."""
+        """Leaves the epoll set and closes the descriptor. Messages that have arrived can still be taken."""
         self.lost = True
         self._leave()
         self.close_after_fork()
@@ -326,7 +326,7 @@ cdef class DatagramReceiver(ObjectPeer):
         return 0 if self.lost or self._stopped else self._read()
 
     cdef int _read(self) except -1:
-        """Reads what is there, up to one turn's worth or to the high-water mark."""
+        """Reads datagrams, up to one turn's worth or to the high-water mark."""
         cdef Py_ssize_t left = TURN_MESSAGES
         cdef Py_ssize_t turn = TURN_BYTES
         cdef Py_ssize_t before = self.ready()
@@ -361,7 +361,7 @@ cdef class DatagramReceiver(ObjectPeer):
         return 0
 
     cdef bint _accept(self, const char *data, Py_ssize_t size) except -1:
-        """Keeps the message of one datagram if its group was joined; False: the datagram is of no use to anybody."""
+        """Keeps the message of one datagram if its group was joined; False: the datagram was dropped."""
         cdef Py_ssize_t has = group_size(data, size)
         if has < 0 or 0 <= self._max_size < size - 1:
             return False

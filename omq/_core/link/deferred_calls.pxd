@@ -3,4 +3,4 @@
 
 cdef class DeferredCalls:
     cdef readonly int fd             # timerfd, readable when the time has come; owned, -1 before open() and once closed
-    cdef list _calls                 # functions to call then
+    cdef list _calls                 # functions to call at that time

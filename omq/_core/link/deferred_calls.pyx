@@ -1,4 +1,4 @@
-"""Functions that the I/O thread calls a moment later. Asking for a call wakes no thread.
+"""Functions that the I/O thread calls a moment later. Requesting a call wakes no thread.
 
 A thread that is woken on its waker's core takes that core away, if only to wait for the GIL. That must not happen
 to a caller that has just got its message.
@@ -28,7 +28,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
     int TFD_CLOEXEC, TFD_NONBLOCK
 
 cdef enum:
-    DELAY_NS = 10000000      # nanoseconds
+    DELAY_NS = 10000000      # delay of a call
 
 
 @cython.final
@@ -47,10 +47,10 @@ cdef class DeferredCalls:
         self.close()
 
     def open(self) -> None:
-        """Takes a descriptor, if it has none; before that `set` only stores.
+        """Opens the timer, unless it is open; before that `set` only stores.
 
         Raises:
-            OSError: There is none.
+            OSError: The system has no descriptor left.
         """
         if self.fd >= 0:
             return
@@ -59,14 +59,14 @@ cdef class DeferredCalls:
             raise TransportError(errno, os.strerror(errno))
 
     def close(self) -> None:
-        """Closes the descriptor; no function is called any more. Idempotent."""
+        """Closes the descriptor; no further function is called. Idempotent."""
         self._calls = []
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
     def set(self, function not None: Callable[[], None]) -> None:
-        """Arranges one call of *function*; from any thread that holds the GIL."""
+        """Schedules one call of *function*; from any thread that holds the GIL."""
         cdef itimerspec when
         self._calls.append(function)
         if len(self._calls) == 1 and self.fd >= 0:
@@ -75,7 +75,7 @@ cdef class DeferredCalls:
             timerfd_settime(self.fd, 0, &when, NULL)
 
     def cancel(self, function not None: Callable[[], None]) -> None:
-        """Takes a `set` of *function* back, if it has not been called yet."""
+        """Cancels a `set` of *function*, if it has not been called yet."""
         cdef itimerspec when
         if function in self._calls:
             self._calls.remove(function)

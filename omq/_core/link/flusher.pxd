@@ -1,4 +1,4 @@
-# The thread that sends batches that callers left behind. It never takes the GIL.
+# The thread that sends batches that callers left. It never takes the GIL.
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.link.pointers cimport PointerArray
@@ -11,8 +11,8 @@ cdef class Flusher:
     cdef int _pid                    # the process that it exists in
     cdef pthread_mutex_t _mutex      # guards the following fields; no other lock is taken under it
     cdef sem_t _work                 # posted when the parked thread has something to do
-    cdef PointerArray _left          # SendBuffers with something left behind; forget() takes them out
-    cdef bint _needless              # the last look found batches, and all of them in their callers' hands
+    cdef PointerArray _left          # SendBuffers with batches to write; forget() removes them
+    cdef bint _needless              # the last check found batches, and all of them in their callers' hands
     cdef bint _parked
     cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept

@@ -1,8 +1,8 @@
-"""The flusher: one thread a context that writes the batches that callers left behind.
+"""The flusher: one thread for each context that writes the batches that callers left.
 
-A caller that sends a little and goes off to compute holds the GIL; this thread does not need it. The thread wakes
-when a batch is left behind, writes it once the last write is some 20 us old, and parks when nothing is left for a
-while. Where the kernel takes no more the socket's epoll set reports when it does, and whoever serves the set writes the
+A caller that sends a little and then computes holds the GIL; this thread does not need it. The thread wakes
+when a batch is left, writes it once the last write is some 20 us old, and parks after a while without work. If the
+kernel takes no more, the socket's epoll set reports when it does, and the thread that serves the set writes the
 rest: its owner, the I/O thread, or the background thread.
 """
 
@@ -58,17 +58,17 @@ cdef extern from *:
     void be_prompt(unsigned long long slice) nogil
 
 cdef enum:
-    SLICE_NS = 100000         # nanoseconds: the shortest slice that the kernel gives
-    NAP_NS = 50000            # nanoseconds between the first two looks: a burst of a few messages is over by then
-    LONG_NAP_NS = 100000      # nanoseconds between two looks after that: a stream writes most batches by itself
-    STREAM_NAP_NS = 400000    # nanoseconds while a stream goes on: each look takes a core from its sender or receiver
-    STREAM = 20               # looks in a row that found callers at work and nothing to do, after which it is a stream
-    SLACK_NS = 1000           # nanoseconds by which a nap may be longer: the kernel's usual 50 us would double it
-    PATIENCE = 10             # looks without work before parking
-    WRITE_NS = 40000          # nanoseconds that a write to one of many costs all: the call, and a core for a receiver
+    SLICE_NS = 100000         # the shortest time slice that the kernel gives
+    NAP_NS = 50000            # between the first two checks: a burst of a few messages is over by then
+    LONG_NAP_NS = 100000      # between later checks: a stream writes most batches by itself
+    STREAM_NAP_NS = 400000    # between checks during a stream: each takes a core from its sender or receiver
+    STREAM = 20               # checks in a row that found working callers and nothing to do, after which it is a stream
+    SLACK_NS = 1000           # tolerance of a nap: the kernel's usual 50 us would double it
+    PATIENCE = 10             # checks without work before parking
+    WRITE_NS = 40000          # total cost of a write to one of many: the call, and a core for a receiver
     MANY = 100                # batches of those many that are waited for
-    LOOK_NS = 8000            # nanoseconds that a look may wait longer for each batch to be looked at...
-    LONGEST_NAP_NS = 500000   # ...and that it waits at most
+    LOOK_NS = 8000            # extra nap for each batch to be checked...
+    LONGEST_NAP_NS = 500000   # ...and the longest nap
 
 
 cdef void *run(void *flusher) noexcept nogil:
@@ -80,7 +80,7 @@ cdef void *run(void *flusher) noexcept nogil:
 
 @cython.final
 cdef class Flusher:
-    """Writes what was left behind, without the GIL. The first batch starts the thread, and `stop` ends it."""
+    """Writes batches that callers left, without the GIL. The first batch starts the thread, and `stop` ends it."""
 
     def __cinit__(self):
         pthread_mutex_init(&self._mutex, NULL)
@@ -96,7 +96,7 @@ cdef class Flusher:
         free(self._left.entries)
 
     def stop(self) -> None:
-        """Ends the thread for good; what is left behind stays where it is."""
+        """Ends the thread for good; batches that are left stay where they are."""
         if self._pid != getpid():
             return
         hold_mutex(&self._mutex)
@@ -115,7 +115,7 @@ cdef class Flusher:
     cdef bint leave(self, SendBuffer send_buffer) noexcept:
         """Notes that *send_buffer*, which the caller holds, has a batch to write soon. Wakes the thread once a burst.
 
-        False: it is not written, for lack of a thread or of memory.
+        False: the batch will not be written, for lack of a thread or of memory.
         """
         cdef bint wake
         if send_buffer.queued:
@@ -135,7 +135,7 @@ cdef class Flusher:
         return True
 
     cdef int forget(self, SendBuffer send_buffer) except -1:
-        """Forgets *send_buffer*, which ends: afterwards the thread does not touch it."""
+        """Removes *send_buffer* before it ends: afterwards the thread does not touch it."""
         if self._pid == getpid():
             strike(&self._mutex, &self._left, <void *>send_buffer)
         return 0
@@ -161,7 +161,7 @@ cdef class Flusher:
             idle = needless = 0
             nap.tv_nsec = NAP_NS
             while not self._ended():
-                # The first look is at once: waking up has taken long enough.
+                # The first check is at once: waking up has taken long enough.
                 if self._round():
                     idle = 0
                 else:
@@ -180,7 +180,7 @@ cdef class Flusher:
                         break
 
     cdef bint _round(self) noexcept nogil:
-        """Looks at every batch that was left; whether there was one."""
+        """Checks every batch that was left; returns whether there was one."""
         cdef int i = 0
         cdef bint worked = False
         cdef bint keep
@@ -200,7 +200,7 @@ cdef class Flusher:
             if keep or i >= self._left.count or self._left.entries[i] != send_buffer:
                 i += 1
             else:
-                # The batch may have been left again meanwhile; then it stands further behind as well.
+                # The batch may have been left again meanwhile; then it has a second entry further on.
                 self._left.count -= 1
                 self._left.entries[i] = self._left.entries[self._left.count]
         pthread_mutex_unlock(&self._mutex)

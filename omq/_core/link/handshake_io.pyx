@@ -1,6 +1,6 @@
 """System calls of handshakes that do not wait, and so keep the GIL.
 
-Python's own release it around each of them: a thread that waits for the GIL takes it then, and the I/O thread waits in
+Python's own release it around each call: a thread that waits for the GIL takes it then, and the I/O thread waits in
 turn, several times for each new connection.
 """
 
@@ -57,9 +57,9 @@ cdef extern from "<unistd.h>" nogil:
     int close(int)
 
 cdef enum:
-    HOST = 128               # bytes of a numeric address, its zone included
-    SERVICE = 16             # bytes of a port in digits
-    READ = 4096              # bytes: more than any handshake message of the mechanisms that libzmq speaks
+    HOST = 128               # a numeric address, its zone included
+    SERVICE = 16             # a port in digits
+    READ = 4096              # more than any handshake message of libzmq's mechanisms
     AT_ONCE = 64             # descriptors that are served in one turn of the loop
 
 
@@ -68,13 +68,13 @@ cdef object _failure(int code):
 
 
 def accept(int listening) -> tuple[int, tuple[str, int] | None] | None:
-    """Accepts a connection; `None` where none waits.
+    """Accepts a connection; `None` if no connection waits.
 
     Returns:
-        Its descriptor, which does not block, and the peer's address and port; `None` for one that has none.
+        Its non-blocking descriptor, and the peer's address and port, or `None` if it has none.
 
     Raises:
-        OSError: The connection is gone, or the system refuses.
+        OSError: The connection is gone, or the system refuses it.
     """
     cdef sockaddr_storage peer
     cdef sockaddr *address = <sockaddr *>&peer
@@ -96,7 +96,7 @@ def accept(int listening) -> tuple[int, tuple[str, int] | None] | None:
 
 
 def receive(int fd) -> bytes | None:
-    """Reads 4 KiB at most; `None` where there is nothing to read, and empty at the end.
+    """Reads 4 KiB at most; `None` if there is nothing to read, and empty bytes at the end of the stream.
 
     Raises:
         OSError: The connection is broken.
@@ -131,15 +131,15 @@ def transmit(int fd, bytes data not None) -> int:
 
 
 def dial(int family, bytes name not None, tuple settings not None: tuple[tuple[int, int, int], ...]) -> tuple[int, int]:
-    """Begins to connect a new stream socket, which does not block.
+    """Begins to connect a new non-blocking stream socket.
 
     Args:
-        family: Of the socket.
+        family: The socket's address family.
         name: The address to connect to, a `sockaddr`.
-        settings: What is set first: level, option, value.
+        settings: Options to set first: level, option, value.
 
     Returns:
-        The descriptor and 0, if it is connected, or `EINPROGRESS`; else -1 and the error's number.
+        The descriptor and 0 if it is connected, else the descriptor and `EINPROGRESS`; or -1 and the errno.
     """
     cdef int fd = socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)
     cdef int code, level, option, value
@@ -162,7 +162,7 @@ def dial(int family, bytes name not None, tuple settings not None: tuple[tuple[i
 
 
 cpdef int progress(int fd):
-    """Returns what has come of connecting a socket: 0, `EINPROGRESS`, or the error's number."""
+    """Returns the state of a connection attempt: 0, `EINPROGRESS`, or the errno."""
     cdef pollfd look
     cdef int code = 0
     cdef socklen_t size = sizeof(code)
@@ -177,20 +177,20 @@ cpdef int progress(int fd):
 
 
 cdef class HeadStart:
-    """A connection that has just begun: it is made, and our side of the handshake said, without waiting.
+    """A connection attempt that also sends our side of the handshake at once, without waiting.
 
     Args:
         family: As for `dial`.
         name: As for `dial`.
         settings: As for `dial`.
-        greeting: What is said if the connection is there at once.
+        greeting: Octets to send if the connection is made at once.
 
     Attributes:
-        fd: The descriptor; owned. -1 if the attempt has failed, or once it is taken or closed.
-        said: What the kernel has taken of the greeting; empty, too, where the connection leads to itself.
+        fd: The descriptor; owned. -1 if the attempt has failed, or after `take` or `close`.
+        said: Octets of the greeting that the kernel has taken; empty, too, if the connection leads to itself.
     """
 
-    cdef readonly int fd             # owned; -1 if nobody is reached, or once it is given away
+    cdef readonly int fd             # owned; -1 if the attempt failed, or once it is given away
     cdef readonly bytes said
 
     def __cinit__(self, *_):
@@ -218,14 +218,14 @@ cdef class HeadStart:
         self.close()
 
     def take(self) -> int:
-        """Gives the descriptor away."""
+        """Gives up the descriptor to the caller."""
         cdef int fd = self.fd
         self.fd = NO_FD
         return fd
 
     # stub: def close(self) -> None: ...
     cpdef close(self):
-        """Closes the descriptor, if it still has one."""
+        """Closes the descriptor, if it is still owned."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
@@ -242,8 +242,8 @@ cdef bint leads_to_itself(int fd) noexcept:
 cdef class HandshakePoller:
     """One epoll set for the handshakes of all connections that a socket accepts.
 
-    A connection is watched for its handshake only, and joins another epoll set afterwards. An event loop makes an
-    object for each descriptor, and needs seven system calls to watch it and to cease; a set of our own needs two.
+    A connection is watched only during its handshake, and joins another epoll set afterwards. An event loop makes an
+    object for each descriptor, and needs seven system calls to watch it and to stop; a set of our own needs two.
 
     Args:
         watch: Watches a descriptor, and calls the given function when it is readable.
@@ -253,7 +253,7 @@ cdef class HandshakePoller:
 
     cdef readonly int fd             # the epoll set; owned; -1 before open() and once closed
     cdef dict _readers               # by descriptor: the function to call when it can be read
-    cdef object _watch, _unwatch     # begin, and cease, to call `serve` when `fd` is readable
+    cdef object _watch, _unwatch     # start and stop calling `serve` when `fd` is readable
     cdef object _report              # called with an exception that a reader has raised
 
     def __cinit__(self, *_):
@@ -284,10 +284,10 @@ cdef class HandshakePoller:
             close(self.fd)
 
     def open(self) -> None:
-        """Makes the epoll set, unless it is there.
+        """Opens the epoll set, unless it is open.
 
         Raises:
-            OSError: The system gives no descriptor.
+            OSError: The system has no descriptor left.
         """
         if self.fd >= 0:
             return
@@ -302,10 +302,10 @@ cdef class HandshakePoller:
             raise
 
     def add(self, int fd, reader not None: Callable[[], None]) -> None:
-        """Calls *reader* whenever a descriptor can be read; after `open`.
+        """Calls *reader* whenever a descriptor is readable; requires `open`.
 
         Raises:
-            OSError: The system watches no more of them.
+            OSError: The system watches no more descriptors.
         """
         cdef epoll_event event
         event.events = EPOLLIN
@@ -315,13 +315,13 @@ cdef class HandshakePoller:
         self._readers[fd] = reader
 
     def remove(self, int fd) -> None:
-        """Ceases to watch a descriptor; ignores one that is not watched."""
+        """Stops watching a descriptor; ignores one that is not watched."""
         cdef epoll_event event
         if self._readers.pop(fd, None) is not None and self.fd >= 0:
             epoll_ctl(self.fd, EPOLL_CTL_DEL, fd, &event)
 
     def serve(self) -> None:
-        """Calls the readers of descriptors that can be read, 64 at most."""
+        """Calls the readers of up to 64 readable descriptors."""
         cdef epoll_event events[AT_ONCE]
         cdef int i
         cdef int n = epoll_wait(self.fd, events, AT_ONCE, 0) if self.fd >= 0 else 0
@@ -334,13 +334,13 @@ cdef class HandshakePoller:
                     self._report(error)
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the set, which the parent has too."""
+        """Closes the epoll set in a forked child; the parent keeps its own."""
         if self.fd >= 0:
             close(self.fd)
             self.fd = NO_FD
 
     def close(self) -> None:
-        """Watches nothing any more. Idempotent."""
+        """Stops watching all descriptors and closes the set. Idempotent."""
         if self.fd >= 0:
             self._unwatch(self.fd)
             close(self.fd)

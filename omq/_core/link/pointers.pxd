@@ -1,4 +1,4 @@
-# Lists of objects that a thread without the GIL works on.
+# Lists of objects for a thread without the GIL.
 
 from libc.stdlib cimport realloc
 from posix.time cimport nanosleep, timespec
@@ -7,14 +7,14 @@ from omq._core.lock cimport hold_mutex, pthread_mutex_t, pthread_mutex_unlock
 
 
 cdef struct PointerArray:
-    void **entries           # objects that the thread works on; borrowed, each is taken out before it ends
+    void **entries           # objects that the thread works on; borrowed, each is removed before it is freed
     int count                # number of entries
     int room                 # entries that the memory holds
     void *current            # the entry under work
 
 
 cdef inline bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
-    """Appends an entry, under the mutex; False: there is no memory."""
+    """Appends an entry, under the mutex; False: no memory."""
     cdef void *memory
     if pointers.count == pointers.room:
         memory = realloc(pointers.entries, (2 * pointers.room + 16) * sizeof(void *))
@@ -28,7 +28,7 @@ cdef inline bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
 
 
 cdef inline void wait_while(pthread_mutex_t *mutex, void **current, void *entry) noexcept:
-    """Waits, with the GIL and *mutex* held, until the thread no longer works on *entry*; lets go of both meanwhile."""
+    """Waits, with the GIL and *mutex* held, until the thread no longer works on *entry*; releases both meanwhile."""
     cdef timespec moment
     moment.tv_sec = 0
     moment.tv_nsec = 1000
@@ -40,7 +40,7 @@ cdef inline void wait_while(pthread_mutex_t *mutex, void **current, void *entry)
 
 
 cdef inline void strike(pthread_mutex_t *mutex, PointerArray *pointers, void *entry) noexcept:
-    """Takes an entry out once the thread does not work on it; with the GIL."""
+    """Removes an entry once the thread does not work on it; with the GIL."""
     cdef int i
     hold_mutex(mutex)
     wait_while(mutex, &pointers.current, entry)

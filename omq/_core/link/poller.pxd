@@ -9,8 +9,8 @@ from omq._core.queues.peer cimport Peer
 
 cdef enum:
     EVENTS = 64              # events taken from the kernel at once
-    NO_TICKET = 0            # the ticket of descriptors that are no peers
-    FIRST_TICKET = 2         # tickets of peers are not below
+    NO_TICKET = 0            # the ticket of descriptors that do not belong to peers
+    FIRST_TICKET = 2         # the lowest ticket of a peer
 
 
 cdef class Poller:
@@ -18,15 +18,15 @@ cdef class Poller:
     cdef list _peers                 # by slot; None where it is free
     cdef list _tickets               # by slot: the number that its events carry
     cdef list _free                  # slots to use again
-    cdef unsigned int _serial        # of the last ticket: a slot used again has another one
+    cdef unsigned int _serial        # of the last ticket: tells users of a reused slot apart
     cdef int _count                  # peers in the set
     cdef int _only_fd                # its descriptor
     cdef Peer _only                  # the only peer in the set, if no other has ever been in it; else None
-    cdef Bell _bell                  # tells sessions in the I/O thread; None: they are told at once
-    cdef Turn _turn                  # runs woken calls; None: they are not run from here
-    cdef WatchedSet _watched         # the set as the background thread knows it; None: it does not
-    cdef bint _shared                # it does, and the WatchedSet owns the descriptor
-    cdef bint _busy                  # events are being handled: no others are, meanwhile
+    cdef Bell _bell                  # calls sessions in the I/O thread; None: they are called at once
+    cdef Turn _turn                  # runs woken calls; None: they run elsewhere
+    cdef WatchedSet _watched         # the set's entry in the background thread, or None
+    cdef bint _shared                # the WatchedSet exists and owns the descriptor
+    cdef bint _busy                  # events are being handled: no others are meanwhile
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0
     cdef int leave(self, int fd, unsigned long long ticket) except -1
     cdef void _close(self) noexcept
@@ -48,7 +48,7 @@ cdef class Poller:
         return self._count == 0
 
     cdef inline void _note_look(self) noexcept:
-        """Counts a look at the set, which shows the background thread that somebody serves it."""
+        """Counts a check of the set, which shows the background thread that the set is served."""
         if self._watched is not None:
             store(&self._watched._serves, self._watched._serves + 1)
 

@@ -35,7 +35,7 @@ cdef class Poller:
     """An epoll set. The thread that watches it drives the connections in it.
 
     Args:
-        turn: Runs the calls that events wake; `None` leaves that to others.
+        turn: Runs the calls that events wake; `None`: they run elsewhere.
 
     Attributes:
         fd: The epoll descriptor, readable while an event waits; -1 once closed.
@@ -69,18 +69,18 @@ cdef class Poller:
         self.fd = NO_FD
 
     cdef WatchedSet watched_by(self, Background background):
-        """Has *background* serve the set while nobody else does; None: there is no thread for it."""
+        """Makes *background* serve the set while the owner is away; None: no thread."""
         if self._watched is None and self.fd >= 0:
             self._watched = background.begin(self.fd)
             self._shared = self._watched is not None
         return self._watched
 
     def set_bell(self, Bell bell not None) -> None:
-        """Sets the bell of the sessions' loop: sessions are told there what happens to their connections."""
+        """Sets the bell of the sessions' loop: sessions are notified there of events of their connections."""
         self._bell = bell
 
     cdef unsigned long long join(self, Peer peer, int fd, unsigned int interest) except 0:
-        """Puts a descriptor into the set; returns the ticket that its events carry.
+        """Adds a descriptor to the set; returns the ticket that its events carry.
 
         A peer may end between the kernel's event and its handling: a ticket can be checked, a pointer could not.
         """
@@ -121,7 +121,7 @@ cdef class Poller:
         return 0
 
     def dispatch(self) -> None:
-        """Handles events that are ready, without waiting, then runs the calls that those woke."""
+        """Handles ready events, without waiting, then runs the calls that those woke."""
         if self._turn is None:
             self.serve()
             return
@@ -133,7 +133,7 @@ cdef class Poller:
             self._turn.finish()
 
     cdef int serve(self) except -1:
-        """Handles events that are ready, without waiting."""
+        """Handles ready events, without waiting."""
         self._note_look()
         return self._work(False)
 
@@ -143,15 +143,15 @@ cdef class Poller:
         return self._watched is not None and load(&self._watched._away) != 0
 
     cdef int stand_in(self) except -1:
-        """As `serve`, in a thread that stands in for the owner: it waits for the GIL while that works in Python."""
+        """Works like `serve`, in a thread that acts for the owner, and waits for the GIL while the owner runs."""
         return self._work(False)
 
     cdef int only_fd(self) noexcept:
-        """The descriptor where a single connection waits for bytes and for nothing else, or -1."""
+        """Returns the descriptor if a single connection waits only for bytes, else -1."""
         return self._only_fd if self._only is not None and self._only.only_reads() else NO_FD
 
     cdef int look(self) except -1:
-        """As `serve`, while messages wait: leaves out a peer that has enough of them unread."""
+        """Works like `serve`, while messages wait: leaves out a peer that has enough unread messages."""
         self._note_look()
         return self._work(True)
 
@@ -189,7 +189,7 @@ cdef class Poller:
         return self._handle(events, count, False)
 
     cdef int _take_ahead(self, bint skims) except -1:
-        """Takes what the background thread has read ahead, before anything newer is read; hears what it has sent."""
+        """Takes bytes that the background thread has read ahead, before newer ones; counts those that it has sent."""
         cdef Peer peer
         cdef bint again = False
         cdef Py_ssize_t slot
@@ -249,7 +249,7 @@ cdef class Poller:
         return 0
 
     cdef int complain(self, object error) except -1:
-        """Logs an error that should not have happened."""
+        """Logs an unexpected error."""
         return self.call_back(complain, error)
 
     cdef int _tell(self, Peer peer, unsigned int events) except -1:

@@ -1,4 +1,4 @@
-# What a thread without the GIL has read of one connection, and the PINGs that it has answered there.
+# Bytes of one connection that a thread without the GIL has read, and PINGs that it has answered.
 
 cimport cython
 
@@ -8,9 +8,9 @@ from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.lock cimport drop_flag, take_flag
 
 cdef enum:
-    VIEW_BYTES = 262144      # bytes of a connection that are looked at in the kernel at once
+    VIEW_BYTES = 262144      # bytes of a connection that are peeked at in the kernel at once
     CARRY_BYTES = 128        # bytes of a frame that are kept between two reads: more than a PING's frame has
-    CONTEXT_BYTES = 16       # bytes that a PING's context has at most (RFC 37, Connection Heartbeating)
+    CONTEXT_BYTES = 16       # largest context of a PING (RFC 37, Connection Heartbeating)
 
 cdef extern from *:
     """
@@ -29,47 +29,47 @@ cdef struct Stillness:
     bint still               # nothing is unread on the descriptors that it watches
 
 
-cdef struct Chunk:           # bytes in order of arrival, behind this struct in the same mapping
+cdef struct Chunk:           # bytes in order of arrival, after this struct in the same mapping
     Chunk *next
     Py_ssize_t size          # bytes of the mapping, this struct included
     Py_ssize_t pos           # offset of the first byte that was not passed on
-    Py_ssize_t end           # offset behind the last byte
+    Py_ssize_t end           # offset after the last byte
 
 
 @cython.final
 cdef class ReadAhead:
-    cdef SendBuffer send_buffer      # answers go there; its descriptor and its codec are the connection's
+    cdef SendBuffer send_buffer      # for answers; its descriptor and its codec are the connection's
     cdef Budget *budget              # that of the background thread; NULL: nothing is read ahead
-    # Guarded by the flag; what is atomic is also read without it, and `hwm` is changed so.
-    cdef int _taken                  # atomic flag: a thread reads the descriptor, or looks at its bytes
-    cdef Chunk *_first               # what was read ahead; owned
+    # Guarded by the flag; atomic fields are also read without it, and `hwm` is also set without it.
+    cdef int _taken                  # atomic flag: a thread reads the descriptor, or parses its bytes
+    cdef Chunk *_first               # bytes that were read ahead; owned
     cdef Chunk *_last
     cdef long long bytes             # bytes in there; atomic
     cdef long long hwm               # messages that may wait in all; 0: no bound; atomic
     cdef Py_ssize_t limit            # bytes that may be read ahead
     cdef Py_ssize_t waiting          # messages that waited at the connection's last read
-    cdef Py_ssize_t messages         # messages that have begun behind those
+    cdef Py_ssize_t messages         # messages that have begun after those
     cdef long long max_size          # bytes of the largest frame that is read ahead
     # Positions count the bytes of the stream.
     cdef long long _head             # the first byte that is unread in the kernel
-    cdef long long _parsed           # the first byte that was not looked at
-    cdef long long _known            # frames that begin before this one were searched for PINGs already
-    cdef long long _skip             # bytes at _parsed that belong to a frame which was looked at
+    cdef long long _parsed           # the first byte that was not parsed
+    cdef long long _known            # frames that begin before this one were already searched for PINGs
+    cdef long long _skip             # bytes at _parsed that belong to a parsed frame
     cdef unsigned char _carry[CARRY_BYTES]  # the beginning of the frame at _parsed
     cdef Py_ssize_t _carried         # bytes in there
-    cdef bint _halted                # bytes that only the owner can judge: nothing behind them is read ahead
-    cdef bint resets                 # a write to a peer that has closed would destroy what it has sent
-    cdef bint behind                 # our kernel has had no room: the peer's may hold more, and it may have closed
+    cdef bint _halted                # only the owner can judge the next bytes: nothing after them is read ahead
+    cdef bint resets                 # a write to a peer that has closed would destroy bytes that it has sent
+    cdef bint behind                 # our kernel had no room: the peer's may hold more, and it may have closed
     cdef long long crowded           # nanoseconds on the monotonic clock, when our kernel had no room, or was not emptied
-    cdef Py_ssize_t had              # bytes that the kernel had at the last look
-    cdef long long ahead             # PINGs that have been answered, or will be, and are still to be read
+    cdef Py_ssize_t had              # bytes in the kernel at the last check
+    cdef long long ahead             # answered PINGs, including due answers, that are still to be read
     cdef unsigned char _context[CONTEXT_BYTES]  # of the PING that is still to be answered
-    cdef Py_ssize_t unanswered       # bytes of that context; -1: there is no such PING
+    cdef Py_ssize_t unanswered       # bytes of that context; -1: no PING to answer
     cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
     cdef long long read              # likewise, when bytes were last read
     cdef long long pinged            # likewise, when the last PING was read, or found; 0: none
-    cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: there was none
-    cdef long long due               # likewise, when to look again
+    cdef long long gap               # nanoseconds between two PINGs, as far as is known; 0: unknown
+    cdef long long due               # likewise, when to check again
     cdef void begin(self) noexcept
     cdef void reset(self, FrameReader frame_reader) noexcept
     cdef void taken_in(self, Py_ssize_t size) noexcept nogil

@@ -1,11 +1,11 @@
 """Reads ahead of an owner that is busy, on a thread that never takes the GIL.
 
-A C function may keep the GIL for seconds, and a coroutine keeps its loop for as long as it likes: no thread reads then.
-The peer would run into its high-water mark, and a publisher would drop what the subscriber has room for. So the
+A C function may keep the GIL for seconds, and a coroutine may keep its loop for any time: then no thread reads. The
+peer would run into its high-water mark, and a publisher would drop messages that the subscriber has room for. So the
 background thread reads into memory of its own, up to `recv_hwm` messages, and the connection's next read takes those
-bytes first. It reads only bytes that the kernel counts as unread: the end of the stream is found by the owner alone.
+bytes first. It reads only bytes that the kernel counts as unread: only the owner finds the end of the stream.
 
-On its way the thread answers the PINGs among the frames. Where it may not read it looks at the bytes in the kernel
+The thread also answers the PINGs among the frames. If it may not read, it peeks at the bytes in the kernel
 (MSG_PEEK).
 """
 
@@ -50,17 +50,17 @@ cdef extern from *:
 cdef enum:
     PING_BYTES = 7           # bytes of a PING's body without its context
     PONG_BYTES = 5           # bytes of a PONG's body without it
-    STEP_BYTES = 65536       # bytes that are read at once: at most so many come in beyond the mark
+    STEP_BYTES = 65536       # bytes that are read at once, and so the most that may come in beyond the mark
     FIRST_CHUNK_BYTES = 65536
     CHUNK_BYTES = 1048576
     TURN_BYTES = 1048576     # bytes of one connection that are read before the next one's turn
-    MUCH_BYTES = 65536       # unread bytes that take long to look at
-    LEAST_GAP_NS = 5000000   # nanoseconds: no peer asks more often
+    MUCH_BYTES = 65536       # unread bytes that take long to parse
+    LEAST_GAP_NS = 5000000   # shortest known gap between two PINGs of a peer
     FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
 
 
 @cython.final
-@cython.no_gc  # nothing that it refers to can refer to it
+@cython.no_gc  # its attributes cannot refer to it
 cdef class ReadAhead:
     def __cinit__(self, SendBuffer send_buffer not None, bint resets):
         self.send_buffer = send_buffer
@@ -74,7 +74,7 @@ cdef class ReadAhead:
     # ------------------------------------------------------------------ the owner's side, with the GIL
 
     cdef void begin(self) noexcept:
-        """Keeps the other thread out for a read. Called with the GIL held, and releases it while that thread reads."""
+        """Keeps the other thread out for a read. Called with the GIL held; releases it while that thread reads."""
         cdef timespec moment
         moment.tv_sec = 0
         moment.tv_nsec = 1000
@@ -88,7 +88,7 @@ cdef class ReadAhead:
         self._head += size
 
     cdef void reset(self, FrameReader frame_reader) noexcept:
-        """Notes where the stream stands after the owner's read."""
+        """Notes the position in the stream after the owner's read."""
         cdef long long rest = frame_reader.boundary()
         self.waiting = frame_reader.complete
         self.messages = 0
@@ -97,7 +97,7 @@ cdef class ReadAhead:
         self._skip = rest if rest > 0 else 0
         self._halted = False
         if rest < 0:
-            # The next frame's header has come in part.
+            # Part of the next frame's header has arrived.
             self._carried = frame_reader.unscanned(<char *>self._carry, CARRY_BYTES)
             self._halted = self._carried <= 0
 
@@ -117,7 +117,7 @@ cdef class ReadAhead:
         return got
 
     cdef void clear(self) noexcept nogil:
-        """Drops what was read ahead."""
+        """Drops the bytes that were read ahead."""
         cdef Chunk *chunk
         while self._first != NULL:
             chunk = self._first
@@ -143,7 +143,7 @@ cdef class ReadAhead:
                 or load(&self.budget.used) >= self.budget.most)
 
     cdef char *_room(self, Py_ssize_t *room) noexcept nogil:
-        """Memory for the next bytes; NULL: there is none."""
+        """Returns memory for the next bytes; NULL: no memory."""
         cdef Chunk *chunk = self._last
         cdef Py_ssize_t size
         if chunk == NULL or chunk.end == chunk.size:
@@ -162,9 +162,9 @@ cdef class ReadAhead:
         return <char *>chunk + chunk.end
 
     cdef Py_ssize_t take(self, long long now, unsigned char *view) noexcept nogil:
-        """Reads what the kernel has, up to one turn's worth; returns how many bytes, -1: another thread reads.
+        """Reads from the kernel, up to one turn's worth; returns the number of bytes, -1: another thread reads.
 
-        *view* has VIEW_BYTES bytes. Where nothing may be read, the thread looks at what is there.
+        *view* has VIEW_BYTES bytes. If nothing may be read, the thread peeks at them.
         """
         cdef Py_ssize_t taken = 0, room, got, seen
         cdef long long holds
@@ -210,7 +210,7 @@ cdef class ReadAhead:
         return taken
 
     cdef Py_ssize_t _peek(self, unsigned char *view, Py_ssize_t size) noexcept nogil:
-        """Looks at what the kernel has; returns how many bytes, 0 if there are none."""
+        """Peeks at the kernel's bytes; returns their number."""
         cdef Py_ssize_t seen = <Py_ssize_t>(self._parsed - self._head)
         if self._halted or self.send_buffer.fd < 0 or seen >= size or unread_bytes(self.send_buffer.fd) == 0:
             return 0
@@ -220,23 +220,23 @@ cdef class ReadAhead:
         return max(size, <Py_ssize_t>0)
 
     cdef long long _patience(self, long long now) noexcept nogil:
-        """Nanoseconds without a read after which the thread is to look."""
+        """Returns the nanoseconds without a read after which the thread must check."""
         if self.behind and self.unanswered >= 0:
-            return FIRST_NS  # so long nothing may come before the answer leaves
+            return FIRST_NS  # the longest delay of an answer
         if self.gap:
             return self.gap + self.gap // 8
         # A peer that has sent no PING yet may do so soon or seldom: the gap grows with the connection's age.
         return max(<long long>FIRST_NS, (now - self.begun) // 4)
 
     cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
-        """A moment not long after *due* that connections of about the same age share: one wake-up serves them all."""
+        """Returns a time soon after *due* that connections of about the same age share: one wake-up serves them all."""
         cdef long long step = 1
         while 2 * step <= patience:
             step *= 2
         return (due + step - 1) // step * step
 
     cdef bint _is_still(self, Stillness *last) noexcept nogil:
-        """Whether the epoll set shows that nothing is unread: one look at the set serves all connections of a socket."""
+        """Returns whether the epoll set shows that nothing is unread: one check serves all connections of a socket."""
         if self.send_buffer.poll_fd < 0 or not load(&self.send_buffer.interest) & EPOLLIN:
             return False  # the set does not show it
         if last.poll_fd != self.send_buffer.poll_fd:
@@ -245,9 +245,9 @@ cdef class ReadAhead:
         return last.still
 
     cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil:
-        """Answers PINGs, if no thread reads; returns when to look again.
+        """Answers PINGs, if no thread reads; returns when to check again.
 
-        *view* has VIEW_BYTES bytes. *last* is what the last look at an epoll set has shown.
+        *view* has VIEW_BYTES bytes. *last* is the result of the last check of an epoll set.
         """
         cdef Py_ssize_t size
         cdef long long patience, due, holds
@@ -262,9 +262,9 @@ cdef class ReadAhead:
             else:
                 size = self._peek(view, VIEW_BYTES)
                 if size == self.had:
-                    # Nothing has come since the last look, or read.
+                    # Nothing has come since the last check, or read.
                     if size > MUCH_BYTES:
-                        due = now + patience  # each look is expensive
+                        due = now + patience  # each check is expensive
                     if outlook(self.send_buffer.fd, &holds) != CROWDED and (size or self.bytes):
                         self.behind = False
                 self.had = size
@@ -276,7 +276,7 @@ cdef class ReadAhead:
     # ------------------------------------------------------------------ frames
 
     cdef void _scan(self, const unsigned char *p, Py_ssize_t size) noexcept nogil:
-        """Goes through the bytes that come next: counts messages, and meets PINGs."""
+        """Parses the next bytes: counts messages, and finds PINGs."""
         cdef WireFrame frame
         cdef const unsigned char *at
         cdef Py_ssize_t available, step, total, needed
@@ -295,7 +295,7 @@ cdef class ReadAhead:
                     at, available = self._carry, self._carried + step
                 state = self._measure(at, available, &frame)
                 if state < 0 or (state and frame.payload > <unsigned long long>self.max_size):
-                    self._halted = True  # the owner refuses it
+                    self._halted = True  # the owner rejects it
                     return
                 small = state and PING_BYTES <= frame.payload <= PING_BYTES + CONTEXT_BYTES
                 total = frame.length + <Py_ssize_t>frame.size if state else CARRY_BYTES
@@ -330,7 +330,7 @@ cdef class ReadAhead:
         return self.send_buffer.codec.measure(p, available, frame)
 
     cdef Py_ssize_t _sight(self, const WireFrame *frame) noexcept nogil:
-        """Octets of a frame, from its beginning, that show its flags."""
+        """Returns how many octets of a frame, from its beginning, show its flags."""
         if self.send_buffer.codec is None:
             return 0
         return frame.length + min(self.send_buffer.codec.sight, <Py_ssize_t>frame.size)
@@ -347,7 +347,7 @@ cdef class ReadAhead:
                 return
             body = clear
         if memcmp(body, b"\4PING", 5) == 0:
-            # Of several that could not be answered yet only the newest is.
+            # Of several unanswered PINGs only the newest is answered.
             self.unanswered = <Py_ssize_t>frame.payload - PING_BYTES
             memcpy(self._context, body + PING_BYTES, self.unanswered)
             self.ahead += 1
@@ -355,7 +355,7 @@ cdef class ReadAhead:
             self._answer()
 
     cdef bint _is_open(self) noexcept nogil:
-        """Returns whether an answer does no harm: as far as can be known the peer has not closed."""
+        """Returns whether an answer is harmless: as far as is known the peer has not closed."""
         cdef long long holds
         return not self.resets or (not self.behind and outlook(self.send_buffer.fd, &holds) == CLEAR)
 

@@ -12,27 +12,27 @@ from omq._core.link.read_ahead cimport ReadAhead
 cdef class Receiver(Peer):
     cdef readonly int fd             # the descriptor, owned; -1 once closed
     cdef Poller _poller
-    cdef ReadAhead _read_ahead       # what the background thread has read and answered; None: it does nothing here
-    cdef Background _background      # that thread; None: there is none
-    cdef WatchedSet _attached_to     # the epoll set where it works for this connection; None: it does not
-    cdef long long _from_kernel      # bytes that were read by the owner, and not ahead
+    cdef ReadAhead _read_ahead       # what the background thread has read and answered, or None
+    cdef Background _background      # that thread, or None
+    cdef WatchedSet _attached_to     # the epoll set where it serves this connection, or None
+    cdef long long _from_kernel      # bytes that the owner has read from the kernel
     cdef bint _reading               # a read is under way
-    cdef Flusher _flusher            # writes what is left behind; None: the send queue does when the turn ends
+    cdef Flusher _flusher            # writes batches that callers left; None: the send queue does when the turn ends
     cdef SendBuffer _send_buffer
     cdef FrameReader _frame_reader
     cdef Py_ssize_t _hwm             # messages waiting at which reading stops; 0 never
-    cdef long long _brim             # bytes that come in all before `_hwm` holds
+    cdef long long _brim             # bytes that may arrive in all before `_hwm` applies
     cdef bint _watched               # it is in the epoll set
     cdef bint _stopped               # reading is paused because recv_hwm messages wait
     cdef bint _away                  # it left the epoll set because it is stopped and the kernel reports the end
     cdef bint _ending                # the kernel has reported the end: read up to it
-    cdef bint _resets                # a write to the peer may destroy what it has sent (tcp)
-    cdef bint _behind                # our kernel has once had no room since everything was last known to be here
+    cdef bint _resets                # a write to the peer may destroy bytes that it has sent (tcp)
+    cdef bint _behind                # our kernel had no room at some time since everything was last known to be here
     cdef bint _owing                 # the peer sends nothing more: it gets the rest of its batch
-    cdef bint _parting               # our side of the stream is ended: what comes is thrown away
+    cdef bint _parting               # our side of the stream is ended: further bytes are dropped
     cdef readonly long long pings    # PINGs that have come
-    cdef public int untold           # commands sent to the session that it has not handled; it counts them down
-    cdef int _ttl                    # tenths of a second of silence that the last PING allows; 0: no such hint
+    cdef public int untold           # commands sent to the session and not handled yet; it counts them down
+    cdef int _ttl                    # tenths of a second of silence that the last PING allows; 0: not given
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
                      RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Background background) except -1
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1

@@ -33,10 +33,10 @@ cdef enum:
     PING_SIZE = 7            # bytes of a PING's body without its context
     PONG_SIZE = 7            # bytes of a PONG's frame without its context
     CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
-    MUCH_UNSENT = 65536      # unsent bytes above which nothing is answered: the peer reads nothing
-    MOST_UNTOLD = 64         # commands that the session has not handled yet, above which it gets no more
-    SCRATCH = 32768          # bytes thrown away at once
-    MOST_AHEAD = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm says
+    MUCH_UNSENT = 65536      # unsent bytes above which nothing is answered: the peer does not read
+    MOST_UNTOLD = 64         # unhandled commands above which the session gets no more
+    SCRATCH = 32768          # bytes dropped at once
+    MOST_AHEAD = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm is
     MOST_COMMANDS_AHEAD = 65536  # likewise, where the peer's type sends no messages
 
 import os
@@ -45,7 +45,7 @@ import os
 cdef class Receiver(Peer):
     """A descriptor in the epoll set of its socket, for reading.
 
-    `Connection` adds the sending half. This class calls only what any `Peer` has (`control`, `flush`) and `_look_back`.
+    `Connection` adds the sending half. This class calls only `_look_back` and methods of `Peer` (`control`, `flush`).
 
     Attributes:
         fd: The descriptor; -1 once closed.
@@ -56,7 +56,7 @@ cdef class Receiver(Peer):
 
     cdef int _set_up(self, object session, int fd, Poller poller, SendBuffer send_buffer, FrameReader frame_reader,
                      RecvQueue recv_queue, Py_ssize_t hwm, Flusher flusher, Background background) except -1:
-        """Takes over the objects that it reads with, and those that it reads for."""
+        """Sets the objects that it reads with, and those that it reads for."""
         self.session = session
         self.fd = send_buffer.fd = fd
         self._poller = poller
@@ -87,7 +87,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _begin_read_ahead(self) except -1:
-        """Has the background thread read and write here while nobody else does, for as long as this is in the set."""
+        """Makes the background thread read and write here while the owner is away, until `_end_read_ahead`."""
         cdef WatchedSet watched = self._poller.watched_by(self._background)
         cdef ReadAhead read_ahead = self._read_ahead
         if watched is None:
@@ -104,7 +104,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _end_read_ahead(self) except -1:
-        """Makes sure that the background thread does nothing here any more."""
+        """Makes sure that the background thread does nothing here any longer."""
         if self._attached_to is not None:
             self._background.detach(self._attached_to, self._send_buffer.ticket, self._read_ahead)
             self._attached_to = None
@@ -140,7 +140,7 @@ cdef class Receiver(Peer):
 
     @property
     def slabs(self) -> int:
-        """Blocks of memory that hold received bytes; none while nothing waits. For tests."""
+        """Blocks of memory that hold received bytes; 0 while no message waits. For tests."""
         return self._frame_reader.slabs()
 
     # ------------------------------------------------------------------ reading
@@ -155,13 +155,13 @@ cdef class Receiver(Peer):
         if not self.lost and (events & EPOLLIN or self._ending):
             self._read()
         if self._stopped and events & (EPOLLHUP | EPOLLERR) and not self.lost:
-            # The kernel reports these again and again, asked for or not: `refill` comes back.
+            # The kernel reports these repeatedly, requested or not: `refill` joins the set again.
             self._leave()
             self._away = True
         return 0
 
     cdef int _read(self) except -1:
-        """Reads what is there, up to one turn's worth, and hands over whole messages."""
+        """Reads, up to one turn's worth, and hands over whole messages."""
         cdef ReadAhead read_ahead = self._read_ahead
         cdef long long before = self._from_kernel
         cdef Py_ssize_t unanswered
@@ -185,10 +185,10 @@ cdef class Receiver(Peer):
             unanswered = read_ahead.unanswered
             read_ahead.unanswered = -1
             if unanswered > 0:
-                memcpy(context, read_ahead._context, unanswered)  # the next PING's may come as soon as the flag is free
+                memcpy(context, read_ahead._context, unanswered)  # another PING may come once the flag is free
             read_ahead.leave()
             if self.has_ahead() and self._attached_to is not None:
-                self._attached_to.signal()  # this turn is over, and nothing else shows that more is there
+                self._attached_to.signal()  # this turn is over, and nothing else shows that more bytes wait
             if unanswered >= 0 and not self.lost:
                 self._pong(context, unanswered)
 
@@ -255,7 +255,7 @@ cdef class Receiver(Peer):
             elif self._send_buffer.error == ENOMEM:
                 reason = MemoryError("no memory for what is sent to the peer")
             elif self._send_buffer.failed and self._send_buffer.error not in (0, EPIPE, ECONNRESET):
-                reason = OSError(self._send_buffer.error, os.strerror(self._send_buffer.error))  # the peer has done nothing
+                reason = OSError(self._send_buffer.error, os.strerror(self._send_buffer.error))  # not the peer's fault
             elif got != FILL_EOF:
                 reason = OSError(self._frame_reader.error, os.strerror(self._frame_reader.error))
             break
@@ -274,16 +274,16 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _passes_over(self) noexcept:
-        """Returns whether what was read ahead holds older messages than the one that counts."""
+        """Returns whether the bytes read ahead hold older messages than the one that counts."""
         return (self.recv_queue is not None and self.recv_queue.newest_only and self._read_ahead is not None
                 and self._read_ahead.bytes > 0)
 
     cdef bint _full(self) noexcept:
-        """Whether so many messages wait that reading stops."""
+        """Returns whether enough messages wait to stop reading."""
         return self._hwm and self._frame_reader.complete >= self._hwm and self.bytes_in >= self._brim
 
     cdef int _discard(self) except -1:
-        """Reads and drops what is there, up to one turn's worth."""
+        """Reads and drops bytes, up to one turn's worth."""
         cdef char scratch[SCRATCH]
         cdef Py_ssize_t got
         cdef Py_ssize_t turn = TURN_BYTES
@@ -301,11 +301,11 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _look_back(self, bint caught_up) except -1:
-        """Lets commands leave that wait for unread bytes: more was read, and perhaps everything that was there."""
+        """Sends commands that wait for unread bytes: more was read, and perhaps everything that had arrived."""
         return 0
 
     cdef int _digest(self) except -1:
-        """Parses the bytes that have arrived and handles commands; 1 if the connection is over."""
+        """Parses the bytes that have arrived and handles commands; returns 1 if the connection is over."""
         cdef FrameReader frame_reader = self._frame_reader
         cdef Py_ssize_t before = frame_reader.complete
         cdef Scan found
@@ -340,7 +340,7 @@ cdef class Receiver(Peer):
                 return 1
             if body is not None and self.untold < MOST_UNTOLD:
                 # A peer that sends commands faster than that must not fill the memory or keep the loop from its work.
-                # A session that hears of them later counts them down; otherwise they count for this turn.
+                # A session that gets them later counts them down; otherwise they count for this turn.
                 self.untold += 1
                 self._poller.call_back(self.session.on_command, body)
             if self.lost:
@@ -352,7 +352,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
-        """Answers a sign of life, or passes another command to the send queue; False: the session is to handle it."""
+        """Answers a PING, or passes another command to the send queue; False: the session must handle it."""
         cdef int ttl
         if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
@@ -372,7 +372,7 @@ cdef class Receiver(Peer):
         return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
 
     cdef int _pong(self, const char *context, Py_ssize_t size) except -1:
-        """Answers a PING with the context that came (RFC 37, Connection Heartbeating)."""
+        """Answers a PING with its context (RFC 37, Connection Heartbeating)."""
         cdef char frame[PONG_SIZE + CONTEXT]
         memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
         memcpy(frame + PONG_SIZE, context, size)
@@ -418,9 +418,9 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _settle(self) except -1:
-        """The peer has ended its side of the stream, and may read on: it gets what nobody else can get."""
-        if self.home is not None and self.send_queue is not None:  # else it has left routing
-            self.home.recall(self)  # but for the rest of a message that has begun to leave
+        """Gives a peer that has ended its side, and may read on, the messages that no other peer can get."""
+        if self.home is not None and self.send_queue is not None:  # otherwise it has left routing
+            self.home.recall(self)  # except for the rest of a message that has begun to leave
         if self._send_buffer.bytes and not self._owing:
             self.flush()
         if self._send_buffer.bytes == 0:
@@ -428,7 +428,7 @@ cdef class Receiver(Peer):
         if not self._owing:
             self._owing = True
             self.writable = False
-            # The end stays readable for ever, and must not wake anybody again.
+            # The end stays readable for ever, and must not wake a thread again.
             self._read_on(False)
             if self.send_queue is not None:
                 self.send_queue.lost(self)
@@ -436,12 +436,12 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _cease(self) except -1:
-        """Stops reading. The session may hear of it in another thread, and later."""
+        """Stops reading. The session may be notified in another thread, and later."""
         self.lost = True
         self.writable = False
         if self.recv_queue is not None and self.recv_queue._growing is self:
             self.recv_queue._growing = None
-        # The end stays readable for ever, and must not wake anybody again.
+        # The end stays readable for ever, and must not wake a thread again.
         self._leave()
         if self.home is not None:
             self.home.recall(self)
@@ -469,7 +469,7 @@ cdef class Receiver(Peer):
         return self._frame_reader.complete >= TURN_MESSAGES or self._frame_reader.has_large(TURN_BYTES)
 
     cdef int _read_on(self, bint on) except -1:
-        """Makes the epoll set watch for bytes that arrive, or stop watching."""
+        """Makes the epoll set start or stop watching for bytes."""
         cdef SendBuffer send_buffer = self._send_buffer
         cdef unsigned int reading = EPOLLIN | EPOLLRDHUP
         send_buffer.hold()
@@ -481,10 +481,10 @@ cdef class Receiver(Peer):
         cdef long long holds
         if self.lost:
             return 0
-        # What had no room in our kernel meanwhile waits in the peer's.
+        # Bytes that had no room in our kernel meanwhile wait in the peer's.
         if not self._behind and self._resets and outlook(self.fd, &holds) == CROWDED:
             self._behind = True
-        # Read at once: while the peer is ahead this saves the way through the event loop.
+        # Read at once: while the peer is faster this saves the way through the event loop.
         self._stopped = False
         self._read()
         if not self._stopped and not self.lost:
@@ -543,7 +543,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _begin_large(self) except -1:
-        """Begins a large frame: in the memory of a call that waits for it, if there is one, or in memory of its own."""
+        """Begins a large frame: in the memory of a call that waits for it, or else in memory of its own."""
         cdef RecvQueue recv_queue = self.recv_queue
         cdef FrameReader frame_reader = self._frame_reader
         if recv_queue is None:
@@ -560,7 +560,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef bint _filled(self) noexcept:
-        """Whether a large frame stands whole in the memory of the call that waits for it."""
+        """Returns whether a large frame is complete in the memory of the call that waits for it."""
         return self._frame_reader._aimed != NULL and self._frame_reader._large != self._frame_reader._aimed
 
     cdef int skip(self) except -1:

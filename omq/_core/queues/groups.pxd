@@ -7,12 +7,12 @@ from omq._core.queues.subscriptions cimport OwnSubscriptions, PublisherSendQueue
 
 
 cdef class UnaskedPeer(Peer):
-    cdef Py_ssize_t limit            # bytes of a group and a body together that it takes
+    cdef Py_ssize_t limit            # the largest sum of the bytes of a group and a body
 
 
 cdef class RadioSendQueue(PublisherSendQueue):
     cdef list _unasked               # the peers that get every group
-    cdef Py_ssize_t _limit           # the least of their limits; 0: there are none
+    cdef Py_ssize_t _limit           # the smallest of their limits; 0: no such peer
     cdef int _count_unasked(self) except -1
     cdef bint _named(self, Peer peer, const char *group, Py_ssize_t size, bint join) except -1
 

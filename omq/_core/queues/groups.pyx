@@ -18,7 +18,7 @@ cdef enum:
 
 
 cdef class UnaskedPeer(Peer):
-    """A peer that has no way to join a group, and gets all of them; of a bounded size each."""
+    """A peer that cannot join a group, and gets all of them, up to a message size."""
 
 
 cdef class RadioSendQueue(PublisherSendQueue):
@@ -101,7 +101,7 @@ cdef class RadioSendQueue(PublisherSendQueue):
 
 
 cdef class OwnGroups(OwnSubscriptions):
-    """The groups of a DISH, and the peers that are asked for their messages."""
+    """The groups of a DISH, and the peers that it requests their messages from."""
 
     def join(self, bytes group not None) -> None:
         """Joins a group.
@@ -127,7 +127,7 @@ cdef class OwnGroups(OwnSubscriptions):
                 raise UsageError(f"the group {group!r} is {'joined already' if join else 'not joined'}")
             self.change(PyBytes_AS_STRING(group), PyBytes_GET_SIZE(group), join)
             if not join:
-                self._wait_queue.notify()  # waiting messages may not be wanted any more
+                self._wait_queue.notify()  # waiting messages may be unwanted now
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -138,7 +138,7 @@ cdef class GroupRecvQueue(ShapedRecvQueue):
     """DISH: the group of a message is kept apart from it; messages of groups that were not joined are dropped.
 
     Args:
-        wait_queue: Where receiving calls wait.
+        wait_queue: The wait queue of receiving calls.
         matcher: The groups that were joined.
     """
 
@@ -152,7 +152,7 @@ cdef class GroupRecvQueue(ShapedRecvQueue):
             what = f"a group of {len(group)} bytes" if len(parts) == 2 else f"a message of {len(parts)} part without a group"
             peer.fail(RemoteProtocolError(f"the peer sends {what}"))
             return None
-        # The peer may not have heard yet that the group was left; RFC 48 lets it send all groups.
+        # The peer may not know yet that the group was left; RFC 48 lets it send all groups.
         if not self._wanted(group):
             return None
         self._next_group = group

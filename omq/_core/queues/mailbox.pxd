@@ -8,8 +8,8 @@ cdef class Box:
     cdef Peer peer                   # the peer that sent the messages
     cdef long long place             # place of its last message
     cdef Py_ssize_t waiting          # messages of the peer that wait to be taken
-    cdef object order                # deque of its keys in `Mailbox.late`, oldest first, and of some that have left it
-    cdef Py_ssize_t lagging          # number of those that have not
+    cdef object order                # deque of its keys in `Mailbox.late`, oldest first, also some that have left
+    cdef Py_ssize_t lagging          # number of keys that are still there
 
 
 cdef class Mailbox(ObjectPeer):
@@ -17,7 +17,7 @@ cdef class Mailbox(ObjectPeer):
     cdef Peer sender                 # the peer that the last taken message came from
     cdef Py_ssize_t hwm              # messages of one peer that may wait; 0 no bound
     cdef list _heap                  # of tuples: place, number, message, box, key or None
-    cdef tuple _first                # the next message to take, once looked at: nothing comes before it then
+    cdef tuple _first                # the next message to take, once viewed: nothing comes before it then
     cdef long long _place            # place of the last message that was taken
     cdef long long _number           # number of the last message that came: equal places leave in that order
     cdef dict _said                  # place of the last waiting message, by key

@@ -1,9 +1,9 @@
 """Messages that wait for the user of an XPUB: its peers' subscriptions and their other messages (RFC 29).
 
-An XPUB reads its peers whether its user receives or not, for it has to know the subscriptions. So the messages wait
-here, and each peer has room of its own for a bounded number. They leave in rounds, one message of each peer in turn, so
-no peer waits for all earlier messages of another one. The messages of one peer keep their order, and so do all
-subscriptions to one prefix, whose meaning depends on it.
+An XPUB reads its peers whether its user receives or not, because it must know the subscriptions. So the messages wait
+here, and each peer has its own room for a bounded number. They leave in rounds, one message of each peer in turn, so no
+peer waits for all earlier messages of another one. The messages of one peer keep their order, and so do all
+subscriptions to one prefix, because their meaning depends on it.
 
 Each message gets a place: one more than the place of its peer's last message or, if that has been taken, than the place
 of the last message taken (start-time fair queueing), and never below an earlier message about the same prefix. The
@@ -25,7 +25,7 @@ from heapq import heappop, heappush
 
 cdef enum:
     STRIDE = 11              # 2 KiB count as one message more: the turn of another queue is 256 messages, or 512 KiB
-    MANY_STALE = 1024        # keys that `Box.order` may have beyond those that count
+    MANY_STALE = 1024        # stale keys that `Box.order` may have
 
 
 @cython.final
@@ -41,9 +41,9 @@ cdef class Mailbox(ObjectPeer):
     """Messages that wait for the user of an XPUB: its peers' subscriptions and their other messages.
 
     Args:
-        recv_queue: Where they are taken.
+        recv_queue: The queue that they are taken from.
         hwm: Messages of one peer that may wait; 0 for no bound.
-        each: A subscription concerns the one peer that it came from.
+        each: A subscription concerns only the peer that it came from.
 
     Attributes:
         late: Changes that found no room, by peer and prefix, each with the box that it waits for.
@@ -74,7 +74,7 @@ cdef class Mailbox(ObjectPeer):
         return self.hwm == 0 or box.waiting < self.hwm
 
     cdef bint _lets_in(self, Box box) except -1:
-        """Whether there is room. Earlier messages of the peer come first: while one waits for room there is none."""
+        """Returns whether there is room. Not while an earlier message of the peer waits for room: that comes first."""
         if box.lagging and self._has_room(box):
             self._catch_up(box)  # memory was short when this was due
         return box.lagging == 0 and self._has_room(box)
@@ -94,9 +94,9 @@ cdef class Mailbox(ObjectPeer):
         return self.recv_queue.arrived(self)
 
     cdef int tell(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe, bint change) except -1:
-        """Accepts a subscription of *peer* to a prefix, or its end.
+        """Accepts the beginning or the end of a peer's subscription to a prefix.
 
-        *change*: the prefix is new to all subscribers, or nobody holds it any more. Without room only a change is kept.
+        *change*: the prefix is new to all subscribers, or was dropped by the last. Without room only a change is kept.
         """
         cdef Box box = self._box_of(peer)
         cdef bytes word = asking(prefix, size, subscribe)
@@ -124,7 +124,7 @@ cdef class Mailbox(ObjectPeer):
             for part in <tuple>message:
                 size += PyBytes_GET_SIZE(part)
         place += size >> STRIDE
-        hush()  # a heap in the middle of a step is no heap
+        hush()  # a finalizer must not find an incomplete heap
         try:
             if key is not None and not self._each:
                 before = self._said.get(key)
@@ -140,10 +140,10 @@ cdef class Mailbox(ObjectPeer):
         return 0
 
     cdef int _keep(self, Box box, bytes word, bytes key) except -1:
-        """Keeps a change for a user who lags.
+        """Keeps a change until a slow user has room for it.
 
         Changes of one prefix alternate: one and its opposite cancel out. So no more is kept than the difference between
-        the subscriptions that the user knows of and those that exist.
+        the subscriptions that the user was given and those that exist.
         """
         kept = self.late.get(key)
         if kept is not None:
@@ -155,7 +155,7 @@ cdef class Mailbox(ObjectPeer):
             if box.order is None:
                 box.order = deque()
             elif len(box.order) > 2 * box.lagging + MANY_STALE:
-                # Each key once: a change that was kept, cancelled and kept again stands there several times.
+                # Each key once: a change that was kept, cancelled and kept again has several entries.
                 box.order = deque(dict.fromkeys([old for old in box.order if self._is_of(old, box)]))
             box.order.append(key)
             self.late[key] = word, box
@@ -165,7 +165,7 @@ cdef class Mailbox(ObjectPeer):
         return 0
 
     cdef bint _is_of(self, object key, Box box) except -1:
-        """Whether a change under this key is kept for that peer."""
+        """Returns whether a change under this key is kept for that peer."""
         kept = self.late.get(key)
         return kept is not None and (<tuple>kept)[1] is box
 
@@ -209,7 +209,7 @@ cdef class Mailbox(ObjectPeer):
             try:
                 self._catch_up(box)
             except MemoryError as error:
-                # The user, who has just taken a message, must not lose it for that.
+                # The user has just taken a message and must not lose it because of this error.
                 self.complain(error)
         return 0
 

@@ -1,4 +1,4 @@
-# Which peers subscribed to a prefix of a topic: a compressed radix trie over bytes, in C structs.
+# The peers that subscribed to a prefix of a topic: a compressed radix trie over bytes, in C structs.
 #
 # Peers are "slots": small numbers that the owner assigns and reuses. The owner also serialises the calls: nothing
 # here locks. Only adding a subscription allocates; matching only reads.
@@ -10,7 +10,7 @@ from omq._core.queues.trie cimport Entry, Node
 
 cdef enum:
     # The effect of an addition or a removal. -1 stays free for `except -1`.
-    COUNTED = 0          # only how often this slot holds the prefix
+    COUNTED = 0          # only the slot's count of this prefix changes
     FOR_EVERYONE = 1     # this is the first slot that holds the prefix, or was the last one
     FOR_SLOT = 2         # it is new for, or gone from, this slot; others hold it as well
     NOT_HELD = -2        # nothing: the slot does not hold the prefix

@@ -1,5 +1,5 @@
 # cython: language_level=3
-"""The subscription matcher: which slots hold a prefix of a topic.
+"""The subscription matcher: finds the slots that hold a prefix of a topic.
 
 A compressed radix trie (see trie.pxd) in which each node knows its holders and each holder one of its nodes.
 Nothing recurses, teardown included: a peer may subscribe to a topic of a megabyte.
@@ -19,7 +19,7 @@ from omq._core.queues.trie cimport (
 
 
 cdef bytes path_of(const Node *node):
-    """The prefix that the node stands for."""
+    """Returns the prefix of a node."""
     cdef const Node *up = node
     cdef Py_ssize_t size = 0
     cdef char *end
@@ -50,7 +50,7 @@ cdef class Matcher:
     """
 
     def __dealloc__(self):
-        cdef Node *top = NULL       # the nodes that are still to be freed, linked by `parent`
+        cdef Node *top = NULL       # nodes to be freed, linked by `parent`
         cdef Node *node = &self._root
         cdef int i
         while node != NULL:
@@ -113,7 +113,7 @@ cdef class Matcher:
         return 0
 
     cdef Node *_node(self, const unsigned char *label, Py_ssize_t size) noexcept:
-        """A node with a copy of the label; NULL: no memory."""
+        """Returns a new node with a copy of the label; NULL: no memory."""
         cdef Node *node = <Node *>calloc(1, sizeof(Node))
         if node == NULL:
             return NULL
@@ -131,7 +131,7 @@ cdef class Matcher:
         self._nodes -= 1
 
     cdef Node *_place(self, const unsigned char *prefix, Py_ssize_t size) noexcept:
-        """The node for the prefix, made if need be; NULL: no memory, and no superfluous node is left behind."""
+        """Returns the node for the prefix, a new one if necessary; NULL: no memory, and no superfluous node stays."""
         cdef Node *node = &self._root
         cdef Node *child
         cdef int same, limit
@@ -175,7 +175,7 @@ cdef class Matcher:
         upper.parent = parent
         cut_label(node, size)
         attach(upper, node)  # there is room: cannot fail
-        # A piece of a long label may now fit together with one beside it that became shorter.
+        # A piece of a long label may now fit together with an adjacent one that became shorter.
         self._join(node)
         self._join(parent)
         return upper
@@ -211,7 +211,7 @@ cdef class Matcher:
         return self._lower(self._find(prefix, size, slot), <uint64_t>-1)
 
     cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
-        """The entry of exactly that slot and prefix, or NULL."""
+        """Returns the entry of exactly that slot and prefix, or NULL."""
         cdef const Node *node = self._exact(<const unsigned char *>prefix, size)
         return NULL if node == NULL else entry_of(node, slot)
 
@@ -230,7 +230,7 @@ cdef class Matcher:
         return FOR_EVERYONE if left == 0 else FOR_SLOT
 
     cdef void _leave(self, Entry *entry) noexcept:
-        """Takes the entry from its node and its slot, and frees it. The node is left for `_tidy`."""
+        """Removes the entry from its node and its slot, and frees it. The node is left for `_tidy`."""
         cdef Node *node = entry.node
         cdef Slot *owner = &self._slots[entry.slot]
         if entry.previous == NULL:
@@ -250,7 +250,7 @@ cdef class Matcher:
         free(entry)
 
     cdef void _tidy(self, Node *node) noexcept:
-        """Removes nodes that are needed no more, from this node upwards."""
+        """Removes nodes that are no longer needed, from this node upwards."""
         cdef Node *parent
         while node.parent != NULL and node.held == 0 and node.fanout == 0:
             parent = node.parent
@@ -263,7 +263,7 @@ cdef class Matcher:
             self._join(parent)
 
     cdef void _join(self, Node *node) noexcept:
-        """Joins a node that nobody holds with its only child, if it has just one and the label stays in bounds."""
+        """Joins a node that no slot holds with its only child, if it has just one and the label stays in bounds."""
         cdef Node *child
         if node.parent == NULL or node.held != 0 or node.fanout != 1:
             return
@@ -280,7 +280,7 @@ cdef class Matcher:
         """Takes back all prefixes of a slot, at a cost that grows with their number.
 
         Returns:
-            The prefixes that nobody holds any more, oldest first.
+            The prefixes that no slot holds any longer, oldest first.
         """
         cdef list orphans = []
         while True:
@@ -291,7 +291,7 @@ cdef class Matcher:
                 orphans.append(prefix)
 
     cdef bytes c_oldest(self, int slot):
-        """The prefix that the slot has held for the longest time; None: it holds none."""
+        """Returns the prefix that the slot has held for the longest time; None: it holds no prefix."""
         if slot < 0 or slot >= self._room or self._slots[slot].first == NULL:
             return None
         return path_of(self._slots[slot].first.node)
@@ -305,9 +305,9 @@ cdef class Matcher:
     # Matching
 
     cdef int c_match(self, const char *topic, Py_ssize_t size) noexcept nogil:
-        """Counts the slots that hold a prefix of the topic; `c_matched` has them, each once, until the next call.
+        """Counts the slots that hold a prefix of the topic; `c_matched` returns them, each once, until the next call.
 
-        The cost is one step a node on the topic's path, and one look a subscription on it.
+        The cost is one step for each node on the topic's path, and one step for each subscription on it.
         """
         cdef const unsigned char *rest = <const unsigned char *>topic
         cdef const Node *node = &self._root
@@ -329,7 +329,7 @@ cdef class Matcher:
         return count
 
     cdef int c_match_exactly(self, const char *topic, Py_ssize_t size) noexcept nogil:
-        """As `c_match`, for the slots that hold exactly this topic."""
+        """Works like `c_match`, for the slots that hold exactly this topic."""
         cdef const Node *node = self._exact(<const unsigned char *>topic, size)
         cdef int i
         if node == NULL:
@@ -339,7 +339,7 @@ cdef class Matcher:
         return node.held
 
     cdef const Node *_exact(self, const unsigned char *rest, Py_ssize_t size) noexcept nogil:
-        """The node at which these bytes end, or NULL."""
+        """Returns the node at which these bytes end, or NULL."""
         cdef const Node *node = &self._root
         while size > 0:
             node = step(node, rest, size)
@@ -350,11 +350,11 @@ cdef class Matcher:
         return node
 
     cdef const int *c_matched(self) noexcept nogil:
-        """The slots of the last `c_match`, in no particular order; valid until a subscription is added."""
+        """Returns the slots of the last `c_match`, in no particular order; valid until a subscription is added."""
         return self._hits
 
     cdef bint c_matches_any(self, const char *topic, Py_ssize_t size) noexcept nogil:
-        """Whether any slot holds a prefix of the topic."""
+        """Returns whether any slot holds a prefix of the topic."""
         cdef const unsigned char *rest = <const unsigned char *>topic
         cdef const Node *node = &self._root
         while node != NULL:
@@ -366,7 +366,7 @@ cdef class Matcher:
         return False
 
     cdef bint c_holds(self, const char *prefix, Py_ssize_t size, int slot) noexcept:
-        """Whether the slot holds exactly this prefix."""
+        """Returns whether the slot holds exactly this prefix."""
         return self._find(prefix, size, slot) != NULL
 
     # The same for Python
@@ -391,7 +391,7 @@ cdef class Matcher:
         return self.c_remove(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot)
 
     def drop(self, bytes prefix not None, int slot) -> int:
-        """Takes all equal subscriptions of a slot back: for a publisher that is told to cancel.
+        """Takes all equal subscriptions of a slot back: for a publisher that receives a cancellation.
 
         libzmq's XSUB sends every subscription but only the last cancellation: a publisher that counted would
         never see the peer go.
@@ -407,11 +407,11 @@ cdef class Matcher:
         return [self._hits[i] for i in range(count)]
 
     def matches_any(self, bytes topic not None) -> bool:
-        """Tells whether any slot holds a prefix of the topic."""
+        """Returns whether any slot holds a prefix of the topic."""
         return bool(self.c_matches_any(PyBytes_AS_STRING(topic), PyBytes_GET_SIZE(topic)))
 
     def __len__(self) -> int:
-        """Distinct pairs of slot and prefix."""
+        """Returns the number of distinct pairs of slot and prefix."""
         return self._pairs
 
     @property
@@ -420,7 +420,7 @@ cdef class Matcher:
         return self._prefixes
 
     def holds(self, bytes prefix not None, int slot) -> bool:
-        """Tells whether a slot holds exactly this prefix."""
+        """Returns whether a slot holds exactly this prefix."""
         return bool(self.c_holds(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), slot))
 
     def count(self, bytes prefix not None) -> int:
@@ -457,7 +457,7 @@ cdef class Matcher:
 
     @property
     def nodes(self) -> int:
-        """The nodes that are allocated; 0 when nothing, or only the empty prefix, is held. For tests."""
+        """Allocated nodes; 0 if at most the empty prefix is held. For tests."""
         return self._nodes
 
     def steps(self, bytes topic not None) -> int:

@@ -5,6 +5,6 @@ cimport cython
 
 @cython.final
 cdef class Names:
-    cdef dict _bound                 # name to its listener
+    cdef dict _bound                 # listener by name
     cdef dict _open                  # the same, for listeners that accept
-    cdef dict _waiting               # name to a list of the diallers that wait for it
+    cdef dict _waiting               # list of waiting diallers by name

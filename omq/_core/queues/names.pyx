@@ -1,7 +1,7 @@
 """The inproc names of one context, which are whole endpoints, and the diallers that wait for a name.
 
-All threads, signal handlers and the garbage collector call these methods, and none of them may wait: each method is one
-step, for it runs no bytecode (names are exactly `str`, and listeners and diallers have no `__eq__`).
+All threads, signal handlers and the garbage collector call these methods, and must not wait: each method is one
+step, because it runs no bytecode (names are exactly `str`, and listeners and diallers have no `__eq__`).
 """
 
 cimport cython
@@ -49,12 +49,12 @@ cdef class Names:
         return name in self._open
 
     def unbind(self, str name not None) -> None:
-        """Gives a name back. Idempotent."""
+        """Releases a name. Idempotent."""
         self._open.pop(name, None)
         self._bound.pop(name, None)
 
     def find(self, str name not None, dialer: Any) -> Any:
-        """The listener of a name that is open; `None` if there is none: the dialler waits for it then."""
+        """Returns the listener of a name that is open; `None` without such a name: then the dialler waits for it."""
         if name in self._open:
             return self._open[name]
         if name in self._waiting:
@@ -64,7 +64,7 @@ cdef class Names:
         return None
 
     def forget(self, str name not None, dialer: Any) -> None:
-        """Forgets a dialler that waits no longer. Idempotent."""
+        """Removes a dialler that no longer waits. Idempotent."""
         waiting = self._waiting.get(name)
         if waiting is not None and dialer in <list>waiting:
             (<list>waiting).remove(dialer)

@@ -17,7 +17,7 @@ cdef class Notice(ObjectPeer):
 
     Args:
         session: The session of the peer.
-        peer: The peer; its identity, and the place that it comes from, are those of the messages.
+        peer: The peer; the messages have its identity and origin.
         messages: Each is bytes, or a tuple of several of them.
     """
 
@@ -25,7 +25,7 @@ cdef class Notice(ObjectPeer):
         self.session = session
         self.identity = peer.identity
         self.routing_id = peer.routing_id
-        # As a lost peer of the same place: whoever comes next from there does not overtake it.
+        # Like a lost peer of the same origin: the next peer from there does not overtake it.
         self.origin = peer.origin
         self.lost = True
         self._messages = deque(messages)
@@ -36,8 +36,8 @@ cdef class Notice(ObjectPeer):
         self.recv_queue = recv_queue
         self.queued = True
         if after is not None and not after.queued and after.recv_queue is recv_queue and after.ready():
-            recv_queue.arrived(after)  # another thread has put messages there, and word of them is on its way
-        # A peer that has nothing more stands in line until the next look: an heir of it would come after newer ones.
+            recv_queue.arrived(after)  # another thread has put messages there, and its notification is on its way
+        # A peer without messages stays in line until the next check: its heir would come after newer ones.
         if after is not None and after.queued and (after.ready() or after.heir is not None):
             while other.heir is not None:
                 other = other.heir

@@ -12,7 +12,7 @@ cdef class ObjectPeer(Peer):
     """A peer whose messages are Python objects already: each is bytes, or a tuple of them."""
 
     cdef object _message(self):
-        """The first message, which must exist."""
+        """Returns the first message, which must exist."""
         raise AssertionError("whoever derives from this has it")
 
     cdef int _taken(self) except -1:

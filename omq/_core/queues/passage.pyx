@@ -1,11 +1,11 @@
 """One direction of a proxy: from the receive queue of one socket into the send queue of another.
 
-A message is shown where it lies, in the slab that the kernel filled, and the send queue copies it from there into the
+A message is viewed in place, in the slab that the kernel filled, and the send queue copies it from there into the
 batch of the peer that gets it. No Python object is made for it, except for parts above `INLINE_LIMIT`, which go by
-reference. The message stays in the receive queue until the send queue has accepted it: a target without room leaves
+reference. The message stays in the receive queue until the send queue has accepted it. A target without room leaves
 it there, its peer is not read beyond `recv_hwm`, and in the end the peer's own kernel holds its sender up.
 
-Whoever moves messages holds the locks of all sockets that take part.
+The thread that moves messages holds the locks of all sockets that take part.
 """
 
 cimport cython
@@ -30,9 +30,9 @@ cdef class Passage:
     A message stays in its receive queue until the send queue has accepted it.
 
     Args:
-        source: Where messages come from.
-        target: Where they go.
-        capture: Gets a copy of each; `None`: nobody does.
+        source: The queue that messages are taken from.
+        target: The queue that they are sent to.
+        capture: Gets a copy of each message, or `None`.
     """
 
     def __cinit__(
@@ -84,7 +84,7 @@ cdef class Passage:
         return moved
 
     cdef Py_ssize_t _move_run(self) except -1:
-        """Forwards messages that stand behind one another, if they are all for one peer; returns their number."""
+        """Forwards adjacent messages, if they are all for one peer; returns their number."""
         cdef Run run
         cdef Py_ssize_t room = self.target.room_for_run()
         if room == 0 or not self.source.view_run(&run, min(room, TURN_MESSAGES // 4)):
@@ -123,13 +123,13 @@ cdef class Passage:
         return count
 
     cdef bint _has_room(self) except -1:
-        """Whether the next message may be given away.
+        """Returns whether the next message may be forwarded.
 
-        Most targets say so when they are given it. The capture is asked first, so that no message is forwarded without
-        its copy, and none has to be remembered: what remembered it would end with the proxy.
+        Most targets report that when they are given it. The capture is asked first, so that no message is forwarded
+        without its copy, and no copy has to be kept for later: it would be lost with the proxy.
         """
         if self._echoes:
-            # A REP that has taken a request can reply. A REQ that has taken a reply is left with the question of room.
+            # A REP that has taken a request can reply. For a REQ that has taken a reply only room counts.
             if isinstance(self.target, RequestSendQueue) and not RoundRobin.can_put(<RoundRobin>self.target):
                 return False
         elif self._by_turns and not self.target.can_put():
@@ -137,7 +137,7 @@ cdef class Passage:
         return self.capture is None or self.capture.can_put()
 
     cdef Py_ssize_t _pass(self, Py_ssize_t count) except -1:
-        """Gives the target, and the capture, the message whose parts were found; 0: there is no room."""
+        """Gives the message whose parts were found to the target and the capture; returns 0: there is no room."""
         cdef Py_ssize_t i
         cdef Py_ssize_t size = 0
         cdef bint sent = True
@@ -155,13 +155,13 @@ cdef class Passage:
                     return 0
                 sent = False
         except (StateError, UnroutableError):
-            # A ROUTER is to send what names no peer of its own (RFC 28): there is nobody who could be told.
+            # The message names no peer of the ROUTER (RFC 28): a proxy has no caller to report that to.
             sent = False
         try:
             if self.capture is not None:
-                self.capture.put(self._parts, count)  # it has room: that was asked before
+                self.capture.put(self._parts, count)  # it has room: that was checked before
         finally:
-            # Whatever becomes of the copy, the message has left: it must not leave twice.
+            # Even if the copy fails, the message has left: it must not leave twice.
             if taken is None:
                 self.source.drop(size)
             self.messages_in += 1

@@ -1,4 +1,4 @@
-# A peer as its socket sees it, and the base classes of the two queues that peers are attached to.
+# A peer of a socket, and the base classes of the two queues that peers are attached to.
 
 cimport cython
 
@@ -8,12 +8,12 @@ from omq._core.wire.send_buffer cimport Part
 from omq._core.wire.waiting cimport WaitingMessages
 
 cdef enum:
-    TURN_MESSAGES = 256      # messages one peer may pass before the next one's turn
+    TURN_MESSAGES = 256      # messages that one peer may pass before the next one's turn
     TURN_BYTES = 524288      # bytes that one peer may pass before the next one's turn
-    TURN_NS = 1000000        # nanoseconds of the owner's work after which a socket looks at its descriptors
+    TURN_NS = 1000000        # nanoseconds of the owner's work after which a socket checks its descriptors
     ROUND_NS = 20000000      # nanoseconds that all peers with messages share, where there are more than twenty
 
-cdef enum:                   # results of `take_into` where it takes nothing; -2 is an exception's
+cdef enum:                   # results of `take_into` if it takes nothing; -2 is an exception's
     TOO_LARGE = -1           # the message does not fit, and stays first in line
     NO_MESSAGE = -3          # there is no message
 
@@ -23,18 +23,18 @@ cdef class Peer:
     cdef readonly object session     # the engine's owner of this peer
     cdef public bytes identity       # the routing id that ROUTER peers know it by
     cdef public object routing_id    # the number by which SERVER and PEER know it (RFC 41); None: it has none
-    cdef public object origin        # where it comes from, the same after it comes back; None: unknown
+    cdef public object origin        # where it comes from, the same after a reconnect; None: unknown
     cdef public int slot             # its number in a matcher; -1 none
     cdef public int asking           # the form in which it takes subscriptions (`Asking`)
-    cdef RecvQueue recv_queue        # where its messages are taken; None: the send queue hears them
+    cdef RecvQueue recv_queue        # the queue that its messages are taken from; None: the send queue gets them
     cdef SendQueue send_queue        # the queue that writes to it
-    cdef SendQueue home              # takes back what does not leave, also after the peer has left routing; None: nobody does
-    cdef readonly bint lost          # the connection is over; what has arrived can be taken
-    cdef readonly bint dismissed     # the user has closed it: it ends when it has what was accepted
+    cdef SendQueue home              # takes back unsent messages, also after the peer has left routing, or None
+    cdef readonly bint lost          # the connection is over; messages that have arrived can be taken
+    cdef readonly bint dismissed     # the user has closed it: it ends when it has all messages accepted for it
     cdef bint queued                 # it stands in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
-    cdef object box                  # what it has said to an XPUB and nobody has taken; None: nothing yet
-    cdef Peer heir                   # the peer that came next from the same place; its turn comes when this one is done
+    cdef object box                  # subscriptions of it that an XPUB's user has not taken, or None
+    cdef Peer heir                   # the next peer of the same origin; its turn comes when this one is finished
     cdef bint writable               # a message can be given to it now
     cdef bint attached               # the send queue counts it among its peers
     cdef bint dirty                  # the send queue will flush it when the turn ends
@@ -96,19 +96,19 @@ cdef class RecvQueue:
     cdef Py_ssize_t _count           # number of peers in that line
     cdef Py_ssize_t _turn            # messages left of the head's turn
     cdef Py_ssize_t _turn_bytes      # bytes left of it
-    cdef Py_ssize_t _quota           # messages in a turn: as many as its owner works off in a millisecond, 256 at most
-    cdef Py_ssize_t _sight           # messages left until the next look at the descriptors
+    cdef Py_ssize_t _quota           # messages in a turn: as many as its owner handles in a millisecond, 256 at most
+    cdef Py_ssize_t _sight           # messages left until the next check of the descriptors
     cdef Py_ssize_t _sight_bytes     # bytes left until then
-    cdef bint ticks                  # look at the kernel's clock, too: nothing else shows that an owner works for long
-    cdef long long _tick             # that clock at the last look at the descriptors, or when the first peer came
-    cdef long long _looked           # nanoseconds on the monotonic clock, at the last look at the descriptors
+    cdef bint ticks                  # check the kernel's clock, too: nothing else shows that an owner works for long
+    cdef long long _tick             # that clock at the last check of the descriptors, or when the first peer came
+    cdef long long _looked           # nanoseconds on the monotonic clock, at the last check of the descriptors
     cdef list _paused                # peers that stopped reading because recv_hwm messages wait
     cdef char *_target               # memory of a call that waits for one message; NULL: none
     cdef Py_ssize_t _target_size     # bytes of that memory
     cdef Peer _aiming                # the peer that reads into that memory
     cdef Peer _growing               # the peer that last began a large frame, while the frame is not whole
     cdef bint newest_only            # of each peer only the newest message counts
-    cdef bint unfinished             # many waiting messages were dropped, and more are still to be looked at
+    cdef bint unfinished             # many waiting messages were dropped, and more are still to be checked
     cdef Peer last                   # the peer that the last message came from
     cdef Peer _refused               # the peer whose first message a call could not take: the next call gets it
     cdef Peer _viewed                # the peer whose message `view` or `view_run` has shown last
@@ -144,7 +144,7 @@ cdef class RecvQueue:
 
     @cython.final
     cdef inline bint look_if_due(self) except -1:
-        """Looks at the descriptors now if taking the next message would begin with that; returns whether it has looked."""
+        """Checks the descriptors now if taking the next message would begin with that; returns whether it has."""
         if self._sight > 0 and self._sight_bytes > 0:
             return False
         self._look()
@@ -152,32 +152,32 @@ cdef class RecvQueue:
 
     @cython.final
     cdef inline bint has_ready(self) noexcept:
-        """Whether the peer whose turn it is has a message at hand."""
+        """Returns whether the peer whose turn it is has a message."""
         return self._head is not None and self._head.ready() > 0
 
     @cython.final
     cdef inline bint is_idle(self) noexcept:
-        """Whether nobody in line has a message: a peer whose last one was taken stands there until somebody looks."""
+        """Returns whether no peer in line has a message. A peer without messages stays in line until the next check."""
         return self._head is None or (self._count == 1 and self._head.ready() == 0 and self._head.heir is None)
 
 
 cdef class SendQueue:
     cdef readonly WaitQueue wait_queue
     cdef public Py_ssize_t hwm       # messages; 0 no bound
-    cdef object _schedule            # called without arguments: arranges that flush_turn is called when this turn ends
+    cdef object _schedule            # called without arguments: schedules a call of flush_turn at the end of this turn
     cdef bint _scheduled
-    cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn; None: there is none
+    cdef Peer _dirty                 # a peer with a batch that waits for the end of the turn, or None
     cdef list _others                # more such peers; most turns have one, for which no list is made
-    cdef public bint draining        # closing waits for what is here: it leaves with the loop's turns, which report it
+    cdef public bint draining        # closing waits for batches: they leave with the loop's turns, which report that
     cdef bint quick                  # `put_quickly` may be of use
     cdef Py_ssize_t most             # messages at which a peer's batch leaves
     cdef bint gathers                # a burst is under way: idle peers are not written through
     cdef bint more                   # likewise: the call that puts messages has more of them
     cdef long long _ran_out          # when such a call had no more, last
     cdef bint _was_idle              # that was a while ago when this one began
-    cdef bint led                    # whoever puts messages ends each turn itself: batches are left to nobody else
-    cdef Py_ssize_t parked           # messages that peers which cannot be written hold
-    cdef readonly bint heeds         # commands may be for it: see `heed`
+    cdef bint led                    # the caller of `put` ends each turn itself: no batch is left to another thread
+    cdef Py_ssize_t parked           # messages held by peers that cannot be written
+    cdef readonly bint heeds         # it handles peers' commands: see `heed`
     cdef public bint single_part     # a call may put messages of one part only
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1
@@ -202,5 +202,5 @@ cdef class SendQueue:
 
     @cython.final
     cdef inline int flush_pending(self) except -1:
-        """Writes what has gathered, if anything: the socket turns to something else."""
+        """Writes gathered messages, if any, before the socket does something else."""
         return 0 if self._dirty is None else self._flush_turn()

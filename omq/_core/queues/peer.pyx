@@ -29,7 +29,7 @@ cdef class Peer:
         session: The engine's owner of this peer.
         identity: The name that ROUTER knows it by.
         routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
-        origin: Where it comes from: a successor from there takes its turn behind it; `None`: unknown.
+        origin: Where it comes from: a successor from there takes its turn after it; `None`: unknown.
         slot: Its number among a send queue's peers; -1 while it has none.
         asking: How it takes subscriptions: 0 as messages, 1 as SUBSCRIBE and CANCEL, 2 as JOIN and LEAVE.
         messages_in: Messages received from it.
@@ -38,7 +38,7 @@ cdef class Peer:
         bytes_out: Bytes that left for it, framing included.
         dropped: Messages not sent to it because it was full; of a bound udp endpoint, datagrams that were no message.
         dismissed: Whether the user has closed it, and no other peer.
-        lost: Whether the connection is over; what has arrived can still be taken.
+        lost: Whether the connection is over; messages that have arrived can still be taken.
     """
     # stub: routing_id: int | None
 
@@ -55,7 +55,7 @@ cdef class Peer:
         return self.ready() > 0
 
     def send_parts(self, list parts not None: list[bytes]) -> None:
-        """Sends a message of the library's own, whatever the high-water mark says."""
+        """Sends a message of the library's own, regardless of the high-water mark."""
         cdef Py_ssize_t count = PyList_GET_SIZE(parts)
         cdef Part *found = <Part *>malloc(count * sizeof(Part))
         cdef bytes part
@@ -82,7 +82,7 @@ cdef class Peer:
         self.flush()
 
     def set_hwm_granularity(self, int hwm_granularity) -> None:
-        """Sets how exactly unsent messages are counted: in steps of at most so many."""
+        """Sets how exactly unsent messages are counted: the largest step in messages."""
 
     def set_recv_hwm(self, Py_ssize_t hwm) -> None:
         """Sets how many messages may wait to be taken; 0 for no bound."""
@@ -94,7 +94,7 @@ cdef class Peer:
         """Reads from this peer again."""
 
     def hand_to(self, RecvQueue recv_queue not None) -> None:
-        """Moves the peer and its waiting messages to another receive queue; nobody may use the old one any more."""
+        """Moves the peer and its waiting messages to another receive queue; the old one must not be used afterwards."""
         self.recv_queue = recv_queue
         self.queued = False
         self.next_ready = self.heir = None
@@ -103,7 +103,7 @@ cdef class Peer:
         self.resume()
 
     def leave_queue(self) -> None:
-        """Leaves its receive queue: nobody takes what has arrived any more."""
+        """Leaves its receive queue: messages that have arrived are not taken any more."""
         self.recv_queue = None
         self.queued = False
         self.next_ready = self.heir = None
@@ -121,38 +121,38 @@ cdef class Peer:
         raise AssertionError("whoever derives from this ends it")
 
     cdef int dismiss(self) except -1:
-        """Ends the peer, which the user has closed, when it has what was accepted for it."""
+        """Ends the peer, which the user has closed, when it has all messages accepted for it."""
         raise AssertionError("not a peer that the user can close")
 
     cdef bint only_reads(self) noexcept:
-        """Whether an event can mean only that there is something to read."""
+        """Returns whether an event can only mean that there is something to read."""
         return False
 
     cdef bint sated(self) noexcept:
-        """Whether so many messages wait to be taken that newer ones may stay in the kernel."""
+        """Returns whether enough messages wait that newer ones may stay in the kernel."""
         return False
 
     cdef bint has_ahead(self) noexcept:
-        """Returns whether bytes were read ahead of its owner that may be taken now."""
+        """Returns whether there are bytes, read ahead of its owner, that may be taken now."""
         return False
 
     cdef int complain(self, object error) except -1:
-        """Logs an error that should not have happened."""
+        """Logs an unexpected error."""
         log.error("a connection failed", exc_info=error)
         return 0
 
     # receiving
 
     cdef Py_ssize_t ready(self) noexcept:
-        """Whole messages that can be taken."""
+        """Returns the number of whole messages that can be taken."""
         return 0
 
     cdef bint head_more(self) noexcept:
-        """Whether the next part is followed by another of its message."""
+        """Returns whether the next part is followed by another of its message."""
         return False
 
     cdef const char *peek(self, Py_ssize_t *size) except NULL:
-        """The next part in place, valid until the next call."""
+        """Returns the next part in place, valid until the next call."""
         raise AssertionError("nothing to take")
 
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
@@ -168,11 +168,11 @@ cdef class Peer:
         raise AssertionError("nothing to take")
 
     cdef object take_part(self):
-        """The next part, as bytes; sets `more`."""
+        """Returns the next part as bytes; sets `more`."""
         raise AssertionError("nothing to take")
 
     cdef object take_alone(self):
-        """The next message, if it has one part; None if it has several, and then the message stays."""
+        """Returns the next message, if it has one part; None if it has several, and then the message stays."""
         return None if self.head_more() else self.take_part()
 
     cdef object take_quickly(self):
@@ -180,11 +180,11 @@ cdef class Peer:
         return None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """Copies a one-part message; TOO_LARGE if it is larger than *size*, and then the message stays."""
+        """Copies a one-part message; returns TOO_LARGE if it is larger than *size*, and then the message stays."""
         raise AssertionError("nothing to take")
 
     cdef bint aim(self, char *into, Py_ssize_t size) except -1:
-        """Offers memory for the next message until `withdraw`; whether the message will be read straight into it."""
+        """Offers memory for the next message until `withdraw`; returns whether it will be read straight into it."""
         return False
 
     cdef int withdraw(self) except -1:
@@ -205,7 +205,7 @@ cdef class Peer:
         """Takes one whole message; only while `writable`, or where the caller has checked `pending`.
 
         Returns:
-            1, also where `home` has got the message back since; 0: the peer is gone, and takes nothing.
+            1, also if `home` has since got the message back; 0: the peer is gone, and takes nothing.
         """
         raise AssertionError("not a peer that can be written")
 
@@ -214,11 +214,11 @@ cdef class Peer:
         return False
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
-        """As `send_quickly`, with a whole message that is encoded already."""
+        """Works like `send_quickly`, with a whole message that is encoded already."""
         return False
 
     cdef int send_encoded(self, const char *data, Py_ssize_t size, const Part *parts, Py_ssize_t count) except -1:
-        """As `send`, for a message that the caller has encoded once for several peers."""
+        """Works like `send`, for a message that the caller has encoded once for several peers."""
         return self.send(parts, count)
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
@@ -226,20 +226,20 @@ cdef class Peer:
         return 0
 
     cdef bint takes_frames(self) noexcept:
-        """Whether `send_frames` serves now."""
+        """Returns whether `send_frames` can be used now."""
         return False
 
     cdef int send_frames(self, const Run *run) except -1:
-        """As `send`, for whole messages that stand behind one another as plain frames."""
+        """Works like `send`, for adjacent whole messages in the form of plain frames."""
         raise AssertionError("not a peer that takes frames")
 
     cdef int settle_at(self, SendQueue home) except -1:
-        """Sets the queue that takes back what does not leave."""
+        """Sets the queue that takes back unsent messages."""
         self.home = home
         return 0
 
     cdef list reclaim(self):
-        """Takes back the messages that the peer has accepted and of which nothing has left; it gets nothing new."""
+        """Takes back the accepted messages of which nothing has left; the peer gets nothing new."""
         return []
 
     cdef int feed_from(self, WaitingMessages waiting) except -1:
@@ -247,7 +247,7 @@ cdef class Peer:
         return 0
 
     cdef int note_waiting(self) except -1:
-        """Has the background thread feed this peer if the owner's next turn is late."""
+        """Makes the background thread feed this peer if the owner's next turn is late."""
         return 0
 
     cdef int note_handed(self) except -1:
@@ -255,7 +255,7 @@ cdef class Peer:
         return 0
 
     def take_back(self) -> list[bytes | tuple[bytes, ...]]:
-        """Takes back the messages that it has accepted and of which nothing has left; it gets nothing new."""
+        """Takes back the accepted messages of which nothing has left; the peer gets nothing new."""
         return self.reclaim()
 
     cdef int end_turn(self) except -1:
@@ -263,27 +263,27 @@ cdef class Peer:
         return self.flush()
 
     cdef long long sent_bytes(self) noexcept:
-        """Bytes that have left for this peer."""
+        """Returns the number of bytes that have left for this peer."""
         return 0
 
     cdef Py_ssize_t pending(self) noexcept:
-        """Messages that the peer has accepted and that have not left."""
+        """Returns the number of accepted messages that have not left."""
         return 0
 
     cdef int flush(self) except -1:
-        """Hands what waits to the kernel."""
+        """Hands waiting bytes to the kernel."""
         return 0
 
     cpdef int control(self, bytes frames) except -1:
-        """Sends frames that are encoded already, whatever the high-water mark says."""
+        """Sends frames that are encoded already, regardless of the high-water mark."""
         raise AssertionError("not a peer that can be written")
 
     cdef int ask(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
-        """Tells the peer that we want messages with this prefix, or no longer."""
+        """Requests messages with this prefix from the peer, or cancels that."""
         raise AssertionError("not a peer that can be asked")
 
     cdef int ask_all(self, list prefixes) except -1:
-        """Tells the peer everything that we want."""
+        """Requests all wanted messages from the peer."""
         raise AssertionError("not a peer that can be asked")
 
     cpdef int command(self, bytes name, bytes data) except -1:
@@ -292,7 +292,7 @@ cdef class Peer:
         cdef Py_ssize_t size = counted + PyBytes_GET_SIZE(data)
         cdef bytes frame = PyBytes_FromStringAndSize(NULL, size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER))
         cdef char *body = PyBytes_AS_STRING(frame)
-        # RFC 23, Formal Grammar: command-body = command-name command-data; the name's length stands in front of it.
+        # RFC 23, Formal Grammar: command-body = command-name command-data; the name's length comes first.
         body += write_header(<unsigned char *>body, FLAG_COMMAND, size)
         body[0] = <char>PyBytes_GET_SIZE(name)
         memcpy(body + 1, PyBytes_AS_STRING(name), PyBytes_GET_SIZE(name))
@@ -311,7 +311,7 @@ cdef class EndedPeer(Peer):
 
 
 def ended_peer(Peer peer not None: _PeerT) -> _PeerT:
-    """Returns what stands in for a peer whose connection is over: its counters, and nothing that it refers to."""
+    """Returns a substitute for a peer whose connection is over: its counters, without references."""
     cdef EndedPeer ended = EndedPeer()
     ended.lost = True
     ended.identity = peer.identity
@@ -327,12 +327,12 @@ def ended_peer(Peer peer not None: _PeerT) -> _PeerT:
 cdef class RecvQueue:
     """One fair queue over all peers that have messages. Each peer has its turn.
 
-    A turn has 256 messages or 512 KiB at most, and no more than the owner works off in about a millisecond. After so
-    many messages, of one peer or of several, the queue looks at the descriptors: peers with new messages join the line,
-    and the turn is over. So a peer with a message waits for one turn of each other peer, even if the others go on.
+    A turn has 256 messages or 512 KiB at most, and no more than the owner handles in about a millisecond. After as many
+    messages, of one peer or of several, the queue checks the descriptors: peers with new messages join the line, and
+    the turn is over. So a peer with a message waits for one turn of each other peer, even if those have more.
 
     Args:
-        wait_queue: Where receiving calls wait.
+        wait_queue: The wait queue of receiving calls.
     """
 
     def __cinit__(self, WaitQueue wait_queue not None, *_) -> None:
@@ -342,7 +342,7 @@ cdef class RecvQueue:
         self._sight_bytes = TURN_BYTES
 
     def close(self) -> None:
-        """Forgets all peers, and what has arrived: the socket is closed."""
+        """Forgets all peers and their messages: the socket is closed."""
         cdef list found = self._known()
         cdef Peer peer
         self._head = self._tail = None
@@ -357,13 +357,13 @@ cdef class RecvQueue:
                 peer.leave_queue()
 
     cdef list _known(self):
-        """The peers that the queue refers to by itself; None for some."""
+        """Returns the peers that the queue itself refers to; None for some."""
         return [self._head, self._aiming, self._growing, self.last, self._refused, self._viewed]
 
     cdef bint offer(self, char *into, Py_ssize_t size) except -1:
-        """Takes the memory of a call that waits for one message: a large frame may be read straight into it.
+        """Offers the memory of a call that waits for one message: a large frame may be read straight into it.
 
-        The offer holds until `withdraw`. False: another call has made such an offer before.
+        The offer holds until `withdraw`. False: there is an earlier offer by another call.
         """
         cdef Peer peer = self._growing
         if self._target != NULL:
@@ -378,7 +378,7 @@ cdef class RecvQueue:
         return True
 
     cdef int withdraw(self) except -1:
-        """Takes the offer back: bytes that have come into that memory move out of it."""
+        """Withdraws the offer: bytes that have come into that memory move out of it."""
         cdef Peer peer = self._aiming
         self._target = NULL
         self._aiming = None
@@ -387,7 +387,7 @@ cdef class RecvQueue:
         return 0
 
     cdef int arrived(self, Peer peer) except -1:
-        """Puts *peer*, which has messages to take, in line."""
+        """Adds *peer*, which has messages, to the line."""
         if not peer.queued:
             peer.queued = True
             if self._tail is None or peer.origin is None or not self._waits_for(peer):
@@ -410,7 +410,7 @@ cdef class RecvQueue:
         return 0
 
     cdef bint _waits_for(self, Peer peer) except -1:
-        """Makes *peer* wait for a peer from the same place that is lost, or has an heir: it would overtake its elders."""
+        """Makes *peer* wait for a peer of the same origin that is lost, or has an heir: it must not overtake those."""
         cdef Peer other = self._head
         while other is not None:
             if (other.lost or other.heir is not None) and other is not peer and other.origin == peer.origin:
@@ -422,12 +422,12 @@ cdef class RecvQueue:
         return False
 
     cdef int paused(self, Peer peer) except -1:
-        """Notes that *peer* reads no more until its messages are taken."""
+        """Notes that *peer* reads nothing until its messages are taken."""
         self._paused.append(peer)
         return 0
 
     cdef int _pop(self) except -1:
-        """Takes the first peer, which has nothing more, out of the line; its heir joins the line."""
+        """Removes the first peer, which has no more messages, from the line; its heir joins the line."""
         cdef Peer peer = self._head
         cdef Peer heir = peer.heir
         self._head = peer.next_ready
@@ -442,7 +442,7 @@ cdef class RecvQueue:
         return 0
 
     cdef Peer _pick(self):
-        """The peer whose message is taken next; None if there is none. Looks at the descriptors when it is time."""
+        """Returns the peer whose message is taken next, or None. Checks the descriptors when they are due."""
         if self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and self._count and tick() != self._tick):
             self._look()
         return self._front()
@@ -450,11 +450,11 @@ cdef class RecvQueue:
     cpdef int hurry(self) except -1:
         """Makes turns short from now on: the owner has worked, or been away, for longer than a turn may last."""
         self._quota = 1
-        # A head that nothing was taken from yet keeps its turn, however often this is called before the owner comes.
+        # A head with no message taken yet keeps its turn, however often this is called before the owner comes.
         self._turn = 0 if self.last is self._head else 1
 
     cdef int _look(self) except -1:
-        """Looks for peers with new messages, and measures how long the owner has worked since the last look."""
+        """Checks for peers with new messages, and measures the owner's work since the last check."""
         cdef long long now = now_ns()
         cdef long long spent = now - max(self._looked, self._tick)  # before the first message there was no work
         cdef long long share = min(<long long>TURN_NS, <long long>ROUND_NS // max(self._count, 1))
@@ -471,7 +471,7 @@ cdef class RecvQueue:
         return self.wait_queue.look(spent)
 
     cdef Peer _front(self):
-        """The peer whose turn it is and that has a message; None if there is none."""
+        """Returns the peer whose turn it is and that has a message, or None."""
         cdef Peer peer = self._refused
         if peer is not None:
             if peer.ready():
@@ -506,23 +506,23 @@ cdef class RecvQueue:
             self._resume(peer)
 
     cdef int _resume(self, Peer peer) except -1:
-        """Resumes reading from *peer*, whose own messages are taken, whatever the others have."""
+        """Resumes reading from *peer*, whose own messages are taken, regardless of the other peers' messages."""
         if peer in self._paused:
             self._paused.remove(peer)
             try:
                 peer.refill()
             except Exception as error:
-                # A connection's failure is not the fault of the user, who has just taken a message.
+                # The user has just taken a message and must not get a connection's error for it.
                 peer.complain(error)
                 peer.fail(error)
         return 0
 
     cdef bint has_message(self) except -1:
-        """Whether `take_message` would return a message now."""
+        """Returns whether `take_message` would return a message now."""
         return self._front() is not None
 
     cdef object take(self):
-        """The next message; None if there is none. A message of several parts raises MultipartError and stays."""
+        """Returns the next message, or None. A message of several parts raises MultipartError and stays."""
         cdef Peer peer = self._pick()
         if peer is None:
             return None
@@ -533,7 +533,7 @@ cdef class RecvQueue:
         return part
 
     cdef object take_quickly(self):
-        """The next message where that takes few steps, else None. No foreign code runs, so the call needs no lock."""
+        """Returns the next message if that takes few steps, else None. Runs no other code: needs no lock."""
         cdef Peer peer = self._head
         if (peer is None or peer is not self.last or self._refused is not None or self._turn <= 0 or self._turn_bytes <= 0
                 or self._sight <= 0 or self._sight_bytes <= 0 or (self.ticks and tick() != self._tick)
@@ -548,12 +548,12 @@ cdef class RecvQueue:
         return part
 
     cdef int _refuse(self, Peer peer) except -1:
-        """Refuses the first message of *peer*: it has several parts, and the call takes one. It stays first in line."""
+        """Rejects the first message of *peer*: it has several parts, and the call takes one. It stays first in line."""
         self._refused = peer
         raise MultipartError("the next message has several parts: take it with recv_multipart()")
 
     cdef object take_any(self):
-        """The next message: bytes if it has one part, else a list; None if there is none."""
+        """Returns the next message: bytes if it has one part, else a list; None if there is no message."""
         cdef Peer peer = self._pick()
         if peer is None:
             return None
@@ -564,13 +564,13 @@ cdef class RecvQueue:
         return part
 
     cdef object last_group(self):
-        """The group of the last message (RFC 48); None: the socket type knows none."""
+        """Returns the group of the last message (RFC 48); None: the socket type has no groups."""
         return None
 
     cdef list take_many(self, Py_ssize_t limit):
-        """The messages that are there, *limit* at most; None if there is none.
+        """Returns the available messages, up to *limit*, or None.
 
-        A peer that sends faster than the caller takes would keep this call busy for ever: it ends after a while.
+        The call ends after a while: a peer may send faster than the caller takes.
         """
         cdef list messages = None
         cdef long long looked = self._looked
@@ -586,7 +586,7 @@ cdef class RecvQueue:
                     if self._looked != looked:
                         looked = self._looked
                         begun = begun or looked
-                        # Only the work of this thread counts. Asking for it costs a system call.
+                        # Only the work of this thread counts. Measuring it costs a system call.
                         if worked and worked_ns() - worked > bound:
                             limit = 1
                         elif worked == 0 and looked - begun > bound:
@@ -603,7 +603,7 @@ cdef class RecvQueue:
         return messages
 
     cdef Py_ssize_t waiting(self) noexcept:
-        """Messages that can be taken now, of all peers."""
+        """Returns the number of messages that can be taken now, of all peers."""
         cdef Py_ssize_t n = 0
         cdef Peer peer = self._head
         while peer is not None:
@@ -612,10 +612,10 @@ cdef class RecvQueue:
         return n
 
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
-        """Shows the next message where it lies, until `drop` or the next call of any kind; it stays first in line.
+        """Shows the next message in place, until `drop` or the next call of any kind; it stays first in line.
 
         Returns:
-            How many parts it has: above *room*, only so many are in *parts*; 0 if there is no message.
+            Number of its parts: *parts* gets at most *room* of them; 0 if there is no message.
         """
         cdef Peer peer = self._pick()
         if peer is None:
@@ -631,9 +631,9 @@ cdef class RecvQueue:
         return 0
 
     cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
-        """Shows messages of one peer, *limit* at most, that stand behind one another; False: `view` may have one.
+        """Shows adjacent messages of one peer, up to *limit*; False: `view` may have one.
 
-        For queues that give messages as they came, all of them.
+        For queues that return all messages unchanged.
         """
         cdef Peer peer = self._pick()
         if peer is None:
@@ -651,14 +651,14 @@ cdef class RecvQueue:
         return 0
 
     cdef list take_message(self):
-        """The next message; None if there is none."""
+        """Returns the next message, or None."""
         cdef Peer peer = self._pick()
         if peer is None:
             return None
         return self._whole(peer)
 
     cdef list _whole(self, Peer peer):
-        """All parts of the first message of *peer*."""
+        """Returns all parts of the first message of *peer*."""
         cdef Py_ssize_t size = 0
         cdef list parts = []
         part = None
@@ -689,7 +689,7 @@ cdef class RecvQueue:
         has = peer.take_into(into, size)
         if has >= 0:
             if into == self._target:
-                self.withdraw()  # the memory is the caller's again: what is read from here on must not go there
+                self.withdraw()  # the memory is the caller's again: later bytes must not go there
             self._taken(peer, has)
         else:
             self._refused = peer  # too large: the message stays first in line
@@ -700,12 +700,12 @@ cdef class SendQueue:
     """Gives messages to peers. The derived classes choose the peers.
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
 
     Attributes:
         hwm: Messages that may wait; 0 for no bound.
         single_part: A call may give it messages of one part only.
-        draining: Waiting batches leave with the loop's turns, which report it, and not by the flusher.
+        draining: Waiting batches leave with the loop's turns, which report that, and not by the flusher.
         heeds: Whether it handles peers' commands itself, in their order with the peers' messages.
     """
 
@@ -715,21 +715,21 @@ cdef class SendQueue:
         self.most = BATCH_MESSAGES
 
     def set_schedule(self, schedule: Any) -> None:
-        """Sets the function that arranges a call of `flush_turn` at the end of the turn; it takes no arguments."""
+        """Sets the function that schedules a call of `flush_turn` at the end of the turn; it takes no arguments."""
         self._schedule = schedule
 
     def set_report(self, report: Any) -> None:
-        """Sets the function that arranges a call of `report` in the engine's thread; it takes no arguments."""
+        """Sets the function that schedules a call of `report` in the engine's thread; it takes no arguments."""
 
     def report(self) -> None:
         """Does nothing: only publishers have something to report."""
 
     def close(self) -> None:
-        """The socket is closed: nothing is to be arranged any more."""
+        """Drops the schedule: the socket is closed."""
         self._schedule = None
 
     def set_hwm(self, Py_ssize_t hwm) -> None:
-        """Changes `hwm`; calls that wait for room look again."""
+        """Changes `hwm`; calls that wait for room try again."""
         self.hwm = hwm
         self.wait_queue.notify()
 
@@ -754,7 +754,7 @@ cdef class SendQueue:
         if peer.attached:
             peer.attached = False
             if peer.dirty:
-                # A socket that only sends never ends a turn: without this all peers that it ever had would gather here.
+                # A socket that only sends never ends a turn: without this all its former peers would gather here.
                 peer.dirty = False
                 if self._dirty is not peer:
                     self._others.remove(peer)
@@ -765,7 +765,7 @@ cdef class SendQueue:
             self.detach(peer)
 
     def reclaim(self, Peer peer not None) -> None:
-        """Takes back what *peer* has accepted and nothing of has left, where another peer may get it as well."""
+        """Takes back messages of *peer* of which nothing has left, where another peer may get them as well."""
         self.recall(peer)
 
     def entrust(self, Peer peer not None) -> None:
@@ -773,35 +773,35 @@ cdef class SendQueue:
 
     @property
     def idle(self) -> bool:
-        """Whether no accepted message waits here."""
+        """Returns whether no accepted message waits here."""
         return self.parked == 0
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        """1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
+        """Returns 1: the message is accepted (or dropped, where the type drops); 0: there is no room now."""
         raise AssertionError("this socket type does not send")
 
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
-        """As `put`, where the call names the message's receiver (`omq.types.Route`)."""
+        """Works like `put`, where the call names the message's receiver (`omq.types.Route`)."""
         raise StateError("this socket type knows of nobody whom a message could be for")
 
     cdef bint put_quickly(self, const Part *part) except -1:
-        """Takes a message where that needs few steps, else False. Like `RecvQueue.take_quickly` this needs no lock."""
+        """Accepts a message if that takes few steps, else False. Needs no lock, like `RecvQueue.take_quickly`."""
         return False
 
     cdef Py_ssize_t put_run(self, list messages, Py_ssize_t start) except -1:
-        """Accepts messages from `messages[start]` on in one go, where that is quicker; 0: use `put`."""
+        """Accepts messages from `messages[start]` on in one go, if that is quicker; 0: use `put`."""
         return 0
 
     cdef Py_ssize_t room_for_run(self) except -1:
-        """Messages that `put_frames` would accept now; 0: use `put`."""
+        """Returns the number of messages that `put_frames` would accept now; 0: use `put`."""
         return 0
 
     cdef int put_frames(self, const Run *run) except -1:
-        """Accepts messages that stand behind one another as plain frames, as many as `room_for_run` allows."""
+        """Accepts adjacent messages in the form of plain frames, as many as `room_for_run` allows."""
         raise AssertionError("room_for_run says no")
 
     cdef bint can_put(self) except -1:
-        """Whether `put` would accept a message now."""
+        """Returns whether `put` would accept a message now."""
         return False
 
     cdef int attach(self, Peer peer) except -1:
@@ -830,13 +830,13 @@ cdef class SendQueue:
         return 0
 
     cdef int recall(self, Peer peer) except -1:
-        """Takes back what *peer* has accepted and nothing of has left, if another one may get it as well."""
+        """Takes back messages of *peer* of which nothing has left, if another peer may get them as well."""
         return 0
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
-        """Handles a command of *peer* that is no sign of life; False: it means nothing here, and the session gets it.
+        """Handles a command of *peer* other than PING and PONG; False: it means nothing here, and the session gets it.
 
-        A queue that sets `heeds` is asked where the command stands among the peer's messages; no foreign code runs.
+        A queue that sets `heeds` gets the command in its order with the peer's messages; no other code runs.
         Where the order does not matter the pattern's own `heed` is simpler.
         """
         return False
@@ -846,7 +846,7 @@ cdef class SendQueue:
         return 0
 
     cdef int note(self, Peer peer) except -1:
-        """Notes that *peer* holds a batch, which is to leave when the socket turns to something else."""
+        """Notes that *peer* holds a batch, which must leave before the socket does something else."""
         if not peer.dirty:
             peer.dirty = True
             if self._dirty is None:
@@ -856,7 +856,7 @@ cdef class SendQueue:
         return 0
 
     cdef int defer(self, Peer peer) except -1:
-        """Notes that *peer* holds a batch, which is to leave when the turn ends."""
+        """Notes that *peer* holds a batch, which must leave when the turn ends."""
         self.note(peer)
         if not self._scheduled:
             self._schedule()  # a signal handler may raise in it
@@ -864,12 +864,12 @@ cdef class SendQueue:
         return 0
 
     cdef void begin_many(self) noexcept:
-        """A call begins to put messages."""
-        # The caller's own pauses count: what is put to many peers takes long.
+        """Notes that a call begins to put messages."""
+        # The caller's own pauses count: putting messages to many peers takes long.
         self._was_idle = now_ns() - self._ran_out > SPARSE_NS
 
     cdef int end_many(self) except -1:
-        """The call has put what it could: that leaves at once after an idle while, else when the turn ends."""
+        """Notes that the call is finished: its messages leave at once after a pause, else when the turn ends."""
         self.more = False
         if self._was_idle and self._dirty is not None:
             self._flush_turn()
@@ -896,7 +896,7 @@ cdef class SendQueue:
                         peer.dirty = False
                         peer.end_turn()
                 finally:
-                    # The write to one peer may have failed for want of memory; the next turn begins behind it.
+                    # The write to one peer may have failed for lack of memory; the next turn begins with the next peer.
                     for peer in others[served:]:
                         if peer.dirty:
                             peer.dirty = False

@@ -13,10 +13,10 @@ cdef class Pipe(ObjectPeer):
     cdef Pipe partner                # the other end; None once it is gone
     cdef object _ring                # deque of messages for this end: bytes, or tuples of bytes
     cdef Py_ssize_t _capacity        # messages that fit before the partner waits; 0 no bound
-    cdef Bell _bell                  # of the loop that this end lives in
+    cdef Bell _bell                  # of the loop that this end belongs to
     cdef SocketLock _lock            # guards this end where threads share it; None: only its own thread uses it
-    cdef bint _reopening             # the news of room is on its way through _bell
-    cdef bint _posted                # the news of an arrival is on its way through _bell
+    cdef bint _reopening             # a call of `reopen` is on its way through _bell
+    cdef bint _posted                # a call of `arrive` is on its way through _bell
     cdef bint _conflate              # only the newest message is kept
     cdef object _newest              # of a conflating end: the partner's last message; None: it is in _ring
     cdef long long _sent             # bytes sent

@@ -22,7 +22,7 @@ cdef enum:
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
-    """A subscription, or its end, as the message that XPUB's users get (RFC 29)."""
+    """Returns a subscription, or its end, as the message that XPUB's users get (RFC 29)."""
     cdef bytes word = PyBytes_FromStringAndSize(NULL, size + 1)
     PyBytes_AS_STRING(word)[0] = 1 if subscribe else 0
     memcpy(PyBytes_AS_STRING(word) + 1, prefix, size)
@@ -35,11 +35,11 @@ cdef class Pipe(ObjectPeer):
 
     Args:
         session: The engine's owner.
-        recv_queue: Where this end's messages are taken; `None`: its send queue gets them, once it has one.
+        recv_queue: The queue for this end's messages; `None`: its send queue gets them, once it has one.
         capacity: Messages that wait here before the other end must wait (`recv_hwm`); 0 for no bound.
         bell: Calls functions in this end's loop.
         lock: Guards this end where threads share it; `None`: only its own thread uses it.
-        conflate: A message replaces one that nobody has taken yet.
+        conflate: A message replaces an earlier one that was not taken yet.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ cdef class Pipe(ObjectPeer):
         self.writable = partner.writable = True
 
     def close(self) -> None:
-        """Leaves the partner. What has arrived on either side can still be taken."""
+        """Leaves the partner. Messages that have arrived on either side can still be taken."""
         cdef Pipe partner = self.partner
         self.lost = True
         self.writable = False
@@ -104,7 +104,7 @@ cdef class Pipe(ObjectPeer):
         return 0
 
     cdef int _make_room(self) except -1:
-        """Tells the partner to go on when half of the ring is free: not a wake-up a message."""
+        """Notifies the partner when half of the ring is free: not one wake-up for each message."""
         cdef Pipe partner = self.partner
         if partner is not None and not partner.writable:
             if self._capacity == 0 or 2 * Py_SIZE(self._ring) <= self._capacity:
@@ -129,7 +129,7 @@ cdef class Pipe(ObjectPeer):
         if partner is None:
             return 0
         if partner._conflate:
-            # Another thread may be at the ring: that thread puts the message there.
+            # Another thread may be using the ring: that thread puts the message there.
             partner._newest = hold(parts, count)
         else:
             partner._ring.append(hold(parts, count))
@@ -152,7 +152,7 @@ cdef class Pipe(ObjectPeer):
                 or (partner._capacity and Py_SIZE(partner._ring) + 1 >= partner._capacity)
                 or partner.recv_queue is None or not partner.recv_queue.wait_queue.is_quiet() or partner._elsewhere()):
             return False
-        # Other messages wait there already, and no call waits for them: nobody needs a wake-up.
+        # Other messages wait there already, and no call waits for them: no wake-up is necessary.
         partner._ring.append(<object>part.owner)
         self.messages_out += 1
         partner.messages_in += 1
@@ -161,14 +161,14 @@ cdef class Pipe(ObjectPeer):
         return True
 
     cdef int _reach(self, bint arrival) except -1:
-        """Tells this end of an arrival, or of room: at once where that is allowed, else through its own thread."""
+        """Notifies this end of an arrival, or of room: at once if that is allowed, else through its own thread."""
         if self._lock is not None:
             if not self._lock.try_acquire():
                 # Never wait for one socket's lock with another's held: the holder makes the call.
                 self._lock.deferred.append(self.arrive if arrival else self.reopen)
                 if not self._lock.try_acquire():
                     return 0
-                # The holder has let go meanwhile: making the method may have run the collector, and that any code.
+                # The holder has released it meanwhile: making the method may have run the collector, and that any code.
                 self._lock.release()
                 return 0
             try:
@@ -187,7 +187,7 @@ cdef class Pipe(ObjectPeer):
         return 0
 
     cdef bint _elsewhere(self) noexcept:
-        """Whether this end lives in the loop of another thread."""
+        """Returns whether this end belongs to another thread's loop."""
         return self._bell is not None and self._bell.thread != PyThread_get_thread_ident()
 
     cdef int fail(self, object error) except -1:
@@ -202,7 +202,7 @@ cdef class Pipe(ObjectPeer):
         return self._sent
 
     cdef Py_ssize_t pending(self) noexcept:
-        # Messages that fit into the partner's ring are the partner's; the rest counts as waiting here.
+        # Messages in the partner's ring belong to the partner; the rest counts as waiting here.
         cdef Pipe partner = self.partner
         if partner is None or partner._capacity == 0:
             return 0

@@ -1,4 +1,4 @@
-# Receive queues that look into messages: the socket types' work on messages that they receive.
+# Receive queues that inspect messages: the socket types' handling of received messages.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject

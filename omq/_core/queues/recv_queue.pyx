@@ -12,12 +12,12 @@ from omq.errors import MultipartError, StateError
 
 
 cdef class FilteredRecvQueue(RecvQueue):
-    """SUB: drops messages that no subscription covers here too, for they may have been on their way.
+    """SUB: drops messages that no subscription covers, as publishers do: a subscription may have ended meanwhile.
 
     Args:
-        wait_queue: Where receiving calls wait.
+        wait_queue: The wait queue of receiving calls.
         matcher: The subscriptions.
-        invert: Return messages that none covers (`ZMQ_INVERT_MATCHING`).
+        invert: Return messages that no subscription covers (`ZMQ_INVERT_MATCHING`).
     """
 
     def __init__(self, wait_queue: WaitQueue, matcher: Matcher, invert: bool) -> None:
@@ -74,10 +74,10 @@ cdef class ConflatedRecvQueue(FilteredRecvQueue):
 
 
 cdef class ShapedRecvQueue(RecvQueue):
-    """Gives messages in another shape than they have on the wire."""
+    """Returns messages in another shape than they have on the wire."""
 
     cdef list _shape(self, Peer peer, list parts):
-        """The message for the user; None drops it."""
+        """Returns the message for the user; None drops it."""
         return parts
 
     cdef int _deliver(self) except -1:
@@ -91,8 +91,8 @@ cdef class ShapedRecvQueue(RecvQueue):
         if self._stash is not None:
             return self._stash
         if self._shaping:
-            # Taking a message makes a peer read on, which tells the watcher of the socket, and the watcher asks for a
-            # message: another one would take this one's place. So the watcher is told again.
+            # Taking a message makes a peer read on, which notifies the watcher of the socket, and the watcher asks for
+            # a message: another one would take this one's place. So the watcher is notified again.
             self._asked = True
             return None
         self._shaping = True
@@ -103,7 +103,7 @@ cdef class ShapedRecvQueue(RecvQueue):
                 if peer is None:
                     break
                 if left == 0:
-                    self.unfinished = True  # malformed messages, on and on
+                    self.unfinished = True  # an endless run of malformed messages
                     break
                 left -= 1
                 self._stash = self._shape(peer, self._whole(peer))
@@ -190,7 +190,7 @@ cdef class RouterRecvQueue(ShapedRecvQueue):
         return 1 + peer.view(parts + 1, room - 1)
 
     cdef int drop(self, Py_ssize_t size) except -1:
-        # Whoever was told of room meanwhile may have asked for a message: that is this one.
+        # A thread that was notified of room meanwhile may have asked for a message: that is this one.
         return RecvQueue.drop(self, size) if self._stash is None else self._deliver()
 
 
@@ -262,12 +262,12 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         return self.awaiting and ShapedRecvQueue._next(self) is not None
 
     def forget(self, Peer peer not None) -> None:
-        """Forgets *peer*, which is gone; messages that it sent before can still be taken."""
+        """Forgets *peer*, which is gone; earlier messages from it can still be taken."""
         if peer is self.asked:
             self.gone = True
 
     cdef int clear(self) except -1:
-        """Drops the messages that have arrived: none of them can answer the next request."""
+        """Drops the messages that have arrived: they cannot answer the next request."""
         cdef Peer peer = self._head
         self._stash = None
         cdef Peer heir
@@ -284,7 +284,7 @@ cdef class RequestRecvQueue(ShapedRecvQueue):
         return 0
 
     cdef bint hopeless(self) except -1:
-        """Whether the reply can never come: the peer that has the request is gone, and did not answer before."""
+        """Returns whether the reply can never come: the peer with the request is gone, and did not answer before."""
         return self.gone and not self.has_message()
 
     cdef int _deliver(self) except -1:

@@ -9,7 +9,7 @@ from omq._core.queues.peer cimport SendQueue, Peer
 cdef class RoutedSendQueue(SendQueue):
     cdef readonly dict table         # identity, or number where a peer has one, to Peer
     cdef bint mandatory_             # ZMQ_ROUTER_MANDATORY
-    cdef dict _roomy                 # keys: the peers that have not been found full since they last reported room
+    cdef dict _roomy                 # keys of the peers that were not found full since they last reported room
     cdef Peer _find(self, object route)
     cdef bint _full(self, Peer peer) except -1
 

@@ -1,4 +1,4 @@
-"""Send queues whose messages name their receiver: by the part before them, or by the request that they answer."""
+"""Send queues whose messages name their receiver: by their first part, or by the request that they answer."""
 
 cimport cython
 from libc.stdlib cimport free, malloc
@@ -14,15 +14,15 @@ from omq.errors import StateError, UnroutableError
 
 
 cdef inline object name_of(Peer peer):
-    """The name that calls use for a peer."""
+    """Returns the name that calls use for a peer."""
     return peer.identity if peer.routing_id is None else peer.routing_id
 
 
 cdef class RoutedSendQueue(SendQueue):
-    """Each peer has a name: on ROUTER its identity, in the first part (RFC 28), else a number: the call's route.
+    """Gives each peer a name: on ROUTER its identity, the first part (RFC 28), else a number, the call's route.
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
         mandatory: An unknown peer is an error, and a full one makes `send` wait.
 
@@ -65,7 +65,7 @@ cdef class RoutedSendQueue(SendQueue):
 
     cdef int blocked(self, Peer peer) except -1:
         SendQueue.blocked(self, peer)
-        # The peer may have taken a part of what waited.
+        # The peer may have taken a part of the waiting messages.
         if self.mandatory_ and peer.attached and peer.parked < self.hwm:
             self._roomy[peer] = None
             self.wait_queue.notify()
@@ -79,17 +79,18 @@ cdef class RoutedSendQueue(SendQueue):
         return peer.pending() >= self.hwm
 
     cdef bint can_put(self) except -1:
-        """As in libzmq: without mandatory always, for messages are dropped; with it, while any peer has room."""
+        """Returns True without mandatory, as libzmq does: messages are dropped; with it, while any peer has room."""
         cdef Peer peer
         if not self.mandatory_:
             return True
-        # A peer that was found full is not asked again before it reports room: no more questions than messages.
+        # A peer that was found full is not asked again before it reports room: no more checks than messages.
         while self._roomy:
             peer = <Peer>self._roomy.popitem()[0]
             if not self._full(peer) and peer.attached:  # a write that fails ends the peer
                 self._roomy[peer] = None
                 return True
-        # None has reported room: an inproc peer does when half of its queue is free, and the mark may have been raised.
+        # No peer has reported room: an inproc peer does when half of its queue is free, and the mark may have been
+        # raised.
         for peer in self.table.values():
             if self.hwm == 0 or peer.pending() < self.hwm:
                 self._roomy[peer] = None
@@ -101,7 +102,7 @@ cdef class RoutedSendQueue(SendQueue):
         return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, count - 1)
 
     cdef Peer _find(self, object route):
-        """Returns the peer of a name; None, or an error where it is `mandatory_`: no peer has it."""
+        """Returns the peer of a name. Without such a peer: None, or an error if `mandatory_`."""
         cdef Peer peer = self.table.get(route)
         if peer is None and self.mandatory_:
             what = "identity" if type(route) is bytes else "routing id"
@@ -127,7 +128,7 @@ cdef class StreamSendQueue(RoutedSendQueue):
     """STREAM: bytes for the peer that the first part names; an empty part closes it (zmq_socket(3), ZMQ_STREAM).
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
     """
 
@@ -143,13 +144,13 @@ cdef class StreamSendQueue(RoutedSendQueue):
             return RoutedSendQueue.put_to(self, part_bytes(parts), parts + 1, 1)
         peer = self._find(part_bytes(parts))
         peer.dismiss()
-        # It stays attached: what it has accepted leaves, and counts until then.
+        # It stays attached: its accepted messages still leave, and count until then.
         self.detach(peer)
         return 1
 
 
 cdef class ReplySendQueue(SendQueue):
-    """REP: the reply goes to the peer that asked, behind the envelope of the request (RFC 28)."""
+    """REP: the reply goes to the peer that asked, after the envelope of the request (RFC 28)."""
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, recv_queue: ReplyRecvQueue) -> None:
         self.hwm = hwm
@@ -180,7 +181,7 @@ cdef class ReplySendQueue(SendQueue):
         head = len(envelope)
         recv_queue.client = None
         recv_queue.envelope = None
-        # The next request may be here already, and can be taken from now on.
+        # The next request may have arrived already, and can be taken from now on.
         recv_queue.wait_queue.notify()
         if client.attached and self.hwm and client.pending() >= self.hwm and client.writable:
             client.flush()

@@ -1,4 +1,4 @@
-# Send queues: which peers a message goes to, by socket type.
+# Send queues: the socket types' choice of the peers that get a message.
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.object cimport PyObject
@@ -33,7 +33,7 @@ cdef object hold(const Part *parts, Py_ssize_t count)
 cdef class RoundRobin(SendQueue):
     cdef list _open                  # peers that can be written; one that is alone may be blocked
     cdef Py_ssize_t _next            # index in _open of the peer whose turn is next
-    cdef readonly WaitingMessages queue  # accepted, given to no peer yet
+    cdef readonly WaitingMessages queue  # accepted, not yet given to a peer
     cdef Py_ssize_t _attached        # number of peers, writable or not
     cdef Py_ssize_t _returns         # how often a peer has given messages back
     cdef bint _conflate
@@ -63,7 +63,7 @@ cdef class Distributor(SendQueue):
     cdef long long _last             # nanoseconds on the monotonic clock, when the last message was given to all
     cdef bint _nodrop
     cdef bint _invert
-    cdef dict _newest                # Peer to its WaitingMessages: what it gets when it can be written; None: no conflate
+    cdef dict _newest                # WaitingMessages by Peer, sent once it can be written; None: no conflate
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1
     cdef char *_scratch              # a message encoded once; owned
     cdef int *_targets               # slots; owned

@@ -1,4 +1,4 @@
-"""Send queues: which peers a message goes to, by socket type."""
+"""Send queues: the socket types' choice of the peers that get a message."""
 
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -27,16 +27,16 @@ cdef extern from "Python.h":
 cdef enum:
     SOME = 2                 # peers up to which a publisher's batches are as large as those of other sockets
     MOST_IN_BATCH = 1024     # messages at which a batch leaves where a publisher has many peers
-    SCRATCH = 16384          # bytes: a message whose frames fit is encoded once for all subscribers
+    SCRATCH = 16384          # a message whose frames fit is encoded once for all subscribers
 
 
-# Not from the system each time: `os.urandom` lets the GIL go, and next to threads that compute it comes back late.
+# Not from the system each time: `os.urandom` releases the GIL, and next to busy threads it comes back late.
 _serials = random.Random()
 os.register_at_fork(after_in_child=_serials.seed)
 
 
 cdef object hold(const Part *parts, Py_ssize_t count):
-    """A message as an object that outlives the call: bytes, or a tuple of them."""
+    """Returns a message as an object that outlives the call: bytes, or a tuple of bytes."""
     cdef Py_ssize_t i
     if count == 1:
         return part_bytes(parts)
@@ -70,13 +70,13 @@ cdef class RoundRobin(SendQueue):
     """One queue; each message goes to the next peer that can be written (PUSH, DEALER, PAIR).
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait; 0 for no bound.
         conflate: Keep only the newest message that waits.
         immediate: Accept nothing while there is no peer.
 
     Attributes:
-        queue: Accepted messages that no peer has got yet.
+        queue: Accepted messages that were not yet given to a peer.
     """
 
     def __init__(self, wait_queue: WaitQueue, hwm: int, conflate: bool = False, immediate: bool = False) -> None:
@@ -93,7 +93,7 @@ cdef class RoundRobin(SendQueue):
         return self.queue.count() == 0 and self.parked == 0
 
     cdef int given(self, Peer peer) except -1:
-        """Notes that *peer* gets a message; None: it has not got it."""
+        """Notes that *peer* gets a message, or with None, that it did not get it."""
         return 0
 
     def entrust(self, Peer peer not None):
@@ -111,17 +111,17 @@ cdef class RoundRobin(SendQueue):
         if message is None:
             return True  # the background thread was quicker
         try:
-            self.given(peer)  # before it gets it: it may give it back
+            self.given(peer)  # before the peer gets it: it may give it back
             taken = send_held(peer, message)
         finally:
             if not taken and peer.messages_out == before and self._returns == returns:
                 self.given(None)
-                queue.append_left(message)  # no memory; or the peer is gone, and the news is on its way
+                queue.append_left(message)  # no memory; or the peer is gone, and the notification is on its way
             queue.end()
         return taken
 
     def surrender(self, list messages not None: list[bytes | tuple[bytes, ...]]) -> None:
-        """Moves the waiting messages to the end of *messages*: all or, where it raises, none."""
+        """Moves the waiting messages to the end of *messages*: all of them or, if it raises, not any."""
         messages.extend(self.queue.take_all())  # no bytecode: no signal handler comes between
         self.wait_queue.notify()
 
@@ -133,7 +133,7 @@ cdef class RoundRobin(SendQueue):
                 run = peer.send_run(messages, done, TURN_MESSAGES)
                 if run == 0:
                     if not send_held(peer, messages[done]):
-                        break  # the peer is gone, and the news is on its way
+                        break  # the peer is gone, and the notification is on its way
                     run = 1
                 done += run
         finally:
@@ -144,20 +144,21 @@ cdef class RoundRobin(SendQueue):
         if peer is None:
             return self._enqueue(parts, count)
         self._next += 1
-        self.given(peer)  # before it gets the message: it may give it back
+        self.given(peer)  # before the peer gets the message: it may give it back
         peer.send(parts, count)
         return 1
 
     @cython.final
     cdef Peer _choose(self):
-        """The peer that the next message goes to, with room for it; None: there is none, and the message waits."""
+        """Returns the peer for the next message, with room for it; None: no such peer, and the message waits."""
         cdef Peer peer
         while self.queue.count() == 0 and self._open:
             if self._next >= len(self._open):
                 self._next = 0
             peer = <Peer>self._open[self._next]
             if not peer.writable:
-                # The only peer is blocked; or it is a pipe that the other side has closed, and the news is on its way.
+                # The only peer is blocked; or it is a pipe that the other side has closed, and the notification is on
+                # its way.
                 if len(self._open) == 1:
                     return None
                 self._open.remove(peer)
@@ -207,11 +208,12 @@ cdef class RoundRobin(SendQueue):
         return self.hwm == 0 or self._conflate or self.queue.count() + self.parked < self.hwm
 
     cdef bint can_put(self) except -1:
-        # What fills a peer to the mark is written first, as `put` does: only then it shows whether there is room.
+        # Messages that fill a peer to the mark are written first, as in `put`: only then it shows whether there is
+        # room.
         return self._choose() is not None or self._has_room()
 
     cdef bint _has_open(self) except -1:
-        """Whether a peer can be written."""
+        """Returns whether a peer can be written."""
         return len(self._open) > 1 or (len(self._open) == 1 and (<Peer>self._open[0]).writable)
 
     cdef int _enqueue(self, const Part *parts, Py_ssize_t count) except -1:
@@ -221,7 +223,7 @@ cdef class RoundRobin(SendQueue):
             self.queue.take_all()
         self.queue.append(hold(parts, count))
         if not self._scheduled and self._has_open():
-            self._pump()  # a signal handler has raised where the pumping was to be arranged
+            self._pump()  # a signal handler has raised while this was scheduled
         return 1
 
     cdef int recall(self, Peer peer) except -1:
@@ -278,7 +280,7 @@ cdef class RoundRobin(SendQueue):
     cdef int blocked(self, Peer peer) except -1:
         cdef Py_ssize_t before = self.parked
         SendQueue.blocked(self, peer)
-        # The last peer stays: to empty and refill a list would allocate its memory anew each time.
+        # The last peer stays: to empty and refill a list would allocate its memory again each time.
         if len(self._open) > 1 and peer in self._open:
             self._open.remove(peer)
         if self.parked < before:
@@ -314,13 +316,13 @@ cdef class RoundRobin(SendQueue):
         SendQueue._flush_turn(self)
         if self.queue.count() and self._has_open():
             self._pump()
-        # Also of room that the background thread has made, and where it has filled the kernel again.
+        # Also for room that the background thread has made, even if it has filled the kernel again.
         self.wait_queue.notify()
         return 0
 
 
 cdef class RequestSendQueue(RoundRobin):
-    """REQ: one request at a time, behind an empty delimiter (RFC 28)."""
+    """REQ: one request at a time, after an empty delimiter (RFC 28)."""
 
     def __init__(
         self,
@@ -404,7 +406,7 @@ cdef class RequestSendQueue(RoundRobin):
 
     def surrender(self, list messages not None):
         if self.queue.count():
-            self._recv_queue.gone = True  # nobody gets the reply: the next request may go out
+            self._recv_queue.gone = True  # no caller gets the reply: the next request may go out
         RoundRobin.surrender(self, messages)
 
     cdef int given(self, Peer peer) except -1:
@@ -415,20 +417,20 @@ cdef class RequestSendQueue(RoundRobin):
         if self._recv_queue.asked is not peer:
             return 0  # it was given up: there is a newer one, or the reply has come
         self._recv_queue.asked = None
-        self.queue.append(messages[len(messages) - 1])  # those in front were given up (ZMQ_REQ_RELAXED)
+        self.queue.append(messages[len(messages) - 1])  # earlier ones were given up (ZMQ_REQ_RELAXED)
         return 0
 
 
 cdef class Distributor(SendQueue):
-    """Each message goes to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29).
+    """Sends each message to every subscriber whose prefixes it matches (PUB, XPUB; RFC 29).
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
         matcher: The subscriptions; `None` sends every message to every peer.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
-        conflate: Keep the newest message for a peer that cannot be written, and drop none.
+        conflate: Keep the newest message for a peer that cannot be written, and drop no message.
     """
     # stub: matcher: Matcher | None
 
@@ -454,7 +456,7 @@ cdef class Distributor(SendQueue):
         self.matcher = matcher
         self.peers = []
         self._free = []
-        self._nodrop = nodrop and not conflate  # conflating refuses no message: the newest one replaces the one before
+        self._nodrop = nodrop and not conflate  # conflating rejects nothing: a message replaces the one before
         self._invert = invert
         self._newest = {} if conflate else None
 
@@ -491,7 +493,7 @@ cdef class Distributor(SendQueue):
     cdef int _adapt(self, Py_ssize_t hwm) except -1:
         """Makes batches larger for many peers: each write wakes a peer, and together they take the publisher's core.
 
-        Whoever ends each turn itself leaves nothing behind, and so has large batches for few peers, too.
+        A caller that ends each turn itself leaves no batch, and so has large batches for few peers, too.
         """
         self.most = MOST_IN_BATCH
         if not self.led:
@@ -501,7 +503,7 @@ cdef class Distributor(SendQueue):
         return 0
 
     cdef Py_ssize_t _number(self) except -1:
-        """About how many peers there are: those that are leaving still count."""
+        """Returns roughly the number of peers: those that are leaving still count."""
         return len(self.peers) - len(self._free)
 
     cdef int detach(self, Peer peer) except -1:
@@ -606,7 +608,7 @@ cdef class Distributor(SendQueue):
         return 1
 
     cdef bint _hold(self, Peer peer, const Part *parts, Py_ssize_t count) except -1:
-        """ZMQ_CONFLATE: keeps a message for a peer that cannot take it, in place of the one before."""
+        """Keeps a message for a peer that cannot take it, in place of the one before (ZMQ_CONFLATE)."""
         cdef WaitingMessages waiting
         if peer.writable and self.hwm and peer.pending() >= self.hwm:
             peer.flush()
@@ -618,7 +620,7 @@ cdef class Distributor(SendQueue):
         return True
 
     cdef Py_ssize_t _encode(self, const Part *parts, Py_ssize_t count) noexcept:
-        """Encodes a message for all; 0 if it is too large for that. Large parts go by reference."""
+        """Encodes a message for all; returns 0 if it is too large for that. Large parts go by reference."""
         cdef Py_ssize_t i, size = 0
         for i in range(count):
             size += LONG_HEADER + parts[i].size

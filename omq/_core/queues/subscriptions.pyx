@@ -21,36 +21,36 @@ from collections import deque
 from omq.errors import RemoteProtocolError, StateError
 
 cdef enum:
-    MOST_NEWS = 10000        # changes that the engine has not heard of, above which monitors hear of no more
-    NEWS_AT_ONCE = 512       # changes that the engine is told of in one go
-    SWEEP = 2048             # prefixes of a gone peer that are forgotten in one go: about a millisecond
+    MOST_NEWS = 10000        # changes not yet reported to the engine, above which monitors get no more
+    NEWS_AT_ONCE = 512       # changes that are reported to the engine in one go
+    SWEEP = 2048             # prefixes of a gone peer that are removed in one go: about a millisecond
     SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
     CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
-    MOST_BYTES = 256 << 20   # bytes of all prefixes of one peer, where their number has a limit
+    MOST_BYTES = 256 << 20   # bytes of all prefixes of one peer, if their number has a limit
 
 
 cdef inline bint is_asking(object part):
-    """RFC 29 and ZMTP 3.0: a message that starts with 1 or 0 is a subscription or its end."""
+    """Returns whether a message starts with 1 or 0: a subscription or its end (RFC 29 and ZMTP 3.0)."""
     return PyBytes_GET_SIZE(part) > 0 and <unsigned char>PyBytes_AS_STRING(part)[0] <= 1
 
 
 cdef class PublisherSendQueue(Distributor):
-    """PUB and XPUB: keeps the subscriptions of each peer, and tells the XPUB's user of them.
+    """PUB and XPUB: keeps the subscriptions of each peer, and passes them to the XPUB's user.
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
         nodrop: Wait for a full peer instead of dropping.
         invert: Send to those that do not match.
         conflate: Keep only the newest message for a peer that cannot be written.
         limit: Prefixes that one peer may have; `None` for no bound.
-        recv_queue: Where the XPUB's user takes subscriptions and messages; `None` for a PUB.
+        recv_queue: The queue from which the XPUB's user takes subscriptions and messages; `None` for a PUB.
         mailbox_hwm: Messages of each peer that may wait there; 0 for no bound.
-        verbose: The user hears also of subscriptions that are not new.
+        verbose: The user also gets subscriptions that are not new.
         verboser: Likewise of their ends.
         manual: The user puts subscriptions in force.
         last_value: With *manual*: the message after a subscription is for its peer alone.
-        only_first: Of a message only the first part may be a subscription.
+        only_first: Only the first part of a message may be a subscription.
 
     Attributes:
         watched: A call waits for subscriptions: the next change is reported.
@@ -110,7 +110,7 @@ cdef class PublisherSendQueue(Distributor):
             self._leaving.popleft()
 
     def set_lock(self, SocketLock lock: SocketLock | None) -> None:
-        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
+        """Sets the lock that the user's calls take; `None`: one thread makes all calls."""
         self._lock = lock
 
     def set_mailbox_hwm(self, Py_ssize_t hwm) -> None:
@@ -146,7 +146,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     def leave(self, Peer peer not None) -> None:
-        """Forgets the subscriptions of *peer*, which is gone: a turn's work now, the rest in the turns to come."""
+        """Forgets the subscriptions of *peer*, which is gone: a turn's work now, the rest in later turns."""
         if peer.slot >= 0:
             self._leaving.append(peer)
             self._leaving.append(peer.slot)
@@ -162,7 +162,7 @@ cdef class PublisherSendQueue(Distributor):
         while self._leaving:
             left -= self._forget(self._leaving[0], self._leaving[1], left)
             if left > 0:
-                # The matcher has nothing left of the slot, so another peer may have it.
+                # The matcher has nothing left of the slot, so another peer may get it.
                 self._free.append(self._leaving[1])
                 (<Peer>self._leaving[0]).box = None  # no more messages come from it
                 self._leaving.popleft()
@@ -198,7 +198,7 @@ cdef class PublisherSendQueue(Distributor):
             news = self.matcher.c_shed(slot)
             if news < 0:
                 break
-            # ZMQ_XPUB_VERBOSER: the user hears of every end of a subscription.
+            # ZMQ_XPUB_VERBOSER: the user gets every end of a subscription.
             if named and (news == FOR_EVERYONE or self._verboser):
                 self.mailbox.tell(
                     peer, PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), False, news == FOR_EVERYONE
@@ -224,7 +224,7 @@ cdef class PublisherSendQueue(Distributor):
         cdef Py_ssize_t i, n = Distributor._select(self, first)
         if not self._last_value or self.mailbox.sender is None:
             return n
-        # ZMQ_XPUB_MANUAL_LAST_VALUE: it is for the subscriber that was heard last, and for no other.
+        # ZMQ_XPUB_MANUAL_LAST_VALUE: it is for the subscriber of the last message, and for no other.
         for i in range(n):
             if self._targets[i] == self.mailbox.sender.slot:
                 self._targets[0] = self._targets[i]
@@ -271,7 +271,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     cdef bint _may_hold(self, Matcher book, int slot, const char *prefix, Py_ssize_t size) noexcept:
-        """Whether a peer may ask for this prefix; if not, it loses its connection."""
+        """Returns whether a peer may request this prefix; if not, it loses its connection."""
         cdef Holding *holding = self._holdings + slot
         return (
             self._limit < 0
@@ -301,7 +301,7 @@ cdef class PublisherSendQueue(Distributor):
             message = rest
             if not rest:
                 return 0
-        # Each peer has room of its own: one that goes on sending takes nobody else's.
+        # Each peer has room of its own: one that goes on sending uses no other peer's.
         if self.mailbox is not None and peer.slot >= 0:
             if type(message) is list:
                 message = tuple(<list>message) if len(<list>message) > 1 else (<list>message)[0]
@@ -345,7 +345,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     def subscriptions(self, bytes prefix: bytes | None = None) -> int:
-        """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
+        """Returns the number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
         if self._lock is not None:
             self._lock.acquire()
         try:
@@ -376,7 +376,7 @@ cdef class PublisherSendQueue(Distributor):
         return 0
 
     def report(self):
-        """Tells the engine of a turn's worth of changes; in the engine's thread."""
+        """Reports a turn's worth of changes to the engine; in the engine's thread."""
         cdef Py_ssize_t left = min(len(self._news) // 3, <Py_ssize_t>NEWS_AT_ONCE)
         self._reporting = False
         while left > 0:
@@ -392,10 +392,10 @@ cdef class PublisherSendQueue(Distributor):
 
 
 cdef class OwnSubscriptions:
-    """The subscriptions of a SUB or XSUB: how often each was asked for, and the publishers that are told.
+    """The subscriptions of a SUB or XSUB: how often each was requested, and the publishers that are notified.
 
     Args:
-        wait_queue: Where calls wait for messages that are wanted; `None` if others can be taken, too.
+        wait_queue: The wait queue of calls for wanted messages; `None` if unwanted ones can be taken, too.
         verbose: Publishers get each request to end a subscription, not only the last one.
 
     Attributes:
@@ -409,24 +409,24 @@ cdef class OwnSubscriptions:
         self._verbose = verbose
 
     def set_lock(self, SocketLock lock: SocketLock | None) -> None:
-        """Sets the lock that the user's calls take; `None`: one thread makes them all."""
+        """Sets the lock that the user's calls take; `None`: one thread makes all calls."""
         self._lock = lock
 
     def add(self, Peer peer not None) -> None:
-        """Tells a new peer all subscriptions, and from now on their changes."""
+        """Sends a new peer all subscriptions, and from now on their changes."""
         self._peers += (peer,)
         peer.ask_all(self.matcher.prefixes_of(0))
 
     def remove(self, Peer peer not None) -> None:
-        """Tells a peer nothing more."""
+        """Removes a peer: it gets no more changes."""
         self._peers = tuple([other for other in self._peers if other is not peer])
 
     def subscribe(self, bytes prefix not None) -> None:
-        """Subscribes to a prefix; counts how often it was asked for."""
+        """Subscribes to a prefix; counts how often it was requested."""
         self._call(prefix, True)
 
     def unsubscribe(self, bytes prefix not None) -> None:
-        """Takes one `subscribe` of this prefix back; one that was never asked for is ignored."""
+        """Takes one `subscribe` of this prefix back; ignores a prefix that was never requested."""
         self._call(prefix, False)
 
     cdef int _call(self, bytes prefix, bint subscribe) except -1:
@@ -435,7 +435,7 @@ cdef class OwnSubscriptions:
         try:
             self.change(PyBytes_AS_STRING(prefix), PyBytes_GET_SIZE(prefix), subscribe)
             if self._wait_queue is not None and not subscribe:
-                self._wait_queue.notify()  # waiting messages may not be wanted any more
+                self._wait_queue.notify()  # waiting messages may be unwanted now
         finally:
             if self._lock is not None:
                 self._lock.release()
@@ -444,7 +444,7 @@ cdef class OwnSubscriptions:
     cdef int change(self, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
         cdef Peer peer
         if subscribe:
-            # Publishers are told each time, as by libzmq: they do not count, but one further up may want to hear it.
+            # Publishers are notified each time, as by libzmq: they do not count, but one further up may need it.
             self.matcher.c_add(prefix, size, 0)
         elif self.matcher.c_remove(prefix, size, 0) != FOR_EVERYONE and not self._verbose:
             return 0
@@ -452,19 +452,19 @@ cdef class OwnSubscriptions:
             try:
                 peer.ask(prefix, size, subscribe)
             except Exception as error:
-                # A failure of one connection must not stop the others: its successor is told everything anew.
+                # A failure of one connection must not stop the others: its successor gets everything again.
                 peer.complain(error)
                 peer.fail(error)
         return 0
 
     def inherit(self, OwnSubscriptions before not None, without: Iterable[bytes]) -> None:
-        """Takes over another object's subscriptions, except one request each of *without*; no peer may be here yet."""
+        """Takes over another object's subscriptions, except one request each of *without*; must have no peers yet."""
         cdef Matcher theirs = before.matcher
         for prefix in without:
             theirs.remove(prefix, 0)
         for prefix in theirs.prefixes_of(0):
             self.matcher.add(prefix, 0)
-            while theirs.remove(prefix, 0) == 0:  # it was asked for more than once
+            while theirs.remove(prefix, 0) == 0:  # it was requested more than once
                 self.matcher.add(prefix, 0)
 
 
@@ -472,10 +472,10 @@ cdef class SubscriberSendQueue(Distributor):
     """XSUB: messages go to every publisher; those that start with 0 or 1 are subscriptions (RFC 29).
 
     Args:
-        wait_queue: Where sending calls wait.
+        wait_queue: The wait queue of sending calls.
         hwm: Messages that may wait for one peer; 0 for no bound.
-        own_subscriptions: Where subscriptions are kept.
-        only_first: Of a message only the first part may be a subscription.
+        own_subscriptions: The subscriptions to change.
+        only_first: Only the first part of a message may be a subscription.
     """
 
     def __init__(
@@ -494,14 +494,15 @@ cdef class SubscriberSendQueue(Distributor):
         return 1
 
     cdef int _put_first(self, const Part *parts, Py_ssize_t count) except -1:
-        """The first part is a subscription, the others are a message, whatever they begin with."""
+        """Takes the first part as a subscription, and the others as a message, whatever they begin with."""
         cdef bint misleads = parts[1].size > 0 and <unsigned char>parts[1].data[0] <= 1
         self._own_subscriptions.change(parts.data + 1, parts.size - 1, parts.data[0] == 1)
-        # A message that begins like a subscription would be one: the first part, which changes nothing any more, leads it.
+        # A message that begins like a subscription would be one: the first part, which changes nothing any more, leads
+        # it.
         return Distributor.put(self, parts, count) if misleads else Distributor.put(self, parts + 1, count - 1)
 
     cdef int _put_mixed(self, const Part *parts, Py_ssize_t count) except -1:
-        """As in libzmq: once the first part is a subscription, each part may be one; the others are a message."""
+        """Takes each part that can be a subscription as one, like libzmq, if the first is; the others are a message."""
         cdef Part *rest = <Part *>malloc(count * sizeof(Part))
         cdef Py_ssize_t i, n = 0
         if rest == NULL:

@@ -11,15 +11,15 @@ cdef enum:
     INLINE_LABEL = 16    # bytes of a label that are kept inside the node
     MAX_LABEL = 4096     # bytes in one label: bounds the bytes that cutting or joining moves
     TABLE = 256          # places: one for each first byte of a label
-    MAX_KEYED = 32       # places: the most that are searched by key
-    LEAST_TABLE = 16     # children: with so few a table goes back to keys
+    MAX_KEYED = 32       # the largest number of places that are searched by key
+    LEAST_TABLE = 16     # children: with as few a table becomes keys again
 
 cdef struct Node
 cdef struct Entry
 
 cdef struct Seat:
     Entry *entry         # owned by the node that has the seat
-    int slot             # entry.slot, here to be read without a detour
+    int slot             # entry.slot, copied here to be read without a detour
 
 cdef union Holders:
     Entry *only          # owned; the only holder's, or NULL
@@ -33,13 +33,13 @@ cdef struct Entry:       # one slot holds one prefix
     Node *node           # borrowed: where the prefix ends
     Entry *previous      # borrowed: the same slot's entry before this one, or NULL
     Entry *next          # borrowed: the same slot's entry after this one, or NULL
-    uint64_t count       # how many equal subscriptions this stands for, 1 or more
+    uint64_t count       # number of equal subscriptions that this stands for, 1 or more
     int slot             # the holder
 
 cdef struct Node:        # 56 bytes, as malloc gives them without waste: there is one for each prefix
     Node *parent         # borrowed; NULL in the root (and a list link during teardown)
     Node **children      # owned; `room` places; below TABLE places, `room` bytes of keys follow them
-    Holders holders      # who holds exactly this prefix
+    Holders holders      # the slots that hold exactly this prefix
     Label label          # the bytes from the parent to here
     int held             # holders
     int slot_or_room     # with one holder its slot; with more the seats allocated
@@ -126,7 +126,7 @@ cdef inline Node *find_child(const Node *node, unsigned char key) noexcept nogil
 
 
 cdef inline Node *step(const Node *node, const unsigned char *topic, Py_ssize_t left) noexcept nogil:
-    """The child whose label starts the *left* bytes at *topic*, or NULL."""
+    """Returns the child whose label starts the *left* bytes at *topic*, or NULL."""
     cdef Node *child
     if left == 0:
         return NULL
@@ -180,7 +180,7 @@ cdef inline bint attach(Node *node, Node *child) noexcept nogil:
 
 
 cdef inline Node **place_of(const Node *node, unsigned char key) noexcept nogil:
-    """The place of the child with that first byte, which must exist."""
+    """Returns the place of the child with that first byte, which must exist."""
     if node.room == TABLE:
         return &node.children[key]
     return &node.children[<const unsigned char *>memchr(keys_of(node), key, node.fanout) - keys_of(node)]
@@ -223,7 +223,7 @@ cdef inline Entry *entry_at(const Node *node, int index) noexcept nogil:
 
 
 cdef inline int holder_index(const Node *node, int slot) noexcept nogil:
-    """The index of the slot among the holders, or of the place where it would be."""
+    """Returns the index of the slot among the holders, or of the place where it would be."""
     cdef int low = 0, high = node.held, middle
     while low < high:
         middle = low + (high - low) // 2
@@ -235,7 +235,7 @@ cdef inline int holder_index(const Node *node, int slot) noexcept nogil:
 
 
 cdef inline Entry *entry_of(const Node *node, int slot) noexcept nogil:
-    """The entry of a slot at this node, or NULL."""
+    """Returns the entry of a slot at this node, or NULL."""
     cdef int index = holder_index(node, slot)
     return entry_at(node, index) if index < node.held and slot_at(node, index) == slot else NULL
 

@@ -3,7 +3,7 @@
 
 cdef class WaitQueue:
     # A place where calls wait: the blocking and the asyncio socket wait in their own ways.
-    cdef bint apart                  # calls wait for different peers: none stands behind another's
+    cdef bint apart                  # calls wait for different peers: a call does not wait for another peer's calls
     cdef bint proxied                # a proxy serves the socket
     cdef int notify(self) except -1
     cdef bint is_quiet(self) noexcept

@@ -1,19 +1,19 @@
-"""Where the calls of a socket wait, and where its events are handled together: the two twins derive their own."""
+"""Bases of the twins' classes: wait queues for calls, and turns that handle events together."""
 
 
 cdef class WaitQueue:
-    """Where the calls of a socket wait for something to change."""
+    """A queue where the calls of a socket wait for a change."""
 
     cdef int notify(self) except -1:
         """Wakes calls: their condition may have come true."""
         return 0
 
     cdef bint is_quiet(self) noexcept:
-        """Whether no call waits for `notify`."""
+        """Returns whether no call waits for `notify`."""
         return False
 
     cdef int look(self, long long spent) except -1:
-        """Looks at the socket's descriptors, without waiting; *spent*: nanoseconds since the last look here."""
+        """Checks the socket's descriptors, without waiting; *spent*: nanoseconds since the last check here."""
         return 0
 
 

@@ -1,1 +1,1 @@
-"""Octets: frames, the buffers that they arrive in, the batches that they leave in, and the ciphers that seal them."""
+"""Octets: frames, receive and send buffers, and the ciphers that seal frames."""

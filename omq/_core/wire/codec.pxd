@@ -1,4 +1,4 @@
-# The form of a connection's traffic on the wire, behind its handshake.
+# The form of a connection's traffic on the wire, after its handshake.
 
 from libc.stdint cimport uint64_t
 from libc.string cimport memmove
@@ -15,19 +15,19 @@ from omq._core.wire.framing cimport (
 )
 
 cdef enum:
-    FLAG_OWN = 8             # beside FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
-    FLAGS_UNKNOWN = -1       # WireFrame.flags, while nobody has decoded the frame
-    GLANCE_LIMIT = 32        # octets of payload up to which a frame is glanced at
+    FLAG_OWN = 8             # with FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
+    FLAGS_UNKNOWN = -1       # WireFrame.flags before the frame is decoded
+    GLANCE_LIMIT = 32        # octets of payload up to which a frame is decoded ahead by `glance`
     OVERHEAD_LIMIT = 1024    # octets that Codec.overhead may be
 
 cdef struct WireFrame:       # a frame as it came, at some address p
     Py_ssize_t length        # octets of its header, which have arrived
-    uint64_t size            # octets behind its header
+    uint64_t size            # octets after its header
     uint64_t payload         # octets of payload among them: at most, before `decode`
     int flags                # FLAG_MORE, FLAG_COMMAND, or FLAGS_UNKNOWN
-    bint as_is               # if it is large: all octets behind the header are the payload; `finish` does nothing
+    bint as_is               # if it is large: all octets after the header are the payload; `finish` does nothing
     # Set by `decode`.
-    Py_ssize_t whole         # octets of plain frames that stand at p instead
+    Py_ssize_t whole         # octets of plain frames that replace it at p
     Py_ssize_t spare         # octets of commands at their beginning, which readers skip
     Py_ssize_t grown         # octets by which the arrived bytes have grown
 
@@ -36,9 +36,9 @@ cdef class Codec:
     # Fixed when it is made.
     cdef readonly Py_ssize_t overhead  # octets around a payload that `encode` may write to
     cdef readonly Py_ssize_t growth    # octets by which a slab's bytes may grow in `decode`: half a block at most
-    cdef readonly bint borrows         # a large payload leaves as it is, behind the octets that `head` writes
-    cdef readonly Py_ssize_t sight     # octets behind a frame's header that `flags_of` needs: 67 at most
-    cdef readonly Py_ssize_t lead      # octets left free in front of those of each read: not where it is `watchable`
+    cdef readonly bint borrows         # a large payload leaves unchanged, after the octets that `head` writes
+    cdef readonly Py_ssize_t sight     # octets after a frame's header that `flags_of` needs: 67 at most
+    cdef readonly Py_ssize_t lead      # octets left free in front of those of each read; 0 if it is `watchable`
     cdef readonly Py_ssize_t portion   # octets of one read at most; 0: as many as there is room for
     cdef readonly bint watchable       # `measure`, `glance` and `encode` serve a thread that never takes the GIL
     # Out.
@@ -60,7 +60,7 @@ cdef class Codec:
 
 
 cdef inline int measure_plain(const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-    """`Codec.measure` where there is no codec."""
+    """Measures a frame like `Codec.measure`, for connections without a codec."""
     cdef Header header
     cdef int state = parse_header(p, available, &header)
     if state == 1:
@@ -85,13 +85,13 @@ cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
 
 cdef inline void leave_plain(unsigned char *p, Py_ssize_t available, const unsigned char *payload, Py_ssize_t size, int flags,
                              WireFrame *frame) noexcept nogil:
-    """Makes a plain frame of a payload that stands somewhere in a whole frame, for `decode`."""
+    """Writes a plain frame for a payload inside a whole frame, for `decode`."""
     cdef int length = SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER
     cdef Py_ssize_t taken = frame.length + <Py_ssize_t>frame.size
     cdef Py_ssize_t spare = taken - length - size
     frame.grown = 0
     if spare < 0 or spare == 1:
-        # The octets behind it move up: there is room for that, see Codec.growth.
+        # The octets after it move up: there is room for that, see Codec.growth.
         frame.grown = 1 if spare == 1 else -spare
         memmove(p + taken + frame.grown, p + taken, available - taken)
         spare += frame.grown

@@ -1,8 +1,8 @@
 """The interface between a connection and the form of its traffic on the wire.
 
 A connection has one codec for its data phase, or None: then its frames are those of ZMTP (RFC 23, Framing), written and
-read in place by inlined code. The code on this side of the interface handles plain ZMTP frames only: a frame becomes a
-codec's frame on its way into the batch, and an arriving frame becomes a plain one in its place.
+read in place by inlined code. The code on this side of the interface handles plain ZMTP frames only. A frame becomes a
+codec's frame on its way into the batch, and an arriving frame is replaced by a plain one in place.
 """
 
 cimport cython
@@ -16,7 +16,7 @@ from omq.errors import RemoteProtocolError
 
 @cython.auto_pickle(False)
 cdef class Codec:
-    """The form of one connection's frames on the wire, both ways. This class does what is done without a codec.
+    """The form of one connection's frames on the wire, both ways. This class works like no codec.
 
     One thread at a time encodes, and one decodes; one thread may encode while another decodes. The flags that
     `encode` and `head` take, and that `decode`, `finish` and `glance` return, are the FLAG_* of plain frames. A number
@@ -25,7 +25,7 @@ cdef class Codec:
     Attributes:
         overhead: Octets around a payload that encoding may write to.
         growth: Octets by which a slab's frames may grow when they are decoded, all together.
-        borrows: A large payload leaves as it is.
+        borrows: A large payload leaves unchanged.
         lead: Octets left free in front of those of each read, where decoding writes a frame's header.
         portion: Octets of one read at most; 0 for as many as there is room for.
         watchable: A thread that never takes the GIL may look at arrived frames, and answer.
@@ -44,25 +44,25 @@ cdef class Codec:
         """Writes a whole frame. All `size + overhead` octets of *into* may be written. NULL is allowed for no payload.
 
         Returns:
-            Octets of the frame, which begins at *into*. 0: nothing is sent for this; -1: nothing can be sent any more.
+            Octets of the frame, which begins at *into*. 0: no frame is sent; -1: nothing can be sent any more.
         """
         cdef int length = write_header(into, flags, size)
         memcpy(into + length, payload, size)
         return length + size
 
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
-        """Where it `borrows`: writes the octets in front of a payload that follows as it is; returns as `encode`."""
+        """If it `borrows`, writes the octets in front of a payload that follows unchanged; returns like `encode`."""
         return write_header(into, flags, size)
 
     cdef object exhausted(self):
-        """The reason why nothing can be sent any more; None as long as something can."""
+        """Returns the reason why nothing can be sent any more, or None."""
         return None
 
     cdef bytes closing_frame(self, bint failed):
         """Returns the last frame before our side of the stream ends, in plain form for `encode`; None: there is none.
 
         Args:
-            failed: The peer has sent what is not allowed.
+            failed: The peer has violated the protocol.
         """
         return None
 
@@ -71,11 +71,11 @@ cdef class Codec:
         return self.measure(p, available, frame)
 
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
-        """The payload of a frame of our own, which stands whole at *p* and has not left; None: it cannot be had again.
+        """Returns the payload of an unsent frame of our own, which is whole at *p*; None: it cannot be recovered.
 
         Args:
-            frame: As `measure_own` has filled it.
-            flags: Become the frame's flags.
+            frame: The result of `measure_own`.
+            flags: Set to the frame's flags.
         """
         flags[0] = frame.flags
         return PyBytes_FromStringAndSize(<const char *>p + frame.length, <Py_ssize_t>frame.payload)
@@ -86,7 +86,7 @@ cdef class Codec:
         """Measures the frame that begins at *p*; changes nothing.
 
         Args:
-            available: Octets that have arrived; it may be none.
+            available: Octets that have arrived, possibly 0.
             frame: Is filled, except for the fields that `decode` sets.
 
         Returns:
@@ -95,14 +95,14 @@ cdef class Codec:
         return measure_plain(p, available, frame)
 
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """Turns a whole frame into a plain one, in its place.
+        """Replaces a whole frame by a plain one, in place.
 
         Afterwards `frame.whole` octets of plain frames stand at *p*: `frame.spare` octets of commands, which readers
         skip, and the frame at the end. A command is all spare. Its payload are the last `frame.payload` octets.
 
         Args:
-            available: Octets that have arrived. Behind them there is room for `growth` more.
-            frame: As `measure` has filled it.
+            available: Octets that have arrived. After them there is room for `growth` more.
+            frame: The result of `measure`.
 
         Returns:
             The frame's flags, or an error.
@@ -113,23 +113,23 @@ cdef class Codec:
         return frame.flags
 
     cdef void begin_large(self, const unsigned char *p, Py_ssize_t length) noexcept nogil:
-        """Notes what `finish` needs of the header of a large frame, which stands at *p* and has *length* octets."""
+        """Saves the parts of a large frame's header that `finish` needs; it is at *p* and has *length* octets."""
 
     cdef bytes finish(self, bytes body, int *found):
         """Returns the payload of the large frame that was begun last, and is not `as_is`.
 
         Args:
-            body: The octets behind its header. Nobody else has this object yet: it may be changed, and returned.
-            found: Becomes the frame's flags, or an error.
+            body: The octets after its header. The caller has the only reference: it may be changed, and returned.
+            found: Set to the frame's flags, or an error.
         """
         found[0] = 0
         return body
 
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
-        """As `decode` where it is `watchable`, for a frame that will come: changes neither the frame nor the codec.
+        """Decodes like `decode` if it is `watchable`, ahead of time: changes neither the frame nor the codec.
 
         Args:
-            frame: As `measure` has filled it; its payload has GLANCE_LIMIT octets at most.
+            frame: The result of `measure`; its payload has GLANCE_LIMIT octets at most.
             into: Gets the payload.
 
         Returns:
@@ -146,13 +146,13 @@ cdef class Codec:
         return frame.flags
 
     cdef object answer(self):
-        """The answer to a frame with FLAG_OWN; None: nothing.
+        """Returns the answer to a frame with FLAG_OWN, or None.
 
         Returns:
-            Plain frames, which will come through `encode`: a command whose first octet is 0 is no command of ZMTP.
+            Plain frames, which will come through `encode`: a command whose first octet is 0 is not a command of ZMTP.
         """
         return None
 
     cdef object explain(self, int found):
-        """The exception for a number below 0; None: the peer has said that it ends the connection."""
+        """Returns the exception for a number below 0; None: the peer has announced that it ends the connection."""
         return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")

@@ -12,7 +12,7 @@ cdef enum:
 
 cdef enum:
     # A sealed frame's body (RFC 26, The MESSAGE Command): name, short nonce, and a box of flags and payload.
-    SEALED_BOX = 16          # offset of the box: behind the counted name and the short nonce, 8 octets each
+    SEALED_BOX = 16          # offset of the box: after the counted name and the short nonce, 8 octets each
     SEALED_FLAGS = 32        # offset of the flags, where the box is opened in place
     SEALED_EXTRA = 33        # octets by which a sealed body is longer than its payload
     SEALED_MORE = 1          # flag: more parts of this message follow
@@ -20,7 +20,7 @@ cdef enum:
     SEALED_ROOM = 512        # octets from a body's start that sealing may write to, however short the body is
 
 cdef enum:
-    # Reasons to refuse a body.
+    # Reasons to reject a body.
     OPEN_NO_MESSAGE = -1     # not a MESSAGE command
     OPEN_REPLAYED = -2       # its nonce is not above the last one's
     OPEN_FORGED = -3         # the box does not open

@@ -1,8 +1,8 @@
 """libsodium, called in place: secret keys, and the two directions of a CURVE connection.
 
-Every algorithm is libsodium's, in the copy that PyNaCl's compiled module holds: its cffi handle has the functions'
-addresses, and this module calls them without Python in between. OMQ_LIBSODIUM may name another copy. Secrets stand in
-memory of these objects and are wiped when the objects go.
+Every algorithm is libsodium's, in the copy that PyNaCl's compiled module contains: its cffi handle has the functions'
+addresses, and this module calls them without Python in between. OMQ_LIBSODIUM may name another copy. Secrets are in the
+memory of these objects, and are wiped when the objects are freed.
 """
 
 cimport cython
@@ -59,7 +59,7 @@ cdef inline uint64_t get_counter(const unsigned char *p) noexcept nogil:
 @cython.final
 @cython.auto_pickle(False)
 cdef class Sodium:
-    """The addresses of libsodium's functions. One object serves all."""
+    """The addresses of libsodium's functions. One object serves all callers."""
 
     def __init__(self):
         import ctypes
@@ -88,7 +88,7 @@ cdef class Sodium:
         try:
             parts = [ctypes.cast(getattr(library, name), ctypes.c_void_p).value for name in PARTS]
         except AttributeError:
-            return  # whole boxes do as well, in more time
+            return  # whole boxes work as well, in more time
         self.core = <core_call><uintptr_t>parts[0]
         self.stream = <stream_call><uintptr_t>parts[1]
         self.auth = <auth_call><uintptr_t>parts[2]
@@ -115,7 +115,7 @@ def open_library(path):
     return library
 
 
-#: What libsodium exports and PyNaCl does not name.
+#: Functions that libsodium exports and PyNaCl does not list.
 PARTS = (
     "crypto_core_hsalsa20",
     "crypto_stream_salsa20_xor",
@@ -135,14 +135,14 @@ cdef Sodium sodium():
 
 
 cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept nogil:
-    """The number of octets to encrypt at once: libsodium is quick with 256, and slow with one block after another."""
+    """Returns how many octets to encrypt at once: libsodium is quick with 256, and slow block by block."""
     if size <= BLOCK or size > SEALED_ROOM:
         return size
     return SEALED_ROOM // 2 if size <= SEALED_ROOM // 2 else SEALED_ROOM
 
 
 cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
-    """Decodes Z85 without a trace in Python's memory (RFC 32); -1: a character or a group that Z85 does not have."""
+    """Decodes Z85 without a trace in Python's memory (RFC 32); returns -1 for an invalid character or group."""
     cdef const char *alphabet = (
         b"0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
     )
@@ -166,7 +166,7 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
 @cython.no_gc  # the collector would clear the fields that the wiping needs
 @cython.auto_pickle(False)
 cdef class Secret:
-    """32 octets that nobody sees: a secret key, or one that two keys make together."""
+    """32 secret octets: a secret key, or one that two keys make together."""
 
     def __cinit__(self, key: bytes | str | None = None) -> None:
         cdef const char *text
@@ -196,13 +196,13 @@ cdef class Secret:
         raise TypeError("a secret is not pickled or copied")
 
     def public(self) -> bytes:
-        """The public key of this secret key, 32 octets."""
+        """Returns the public key of this secret key, 32 octets."""
         cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY)
         self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._octets)
         return key
 
     def shared(self, bytes public not None) -> Secret | None:
-        """The key that this secret key and the other side's public key make; None for a key of low order."""
+        """Returns the key that this secret key and the other side's public key make; None for a key of low order."""
         cdef Secret both = Secret()
         if PyBytes_GET_SIZE(public) != KEY:
             raise ValueError(PyBytes_GET_SIZE(public))
@@ -212,11 +212,11 @@ cdef class Secret:
         return both
 
     def reveal(self) -> bytes:
-        """The octets themselves, for the file that stores them."""
+        """Returns the octets themselves, for the file that stores them."""
         return PyBytes_FromStringAndSize(<char *>self._octets, KEY)
 
     def seal(self, bytes nonce not None, bytes data not None, Secret tail: Secret | None = None) -> bytes:
-        """Makes a box: *data*, with a secret behind it, encrypted and authenticated with this key."""
+        """Makes a box: *data*, followed by a secret, encrypted and authenticated with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
         cdef Py_ssize_t whole = size if tail is None else size + KEY
         cdef bytes box = PyBytes_FromStringAndSize(NULL, MAC + whole)
@@ -230,7 +230,7 @@ cdef class Secret:
         return box
 
     def open(self, bytes nonce not None, bytes box not None) -> bytes | None:
-        """The content of a box; None if it does not open with this key."""
+        """Returns the content of a box; None if it does not open with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC
         cdef bytes data
         if PyBytes_GET_SIZE(nonce) != NONCE:
@@ -299,9 +299,9 @@ cdef class CurveCipher(Codec):
         raise TypeError("a cipher is not pickled or copied")
 
     cdef int seal_frame(self, unsigned char *body, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Makes a sealed frame's body of `SEALED_EXTRA + size` octets; -1: no nonce is left.
+        """Writes a sealed frame's body of `SEALED_EXTRA + size` octets; returns -1: no nonce is left.
 
-        A box is the output of crypto_secretbox_xsalsa20poly1305: the cipher over 32 zero octets and the text; the first
+        A box is the output of crypto_secretbox_xsalsa20poly1305: the cipher over 32 zero octets and the text. The first
         32 octets are the key of the authenticator, over the rest. libsodium makes a box in four steps, this method in
         two, with libsodium's functions; the 32 octets make room for name, nonce and authenticator.
         """
@@ -324,7 +324,7 @@ cdef class CurveCipher(Codec):
         return 0
 
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
-        """Runs the cipher over 32 zero octets, the flags that stand behind them, and the payload."""
+        """Runs the cipher over 32 zero octets, the flags after them, and the payload."""
         cdef Py_ssize_t first = size
         if size > SMALL:
             # Octets that do not fit into the cipher's first block are encrypted on their way, without a copy.
@@ -338,7 +338,7 @@ cdef class CurveCipher(Codec):
 
     cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                        unsigned char *into) noexcept nogil:
-        """Opens the box of a body with the nonce in `_in`; 0, or another number if it does not open."""
+        """Opens the box of a body with the nonce in `_in`; returns 0, or another number if it does not open."""
         cdef unsigned char text[SEALED_EXTRA + SMALL]
         cdef unsigned char mac[MAC]
         cdef Py_ssize_t sealed = size - SEALED_FLAGS
@@ -354,7 +354,7 @@ cdef class CurveCipher(Codec):
             memset(text, 0, SEALED_FLAGS)
             copy_octets(text + SEALED_FLAGS, body + SEALED_FLAGS, sealed)
             self._sodium.stream(text, text, padded(size), self._in + COUNTER, self._in_key)
-        # Nobody may see the text before this proves it genuine.
+        # The text must not be used before this proves it genuine.
         wrong = self._sodium.verify(mac, body + SEALED_FLAGS, sealed, text)
         if wrong == 0:
             copy_octets(into, text + SEALED_FLAGS, sealed)
@@ -363,7 +363,7 @@ cdef class CurveCipher(Codec):
 
     cdef int open_frame(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                         unsigned char *into) noexcept nogil:
-        """Opens a body of *size* octets, at least SEALED_EXTRA: flags and payload go to *into*. The flags, or OPEN_*.
+        """Opens a body of *size* octets, at least SEALED_EXTRA: flags, payload go to *into*. Returns flags or OPEN_*.
 
         *room* octets from its start on may be read, and the first 32 written to; 0: the body stays as it is.
         """
@@ -385,7 +385,7 @@ cdef class CurveCipher(Codec):
     # ------------------------------------------------------------------ the codec
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        # libzmq sends MESSAGE in a message frame: the frame's own flags are none.
+        # libzmq sends MESSAGE in a message frame: the frame itself has no flags.
         cdef int length = write_header(into, 0, SEALED_EXTRA + size)
         cdef int inside = (SEALED_MORE if flags & FLAG_MORE else 0) | (SEALED_COMMAND if flags & FLAG_COMMAND else 0)
         if self.seal_frame(into + length, inside, payload, size) < 0:
@@ -426,7 +426,7 @@ cdef class CurveCipher(Codec):
         return 1
 
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        """As `Codec.decode`. A sealed frame is longer: the octets left in front of the plain one become a command."""
+        """Decodes like `Codec.decode`. A sealed frame is longer: octets in front of the plain one become a command."""
         cdef unsigned char *body = p + frame.length
         cdef Py_ssize_t size = <Py_ssize_t>frame.payload
         cdef int inside = self.open_frame(body, <Py_ssize_t>frame.size, available - frame.length, body + SEALED_FLAGS)
@@ -447,11 +447,11 @@ cdef class CurveCipher(Codec):
         return flags
 
     cdef bytes finish(self, bytes body, int *found):
-        """As `Codec.finish`. Other threads may run meanwhile."""
+        """Finishes like `Codec.finish`. Other threads may run meanwhile."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes payload = PyBytes_FromStringAndSize(NULL, size - SEALED_EXTRA)
-        # The flags come out in front of the payload. The octet there is the end of the object's own header: nobody
-        # reads it before the object is returned, and by then it has its value back.
+        # The flags come out in front of the payload. The octet there is the end of the object's own header: it is not
+        # read before the object is returned, and by then it has its value back.
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(payload) - 1
         cdef unsigned char before = into[0]
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
@@ -506,14 +506,14 @@ cdef class CurveCipher(Codec):
     # ------------------------------------------------------------------ for Python
 
     def seal(self, bytes payload not None, int flags=0) -> bytes | None:
-        """Seals a frame's body, for tests and for callers without hurry; None when no nonce is left."""
+        """Seals a frame's body, for tests and for callers that can wait; returns None when no nonce is left."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(payload)
         cdef bytes body = PyBytes_FromStringAndSize(NULL, max(SEALED_EXTRA + size, <Py_ssize_t>SEALED_ROOM))
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
         return None if self.seal_frame(p, flags, PyBytes_AS_STRING(payload), size) < 0 else body[:SEALED_EXTRA + size]
 
     def open(self, bytes body not None) -> tuple[int, bytes] | int:
-        """The flags and the payload of a sealed frame's body; a negative number if the body is wrong."""
+        """Returns the flags and the payload of a sealed frame's body; a negative number if the body is invalid."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(body)
         cdef bytes data
         cdef int flags
@@ -526,7 +526,7 @@ cdef class CurveCipher(Codec):
 
 
 def random_octets(int count) -> bytes:
-    """Octets that nobody can guess."""
+    """Returns unpredictable octets."""
     cdef bytes octets = PyBytes_FromStringAndSize(NULL, count)
     sodium().random(<unsigned char *>PyBytes_AS_STRING(octets), count)
     return octets

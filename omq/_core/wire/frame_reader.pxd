@@ -10,11 +10,11 @@ from omq._core.wire.pool cimport Pool
 from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
-    LARGE_FRAME = 32768      # a body above this is read by the kernel into the bytes object that the user gets
+    LARGE_FRAME = 32768      # the kernel reads a larger body into the bytes object that the user gets
     MOVED_AGAIN = 65536      # bytes of a large body that move into the caller's memory a second time
     LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with the bytes that arrive
-    COMMAND_LIMIT = 8388608  # bytes a command may have (a subscription to a long topic is one)
-    PARTS_CEILING = 1048576  # parts a message may have unless max_parts says otherwise
+    COMMAND_LIMIT = 8388608  # bytes of a command (a subscription to a long topic is one)
+    PARTS_CEILING = 1048576  # parts of a message unless max_parts is set
 
 cdef extern from *:
     """
@@ -25,7 +25,7 @@ cdef extern from *:
     const long long NO_LIMIT
 
 cdef enum Scan:
-    SCAN_STARVED             # every byte has been looked at
+    SCAN_STARVED             # every byte has been parsed
     SCAN_COMMAND             # FrameReader.command_data/_size hold a command's body, valid until the next call
     SCAN_LARGE               # a large frame starts: call start_large, with the GIL
     SCAN_LARGE_DONE          # a large frame is whole: call finish_large, with the GIL
@@ -35,7 +35,7 @@ cdef enum Scan:
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
     SCAN_OWN                 # a message for our codec: Codec.answer, with the GIL
-    SCAN_REFUSED             # the codec refuses the bytes: FrameReader.found is for Codec.explain
+    SCAN_REFUSED             # the codec rejects the bytes: FrameReader.found is for Codec.explain
 
 
 cdef enum:
@@ -46,13 +46,13 @@ cdef enum:
 
 cdef struct Node:
     Node *next               # the node received after this one; owned through the chain
-    char *data               # bytes behind this struct in the same block; NULL for a large frame
+    char *data               # bytes after this struct in the same block; NULL for a large frame
     Py_ssize_t pos           # offset in data of the first unread byte
-    Py_ssize_t end           # offset in data behind the last byte received
+    Py_ssize_t end           # offset in data after the last byte received
     PyObject *body           # the large frame; strong reference, NULL for a slab and for a frame in a target
     int flags                # FLAG_* of the large frame
 
-cdef struct Run:             # whole messages that stand behind one another in memory, as plain frames
+cdef struct Run:             # adjacent whole messages in memory, as plain frames
     const char *data
     Py_ssize_t size          # bytes, framing included
     Py_ssize_t count         # messages
@@ -63,38 +63,38 @@ cdef struct Run:             # whole messages that stand behind one another in m
 cdef class FrameReader:
     cdef Pool _pool
     cdef Codec codec                 # decodes arriving bytes; None: they are plain frames
-    cdef Py_ssize_t _limit           # bytes that a slab is filled with at most; there is room behind for their growth
+    cdef Py_ssize_t _limit           # bytes that a slab is filled with at most; the rest is room for their growth
     cdef Py_ssize_t _lead            # bytes left free in front of those of each read, for the codec
     cdef Py_ssize_t _portion         # bytes of one read into a slab at most
     cdef Node *_head                 # first unread; owned
     cdef Node *_tail                 # the node where bytes arrive
-    cdef Py_ssize_t _scan            # offset in the tail slab of the first byte not yet looked at
-    cdef Py_ssize_t _dead            # bytes of commands before _scan in the tail slab, handled already
+    cdef Py_ssize_t _scan            # offset in the tail slab of the first byte not yet parsed
+    cdef Py_ssize_t _dead            # bytes of handled commands before _scan in the tail slab
     cdef Py_ssize_t _need            # bytes of the frame at _scan, header included, as far as known; 0 unknown
-    cdef char *_spare                # a block that catches the bytes behind a large frame; owned
+    cdef char *_spare                # a block for the bytes after a large frame; owned
     cdef Node *_large                # the large frame under construction, a node of the chain; NULL: none
     cdef char *_memory               # where it is put together: its body, or the target
     cdef Py_ssize_t _have            # bytes of it that have arrived
     cdef Py_ssize_t _room            # bytes that its memory holds
     cdef uint64_t _size              # bytes of the whole frame
-    cdef Py_ssize_t _parts           # parts seen of the message under way
+    cdef Py_ssize_t _parts           # parts of the current message so far
     cdef Py_ssize_t complete         # whole messages that can be taken
     cdef Py_ssize_t asked            # bytes that the last fill had room for
     cdef int error                   # errno of the last FILL_ERROR
     cdef int found                   # the codec's number for a refused frame, or the flags of the last large one
     cdef Scan _wrong                 # the fault of a large frame that a codec has finished; SCAN_STARVED: none
     cdef bint _as_is                 # a whole large frame needs no decoding
-    cdef char *_target               # the caller's memory for the next message, if that is one large frame; NULL: none
+    cdef char *_target               # the caller's memory for the next message, if that is one large frame, or NULL
     cdef Py_ssize_t _target_size     # bytes
     cdef Node *_aimed                # the large frame that stands in the target; NULL: none
     cdef Py_ssize_t _aimed_size      # bytes of that frame when it is whole
     cdef bint _came_back             # the large frame stood in a target that was taken back
     cdef Header _header              # of the frame that SCAN_LARGE announces
     cdef bint more                   # take_part: another part of the same message follows
-    cdef long long max_size          # bytes a message may have, all parts together
+    cdef long long max_size          # bytes of a message at most, all parts together
     cdef long long ceiling           # bytes that may have arrived of an unfinished message, whatever size it announces
-    cdef uint64_t _left              # bytes that the message under way may still have
-    cdef Py_ssize_t max_parts        # parts a message may have
+    cdef uint64_t _left              # bytes that the current message may still have
+    cdef Py_ssize_t max_parts        # parts of a message at most
     cdef const char *command_data
     cdef Py_ssize_t command_size
     cdef int slabs(self) noexcept nogil

@@ -1,8 +1,8 @@
 """The bytes that a connection receives: slabs of small frames, and large frames on their own, in order of arrival.
 
-`fill` reads bytes into slabs, which stand in a chain; `scan` looks at them once (limits, commands, a count of whole
-messages); `take_part` makes Python objects, one a call, when the user asks. `fill` and `scan` need no GIL. A slab
-without a message returns to the pool. One class does all this because frames stay in the slabs until they are taken.
+`fill` reads bytes into a chain of slabs. `scan` parses them once (limits, commands, a count of whole messages).
+`take_part` makes Python objects, one for each call, when the user asks. `fill` and `scan` need no GIL. A slab without a
+message returns to the pool. One class does all this because frames stay in the slabs until they are taken.
 """
 
 cimport cython
@@ -41,7 +41,7 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    MIN_ROOM = 8192          # bytes of room below which nothing more is read into a slab
+    MIN_ROOM = 8192          # room below which nothing more is read into a slab
     BEHIND_LARGE = 16384     # bytes read beyond a large frame: the next frame is most likely large too
 
 
@@ -53,12 +53,12 @@ cdef inline Node *slab(char *block) noexcept nogil:
 
 
 @cython.final
-@cython.no_gc  # it refers to nothing that could refer to it
+@cython.no_gc  # its attributes cannot refer to it
 cdef class FrameReader:
-    """The frames that a connection has received and nobody has taken yet.
+    """The frames that a connection has received and that have not been taken yet.
 
     Args:
-        pool: Where slabs come from.
+        pool: The pool of slabs.
         max_size: Bytes that one message may have, all parts together; `None` for no limit.
         max_parts: Parts that one message may have; `None` for 1048576.
         ceiling: Bytes that may have arrived of an unfinished message while there is no *max_size*.
@@ -111,7 +111,7 @@ cdef class FrameReader:
         self._scan = self._need = self._dead = self.complete = self._parts = 0
 
     cdef int slabs(self) noexcept nogil:
-        """Blocks that hold received bytes."""
+        """Returns the number of blocks that hold received bytes."""
         cdef Node *node = self._head
         cdef int count = 0
         while node != NULL:
@@ -180,7 +180,7 @@ cdef class FrameReader:
         self._scan = write
 
     cdef void _after_message(self) noexcept nogil:
-        """Drops the commands behind the last message, which was just taken: they keep no slab."""
+        """Drops the commands after the last message, which was just taken, so that they do not keep a slab."""
         self.complete -= 1
         if self._dead > 0 and self.complete == 0 and self._parts == 0 and self._head == self._tail:
             if self._head != NULL and self._head.data != NULL:
@@ -189,7 +189,7 @@ cdef class FrameReader:
                 self._settle()
 
     cdef Py_ssize_t fill(self, int fd) noexcept nogil:
-        """Reads once from *fd*: the number of bytes (above 0), or FILL_*."""
+        """Reads once from *fd*; returns the number of bytes (above 0), or FILL_*."""
         cdef Py_ssize_t got, rest, at
         cdef Node *node
         cdef iovec iov[2]
@@ -246,7 +246,7 @@ cdef class FrameReader:
         return FILL_EMPTY if self.error == EAGAIN else FILL_ERROR
 
     cdef long long boundary(self) noexcept nogil:
-        """Bytes still to be read before the next frame begins; -1: unknown, or its header is not whole."""
+        """Returns the number of bytes to read before the next frame begins; -1: unknown, or its header is not whole."""
         cdef WireFrame frame
         cdef const unsigned char *p
         cdef Py_ssize_t partial
@@ -265,7 +265,7 @@ cdef class FrameReader:
         return frame.length + <long long>frame.size - partial if state == 1 else -1
 
     cdef Py_ssize_t unscanned(self, char *into, Py_ssize_t room) noexcept nogil:
-        """Copies the part of a frame's header that has arrived; 0: there is none, or it has more than *room* bytes."""
+        """Copies the arrived part of a frame's header; returns 0 if no byte has arrived, or more than *room* bytes."""
         cdef Py_ssize_t size
         if (self.codec is not None and not self.codec.watchable) or self._large != NULL or self._tail == NULL:
             return 0
@@ -276,7 +276,7 @@ cdef class FrameReader:
         return size
 
     cdef Py_ssize_t absorb(self, const char *data, Py_ssize_t size) noexcept nogil:
-        """Takes bytes that another thread has read, as `fill` takes them from the kernel: how many, or FILL_NO_MEMORY."""
+        """Takes bytes that another thread has read, like `fill` the kernel's; returns how many, or FILL_NO_MEMORY."""
         cdef Node *node
         if self._large == NULL:
             if not self._make_room():
@@ -292,7 +292,7 @@ cdef class FrameReader:
         return size
 
     cdef int feed(self, const char *data, Py_ssize_t size) except -1:
-        """Appends bytes that another part has read; only while no large frame is under way."""
+        """Appends bytes that were read elsewhere; only while no large frame is in progress."""
         cdef Py_ssize_t chunk
         while size > 0:
             if not self._make_room():
@@ -305,7 +305,7 @@ cdef class FrameReader:
         return 0
 
     cdef void _drop_head(self) noexcept nogil:
-        """Takes the first node, a slab without unread bytes, out of the chain."""
+        """Removes the first node, a slab without unread bytes, from the chain."""
         cdef Node *node = self._head
         self._head = node.next
         if self._tail == node:
@@ -314,15 +314,15 @@ cdef class FrameReader:
         self._pool.put(<char *>node)
 
     cdef void _settle(self) noexcept nogil:
-        """Returns the slab if it holds nothing: an idle connection owns no block."""
+        """Returns an empty slab to the pool: an idle connection owns no block."""
         cdef Node *node = self._head
         if node != NULL and node.data != NULL and node.pos == node.end and node == self._tail:
             self._drop_head()
 
-    # ------------------------------------------------------------------ looking at frames, once
+    # ------------------------------------------------------------------ parsing frames, once
 
     cdef Scan scan(self) noexcept nogil:
-        """Looks at whole frames, up to the first event or to the last byte."""
+        """Parses whole frames, up to the first event or to the last byte."""
         cdef Node *tail
         cdef const unsigned char *p
         cdef Header header
@@ -371,7 +371,7 @@ cdef class FrameReader:
             self._count(header.flags & FLAG_MORE, header.size)
 
     cdef Scan _refuse(self, uint64_t size) noexcept nogil:
-        """The fault of one more part, or SCAN_STARVED: limits on a message that recv_hwm does not count yet."""
+        """Returns the fault of one more part, or SCAN_STARVED: limits on a message that recv_hwm does not count yet."""
         if size > self._left:
             return SCAN_ENDLESS if self._left == 0 and self.ceiling != NO_LIMIT else SCAN_TOO_LARGE
         return SCAN_TOO_MANY_PARTS if self._parts >= self.max_parts else SCAN_STARVED
@@ -394,7 +394,7 @@ cdef class FrameReader:
             self._left = <uint64_t>self.max_size
 
     cdef Scan _scan_coded(self) noexcept nogil:
-        """As `scan`, for frames that the codec decodes, and leaves in their place as plain ones."""
+        """Parses like `scan`, for frames that the codec decodes, and replaces by plain ones in place."""
         cdef Node *tail = self._tail
         cdef unsigned char *p
         cdef WireFrame frame
@@ -454,9 +454,9 @@ cdef class FrameReader:
             self._count(flags & FLAG_MORE, frame.payload)
 
     cdef Scan _judge(self, int flags, uint64_t size) noexcept nogil:
-        """Whether a codec's frame is within the limits: SCAN_STARVED, or the fault."""
+        """Checks a codec's frame against the limits; returns SCAN_STARVED, or the fault."""
         if flags < 0:
-            # Only a decoded frame is known to be a command. A frame that is too large for both limits is refused here.
+            # Only a decoded frame is known to be a command. A frame that is too large for both limits is rejected here.
             return self._refuse(size) if size > self._left and size > COMMAND_LIMIT else SCAN_STARVED
         if flags & FLAG_COMMAND:
             return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
@@ -546,7 +546,7 @@ cdef class FrameReader:
                 before.next = node.next
             if self._tail == node:
                 self._tail = before
-                # The slab before it has no byte left that was not looked at.
+                # All bytes of the slab before it were parsed.
                 if before != NULL and before.data != NULL:
                     self._scan = before.end
             free(node)
@@ -555,7 +555,7 @@ cdef class FrameReader:
         return None
 
     cdef int _resize(self, Py_ssize_t room) except -1:
-        # The reference moves into the call and out of it again: nobody else may hold the object.
+        # The reference moves into the call and out of it again: the call must have the only one.
         cdef PyObject *body = self._large.body
         self._large.body = NULL
         resize_bytes(&body, room)
@@ -564,19 +564,19 @@ cdef class FrameReader:
         return 0
 
     cdef bint _fits_target(self, int flags, uint64_t size) noexcept nogil:
-        """Whether a large frame can stand in the target: it must be the next message, and all of it."""
+        """Returns whether a large frame fits the target: it must be the next message, and all of it."""
         return (self._target != NULL and self._aimed == NULL and self._as_is and self.complete == 0
                 and self._parts == 0 and flags == 0 and size <= <uint64_t>self._target_size)
 
     cdef bint aim(self, char *into, Py_ssize_t size) noexcept:
-        """Offers memory for the next message until `withdraw`; whether a large frame stands there already."""
+        """Offers memory for the next message until `withdraw`; returns whether a large frame is already there."""
         cdef Node *node = self._large
         self._target = into
         self._target_size = size
-        # Calls whose time runs out would move it to and fro: from here on it moves once more only, when it is whole.
+        # Calls whose time runs out would move it to and fro: from here on it moves only once more, when it is whole.
         cdef bint stays = self._came_back and self._have > MOVED_AGAIN
         if node != NULL and not stays and self._fits_target(node.flags, self._size):
-            # The frame has begun: its bytes move over, which they would have to in the end.
+            # The frame has begun: its bytes move now, as they would have to at the end.
             memcpy(into, self._memory, self._have)
             Py_DECREF(<object>node.body)
             node.body = NULL
@@ -586,7 +586,7 @@ cdef class FrameReader:
         return self._aimed != NULL
 
     cdef int withdraw(self) except -1:
-        """Takes the offer back; bytes in the target move into memory of their own."""
+        """Withdraws the offer; bytes in the target move into memory of their own."""
         cdef Node *node = self._aimed
         cdef char *target = self._target
         self._target = NULL
@@ -606,7 +606,7 @@ cdef class FrameReader:
         return 0
 
     cdef object complaint(self, Scan found):
-        """The exception for a result of `scan`; None: the peer has said that it ends the connection."""
+        """Returns the exception for a result of `scan`; None: the peer has announced that it ends the connection."""
         if found == SCAN_TOO_LARGE:
             return RemoteProtocolError(f"a message is larger than max_message_size={self.max_size} bytes")
         if found == SCAN_ENDLESS:
@@ -623,7 +623,7 @@ cdef class FrameReader:
     # ------------------------------------------------------------------ messages out
 
     cdef const unsigned char *_front(self, Header *header) noexcept nogil:
-        """The body of a message's first unread frame; its node becomes the head. `complete` is above 0."""
+        """Returns the body of a message's first unread frame; its node becomes the head. `complete` is above 0."""
         cdef Node *node
         cdef const unsigned char *p
         while True:
@@ -644,20 +644,20 @@ cdef class FrameReader:
             return p + header.length
 
     cdef bint has_large(self, Py_ssize_t size) noexcept nogil:
-        """Whether the first message that waits begins with a large frame of so many bytes, or more."""
+        """Returns whether the first waiting message begins with a large frame of *size* bytes or more."""
         cdef Node *node = self._head
         if self.complete == 0 or node == NULL or node.data != NULL:
             return False
         return (self._aimed_size if node == self._aimed else bytes_size(node.body)) >= size
 
     cdef bint head_more(self) noexcept nogil:
-        """Whether the next part is followed by another of the same message."""
+        """Returns whether the next part is followed by another of the same message."""
         cdef Header header
         self._front(&header)
         return header.flags & FLAG_MORE
 
     cdef const char *peek(self, Py_ssize_t *size) noexcept nogil:
-        """The next part, in place; valid until the next call."""
+        """Returns the next part in place; valid until the next call."""
         cdef Header header
         cdef const unsigned char *body = self._front(&header)
         if body == NULL:
@@ -670,10 +670,10 @@ cdef class FrameReader:
         return <const char *>body
 
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) noexcept nogil:
-        """The parts of the first message, in place, until something is taken or read.
+        """Finds the parts of the first message in place, valid until the next take or read.
 
         Returns:
-            How many the message has; above *room*, only so many are in *parts*.
+            Number of the message's parts; *parts* gets at most *room* of them.
         """
         cdef Node *node = self._head
         cdef Py_ssize_t pos = node.pos
@@ -714,7 +714,7 @@ cdef class FrameReader:
                 pos = node.pos
 
     cdef bint view_run(self, Run *run, Py_ssize_t limit) noexcept nogil:
-        """Finds whole messages, *limit* at most, that stand behind one another in the slab; whether there are some."""
+        """Finds adjacent whole messages in the slab, up to *limit*; returns whether there are any."""
         cdef Node *node = self._head
         cdef Py_ssize_t pos
         cdef Py_ssize_t body = 0
@@ -749,7 +749,7 @@ cdef class FrameReader:
         return 0
 
     cdef inline object take_short(self):
-        """The common case in as few steps as possible: a last frame in the slab; None in all other cases."""
+        """Serves the common case in as few steps as possible: a last frame in the slab; None in all other cases."""
         cdef Node *node = self._head
         cdef const unsigned char *p
         cdef Py_ssize_t size
@@ -776,7 +776,7 @@ cdef class FrameReader:
         return part
 
     cdef object take_part(self):
-        """The next part of a whole message, as `bytes`; sets `more`."""
+        """Returns the next part of a whole message, as `bytes`; sets `more`."""
         cdef Node *node
         cdef const unsigned char *p
         cdef Header header
@@ -787,7 +787,7 @@ cdef class FrameReader:
         node = self._head
         if p == NULL:
             if node == self._aimed:
-                self.withdraw()  # this call takes the message, and not the one whose memory it is in
+                self.withdraw()  # this call takes the message, and not the call whose memory it is in
             part = <object>node.body
             Py_DECREF(part)
             self._head = node.next
@@ -805,7 +805,7 @@ cdef class FrameReader:
         return part
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
-        """Copies the next part, the last of its message, into *into*; -1 if the part does not fit and stays."""
+        """Copies the next part, the last of its message, into *into*; returns -1 if the part does not fit and stays."""
         cdef Py_ssize_t has
         cdef const char *body = self.peek(&has)
         if has > size:

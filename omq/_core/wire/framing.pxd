@@ -9,7 +9,7 @@ cdef enum:
     FLAG_COMMAND = 4     # a command, not a part of a message
     SHORT_HEADER = 2     # bytes
     LONG_HEADER = 9      # bytes
-    SHORT_SIZE = 255     # bytes of a body that a short header announces at most
+    SHORT_SIZE = 255     # largest body with a short header
 
 cdef struct Header:
     uint64_t size        # bytes of body that follow the header
@@ -18,13 +18,13 @@ cdef struct Header:
 
 
 cdef inline uint64_t long_size(const unsigned char *p) noexcept nogil:
-    """The size in a long header."""
+    """Returns the size in a long header."""
     return ((<uint64_t>p[1] << 56) | (<uint64_t>p[2] << 48) | (<uint64_t>p[3] << 40) | (<uint64_t>p[4] << 32)
             | (<uint64_t>p[5] << 24) | (<uint64_t>p[6] << 16) | (<uint64_t>p[7] << 8) | <uint64_t>p[8])
 
 
 cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Header *out) noexcept nogil:
-    """1: *out* is filled; 0: more bytes are needed; -1: no ZMTP frame starts like this."""
+    """Parses a header; returns 1: *out* is filled; 0: more bytes are needed; -1: not a ZMTP frame."""
     cdef int flags
     if available < 1:
         return 0
@@ -39,7 +39,7 @@ cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Heade
         out.length = SHORT_HEADER
         out.flags = flags
         return 1
-    # A size has 63 bits in practice: a larger one has no type to hold it, and its arithmetic would overflow.
+    # A size has 63 bits in practice: a larger one fits no type, and its arithmetic would overflow.
     if available >= 2 and p[1] & 0x80:
         return -1
     if available < LONG_HEADER:
@@ -73,8 +73,8 @@ cdef inline void write_long_header(unsigned char *p, int flags, Py_ssize_t size)
     p[8] = <unsigned char>size
 
 
-# A subscription as a frame: a command to peers from ZMTP 3.1 on, a message to older ones (RFC 37, The
-# Publish-Subscribe Pattern; RFC 23, likewise); to a RADIO a command always (RFC 37, The Radio-Dish Pattern).
+# The form of a subscription as a frame: a command for peers with ZMTP 3.1 and newer, a message for older ones (RFC 37,
+# The Publish-Subscribe Pattern; RFC 23, likewise). For a RADIO always a command (RFC 37, The Radio-Dish Pattern).
 
 cdef enum Asking:
     AS_MESSAGE = 0               # a byte 1 or 0, and the prefix
@@ -83,7 +83,7 @@ cdef enum Asking:
 
 
 cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
-    """What stands before the prefix, with the length of a command's name."""
+    """Returns the octets before the prefix, including the length of a command's name."""
     if form == AS_SUBSCRIBE:
         return b"\x09SUBSCRIBE" if subscribe else b"\6CANCEL"
     if form == AS_JOIN:
@@ -92,12 +92,12 @@ cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
 
 
 cdef inline int asking_length(Asking form, bint subscribe) noexcept nogil:
-    """Its size."""
+    """Returns the number of octets before the prefix."""
     return 1 if form == AS_MESSAGE else 1 + asking_name(form, subscribe)[0]
 
 
 cdef inline Py_ssize_t asking_size(Py_ssize_t size, Asking form, bint subscribe) noexcept nogil:
-    """Bytes of the frame that subscribes to a prefix of *size* bytes, or cancels the subscription."""
+    """Returns the size of the frame that subscribes to a prefix of *size* bytes, or cancels the subscription."""
     size += asking_length(form, subscribe)
     return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
 

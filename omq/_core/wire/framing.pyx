@@ -28,7 +28,7 @@ def encode_frame(bytes body not None, bint more=False, bint command=False) -> by
 
 
 cdef class FrameDecoder:
-    """Cuts a stream of bytes into frames; used until the handshake is done, and by tests.
+    """Cuts a stream of bytes into frames; used during the handshake, and by tests.
 
     Args:
         max_size: Bytes of the largest body that is accepted; `None` for no limit.
@@ -43,7 +43,7 @@ cdef class FrameDecoder:
 
     @property
     def unread(self) -> bytes:
-        """The bytes that were fed and belong to no returned frame."""
+        """Bytes that were fed and are not part of a returned frame."""
         return self._buffer
 
     def feed(self, data: bytes) -> None:
@@ -57,7 +57,7 @@ cdef class FrameDecoder:
             The flags (bit 0: more, bit 2: command) and the body, or `None` if no whole frame is there.
 
         Raises:
-            RemoteProtocolError: The bytes are no frame, or the frame is larger than `max_size`.
+            RemoteProtocolError: The bytes are not a valid frame, or the frame is larger than `max_size`.
         """
         cdef Header header
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(self._buffer)

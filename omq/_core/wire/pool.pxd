@@ -4,7 +4,7 @@ cimport cython
 
 cdef enum:
     BLOCK_SIZE = 131072      # bytes of data that a pooled block holds
-    NODE_SIZE = 64           # bytes that a block has before them: room for a Node
+    NODE_SIZE = 64           # bytes reserved before a block's data: room for a Node
 
 
 @cython.final

@@ -6,10 +6,10 @@ from libc.stdlib cimport free, malloc
 
 @cython.final
 cdef class Pool:
-    """Blocks of `BLOCK_SIZE` bytes. The last one returned leaves first, since it is most likely still in the cache.
+    """Caches blocks of `BLOCK_SIZE` bytes. The last one returned is reused first: it is probably still in the cache.
 
     Args:
-        limit: How many unused blocks are kept for the next borrower.
+        limit: The number of unused blocks that are kept.
     """
 
     def __cinit__(self, int limit=16) -> None:

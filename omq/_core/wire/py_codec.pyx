@@ -1,7 +1,7 @@
-"""A codec in Python, for trying out a form of traffic and for tests. Nothing in the package uses it.
+"""A codec in Python, for experiments and tests. The package does not use it.
 
-It stands among the compiled modules because a class in Python cannot override methods that only C calls, and so that
-every build (sanitizers, races, coverage) has it. A program that does not import it does not load it.
+It is a compiled module because a Python class cannot override methods that only C calls, and so that every build
+(sanitizers, races, coverage) has it. A program that does not import it does not load it.
 """
 
 cimport cython
@@ -16,18 +16,18 @@ cdef enum:
 
 @cython.auto_pickle(False)
 cdef class PyCodec(Codec):
-    """A codec in Python, for trying out a form of traffic and for tests.
+    """A codec in Python, for experiments and tests.
 
-    Flags are those of a plain frame: 1 for more, 4 for a command, and 8 beside that for a message between codecs.
+    Flags are those of a plain frame: 1 for more, 4 for a command, plus 8 for a message between codecs.
     A number below 0 stands for an error, and so does an exception that a method raises.
 
     Args:
-        overhead: Octets that a frame has beside its payload, at most.
+        overhead: Octets of a frame in addition to its payload, at most.
         growth: Octets by which a slab's frames may grow when they are decoded, all together.
-        borrows: A large payload leaves as it is, behind the octets of `encode_head`.
+        borrows: A large payload leaves unchanged, after the octets of `encode_head`.
     """
 
-    cdef object _raised              # the exception that a method has raised where no caller could get it; None: none
+    cdef object _raised              # the exception of a method whose caller cannot raise it, or None
 
     def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False) -> None:
         if not 0 <= overhead <= OVERHEAD_LIMIT:
@@ -132,38 +132,38 @@ cdef class PyCodec(Codec):
         return self._raised if found == RAISED else self.explain_error(found)
 
     def encode_frame(self, int flags, bytes payload) -> bytes:
-        """The frame; empty if nothing is to be sent."""
+        """Returns the frame; empty if it must not be sent."""
         raise NotImplementedError
 
     def encode_head(self, int flags, Py_ssize_t size) -> bytes:
-        """The octets in front of a large payload of *size* octets."""
+        """Returns the octets in front of a large payload of *size* octets."""
         raise NotImplementedError
 
     def reopen_frame(self, bytes frame) -> tuple[int, bytes] | None:
-        """The flags and the payload of a frame of `encode_frame` that has not left; `None`: it cannot be had again."""
+        """Returns the flags and the payload of an unsent frame of `encode_frame`; `None`: they cannot be recovered."""
         return None
 
     def measure_frame(self, bytes arrived) -> tuple[int, int, int, int | None, bool] | int | None:
         """Measures the frame that begins here.
 
         Returns:
-            Octets of its header, octets behind that, octets of payload among them at most, its flags if they are known,
-            and whether it is the payload as it is where it is large. `None`: its header is not whole.
+            Octets of its header, octets after that, octets of payload among them at most, its flags if they are known,
+            and, if it is large, whether these octets are the unchanged payload. `None`: its header is not whole.
         """
         raise NotImplementedError
 
     def decode_frame(self, bytes frame) -> tuple[int, bytes] | int:
-        """The flags and the payload of a whole frame."""
+        """Returns the flags and the payload of a whole frame."""
         raise NotImplementedError
 
     def finish_body(self, bytes body) -> tuple[int, bytes] | int:
-        """The flags and the payload of a large frame, of which *body* stood behind the header."""
+        """Returns the flags and the payload of a large frame, from *body*, the octets after the header."""
         raise NotImplementedError
 
     def answer_own(self) -> bytes | None:
-        """The answer to a frame with flag 8, as plain frames."""
+        """Returns the answer to a frame with flag 8, as plain frames."""
         return None
 
     def explain_error(self, int found) -> Exception | None:
-        """The exception for an error; `None`: the peer has said that it ends the connection."""
+        """Returns the exception for an error; `None`: the peer has announced that it ends the connection."""
         raise NotImplementedError

@@ -1,4 +1,4 @@
-# The traffic of a connection whose peer knows no ZMTP.
+# The traffic of a connection whose peer does not use ZMTP.
 
 cimport cython
 

@@ -1,4 +1,4 @@
-"""The traffic of a connection whose peer knows no ZMTP: bytes out as they are, bytes in as the kernel has them."""
+"""The traffic of a connection whose peer does not use ZMTP: bytes pass unchanged both ways."""
 
 # stub: CHUNK: int
 
@@ -17,11 +17,11 @@ CHUNK = CHUNK_BYTES
 @cython.final
 @cython.auto_pickle(False)
 cdef class RawCodec(Codec):
-    """No frames: a message is sent as its bytes, and what one read brings is a message. Commands are not sent.
+    """A codec without frames: a message is sent as its bytes, and each read returns a message. Commands are not sent.
 
-    Each read leaves room for a header in front of its bytes, and so no byte moves when they become a frame. There is
-    nothing that the background thread could understand: what an owner that is away does not read stays in the kernel,
-    and the peer is held back.
+    Each read leaves room for a header in front of its bytes, so no byte moves when they become a frame. The background
+    thread cannot parse the bytes: those that an absent owner does not read stay in the kernel, and the peer is held
+    back.
     """
 
     def __cinit__(self, *_, **__):

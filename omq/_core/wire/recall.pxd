@@ -1,4 +1,4 @@
-# Messages out of a batch that is not to leave.
+# Recovers the messages of a batch that must not leave.
 
 from omq._core.wire.codec cimport Codec
 from omq._core.wire.segment cimport Segment

@@ -1,4 +1,4 @@
-"""Messages out of a batch that is not to leave: its frames are parsed back, and large payloads are found by reference."""
+"""Recovers the messages of a batch that must not leave: parses frames, and finds large payloads by reference."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 
@@ -9,15 +9,15 @@ from omq._core.wire.segment cimport Segment
 
 cdef bint recall(const Segment *segments, int count, const char *arena, Codec codec, list messages,
                  int *at, Py_ssize_t *end) except -1:
-    """Appends the messages of a batch to *messages* of which nothing has left: bytes, or tuples of their parts.
+    """Appends the messages of a batch of which nothing has left to *messages*: bytes, or tuples of their parts.
 
     Args:
-        segments: The batch, *count* segments; at least one. Frames that have left from the first one are still there.
+        segments: The batch, *count* segments; at least one. Bytes of the first one that have left are still there.
         arena: The memory of segments without a base.
-        codec: Has made the frames; None: they are plain.
-        messages: Gets the messages. A frame that the codec does not give back ends them.
-        at: Becomes the index of the segment where the rest of the message or command ends that has begun to leave.
-        end: Becomes the offset of that end, counted from the segment's beginning, which may have left.
+        codec: The codec that made the frames; None: they are plain.
+        messages: Gets the messages, up to a frame that the codec cannot recover.
+        at: Set to the index of the segment where the rest of a partly sent message or command ends.
+        end: Set to the offset of that end, from the segment's beginning, which may have left.
 
     Returns:
         Whether a message ends there, and not a command.
@@ -91,7 +91,7 @@ cdef bint recall(const Segment *segments, int count, const char *arena, Codec co
 
 
 cdef bytes reopened(const unsigned char *p, const WireFrame *frame, Codec codec, int *flags):
-    """The payload of a frame that stands in one segment; None: the codec does not give it back."""
+    """Returns the payload of a frame inside one segment; None: the codec cannot recover it."""
     if codec is not None:
         return codec.reopen(p, frame, flags)
     flags[0] = frame.flags
@@ -99,7 +99,7 @@ cdef bytes reopened(const unsigned char *p, const WireFrame *frame, Codec codec,
 
 
 cdef bytes borrowed(const Segment *segment):
-    """A payload that was put by reference."""
+    """Returns a payload that was put by reference."""
     # The last part of a message may have the whole of it as owner.
     cdef object owner = <object>segment.owner if segment.owner != NULL else None
     if type(owner) is bytes and segment.sent == 0 and PyBytes_GET_SIZE(owner) == segment.size:

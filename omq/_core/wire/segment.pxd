@@ -9,6 +9,6 @@ cdef struct Segment:
     Py_ssize_t size          # bytes left
     PyObject *owner          # strong reference, or NULL
     int messages             # messages that end in this segment
-    Py_ssize_t sent          # bytes in front of those that have left
+    Py_ssize_t sent          # bytes before those that have left
     bint inside              # it begins inside a message
     bint payload             # it is the payload of the frame whose header is the end of the segment before

@@ -12,14 +12,14 @@ from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy, memset
 
 cdef enum:
-    INLINE_LIMIT = 4096      # bytes: a payload up to this is copied, a larger one is borrowed
-    PACKET_BYTES = 65483     # bytes that a packet over loopback carries; a rest would make one more, with a wake-up
-    BATCH_BYTES = 61376      # bytes at which a batch leaves: with one more copied message it is still one packet
+    INLINE_LIMIT = 4096      # a payload up to this is copied, a larger one is borrowed
+    PACKET_BYTES = 65483     # of a packet over loopback; a rest would make one more, with a wake-up
+    BATCH_BYTES = 61376      # a batch of this size leaves: with one more copied message it is still one packet
     BATCH_MESSAGES = 256     # messages at which a batch leaves
-    SEGMENT_BYTES = 8192     # an arena segment above this is not extended
-    CODED_INLINE = 65536     # bytes: a codec encodes a payload up to this in the arena, a larger one in its own memory
-    SPARSE_NS = 20000        # nanoseconds since the last write after which a message is written at once
-    STREAM_NS = 400000       # nanoseconds since a full batch left during which a codec's growing batch is its caller's
+    SEGMENT_BYTES = 8192     # a larger arena segment is not extended
+    CODED_INLINE = 65536     # a codec encodes a payload up to this in the arena, a larger one in its own memory
+    SPARSE_NS = 20000        # since the last write, after which a message is written at once
+    STREAM_NS = 400000       # since a full batch left, during which a codec's growing batch is left to its caller
 
 cdef enum:
     FLUSH_DONE = 0           # the kernel has everything
@@ -28,7 +28,7 @@ cdef enum:
     FLUSH_NOTHING = 2        # nothing was tried
     FLUSH_ENDED = 3          # the peer's end has arrived: nothing was written, see `reclaim`
 
-cdef struct Part:            # one part of a message on its way in; valid during the call only
+cdef struct Part:            # one part of an outgoing message; valid during the call only
     const char *data
     Py_ssize_t size          # bytes
     PyObject *owner          # the bytes object whose content data is; NULL: the caller's memory
@@ -44,11 +44,11 @@ cdef class SendBuffer:
     cdef Segment *_segments          # owned
     cdef int _room                   # segments there is memory for
     cdef int _first                  # index of the first segment that is not sent
-    cdef int _count                  # index behind the last segment
+    cdef int _count                  # index after the last segment
     cdef PyObject **_done            # references to drop, as many as _room; owned
     cdef int _ndone
-    cdef bint _foreign               # a segment stands in the caller's memory
-    cdef bint _inside                # what is put next continues a message
+    cdef bint _foreign               # a segment is in the caller's memory
+    cdef bint _inside                # the next frame continues a message
     cdef Py_ssize_t bytes            # not sent
     cdef long long total             # bytes ever put in, except for those that were dropped
     cdef Py_ssize_t messages         # not wholly sent: those of a segment count until its last byte has left
@@ -56,14 +56,14 @@ cdef class SendBuffer:
     cdef int error                   # errno of the last FLUSH_ERROR
     # Fields for threads without the GIL; guarded by the flag where `shared`.
     cdef int _taken                  # atomic flag: a thread works on the batch
-    cdef int _append_flag            # atomic flag: free while the Flusher is in a system call; who takes it may append
+    cdef int _append_flag            # atomic flag: free while the Flusher is in a system call: its holder may append
     cdef bint shared                 # a Flusher, or the background thread, may write the batch too
-    cdef bint queued                 # the Flusher knows that something was left in the batch
-    cdef bint stuck                  # the Flusher found the kernel full, or the end; the epoll set reports what comes next
+    cdef bint queued                 # the Flusher has the batch in its list
+    cdef bint stuck                  # the Flusher found the kernel full, or the end; the epoll set reports changes
     cdef bint failed                 # the Flusher got an error
-    cdef bint looks                  # a write looks first whether the peer's end has arrived
+    cdef bint looks                  # a write first checks whether the peer's end has arrived
     cdef bint ended                  # it has
-    cdef long long looked            # nanoseconds on the monotonic clock, when there was no end last
+    cdef long long looked            # nanoseconds on the monotonic clock, at the last check that found no end
     cdef int fd                      # the connection's descriptor; -1 none, or closed
     cdef int poll_fd                 # the epoll set of its socket; -1 before it has joined
     cdef long long interest          # EPOLL* watched for; atomic: it is read without the flag
@@ -71,13 +71,13 @@ cdef class SendBuffer:
     cdef long long last_write        # nanoseconds on the monotonic clock
     cdef long long last_full         # likewise, when the caller last wrote the batch because it was full
     cdef long long _late             # likewise, when the Flusher last wrote the batch
-    cdef long long _seen             # `total` at the Flusher's last look
-    cdef WaitingMessages waiting     # the background thread takes on from there; None: it does not
+    cdef long long _seen             # `total` at the Flusher's last check
+    cdef WaitingMessages waiting     # the background thread continues with its messages; None: it does not
     cdef long long handed            # messages that it has taken and the owner has not counted yet; atomic
     cdef bint noted                  # the background thread knows that messages gather here
-    cdef bint _gathered              # there were some at its last look
-    cdef int _idle                   # its looks in a row that found none
-    cdef long long _sent_before      # bytes that had left at its last look
+    cdef bint _gathered              # the last check found gathered messages
+    cdef int _idle                   # its checks in a row that found none
+    cdef long long _sent_before      # bytes that had left at its last check
     cdef void _wait(self) noexcept
     cdef void _stop_appending(self) noexcept nogil
     cdef int want(self, unsigned int interest) noexcept nogil
@@ -130,11 +130,11 @@ cdef class SendBuffer:
             drop_flag(&self._taken)
 
     cdef inline bint next_overflows(self) noexcept nogil:
-        """Whether one more message like those of the batch would be too much for a packet."""
+        """Returns whether one more message like those of the batch would be too much for a packet."""
         return self.messages > 1 and self.bytes + self.bytes // self.messages > PACKET_BYTES
 
     cdef inline int *hold_to_append(self) noexcept:
-        """As `hold`, for `append` and `append_encoded`: gives the flag to drop afterwards.
+        """Keeps the Flusher out like `hold`, for `append` and `append_encoded`; returns the flag to drop afterwards.
 
         NULL: the Flusher is at work, and not in a system call.
         """
@@ -143,7 +143,7 @@ cdef class SendBuffer:
         return &self._append_flag if take_flag(&self._append_flag) else NULL
 
     cdef inline Segment *_behind_others(self, Py_ssize_t size) noexcept:
-        """The segment for a message behind others; NULL where memory would move, or more steps are needed."""
+        """Returns the segment for a message after others; NULL if memory would move, or more steps are needed."""
         cdef Segment *last
         if self._used + size > self._capacity or self._first == self._count:
             return NULL
@@ -158,7 +158,7 @@ cdef class SendBuffer:
         return last
 
     cdef inline bint append(self, const Part *part) noexcept:
-        """Appends a message of one part behind others, in few steps; False where more steps are needed."""
+        """Appends a message of one part after others, in few steps; False if more steps are needed."""
         cdef Segment *last
         cdef char *p
         cdef Py_ssize_t size
@@ -181,12 +181,12 @@ cdef class SendBuffer:
         return True
 
     cdef inline void _drop_empty(self, const Segment *last) noexcept:
-        """Takes a segment without bytes away again, which `_behind_others` has made."""
+        """Removes an empty segment that `_behind_others` has made."""
         if last.size == 0:
             self._count -= 1
 
     cdef inline bint append_encoded(self, const char *data, Py_ssize_t size) noexcept:
-        """The same with a whole message that is encoded already, as plain frames."""
+        """Appends a whole encoded message, in plain frames, in few steps; False if more steps are needed."""
         cdef Segment *last = self._behind_others(size)
         if last == NULL:
             return False
@@ -195,7 +195,7 @@ cdef class SendBuffer:
         return True
 
     cdef inline void _count_in(self, Segment *last, Py_ssize_t size) noexcept:
-        """Counts a message of so many bytes, which stands behind the last segment's."""
+        """Counts a message of *size* bytes, which comes after the last segment's."""
         last.size += size
         last.messages += 1
         self._used += size

@@ -49,7 +49,7 @@ cdef extern from *:
     bint omq_has_ended(int fd) noexcept nogil
 
 cdef extern from "Python.h" nogil:
-    # Macros that read what never changes.
+    # Macros that only read constant fields.
     bint PyBytes_CheckExact(PyObject *)
     const char *bytes_data "PyBytes_AS_STRING"(PyObject *)
     Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *)
@@ -57,19 +57,19 @@ cdef extern from "Python.h" nogil:
     PyObject *tuple_item "PyTuple_GET_ITEM"(PyObject *, Py_ssize_t)
 
 cdef enum:
-    LOOK_NS = 100000         # nanoseconds after a look, which is a system call, during which no other is made
+    LOOK_NS = 100000         # after a check, which is a system call, during which no other is made
     VECTOR = 64              # segments that one system call takes
     FIRST_SEGMENTS = 16
-    IDLE_LOOKS = 10          # looks without messages after which the background thread looks no more
+    IDLE_LOOKS = 10          # checks without messages after which the background thread stops checking
 
 
 @cython.final
-@cython.no_gc  # it refers to nothing that could refer to it
+@cython.no_gc  # its attributes cannot refer to it
 cdef class SendBuffer:
     """Bytes that a connection has accepted and the kernel has not.
 
     Args:
-        pool: Where the arena for copies comes from.
+        pool: The pool for arenas.
     """
 
     def __cinit__(self, Pool pool not None) -> None:
@@ -79,7 +79,7 @@ cdef class SendBuffer:
         self._append_flag = True
 
     def __dealloc__(self):
-        # Nobody else has this buffer any more; and in a forked child the flag may be up for ever.
+        # No other thread has this buffer any more; and in a forked child the flag may stay set for ever.
         self.shared = False
         self.clear()
         free(self._segments)
@@ -128,7 +128,7 @@ cdef class SendBuffer:
             self._reap()
 
     cdef void _reap(self):
-        """Drops them under the flag: another thread may be writing."""
+        """Drops the references under the flag: another thread may be writing."""
         cdef PyObject *few[FIRST_SEGMENTS]
         cdef int i, n
         while True:
@@ -178,7 +178,7 @@ cdef class SendBuffer:
         return 0
 
     cdef bint _grow(self, Py_ssize_t size, bint pooled) noexcept nogil:
-        """Makes room for *size* bytes in a larger arena; False: there is no memory. *pooled*: the pool may be used."""
+        """Makes room for *size* bytes in a larger arena; False: no memory. *pooled*: the pool may be used."""
         cdef Py_ssize_t capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
         cdef char *arena
         while capacity < self._used + size:
@@ -197,10 +197,10 @@ cdef class SendBuffer:
         return True
 
     cdef bint _has_segments(self, int more) noexcept nogil:
-        """Makes room for *more* segments; False: there is no memory."""
+        """Makes room for *more* segments; False: no memory."""
         cdef int room = self._room or FIRST_SEGMENTS
         cdef void *memory
-        # `_done` has room for the references that wait there and for all that is still to be sent.
+        # `_done` has room for the references that wait there and for all segments that are still to be sent.
         while room < self._ndone + self._count - self._first + more:
             room *= 2
         if room > self._room:
@@ -234,7 +234,7 @@ cdef class SendBuffer:
         return self._new_segment()
 
     cdef Segment *_open(self) except NULL:
-        """The segment for the next bytes of the arena."""
+        """Returns the segment for the next bytes of the arena."""
         cdef Segment *last
         if self._count > self._first:
             last = self._segments + self._count - 1
@@ -245,7 +245,7 @@ cdef class SendBuffer:
         return last
 
     cdef int put_message(self, const Part *parts, Py_ssize_t count) except -1:
-        """Appends all of a message or, where memory is short, nothing: the next one would continue a part of it.
+        """Appends all of a message or, if memory is short, nothing: a part would be continued by the next message.
 
         Memory without an owner must be adopted before the caller returns to its caller.
         """
@@ -274,7 +274,7 @@ cdef class SendBuffer:
         return 0
 
     cdef void _take_back(self, int segments, Py_ssize_t size, Py_ssize_t unsent) noexcept:
-        """Drops what was put behind the first *segments*: the last of them had *size* bytes, all had *unsent*."""
+        """Drops everything after the first *segments*: the last of them had *size* bytes, all had *unsent*."""
         cdef Segment *last
         while self._count - self._first > segments:
             self._count -= 1
@@ -333,7 +333,7 @@ cdef class SendBuffer:
         return 0
 
     cdef int _put_head(self, const Part *part, int flags) except -1:
-        """Appends a large payload by reference, behind the bytes that the codec puts in front of it."""
+        """Appends a large payload by reference, after the octets that the codec puts in front of it."""
         cdef Segment *segment
         cdef Py_ssize_t length
         self._reserve(self.codec.overhead)
@@ -368,14 +368,14 @@ cdef class SendBuffer:
         return 0
 
     cdef int _put_coded_large(self, const Part *part, int flags) except -1:
-        """As `_put_coded`, in memory of its own; other threads may run meanwhile."""
+        """Appends one frame like `_put_coded`, in memory of its own; other threads may run meanwhile."""
         cdef Codec codec = self.codec
         cdef bytes frame = PyBytes_FromStringAndSize(NULL, part.size + codec.overhead)
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(frame)
         cdef Segment *segment
         cdef Py_ssize_t length
         if self.waiting is not None and self.waiting.kept_out:
-            length = codec.encode(p, flags, part.data, part.size)  # the background thread is not to wait for the GIL
+            length = codec.encode(p, flags, part.data, part.size)  # the background thread must not wait for the GIL
         else:
             with nogil:
                 length = codec.encode(p, flags, part.data, part.size)
@@ -392,7 +392,7 @@ cdef class SendBuffer:
         return 0
 
     cdef int put_frames(self, const char *data, Py_ssize_t size) except -1:
-        """Appends whole plain frames: as they are, or encoded one by one."""
+        """Appends whole plain frames: unchanged, or encoded one by one."""
         cdef Header header
         cdef Part part
         if self.codec is None:
@@ -461,8 +461,8 @@ cdef class SendBuffer:
     cdef list reclaim(self):
         """Takes back the messages of which nothing has left, in order: each is bytes, or a tuple of its parts.
 
-        What stays is the rest of a message or command that has begun to leave. It may still be written. Commands behind
-        it are dropped, and so is what a codec does not give back.
+        The rest of a partly sent message or command stays, and may still be written. Later commands are dropped, and so
+        are frames that a codec cannot recover.
         """
         cdef list messages = []
         cdef int at
@@ -484,13 +484,13 @@ cdef class SendBuffer:
         return messages
 
     cdef void _cut(self, int at, Py_ssize_t end, bint is_message) noexcept:
-        """Drops what stands behind *end*, counted from the beginning of segment *at*, where a message ends or a command."""
+        """Drops everything after *end*, the offset in segment *at* where a message or a command ends."""
         cdef Segment *last = self._segments + at
         cdef Py_ssize_t left = 0
         cdef int i
         cdef int keep = at
         for i in range(self._first, at):
-            self._segments[i].messages = 0  # they have left: what stays is the rest of one
+            self._segments[i].messages = 0  # they have left: only the rest of a message stays
         if end > last.sent:
             last.size = end - last.sent
             last.messages = is_message
@@ -514,15 +514,15 @@ cdef class SendBuffer:
     # ------------------------------------------------------------------ out
 
     cdef int flush(self, int fd, bint lets_append=False) noexcept nogil:
-        """Writes the batch, as far as the kernel takes it: FLUSH_*.
+        """Writes the batch, as far as the kernel takes it; returns FLUSH_*.
 
-        FLUSH_ENDED is found only where the batch `looks`. It leaves the batch to its owner, who is to `reclaim` it: the
+        FLUSH_ENDED is found only if the batch `looks`. It leaves the batch to its owner, who must `reclaim` it: the
         epoll set reports the peer's end, too.
 
         Args:
             fd: The descriptor.
-            lets_append: While this thread is in a system call another one may append in few steps, by `_append_flag`:
-                a publisher need not wait. What it appends then is left in the batch.
+            lets_append: While this thread is in a system call another one may append in few steps, by `_append_flag`,
+                so that a publisher need not wait. Those messages stay in the batch.
         """
         cdef iovec vector[VECTOR]
         cdef msghdr message
@@ -576,7 +576,7 @@ cdef class SendBuffer:
         return FLUSH_DONE
 
     cdef int push(self, int fd) noexcept nogil:
-        """As `flush`, for the owner; the epoll set watches for room where the kernel has none."""
+        """Writes like `flush`, for the owner; the epoll set watches for room while the kernel has none."""
         cdef int status = self.flush(fd)
         if status == FLUSH_DONE:
             self.stuck = False
@@ -586,7 +586,7 @@ cdef class SendBuffer:
         return status
 
     cdef bint _finds_end(self, int fd) noexcept nogil:
-        """Looks whether the peer's end has arrived: what is written after it is lost, and the write succeeds (tcp)."""
+        """Checks whether the peer's end has arrived: later bytes are lost, although the write succeeds (tcp)."""
         cdef long long now
         if not self.ended:
             now = now_ns()
@@ -595,11 +595,11 @@ cdef class SendBuffer:
             self.looked = now
             self.ended = omq_has_ended(fd)
         if self.ended:
-            self.stuck = True  # so that whoever sends next finds it
+            self.stuck = True  # so that the next sender finds it
         return self.ended
 
     cdef void _stop_appending(self) noexcept nogil:
-        """Waits until the thread that appends is through with its message, which takes some nanoseconds."""
+        """Waits until the appending thread has finished its message, which takes some nanoseconds."""
         cdef timespec moment
         moment.tv_sec = 0
         moment.tv_nsec = 1000
@@ -630,7 +630,7 @@ cdef class SendBuffer:
         self._used = 0
 
     cdef int want(self, unsigned int interest) noexcept nogil:
-        """Changes the events that the epoll set watches for; -1 if it cannot."""
+        """Changes the events that the epoll set watches for; returns -1 on failure."""
         cdef epoll_event event
         if interest == self.interest:
             return 0
@@ -642,13 +642,13 @@ cdef class SendBuffer:
         return epoll_ctl(self.poll_fd, EPOLL_CTL_MOD, self.fd, &event)
 
     cdef void give_up(self) noexcept nogil:
-        """Gives up after a failed write: nobody may ever write again, so the reading side must find the end."""
+        """Gives up after a failed write: there may never be another write, so the reading side must find the end."""
         self.failed = True
         if self.error != EPIPE and self.fd >= 0:  # with EPIPE the end is there already
             shutdown(self.fd, SHUT_RDWR)
 
     cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
-        """Writes a batch that was left behind, on the Flusher's thread; whether to look again.
+        """Writes a batch that its caller left, on the Flusher's thread; returns whether to check again.
 
         Args:
             now: Nanoseconds on the monotonic clock.
@@ -664,7 +664,7 @@ cdef class SendBuffer:
         if self.fd < 0 or self.failed:
             pass
         elif self.codec is not None and now - self.last_full < STREAM_NS and (idle or self.total != self._seen):
-            # A stream whose sender seals all the time: an interruption would cost it time that it does not have.
+            # A stream whose sender encrypts all the time: an interruption would cost it time that it does not have.
             again = True
             self._seen = self.total
         elif not idle:
@@ -687,7 +687,7 @@ cdef class SendBuffer:
         return again
 
     cdef Py_ssize_t flush_on(self) noexcept nogil:
-        """Writes what the kernel had no room for, on the background thread, and what waits; returns how many bytes."""
+        """Writes a blocked batch, and waiting messages, on the background thread; returns the number of bytes."""
         cdef long long before
         if not take_flag(&self._taken):
             return 0  # the caller works on it
@@ -702,7 +702,7 @@ cdef class SendBuffer:
         return <Py_ssize_t>before
 
     cdef bint _take_waiting(self) noexcept nogil:
-        """Fills the empty batch with messages that wait for a peer with room; False: there is no message."""
+        """Fills the empty batch with messages that wait for a peer with room; False: no message waits."""
         cdef PyObject *message
         if self.waiting is None or (self.codec is not None and not self.codec.watchable):
             return False
@@ -718,14 +718,14 @@ cdef class SendBuffer:
         return self.bytes > 0
 
     cdef bint _put_owned(self, PyObject *message) noexcept nogil:
-        """As `put_message`, with bytes or a tuple of them, whose reference becomes the batch's; False: no memory."""
+        """Appends bytes or a tuple of them like `put_message`, and takes over the reference; False: no memory."""
         cdef Py_ssize_t count, i
         cdef bint whole
         if PyBytes_CheckExact(message):
             whole = self._put_owned_part(message, 0, True)
         else:
             count = tuple_size(message)
-            # First for all of them: the parts of a message that has no room stay together.
+            # For all of them at once: the parts of a message that has no room stay together.
             whole = self._has_segments(<int>(2 * count))
             for i in range(count):
                 if not whole:
@@ -740,7 +740,7 @@ cdef class SendBuffer:
         return True
 
     cdef bint _put_owned_part(self, PyObject *part, int flags, bint first) noexcept nogil:
-        """As `_put`. A message begins in a segment of its own: its last one is to have the reference."""
+        """Appends a part like `_put`. A message begins in a segment of its own: its last one gets the reference."""
         cdef Py_ssize_t size = bytes_size(part)
         cdef bint apart = size > INLINE_LIMIT and (self.codec is None or self.codec.borrows)
         cdef Py_ssize_t most = (LONG_HEADER if self.codec is None else self.codec.overhead) + (0 if apart else size)
@@ -748,7 +748,7 @@ cdef class SendBuffer:
         cdef Segment *segment
         cdef unsigned char *p
         if not self._has_segments(2) or (self._used + most > self._capacity and not self._grow(most, False)):
-            self.failed = self.failed or not first  # the peer gets no half of a message
+            self.failed = self.failed or not first  # the peer must not get half of a message
             return False
         self._inside = not first
         p = <unsigned char *>self._arena + self._used
@@ -798,7 +798,7 @@ cdef class SendBuffer:
             self._idle += 1
             again = self._idle < IDLE_LOOKS
         else:
-            # What waits belongs to no batch: the turn that was to move it does not come.
+            # The waiting messages are not in a batch: the turn that should move them does not come.
             if (self._gathered or self._idle) and sent == self._sent_before:
                 self._write_on()
                 while self.bytes == 0 and not self.failed and self._take_waiting():

@@ -26,7 +26,7 @@ cdef class WaitingMessages:
         drop_flag(&self._taken)
 
     cdef inline Py_ssize_t count(self) noexcept nogil:
-        """Returns how many messages wait: without the flag at most, for the background thread takes some meanwhile."""
+        """Returns the number of messages: without the flag an upper bound, as the background thread takes some."""
         return <Py_ssize_t>load(&self._count)
 
     # For the background thread, which never waits for the flag.
@@ -39,6 +39,6 @@ cdef class WaitingMessages:
         return self._ring[self._first] if self.count() and not self.kept_out else NULL
 
     cdef inline void hand_over(self) noexcept nogil:
-        """Forgets the oldest message: its reference is another's now."""
+        """Forgets the oldest message, whose reference was passed on."""
         self._first = (self._first + 1) & (self._room - 1)
         store(&self._count, self._count - 1)

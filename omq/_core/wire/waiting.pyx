@@ -1,6 +1,6 @@
 """The queue of messages that wait until a peer can be written, shared by the owner and the background thread.
 
-The owner takes a message when it learns that a peer has room. While the owner is busy the background thread takes it,
+The owner takes a message when a peer has room. While the owner is busy the background thread takes it,
 without the GIL: it takes over the reference, and neither makes nor drops one.
 """
 
@@ -35,11 +35,11 @@ cdef class WaitingMessages:
         return iter(self._messages(False))
 
     def take_all(self) -> list[bytes | tuple[bytes, ...]]:
-        """Takes all messages, the oldest first: all or, where it raises, none."""
+        """Takes all messages, the oldest first: all of them or, if it raises, not any."""
         return self._messages(True)
 
     cdef list _messages(self, bint taken):
-        cdef list found = []  # before the flag is up: to make a list may run the garbage collector, and with it any code
+        cdef list found = []  # before the flag is set: a new list may run the garbage collector, and any code
         cdef Py_ssize_t i
         self._enter()
         try:

@@ -31,7 +31,7 @@ cdef enum:
     # Statuses of CLOSE (RFC 6455, 7.4.1).
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
-    BAD_TEXT = 1007          # of another form than its type wants
+    BAD_TEXT = 1007          # data does not match its type
 
 cdef enum:
     FINAL = 0x80
@@ -40,13 +40,13 @@ cdef enum:
     ZWS_COMMAND = 2
     HEADER = 15              # octets of header, mask and flags at most
     GROWTH = 1 << 15         # the shortest frame has three octets, and grows by one: a quarter of a block
-    PORTION_BYTES = 8192     # of one read, where frames grow: what stands behind a frame moves each time
+    PORTION_BYTES = 8192     # of one read, if frames grow: the bytes after a frame move each time
     NO_GIL_BYTES = 65536     # a larger payload is unmasked without the GIL
     PING_BYTES = 7           # of a ZMTP PING's body without its context (RFC 37)
     PONG_BYTES = 5           # likewise of a PONG's
 
 cdef enum:
-    # Reasons to refuse a frame.
+    # Reasons to reject a frame.
     CLOSED = -101            # the peer has closed the WebSocket
     BAD_MASK = -102          # a mask from a server, or none from a client
     BAD_BITS = -103          # reserved bits are set
@@ -62,7 +62,7 @@ PONG = OPCODE_PONG
 
 
 cdef bytes answering_status(bytes asked):
-    """Returns the status that answers a CLOSE: the peer's own, or one that says what is wrong with its CLOSE."""
+    """Returns the status that answers a CLOSE: the peer's own, or one for the error in its CLOSE."""
     if not asked:
         return b""
     status = int.from_bytes(asked[:2], "big")
@@ -127,7 +127,7 @@ cdef class WebSocketCodec(Codec):
     PING (RFC 6455, 5.5.2). The body of ZMTP's PING is the payload, so that a time to live gets through to one of ours.
 
     Args:
-        as_client: Whether this side has dialled: it masks what it sends (RFC 6455, 5.3).
+        as_client: Whether this side has dialled: then it masks its frames (RFC 6455, 5.3).
     """
 
     def __init__(self, *, bint as_client) -> None:
@@ -139,7 +139,7 @@ cdef class WebSocketCodec(Codec):
         self._asked_size = -1
 
     def encrypt_with(self, CurveCipher cipher: CurveCipher | None) -> None:
-        """Seals the payload of all later messages and commands; `None` leaves them in the clear."""
+        """Encrypts the payload of all later messages and commands; `None` leaves them in plaintext."""
         self._cipher = cipher
         if cipher is not None:
             self.overhead = HEADER + SEALED_EXTRA + SEALED_ROOM
@@ -149,7 +149,7 @@ cdef class WebSocketCodec(Codec):
     # ------------------------------------------------------------------ out
 
     cdef int _next_mask(self, unsigned char *mask) noexcept nogil:
-        """Takes a mask that the peer's network cannot predict (RFC 6455, 5.3); -1 if the system gives none."""
+        """Takes a mask that the peer's network cannot predict (RFC 6455, 5.3); returns -1 if the system gives none."""
         if self._masks_left == 0:
             if getrandom(self._masks, MASKS, 0) != MASKS:
                 self._no_masks = True
@@ -242,7 +242,7 @@ cdef class WebSocketCodec(Codec):
     # ------------------------------------------------------------------ in
 
     cdef int _parse(self, const unsigned char *p, Py_ssize_t available, bint masked, WireFrame *frame) noexcept nogil:
-        """Measures a frame of the side that masks its frames, or of the other one; returns as `measure`."""
+        """Measures a frame of the side that masks its frames, or of the other one; returns the same as `measure`."""
         cdef uint64_t size
         cdef int opcode, wide, length, flags, i
         cdef bint data
@@ -296,10 +296,10 @@ cdef class WebSocketCodec(Codec):
         return 1
 
     cdef int _unmask(self, const unsigned char *p, const WireFrame *frame, Py_ssize_t size, unsigned char *into) noexcept nogil:
-        """Copies the first *size* octets behind a frame's header without their mask.
+        """Copies the first *size* octets after a frame's header without their mask.
 
         Returns:
-            Whether they are sealed still.
+            Whether they are still sealed.
         """
         cdef bint data = p[0] & 0xF == OPCODE_BINARY
         if p[1] & MASKED:
@@ -430,17 +430,17 @@ cdef class WebSocketCodec(Codec):
         return b"".join(wrapped)
 
     def unwrap(self, bytes data not None, Py_ssize_t limit) -> tuple[int, int, bytes, int] | None:
-        """Takes one frame from the beginning of *data*, where nothing is encrypted yet.
+        """Takes one frame from the beginning of *data*, before anything is encrypted.
 
         Args:
-            data: What has arrived.
+            data: The bytes that have arrived.
             limit: Bytes of payload that are allowed.
 
         Returns:
-            Opcode, ZMTP flags, payload, and the bytes that the frame has; `None` as long as it is not whole.
+            Opcode, ZMTP flags, payload, and the size of the frame in bytes; `None` while the frame is not whole.
 
         Raises:
-            RemoteProtocolError: It is no frame, or is too large.
+            RemoteProtocolError: It is not a valid frame, or is too large.
         """
         cdef const unsigned char *p = <const unsigned char *>PyBytes_AS_STRING(data)
         cdef WireFrame frame
