@@ -75,8 +75,8 @@ cdef tuple FAULTS = (
     "its size is too small",
     "its checksum is wrong",
     "it has unknown flags",
-    "its key is longer than it",
-    "its headers are longer than it",
+    "its key is longer than the record",
+    "its headers are longer than the record",
     "the name of a header is not UTF-8",
     "its body is too large",
 )
@@ -368,7 +368,7 @@ def encode(bodies: Iterable[Buffer]) -> bytes:
             break
     for i in range(PyList_GET_SIZE(some)):
         if PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) > 0xFFFF_FFFF - (PREFIX - 4):
-            raise ValueError("a body of 4 GiB or more")
+            raise ValueError("a body has 4 GiB or more")
         size += PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) + PREFIX
     records = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(records)
@@ -388,7 +388,7 @@ def encode_record(body: Buffer, bytes key: bytes | None = None, headers: Mapping
     try:
         size = PREFIX + (0 if key is None else 4 + key_size) + len(some) + view.len
         if size > 0xFFFF_FFFF:
-            raise ValueError("a record of 4 GiB or more")
+            raise ValueError("a record has 4 GiB or more")
         record = PyBytes_FromStringAndSize(NULL, size)
         at = <uint8_t *>PyBytes_AS_STRING(record)
         omq_put32(at, <uint32_t>(size - 4))
@@ -435,7 +435,7 @@ cdef int look_at_header(const uint8_t *at, Py_ssize_t size) except -1:
     if omq_crc(0, at, 28) != omq_get32(at + 28):
         raise ValueError("the checksum of a block's header is wrong")
     if at[0] != VERSION:
-        raise ValueError(f"a block of version {at[0]}")
+        raise ValueError(f"the block has version {at[0]}, expected {VERSION}")
     if at[1] or at[2] or at[3]:
         raise ValueError("the header of a block has unknown flags")
     return 0
@@ -527,11 +527,11 @@ def named(bytes records not None, bytes head not None, uint64_t first, size_t co
         if fault != WELL:
             complain(fault, i)
         if record.headers_size or record.key_size & 3:
-            raise ValueError(f"record {i}: its key is not where its parts end")
+            raise ValueError(f"record {i}: its key is not a valid list of the ends of its parts")
         ends = record.key_size if record.key_size else 4
         whole = PREFIX + 4 + 4 + ends + length + record.body_size
         if whole > 0xFFFF_FFFF:
-            raise ValueError("a record of 4 GiB or more")
+            raise ValueError("a record has 4 GiB or more")
         omq_put32(out, <uint32_t>(whole - 4))
         out[8] = HAS_KEY
         omq_put32(out + PREFIX, <uint32_t>(ends + 4))
@@ -606,7 +606,7 @@ def slice(records: Buffer, size_t start, size_t stop) -> memoryview:
     cdef size_t end
     cdef int fault
     if start > stop:
-        raise ValueError(f"records {start} to {stop}")
+        raise ValueError(f"start={start}, stop={stop}: must be a range of records")
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
     try:
         fault = find(<const uint8_t *>view.buf, view.len, start, &begin)
@@ -670,12 +670,12 @@ def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Mess
     cdef int fault
     cdef bint plain = kind is Message
     if not plain and not issubclass(kind, Message):
-        raise TypeError(f"{kind!r} is no Message")
+        raise TypeError(f"kind={kind!r}: must be Message or a subclass")
     first, count, timestamp, size = read_header(header)
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
     try:
         if <size_t>view.len != size or <size_t>count * PREFIX > size:
-            raise ValueError(f"{view.len} bytes of {count} records, where the header of their block says {size}")
+            raise ValueError(f"the block has {view.len} bytes of records, and its header announces {count} records of {size} bytes")
         at = <const uint8_t *>view.buf
         messages = PyList_New(count)
         for i in range(count):
@@ -696,7 +696,7 @@ def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Mess
             at += record.whole
             size -= <uint32_t>record.whole
         if size:
-            raise ValueError(f"more than the {count} records that the header of their block says")
+            raise ValueError(f"the block has more records than the {count} in its header")
         return messages
     finally:
         PyBuffer_Release(&view)

@@ -188,7 +188,7 @@ cdef class Gatherer:
     def begin(self, memory: Buffer) -> None:
         """Sets the memory for the bodies of the next rows: a writable buffer, which is held until `take`."""
         if self._busy or self._count:
-            raise RuntimeError("rows wait to be taken")
+            raise RuntimeError("begin: rows wait; call take() first")
         if self._has_memory:
             PyBuffer_Release(&self._memory)
             self._has_memory = False
@@ -200,11 +200,11 @@ cdef class Gatherer:
         cdef uint64_t first, timestamp
         cdef uint32_t count, size
         if self._busy or self._has_records:
-            raise RuntimeError("the block before is not used up")
+            raise RuntimeError("load: the previous block has records left; call fill() first")
         first, count, timestamp, size = read_header(header)
         PyObject_GetBuffer(records, &self._records, PyBUF_SIMPLE)
         if <size_t>self._records.len != size or <size_t>count * PREFIX > size:
-            text = f"{self._records.len} bytes of {count} records, where the header of their block says {size}"
+            text = f"the block has {self._records.len} bytes of records, and its header announces {count} records of {size} bytes"
             PyBuffer_Release(&self._records)
             raise ValueError(text)
         self._has_records = True
@@ -225,9 +225,9 @@ cdef class Gatherer:
         cdef int fault = WELL
         cdef int found
         if self._busy or not self._has_records:
-            raise RuntimeError("no block is loaded")
+            raise RuntimeError("fill: no block is loaded; call load() first")
         if self._with_bodies and not self._has_memory:
-            raise RuntimeError("there is no memory for bodies")
+            raise RuntimeError("fill: there is no memory for bodies; call begin() first")
         self._busy = True
         try:
             with nogil:
@@ -245,7 +245,7 @@ cdef class Gatherer:
         if self._offset != <size_t>self._records.len:
             rows = self._rows
             self._drop_block()
-            raise ValueError(f"more than the {rows} records that the header of their block says")
+            raise ValueError(f"the block has more records than the {rows} in its header")
         self._drop_block()
         return None
 
@@ -341,7 +341,7 @@ cdef class Gatherer:
             32 bits each; bytes of the memory that the bodies take; keys; headers.
         """
         if self._busy or not self._count:
-            raise RuntimeError("there are no rows")
+            raise RuntimeError("take: there are no rows; call fill() first")
         count, body = self._count, self._body
         keys = headers = None
         if self._with_keys:
@@ -425,7 +425,7 @@ cdef class Strings:
         cdef size_t i
         cdef size_t width = 8 if wide else 4
         if self._has_ends:
-            raise RuntimeError("made already")
+            raise RuntimeError("the column is already initialized")
         PyObject_GetBuffer(ends, &self._ends, PyBUF_SIMPLE)
         self._has_ends = True
         if data is not None:
@@ -435,15 +435,15 @@ cdef class Strings:
             PyObject_GetBuffer(valid, &self._valid, PyBUF_SIMPLE)
             self._has_valid = True
         if <size_t>self._ends.len // width < start + rows + 1:
-            raise ValueError(f"{rows} rows from {start} on, where there are ends for fewer")
+            raise ValueError(f"ends: must cover {rows} rows from start={start} on")
         if valid is not None and <size_t>self._valid.len * 8 < start + rows:
-            raise ValueError(f"{rows} rows from {start} on, where there are bits for fewer")
+            raise ValueError(f"valid: must cover {rows} rows from start={start} on")
         self._wide, self._counts, self._start, self._rows = wide, counts, start, rows
         for i in range(rows):
             if self._end(i) > self._end(i + 1):
-                raise ValueError(f"row {i} ends before it begins")
+                raise ValueError(f"ends: row {i} ends before it begins")
         if not counts and self._end(rows) > <uint64_t>(self._data.len if self._has_data else 0):
-            raise ValueError("the ends lie behind the data")
+            raise ValueError("ends: the last row ends beyond the data")
 
     def __dealloc__(self):
         if self._has_ends:
@@ -495,7 +495,7 @@ cdef enum:
 cdef tuple FAULTS = (
     "",
     "its body is too large",
-    "it has 4 GiB or more",
+    "its size is 4 GiB or more",
     "its body is null",
     "it has more than 65,535 headers",
     "the name of a header has more than 65,535 bytes",
@@ -615,13 +615,13 @@ def encode_columns(
     if headers is not None:
         maps, names, values = headers
         if maps is None or names is None or values is None or not maps._counts or names._counts or values._counts:
-            raise TypeError("headers are three columns: ends that count, names and values")
+            raise TypeError("headers: must be three columns: counting ends, names and values")
         if maps._rows < rows or maps._end(maps._rows) > min(names._rows, values._rows):
-            raise ValueError("there are fewer headers than their ends say")
+            raise ValueError("headers: the ends announce more headers than there are names or values")
     if keys is not None and keys._rows < rows:
-        raise ValueError(f"{keys._rows} keys of {rows} rows")
+        raise ValueError(f"keys: there are {keys._rows} keys for {rows} rows")
     if bodies._counts or (keys is not None and keys._counts):
-        raise TypeError("bodies and keys have data")
+        raise TypeError("bodies, keys: must be columns of data, not of counts")
     about.fault = 0
     with nogil:
         while row < rows and row - start < most:

@@ -92,7 +92,7 @@ cdef class Allocations:
         if not OMQ_DEBUG:
             raise StateError("allocations are counted in a build with OMQ_DEBUG=1")
         if not omq_hook():
-            raise StateError("somebody counts allocations already")
+            raise StateError("another object counts allocations already")
         self._counting = True
         self.calls = 0
 

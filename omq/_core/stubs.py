@@ -103,7 +103,7 @@ class Stub:
                 return f"from {module.__name__} import {name}"
         if name == "asyncio":
             return "import asyncio"
-        raise StubError(f"{name!r} is from nowhere: say # stub: from ... import {name}")
+        raise StubError(f"{name!r} is not defined: add # stub: from ... import {name}")
 
     def _lines(self, node: Nodes.Node, members: dict[str, str]) -> list[str]:
         """Returns the lines of a statement; *members*: those of its class that are still to be written."""

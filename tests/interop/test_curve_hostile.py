@@ -207,7 +207,7 @@ async def test_an_initiate_replayed_where_traffic_flows(fresh: Fresh, at_once: b
                 await peer.send(says)
             await peer.ended()
         await server.said.succeeded()
-        await server.said.lost("traffic that is no MESSAGE command")
+        await server.said.lost("a frame that is not a MESSAGE command")
         await server.next_client()
 
 

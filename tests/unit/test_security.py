@@ -204,4 +204,4 @@ def test_another_libsodium_than_that_of_pynacl() -> None:
 def test_a_library_that_is_no_libsodium_is_named(library: str) -> None:
     done = run(library)
     assert done.returncode == 1
-    assert f"UsageError: OMQ_LIBSODIUM='{library}' is no libsodium" in done.stderr
+    assert f"UsageError: OMQ_LIBSODIUM='{library}': not a valid libsodium" in done.stderr

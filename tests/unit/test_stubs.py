@@ -142,7 +142,7 @@ def test_a_stub_has_what_python_may_use():
     [
         ("def f(thing) -> None:\n    pass\n", "line 1: the parameter thing needs an annotation"),
         ("def f(list things) -> None:\n    pass\n", "the parameter things needs an annotation"),
-        ("def f(int size) -> Nowhere:\n    pass\n", "'Nowhere' is from nowhere"),
+        ("def f(int size) -> Nowhere:\n    pass\n", "'Nowhere' is not defined"),
     ],
 )
 def test_a_source_that_says_too_little_is_refused(source, complaint):

@@ -161,7 +161,7 @@ cdef class AsyncSocketBase:
         return type(self).__name__
 
     def _attach(self, loop: asyncio.AbstractEventLoop | None) -> None:
-        raise AssertionError("the class above attaches the loop")
+        raise AssertionError("the derived class must override _attach()")
 
     cdef bint _at_home(self) except -1:
         """Returns whether the socket's own loop runs in this thread. (asyncio's check costs a getpid.)"""

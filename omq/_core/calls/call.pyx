@@ -404,7 +404,7 @@ cdef class Call:
 
     cdef int _refuse_reentry(self) except -1:
         if self._stepping:
-            raise RuntimeError("the call is being served: what it runs cannot act on it")
+            raise RuntimeError("the call is being served: code that it runs cannot use it")
         return 0
 
     cdef object _step(self):
@@ -412,7 +412,7 @@ cdef class Call:
         self._refuse_reentry()
         self._suspended = False
         if self._state == STATE_NONE:
-            raise TypeError("this is no socket's call: use the socket's methods")
+            raise TypeError("a Call is not made directly: use the socket's methods")
         if self._state == STATE_DONE:
             raise RuntimeError("a call can be awaited only once")
         if self._state == STATE_WAITING and self._waiter is not None and not self._waiter.done:

@@ -33,7 +33,7 @@ cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, obj
         open_target("ends", ends, &marks)
         try:
             if marks.len < <Py_ssize_t>sizeof(int32_t):
-                raise ValueError(f"ends: {marks.len} bytes have no room for a single offset of 4 bytes")
+                raise ValueError(f"ends: a buffer of {marks.len} bytes has no room for a single offset of 4 bytes")
             if not 0 <= count_of("start", start, 0) <= into.len:
                 raise ValueError(f"start={start}: must be within the buffer of {into.len} bytes")
             return _copy(

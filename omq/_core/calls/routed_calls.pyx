@@ -19,14 +19,14 @@ cdef object chosen(object wanted, str name, object routing_id, object group):
         given, other, unwanted = group, routing_id, Route.ROUTING_ID
     if other is not None:
         takers = ", ".join([kind.value for kind, traits in TRAITS.items() if traits.route is unwanted])
-        raise StateError(f"a {name} socket takes no {unwanted.value}=: that is for {takers}")
+        raise StateError(f"a {name} socket does not take {unwanted.value}=: use it with {takers}")
     if given is None:
-        raise StateError(f"a {name} socket is told whom a message is for: {wanted.value}= is missing")
+        raise StateError(f"a {name} socket needs the receiver of a message: {wanted.value}= is missing")
     if wanted is Route.GROUP:
         return group_of(given)
     # Queues look this value up under the socket's lock, where no user code may run: so only the exact type.
     if type(given) is not int:
-        raise TypeError(f"a routing id is a whole number, not {type(given).__name__}: {given!r}")
+        raise TypeError(f"routing_id={given!r}: must be a whole number, not {type(given).__name__}")
     return given
 
 
@@ -93,7 +93,7 @@ cdef class RoutedSyncCore(SyncCore):
         Raises:
             StateError: Always.
         """
-        raise StateError(f"a {self._name()} socket sends one message at a time: each says whom it is for")
+        raise StateError(f"a {self._name()} socket sends one message at a time, with its receiver: use send()")
 
 
 cdef class RoutedAsyncCore(AsyncCore):
@@ -189,4 +189,4 @@ cdef class RoutedAsyncCore(AsyncCore):
         Raises:
             StateError: Always.
         """
-        raise StateError(f"a {self._name()} socket sends one message at a time: each says whom it is for")
+        raise StateError(f"a {self._name()} socket sends one message at a time, with its receiver: use send()")

@@ -207,7 +207,7 @@ cdef class HeadStart:
         cdef Py_ssize_t size
         cdef int code
         if self.fd >= 0:
-            raise RuntimeError("it has begun")
+            raise RuntimeError("the attempt has already begun")
         self.fd, code = dial(family, name, settings)
         if code == 0 and not leads_to_itself(self.fd):
             size = send(self.fd, PyBytes_AS_STRING(greeting), PyBytes_GET_SIZE(greeting), MSG_DONTWAIT | MSG_NOSIGNAL)

@@ -46,7 +46,7 @@ cdef class Poller:
 
     def __init__(self, Turn turn: Turn | None = None) -> None:
         if self.fd >= 0:
-            raise RuntimeError("the epoll set is open")
+            raise RuntimeError("the epoll set is already open")
         self._turn = turn
         self._peers = []
         self._tickets = []

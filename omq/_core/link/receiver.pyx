@@ -251,9 +251,9 @@ cdef class Receiver(Peer):
             if reason is not None:
                 pass
             elif got == FILL_NO_MEMORY:
-                reason = MemoryError("no memory for what the peer sends")
+                reason = MemoryError("no memory for the bytes that the peer sends")
             elif self._send_buffer.error == ENOMEM:
-                reason = MemoryError("no memory for what is sent to the peer")
+                reason = MemoryError("no memory for the bytes that are sent to the peer")
             elif self._send_buffer.failed and self._send_buffer.error not in (0, EPIPE, ECONNRESET):
                 reason = OSError(self._send_buffer.error, os.strerror(self._send_buffer.error))  # not the peer's fault
             elif got != FILL_EOF:

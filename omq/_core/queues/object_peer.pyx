@@ -13,11 +13,11 @@ cdef class ObjectPeer(Peer):
 
     cdef object _message(self):
         """Returns the first message, which must exist."""
-        raise AssertionError("whoever derives from this has it")
+        raise AssertionError("the derived class must override _message()")
 
     cdef int _taken(self) except -1:
         """Drops the first message, which was taken."""
-        raise AssertionError("whoever derives from this drops it")
+        raise AssertionError("the derived class must override _taken()")
 
     cdef bint head_more(self) noexcept:
         message = self._message()

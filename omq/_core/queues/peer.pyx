@@ -118,7 +118,7 @@ cdef class Peer:
 
     cdef int fail(self, object error) except -1:
         """Ends the peer after an error that the running call did not cause."""
-        raise AssertionError("whoever derives from this ends it")
+        raise AssertionError("the derived class must override fail()")
 
     cdef int dismiss(self) except -1:
         """Ends the peer, which the user has closed, when it has all messages accepted for it."""
@@ -782,7 +782,7 @@ cdef class SendQueue:
 
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
         """Works like `put`, where the call names the message's receiver (`omq.types.Route`)."""
-        raise StateError("this socket type knows of nobody whom a message could be for")
+        raise StateError("this socket type does not send to a named receiver")
 
     cdef bint put_quickly(self, const Part *part) except -1:
         """Accepts a message if that takes few steps, else False. Needs no lock, like `RecvQueue.take_quickly`."""
@@ -798,7 +798,7 @@ cdef class SendQueue:
 
     cdef int put_frames(self, const Run *run) except -1:
         """Accepts adjacent messages in the form of plain frames, as many as `room_for_run` allows."""
-        raise AssertionError("room_for_run says no")
+        raise AssertionError("room_for_run() has returned 0")
 
     cdef bint can_put(self) except -1:
         """Returns whether `put` would accept a message now."""

@@ -332,7 +332,7 @@ cdef class PublisherSendQueue(Distributor):
             peer = self.mailbox.sender
             if peer is None:
                 when = "since the last message was sent" if self._last_value else "yet"
-                raise StateError(f"xpub_manual: no subscription has been received {when} that this could be for")
+                raise StateError(f"xpub_manual: no subscription to confirm has been received {when}")
             if peer.slot >= 0:  # otherwise it has gone meanwhile, and its subscriptions with it
                 if subscribe:
                     news = self.matcher.c_add(data, size, peer.slot)

@@ -155,4 +155,4 @@ cdef class Codec:
 
     cdef object explain(self, int found):
         """Returns the exception for a number below 0; None: the peer has announced that it ends the connection."""
-        return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
+        return RemoteProtocolError("bytes that are not a valid ZMTP frame (RFC 23, Framing)")

@@ -109,7 +109,7 @@ def open_library(path):
         started = library.sodium_init()
         library.crypto_box_easy_afternm
     except (OSError, AttributeError) as error:
-        raise UsageError(f"{LIBRARY}={path!r} is no libsodium: {error}") from None
+        raise UsageError(f"{LIBRARY}={path!r}: not a valid libsodium: {error}") from None
     if started < 0:
         raise UsageError(f"{LIBRARY}={path!r}: libsodium cannot be initialised")
     return library
@@ -496,11 +496,11 @@ cdef class CurveCipher(Codec):
 
     cdef object explain(self, int found):
         return RemoteProtocolError({
-            OPEN_NO_MESSAGE: "traffic that is no MESSAGE command (RFC 26, The MESSAGE Command)",
+            OPEN_NO_MESSAGE: "a frame that is not a MESSAGE command (RFC 26, The MESSAGE Command)",
             OPEN_REPLAYED: "a MESSAGE whose nonce is not above the last one's: replayed or reordered (RFC 26)",
             OPEN_FORGED: "a MESSAGE whose box does not open: altered on its way, or of another connection (RFC 26)",
             OPEN_BAD_FLAGS: "a MESSAGE with reserved flags (RFC 26, The MESSAGE Command)",
-            OPEN_NO_FRAME: "bytes that are no ZMTP frame (RFC 23, Framing)",
+            OPEN_NO_FRAME: "bytes that are not a valid ZMTP frame (RFC 23, Framing)",
         }[found])
 
     # ------------------------------------------------------------------ for Python

@@ -611,14 +611,14 @@ cdef class FrameReader:
             return RemoteProtocolError(f"a message is larger than max_message_size={self.max_size} bytes")
         if found == SCAN_ENDLESS:
             return RemoteProtocolError(
-                f"a message goes on after {self.ceiling} bytes, and max_message_size does not allow more")
+                f"a message is larger than {self.ceiling} bytes: set max_message_size to allow more")
         if found == SCAN_TOO_MANY_PARTS:
             return RemoteProtocolError(f"a message has more than max_parts={self.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:
             return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
         if found == SCAN_REFUSED:
             return self.codec.explain(self.found)
-        return RemoteProtocolError("bytes that are no ZMTP frame (RFC 23, Framing)")
+        return RemoteProtocolError("bytes that are not a valid ZMTP frame (RFC 23, Framing)")
 
     # ------------------------------------------------------------------ messages out
 

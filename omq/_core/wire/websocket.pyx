@@ -451,7 +451,7 @@ cdef class WebSocketCodec(Codec):
         if state == 0:
             return None
         if frame.size > <uint64_t>limit:
-            raise RemoteProtocolError(f"a WebSocket frame of {frame.size} bytes in the handshake, {limit} are allowed")
+            raise RemoteProtocolError(f"a WebSocket frame in the handshake has {frame.size} bytes, more than the {limit} allowed")
         if frame.size > <uint64_t>(PyBytes_GET_SIZE(data) - frame.length):
             return None
         body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>frame.size)

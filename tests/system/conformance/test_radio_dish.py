@@ -156,7 +156,7 @@ def test_each_type_goes_one_way_and_has_its_own_calls(twin):
         radio.recv(timeout=0)
     with pytest.raises(omq.StateError, match="does not send"):
         dish.send(b"x")
-    with pytest.raises(omq.StateError, match="a RADIO socket takes no routing_id=: that is for SERVER, PEER"):
+    with pytest.raises(omq.StateError, match="a RADIO socket does not take routing_id=: use it with SERVER, PEER"):
         radio.send(b"x", routing_id=1)
     with pytest.raises(omq.StateError, match="group= is missing"):
         radio.send(b"x")

@@ -188,7 +188,7 @@ async def test_xpub_manual_keeps_the_changes_that_a_slow_application_has_not_rea
 async def test_an_xpub_subscribes_only_by_hand_and_to_something(make, endpoint):
     with pytest.raises(omq.StateError, match="SUB, XSUB"):
         make(omq.XPUB, bind=endpoint).subscribe(b"A")
-    with pytest.raises(omq.StateError, match="no subscription has been received"):
+    with pytest.raises(omq.StateError, match="no subscription to confirm has been received"):
         make(omq.XPUB, xpub_manual=True).subscribe(b"A")
 
 

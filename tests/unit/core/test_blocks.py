@@ -109,7 +109,7 @@ def test_what_is_no_record_is_named_with_its_place(complaint: str, data: bytes) 
     with pytest.raises(ValueError, match=rf"^record 2: .*{complaint}"):
         blocks.check(good + data)
     whole = good + data
-    with pytest.raises(ValueError, match=rf"^record 2: .*{complaint}|records, where the header"):
+    with pytest.raises(ValueError, match=rf"^record 2: .*{complaint}|records, and its header"):
         blocks.decode(blocks.header(1, 3, 0, len(whole)), whole, "t")
 
 

@@ -137,7 +137,7 @@ def test_a_damaged_record_is_named_and_the_gatherer_goes_on(spoiled: int) -> Non
 def test_a_block_of_other_records_is_refused() -> None:
     head, records = block([(b"one", None, None), (b"two", None, None)])
     gatherer = Gatherer(100)
-    with pytest.raises(ValueError, match="header of their block"):
+    with pytest.raises(ValueError, match="its header"):
         gatherer.load(head, records[:-1])
     with pytest.raises(ValueError, match="header"):
         gatherer.load(head[:-1], records)
@@ -220,17 +220,17 @@ def test_at_most_so_many_records_are_made_at_once() -> None:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: Strings(ends_of([1]), b"ab", 2), "ends for fewer"),
-        (lambda: Strings(ends_of([1, 1]), b"ab", 2, valid=b""), "bits for fewer"),
-        (lambda: Strings(ends_of([1, 2]), b"ab", 2), "behind the data"),
-        (lambda: Strings(ends_of([1]), None, 1), "behind the data"),
+        (lambda: Strings(ends_of([1]), b"ab", 2), "ends: must cover"),
+        (lambda: Strings(ends_of([1, 1]), b"ab", 2, valid=b""), "valid: must cover"),
+        (lambda: Strings(ends_of([1, 2]), b"ab", 2), "beyond the data"),
+        (lambda: Strings(ends_of([1]), None, 1), "beyond the data"),
         (lambda: Strings(array("i", [2, 1]), b"ab", 1), "ends before it begins"),
         (lambda: Strings(array("i", [-1, 1]), b"ab", 1), "ends before it begins"),
         (lambda: encode_columns(strings([None]), 0, 9), "row 0: its body is null"),
         (lambda: encode_columns(strings([b"a", b"b"]), 0, 9, keys=strings([b"a"])), "1 keys of 2 rows"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([1], [b"\xff"], [b""])), "not UTF-8"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([1], [b"n"], [None])), "null"),
-        (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([2], [b"n"], [b"v"])), "fewer headers"),
+        (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([2], [b"n"], [b"v"])), "more headers than there are"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([1], [b"n" * 65536], [b"v"])), "65,535 bytes"),
         (
             lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([65536], [b""] * 65536, [b""] * 65536)),

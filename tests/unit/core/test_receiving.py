@@ -238,9 +238,9 @@ async def test_a_half_closed_connection_still_takes():
         ({"ceiling": 1 << 20}, b"\2" + (1 << 40).to_bytes(8, "big") + bytes(1 << 20), "after 1048576 bytes"),
         ({"max_parts": 2}, message(b"a", b"b", b"c"), "max_parts=2"),
         ({"max_parts": 1}, message(b"", b""), "max_parts=1"),
-        ({}, b"\x08\0", "no ZMTP frame"),
-        ({}, b"\5\0", "no ZMTP frame"),
-        ({}, b"\2\x80" + bytes(7), "no ZMTP frame"),
+        ({}, b"\x08\0", "not a valid ZMTP frame"),
+        ({}, b"\5\0", "not a valid ZMTP frame"),
+        ({}, b"\2\x80" + bytes(7), "not a valid ZMTP frame"),
         ({}, b"\6" + (8_388_609).to_bytes(8, "big"), "a command is larger"),
     ],
 )

@@ -197,7 +197,7 @@ def test_what_is_no_message_command() -> None:
         encode_frame(b"\7MESSAGE"),
         encode_frame(b"", more=True),
     ):
-        refused(Owner(), data, "no MESSAGE command")
+        refused(Owner(), data, "not a MESSAGE command")
 
 
 def test_reserved_flags() -> None:
