@@ -10,16 +10,12 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from posix.time cimport CLOCK_MONOTONIC, timespec
 
-from omq._core.clock cimport now_ns, seconds
+from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns, seconds
 from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
 from omq._core.switch_interval cimport restore, shorten
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
-
-cdef enum:
-    FIRST_NAP_NS = 10000000    # a wait's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000   # a wait's longest sleep: a signal that comes just before it interrupts nothing
 
 
 @cython.final
@@ -53,7 +49,7 @@ cdef class Latch:
             Whether it has happened.
         """
         cdef long long now, until
-        cdef long long nap = FIRST_NAP_NS
+        cdef long long nap = FIRST_SLEEP_NS
         cdef long long deadline = 0x7fffffffffffffff
         cdef double patience
         cdef bint hurries = False
@@ -70,13 +66,13 @@ cdef class Latch:
                 if self.is_set or now >= deadline:
                     break
                 until = min(now + nap, deadline)
-                if nap == FIRST_NAP_NS:
+                if nap == FIRST_SLEEP_NS:
                     hurries = True
                     shorten()  # another thread needs the GIL to set the latch
                 elif hurries:
                     hurries = False
                     restore()
-                nap = min(2 * nap, <long long>LAST_NAP_NS)
+                nap = min(2 * nap, <long long>MAX_SLEEP_NS)
                 when.tv_sec = until // 1000000000
                 when.tv_nsec = until % 1000000000
                 with nogil:

@@ -20,7 +20,7 @@ from omq.errors import TransportError
 log = logging.getLogger("omq")
 
 cdef enum:
-    AT_ONCE = 256            # functions that are called in one turn of the loop
+    MAX_CALLS_PER_TURN = 256  # functions that are called in one turn of the loop
 
 NOTHING = object()  # the argument of a function without parameters
 
@@ -101,7 +101,7 @@ cdef class Bell:
         self._rung = False
         self.thread = PyThread_get_thread_ident()
         # The rest, and later requests, wait for the next turn: the loop has other things to do.
-        left = min(len(self._orders) // 2, <Py_ssize_t>AT_ONCE)
+        left = min(len(self._orders) // 2, <Py_ssize_t>MAX_CALLS_PER_TURN)
         try:
             while left > 0 and self._orders:
                 left -= 1

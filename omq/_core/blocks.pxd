@@ -5,11 +5,11 @@ from libc.stdint cimport uint32_t, uint64_t, uint8_t
 
 cdef enum:
     HEADER_BYTES = 32
-    PREFIX = 9  # bytes of an empty record: size, checksum, flags
+    EMPTY_RECORD_BYTES = 9  # bytes of an empty record: size, checksum, flags
     HAS_KEY = 1
     HAS_HEADERS = 2
-    ALONE = 1048576  # a call on more bytes, some 50 us of work, releases the GIL
-    WELL = 0  # the record is valid
+    RELEASE_GIL_BYTES = 1048576  # a call on more bytes, some 50 us of work, releases the GIL
+    VALID = 0  # the record is valid
 
 
 cdef struct Record:

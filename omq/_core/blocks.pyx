@@ -64,7 +64,7 @@ FASTEST = "instruction" if omq_crc_choose() else "table"
 
 cdef enum:
     VERSION = 1
-    DIGITS = 12  # hexadecimal digits at the end of a name
+    NAME_DIGITS = 12  # hexadecimal digits at the end of a name
 
 cdef const char *HEX = b"0123456789abcdef"
 
@@ -142,10 +142,10 @@ cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
     cdef size_t size, offset
     cdef uint8_t flags
     cdef uint16_t headers, name
-    if left < PREFIX:
+    if left < EMPTY_RECORD_BYTES:
         return SHORT
     size = omq_get32(at)
-    if size < PREFIX - 4:
+    if size < EMPTY_RECORD_BYTES - 4:
         return SMALL
     if size > left - 4:
         return SHORT
@@ -157,7 +157,7 @@ cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
     out.key_size = 0
     out.headers = NULL
     out.headers_size = 0
-    offset = PREFIX
+    offset = EMPTY_RECORD_BYTES
     if flags:
         if flags & ~(HAS_KEY | HAS_HEADERS):
             return FLAGS
@@ -194,7 +194,7 @@ cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil:
             out.headers_size = at + offset - out.headers
     out.body = at + offset
     out.body_size = out.whole - offset
-    return WELL
+    return VALID
 
 
 cdef int check_all(const uint8_t *at, size_t size, size_t limit, size_t *count) noexcept nogil:
@@ -205,23 +205,23 @@ cdef int check_all(const uint8_t *at, size_t size, size_t limit, size_t *count) 
     count[0] = 0
     while offset < size:
         fault = parse(at + offset, size - offset, &record)
-        if fault == WELL and record.body_size > limit:
+        if fault == VALID and record.body_size > limit:
             fault = LARGE
-        if fault != WELL:
+        if fault != VALID:
             return fault
         offset += record.whole
         count[0] += 1
-    return WELL
+    return VALID
 
 
 cdef int find(const uint8_t *at, size_t size, size_t index, size_t *offset) noexcept nogil:
     """Moves *offset* over *index* records, by their sizes alone; returns 0, or -1 if there are fewer."""
     cdef size_t whole
     for _ in range(index):
-        if size - offset[0] < PREFIX:
+        if size - offset[0] < EMPTY_RECORD_BYTES:
             return -1
         whole = <size_t>omq_get32(at + offset[0]) + 4
-        if whole < PREFIX or whole > size - offset[0]:
+        if whole < EMPTY_RECORD_BYTES or whole > size - offset[0]:
             return -1
         offset[0] += whole
     return 0
@@ -327,7 +327,7 @@ def crc32c(data: Buffer, uint32_t start=0) -> int:
     cdef uint32_t crc
     PyObject_GetBuffer(data, &view, PyBUF_SIMPLE)
     try:
-        if view.len > ALONE:
+        if view.len > RELEASE_GIL_BYTES:
             with nogil:
                 crc = omq_crc(start, <const uint8_t *>view.buf, view.len)
         else:
@@ -349,11 +349,11 @@ def crc32c_by_table(data: Buffer, uint32_t start=0) -> int:
 
 cdef uint8_t *put_record(uint8_t *at, const uint8_t *body, size_t size) noexcept nogil:
     """Writes the record of a body; returns the address after it."""
-    omq_put32(at, <uint32_t>(size + PREFIX - 4))
+    omq_put32(at, <uint32_t>(size + EMPTY_RECORD_BYTES - 4))
     at[8] = 0
-    memcpy(at + PREFIX, body, size)
+    memcpy(at + EMPTY_RECORD_BYTES, body, size)
     omq_put32(at + 4, omq_crc(0, at + 8, size + 1))
-    return at + PREFIX + size
+    return at + EMPTY_RECORD_BYTES + size
 
 
 def encode(bodies: Iterable[Buffer]) -> bytes:
@@ -367,9 +367,9 @@ def encode(bodies: Iterable[Buffer]) -> bytes:
             some = [body if type(body) is bytes else memoryview(body).tobytes() for body in some]
             break
     for i in range(PyList_GET_SIZE(some)):
-        if PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) > 0xFFFF_FFFF - (PREFIX - 4):
+        if PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) > 0xFFFF_FFFF - (EMPTY_RECORD_BYTES - 4):
             raise ValueError("a body has 4 GiB or more")
-        size += PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) + PREFIX
+        size += PyBytes_GET_SIZE(<object>PyList_GET_ITEM(some, i)) + EMPTY_RECORD_BYTES
     records = PyBytes_FromStringAndSize(NULL, size)
     cdef uint8_t *at = <uint8_t *>PyBytes_AS_STRING(records)
     for i in range(PyList_GET_SIZE(some)):
@@ -386,14 +386,14 @@ def encode_record(body: Buffer, bytes key: bytes | None = None, headers: Mapping
     cdef uint8_t *at
     PyObject_GetBuffer(body, &view, PyBUF_SIMPLE)
     try:
-        size = PREFIX + (0 if key is None else 4 + key_size) + len(some) + view.len
+        size = EMPTY_RECORD_BYTES + (0 if key is None else 4 + key_size) + len(some) + view.len
         if size > 0xFFFF_FFFF:
             raise ValueError("a record has 4 GiB or more")
         record = PyBytes_FromStringAndSize(NULL, size)
         at = <uint8_t *>PyBytes_AS_STRING(record)
         omq_put32(at, <uint32_t>(size - 4))
         at[8] = (0 if key is None else HAS_KEY) | (HAS_HEADERS if some else 0)
-        at += PREFIX
+        at += EMPTY_RECORD_BYTES
         if key is not None:
             omq_put32(at, <uint32_t>key_size)
             memcpy(at + 4, PyBytes_AS_STRING(key), key_size)
@@ -476,14 +476,14 @@ def check(records: Buffer, size_t limit=MAX_BODY) -> int:
     cdef int fault
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
     try:
-        if view.len > ALONE:
+        if view.len > RELEASE_GIL_BYTES:
             with nogil:
                 fault = check_all(<const uint8_t *>view.buf, view.len, limit, &count)
         else:
             fault = check_all(<const uint8_t *>view.buf, view.len, limit, &count)
     finally:
         PyBuffer_Release(&view)
-    if fault != WELL:
+    if fault != VALID:
         complain(fault, count)
     return count
 
@@ -509,46 +509,46 @@ def named(bytes records not None, bytes head not None, uint64_t first, size_t co
     cdef uint8_t *name
     cdef Record record
     cdef size_t shared = PyBytes_GET_SIZE(head)
-    cdef size_t length = shared + DIGITS
+    cdef size_t length = shared + NAME_DIGITS
     cdef size_t i, j, ends, whole
     cdef size_t most = MAX_BODY
     cdef uint64_t number
     cdef uint32_t end
     cdef int fault
-    if count > left // PREFIX:
+    if count > left // EMPTY_RECORD_BYTES:
         raise ValueError(f"there are fewer records than {count}")
     # A record of one part grows most: by its name, the sizes of two parts, and the size of these.
     made = PyBytes_FromStringAndSize(NULL, left + (length + 12) * count)
     out = <uint8_t *>PyBytes_AS_STRING(made)
     for i in range(count):
         fault = parse(at, left, &record)
-        if fault == WELL and record.body_size > most:
+        if fault == VALID and record.body_size > most:
             fault = LARGE
-        if fault != WELL:
+        if fault != VALID:
             complain(fault, i)
         if record.headers_size or record.key_size & 3:
             raise ValueError(f"record {i}: its key is not a valid list of the ends of its parts")
         ends = record.key_size if record.key_size else 4
-        whole = PREFIX + 4 + 4 + ends + length + record.body_size
+        whole = EMPTY_RECORD_BYTES + 4 + 4 + ends + length + record.body_size
         if whole > 0xFFFF_FFFF:
             raise ValueError("a record has 4 GiB or more")
         omq_put32(out, <uint32_t>(whole - 4))
         out[8] = HAS_KEY
-        omq_put32(out + PREFIX, <uint32_t>(ends + 4))
+        omq_put32(out + EMPTY_RECORD_BYTES, <uint32_t>(ends + 4))
         end = <uint32_t>length
-        memcpy(out + PREFIX + 4, &end, 4)
+        memcpy(out + EMPTY_RECORD_BYTES + 4, &end, 4)
         if record.key_size:
             for j in range(0, ends, 4):
                 memcpy(&end, record.key + j, 4)
                 end += <uint32_t>length
-                memcpy(out + PREFIX + 8 + j, &end, 4)
+                memcpy(out + EMPTY_RECORD_BYTES + 8 + j, &end, 4)
         else:
             end += <uint32_t>record.body_size
-            memcpy(out + PREFIX + 8, &end, 4)
-        name = out + PREFIX + 8 + ends
+            memcpy(out + EMPTY_RECORD_BYTES + 8, &end, 4)
+        name = out + EMPTY_RECORD_BYTES + 8 + ends
         memcpy(name, PyBytes_AS_STRING(head), shared)
         number = first + i
-        for j in range(<size_t>DIGITS):
+        for j in range(<size_t>NAME_DIGITS):
             name[length - 1 - j] = <uint8_t>HEX[(number >> (4 * j)) & 15]
         memcpy(name + length, record.body, record.body_size)
         omq_put32(out + 4, omq_crc(0, out + 8, whole - 8))
@@ -579,7 +579,7 @@ def damaged(records: Buffer, size_t count) -> list[tuple[int, int]]:
             fault = parse(at + offset, size - offset, &record)
             if fault in (SHORT, SMALL):
                 break
-            if fault != WELL:
+            if fault != VALID:
                 if end != index and begin < end:
                     found.append((begin, end))
                 if end != index or begin == end:
@@ -674,13 +674,15 @@ def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Mess
     first, count, timestamp, size = read_header(header)
     PyObject_GetBuffer(records, &view, PyBUF_SIMPLE)
     try:
-        if <size_t>view.len != size or <size_t>count * PREFIX > size:
-            raise ValueError(f"the block has {view.len} bytes of records, and its header announces {count} records of {size} bytes")
+        if <size_t>view.len != size or <size_t>count * EMPTY_RECORD_BYTES > size:
+            raise ValueError(
+                f"the block has {view.len} bytes of records, and its header announces {count} records of {size} bytes"
+            )
         at = <const uint8_t *>view.buf
         messages = PyList_New(count)
         for i in range(count):
             fault = parse(at, size, &record)
-            if fault != WELL:
+            if fault != VALID:
                 complain(fault, i)
             message = Message.__new__(Message) if plain else kind.__new__(kind)
             message.id = first + i

@@ -30,7 +30,9 @@ cdef inline long long worked_ns() noexcept nogil:
 
 
 cdef enum:
-    AGES = 1000000000  # some thirty years: a timer of the system may not be able to count more
+    FIRST_SLEEP_NS = 10000000   # first sleep of a thread that must check for signals; each further one is twice as long
+    MAX_SLEEP_NS = 1000000000   # its longest sleep: a signal that comes just before a sleep interrupts nothing
+    MAX_TIMEOUT_S = 1000000000  # some thirty years: a timer of the system may not be able to count more
 
 
 cdef inline double number_of(object timeout) except? -1:
@@ -38,7 +40,7 @@ cdef inline double number_of(object timeout) except? -1:
         try:
             return timeout
         except OverflowError:  # an integer that no float holds
-            return 2.0 * AGES if timeout > 0 else -1.0
+            return 2.0 * MAX_TIMEOUT_S if timeout > 0 else -1.0
         except TypeError:
             pass
     raise TypeError(f"timeout={timeout!r}: must be seconds, 0 or more, or None, not {type(timeout).__name__}")
@@ -52,4 +54,4 @@ cdef inline object seconds(object timeout):
     patience = <double>timeout if type(timeout) is float else number_of(timeout)
     if not patience >= 0:  # true for "not a number", too
         raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
-    return timeout if patience <= AGES else None
+    return timeout if patience <= MAX_TIMEOUT_S else None

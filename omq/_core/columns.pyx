@@ -19,7 +19,18 @@ from libc.stdint cimport UINT32_MAX, int32_t, uint8_t, uint16_t, uint32_t, uint6
 from libc.stdlib cimport free, realloc
 from libc.string cimport memcpy, memset
 
-from omq._core.blocks cimport HAS_HEADERS, HAS_KEY, PREFIX, WELL, Record, checksum, complain, is_utf8, parse
+from omq._core.arrow cimport MAX_OFFSET
+from omq._core.blocks cimport (
+    EMPTY_RECORD_BYTES,
+    HAS_HEADERS,
+    HAS_KEY,
+    VALID,
+    Record,
+    checksum,
+    complain,
+    is_utf8,
+    parse,
+)
 from omq._core.blocks import MAX_BODY, BodyTooLarge, read_header
 
 cdef extern from * nogil:
@@ -50,7 +61,6 @@ cdef enum:
     FULL = 1  # a record of the block does not fit
     NO_MEMORY = 2
     FAULT = 3  # a record is not valid
-    LONGEST = 0x7FFFFFFF  # bytes of a column: its ends have 32 bits
 
 
 # ---------------------------------------------------------------------- from records
@@ -157,7 +167,7 @@ cdef class Gatherer:
         memset(&self._values, 0, sizeof(Growing))
 
     def __init__(self, size_t limit, *, bint bodies=True, bint keys=True, bint headers=True) -> None:
-        self._limit = min(limit, <size_t>LONGEST)
+        self._limit = min(limit, <size_t>MAX_OFFSET)
         self._with_bodies = bodies
         self._with_keys = keys
         self._with_headers = headers
@@ -203,8 +213,11 @@ cdef class Gatherer:
             raise RuntimeError("load: the previous block has records left; call fill() first")
         first, count, timestamp, size = read_header(header)
         PyObject_GetBuffer(records, &self._records, PyBUF_SIMPLE)
-        if <size_t>self._records.len != size or <size_t>count * PREFIX > size:
-            text = f"the block has {self._records.len} bytes of records, and its header announces {count} records of {size} bytes"
+        if <size_t>self._records.len != size or <size_t>count * EMPTY_RECORD_BYTES > size:
+            text = (
+                f"the block has {self._records.len} bytes of records, "
+                f"and its header announces {count} records of {size} bytes"
+            )
             PyBuffer_Release(&self._records)
             raise ValueError(text)
         self._has_records = True
@@ -222,7 +235,7 @@ cdef class Gatherer:
             ValueError: A record is damaged. The rest of the block is dropped.
         """
         cdef size_t wanted = 0
-        cdef int fault = WELL
+        cdef int fault = VALID
         cdef int found
         if self._busy or not self._has_records:
             raise RuntimeError("fill: no block is loaded; call load() first")
@@ -264,7 +277,7 @@ cdef class Gatherer:
             return NO_MEMORY
         while self._index < self._rows:
             fault[0] = parse(at + self._offset, size - self._offset, &record)
-            if fault[0] != WELL:
+            if fault[0] != VALID:
                 return FAULT
             more = record.body_size if self._with_bodies else 0
             if self._with_keys:
@@ -514,7 +527,7 @@ cdef Sized sized(size_t row, size_t limit, Strings bodies, Strings keys, Strings
     if not bodies._has(row):
         found.fault = NO_BODY
         return found
-    found.whole = PREFIX + bodies._size(row)
+    found.whole = EMPTY_RECORD_BYTES + bodies._size(row)
     if bodies._size(row) > limit:
         found.fault = LARGE_BODY
         return found
@@ -550,7 +563,7 @@ cdef uint8_t *write(uint8_t *at, size_t row, Sized about, Strings bodies, String
     cdef size_t i, size
     omq_column_put32(at, <uint32_t>(about.whole - 4))
     at[8] = 0
-    at += PREFIX
+    at += EMPTY_RECORD_BYTES
     if keys is not None and keys._has(row):
         begin[8] |= HAS_KEY
         size = keys._size(row)

@@ -4,6 +4,7 @@ cdef enum:
     # Value of a descriptor that is not open. Cython begins with zeros, and 0 is the standard input, so an object that
     # closes its descriptor when it is freed sets this before anything can fail.
     NO_FD = -1
+    MAX_EVENTS = 64  # events taken from an epoll set at once
 
 cdef extern from "<sys/uio.h>" nogil:
     struct iovec:

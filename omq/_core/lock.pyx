@@ -59,7 +59,7 @@ cdef class SocketLock:
 
     cdef int _refuse(self) except -1:
         # For example, a `__buffer__` or an iterator of the user calls back.
-        raise StateError("the socket is in a call in this thread: code that runs inside the call cannot call the socket again")
+        raise StateError("the socket is in a call in this thread: code inside the call cannot call the socket again")
 
     cdef int _run_deferred(self) except -1:
         """Makes the calls that were deferred while the lock was taken, and releases it: later callers find it free."""

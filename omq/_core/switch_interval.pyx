@@ -9,7 +9,7 @@ thread has work for the call, so the busy threads lose very little.
 import sys
 
 cdef enum:
-    SHORT_US = 500           # the shorter interval
+    SHORT_INTERVAL_US = 500  # the shorter interval
 
 cdef int waiting             # calls that need it now
 cdef long replaced           # microseconds of the interval that it has replaced; 0: not replaced
@@ -26,8 +26,8 @@ cpdef int shorten() except -1:
     waiting += 1
     if waiting == 1:
         now = _interval()
-        if now > SHORT_US:
-            sys.setswitchinterval(SHORT_US * 1e-6)
+        if now > SHORT_INTERVAL_US:
+            sys.setswitchinterval(SHORT_INTERVAL_US * 1e-6)
             replaced = now
     return 0
 
@@ -39,7 +39,7 @@ cpdef int restore() except -1:
         return 0  # a fork came in between
     waiting -= 1
     if waiting == 0 and replaced:
-        if _interval() == SHORT_US:  # otherwise the program has set another one meanwhile
+        if _interval() == SHORT_INTERVAL_US:  # otherwise the program has set another one meanwhile
             sys.setswitchinterval(replaced * 1e-6)
         replaced = 0
     return 0

@@ -34,10 +34,22 @@ CLAUSES = {
 WITHOUT_UNIT = re.compile(
     r"^_?(AGAIN|LATE|LOOK|MOST|PATIENCE|QUIET|RESTS?|SILENCE|TURN|\w+_(DELAY|INTERVAL|PERIOD|TIMEOUT|TTL))$"
 )
+#: The first line of a docstring in Cython. C code between triple quotes begins on a line of its own.
+CYTHON_DOCSTRING = re.compile(r'^ *"""(\w.*)', re.MULTILINE)
+CYTHON_ENUM = re.compile(r"^ *(?:cdef|cpdef) enum\b.*:\n((?: +.*\n|\n)+)", re.MULTILINE)
+CYTHON_CONSTANT = re.compile(r"^ +([A-Z]\w*) = ([^#\n]+?) *(?:#.*)?$", re.MULTILINE)
 
 
 def sources() -> list[Path]:
     return sorted(path for path in PACKAGE.rglob("*.py") if not path.name.endswith("_pb2.py"))
+
+
+def cython_sources() -> list[Path]:
+    return sorted([*PACKAGE.rglob("*.pyx"), *PACKAGE.rglob("*.pxd")])
+
+
+def begins_with_clause(text: str) -> bool:
+    return re.split(r"\W", text.strip(), maxsplit=1)[0].lower() in CLAUSES
 
 
 def clauses(tree: ast.Module) -> Iterator[tuple[int, str]]:
@@ -45,7 +57,7 @@ def clauses(tree: ast.Module) -> Iterator[tuple[int, str]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
             text = ast.get_docstring(node)
-            if text and re.split(r"\W", text, maxsplit=1)[0].lower() in CLAUSES:
+            if text and begins_with_clause(text):
                 yield getattr(node, "lineno", 1), text.splitlines()[0]
 
 
@@ -58,6 +70,20 @@ def constants(tree: ast.Module) -> Iterator[tuple[int, str]]:
         for target in targets:
             if isinstance(target, ast.Name) and WITHOUT_UNIT.match(target.id):
                 yield node.lineno, target.id
+
+
+def cython_clauses(source: str) -> Iterator[tuple[int, str]]:
+    """Yields the line and the first line of each docstring in Cython that begins with a clause."""
+    for found in CYTHON_DOCSTRING.finditer(source):
+        if begins_with_clause(found[1]):
+            yield source.count("\n", 0, found.start(1)) + 1, found[1]
+
+
+def cython_constants(source: str) -> Iterator[tuple[int, str, str]]:
+    """Yields the line, the name and the value of each constant in an enum of Cython."""
+    for enum in CYTHON_ENUM.finditer(source):
+        for found in CYTHON_CONSTANT.finditer(source, enum.start(1), enum.end(1)):
+            yield source.count("\n", 0, found.start()) + 1, found[1], found[2]
 
 
 def test_docstrings_begin_with_a_verb_or_a_noun() -> None:
@@ -75,6 +101,34 @@ def test_constants_have_a_unit_in_their_name() -> None:
         for path in sources()
         for line, name in constants(ast.parse(path.read_text()))
     ]
+    assert not found, "\n".join(found)
+
+
+def test_docstrings_of_the_core_begin_with_a_verb_or_a_noun() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {text}"
+        for path in cython_sources()
+        for line, text in cython_clauses(path.read_text())
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_constants_of_the_core_have_a_unit_in_their_name() -> None:
+    found = [
+        f"{path.relative_to(PACKAGE)}:{line}: {name}"
+        for path in cython_sources()
+        for line, name, _ in cython_constants(path.read_text())
+        if WITHOUT_UNIT.match(name)
+    ]
+    assert not found, "\n".join(found)
+
+
+def test_constants_of_the_core_are_defined_once() -> None:
+    places: dict[tuple[str, str], list[str]] = {}
+    for path in cython_sources():
+        for line, name, value in cython_constants(path.read_text()):
+            places.setdefault((name, value), []).append(f"{path.relative_to(PACKAGE)}:{line}")
+    found = [f"{name} = {value}: {', '.join(where)}" for (name, value), where in places.items() if len(where) > 1]
     assert not found, "\n".join(found)
 
 
@@ -105,3 +159,27 @@ def test_a_clause_is_found(source: str, finds: bool) -> None:
 )
 def test_a_constant_without_a_unit_is_found(source: str, finds: bool) -> None:
     assert bool(list(constants(ast.parse(source)))) is finds
+
+
+@pytest.mark.parametrize(
+    ("source", "finds"),
+    [
+        ('"""What it does."""\n', True),
+        ('# cython: language_level=3\n"""What it does."""\n', True),
+        ('cdef class A(B):\n    """Who takes."""\n', True),
+        ('    cdef inline bint f(self, int a) noexcept nogil:\n        """Whether it is."""\n', True),
+        ('cdef object f(object a,\n              object b):\n    """How it is."""\n', True),
+        ('cdef int f() except -1:  # never\n    """As it is."""\n', True),
+        ('cpdef int f():\n    """Returns whether it is."""\n', False),
+        ('cdef extern from *:\n    """\n    what();\n    """\n', False),
+        ('cdef class A:\n    cdef int b\n\ncdef extern from *:\n    """\n    what();\n    """\n', False),
+        ('def f():\n    text = """What it is."""\n', False),
+    ],
+)
+def test_a_clause_of_cython_is_found(source: str, finds: bool) -> None:
+    assert bool(list(cython_clauses(source))) is finds
+
+
+def test_a_constant_of_cython_is_found() -> None:
+    source = "cdef enum:\n    # A comment.\n    MOST = 64  # messages\n\n    SPIN_NS = 1 << 4\n\ncdef int OTHER = 1\n"
+    assert list(cython_constants(source)) == [(3, "MOST", "64"), (5, "SPIN_NS", "1 << 4")]

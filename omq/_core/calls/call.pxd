@@ -9,9 +9,9 @@ from omq._core.calls.waiter cimport AsyncTurn, Waiter
 cdef enum Operation:
     OP_SEND
     OP_SEND_PARTS
-    OP_SEND_TO               # with a route, the call's address
+    OP_SEND_TO  # with a route, the call's address
     OP_SEND_MANY
-    OP_RECV                  # OP_RECV to OP_RECV_MESSAGE are in the order of Take
+    OP_RECV     # OP_RECV to OP_RECV_MESSAGE are in the order of Take
     OP_RECV_PARTS
     OP_RECV_MANY
     OP_RECV_INTO
@@ -20,10 +20,10 @@ cdef enum Operation:
     OP_POLL
 
 cdef enum State:
-    STATE_NONE               # not made by a socket
+    STATE_NONE     # not made by a socket
     STATE_NEW
-    STATE_YIELDED            # yields to the loop, or has left its wait queue
-    STATE_WAITING            # waits in a wait queue
+    STATE_YIELDED  # yields to the loop, or has left its wait queue
+    STATE_WAITING  # waits in a wait queue
     STATE_DONE
 
 

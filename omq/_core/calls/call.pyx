@@ -44,7 +44,7 @@ cdef extern from *:
     int raise_stop() except -1
 
 cdef enum:
-    RESULT_RETURN = 0        # PySendResult
+    RESULT_RETURN = 0  # PySendResult
     RESULT_NEXT = 1
 
 

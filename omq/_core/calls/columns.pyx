@@ -7,17 +7,15 @@ from cpython.buffer cimport PyBuffer_Release
 from libc.stdint cimport int32_t
 from libc.string cimport memcpy
 
+from omq._core.arrow cimport MAX_OFFSET
 from omq._core.queues.recv_queue cimport ShapedRecvQueue
 from omq._core.calls.attempt cimport count_of
 from omq._core.calls.part cimport open_target
 from omq._core.queues.peer cimport RecvQueue, Peer
 from omq._core.wire.frame_reader cimport Run
-from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER, SHORT_HEADER, long_size
+from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER_BYTES, SHORT_HEADER_BYTES, long_size
 
 from omq.errors import MessageTooLarge, StateError
-
-cdef enum:
-    LAST_END = 2147483647    # the largest offset that an Arrow binary column can hold
 
 
 cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, object start) except -1:
@@ -39,7 +37,7 @@ cdef Py_ssize_t take_columns(RecvQueue recv_queue, object data, object ends, obj
             return _copy(
                 recv_queue,
                 <char *>into.buf,
-                min(into.len, <Py_ssize_t>LAST_END),
+                min(into.len, <Py_ssize_t>MAX_OFFSET),
                 start,
                 <int32_t *>marks.buf,
                 marks.len // <Py_ssize_t>sizeof(int32_t),
@@ -103,12 +101,12 @@ cdef void _copy_run(Run *run, char *into, Py_ssize_t size, Py_ssize_t at, int32_
             has = <Py_ssize_t>long_size(p)
             if has > size - at - body:
                 break
-            p += LONG_HEADER
+            p += LONG_HEADER_BYTES
         else:
             has = p[1]
             if has > size - at - body:
                 break
-            p += SHORT_HEADER
+            p += SHORT_HEADER_BYTES
         memcpy(into + at + body, p, has)
         p += has
         body += has

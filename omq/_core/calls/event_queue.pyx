@@ -10,7 +10,7 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals
 from posix.time cimport CLOCK_MONOTONIC, timespec
 
-from omq._core.clock cimport now_ns, seconds
+from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns, seconds
 from omq._core.lock cimport sem_destroy, sem_init, sem_post, sem_t
 from omq._core.calls.leader cimport FOR_EVER, ForkGuard
 
@@ -21,10 +21,6 @@ from omq.errors import ClosedError, ReceiveTimeout, StateError
 
 cdef extern from "<semaphore.h>" nogil:
     int sem_clockwait(sem_t *, int, const timespec *)
-
-cdef enum:
-    FIRST_NAP_NS = 10000000    # a wait's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000   # a wait's longest sleep: a signal just before a sleep interrupts nothing
 
 
 cdef class EventQueue:
@@ -104,7 +100,7 @@ cdef class EventQueue:
 
 cdef object receive(EventQueue feed, object timeout):
     cdef long long now, until
-    cdef long long nap = FIRST_NAP_NS
+    cdef long long nap = FIRST_SLEEP_NS
     cdef long long deadline = FOR_EVER
     cdef double patience
     cdef timespec when
@@ -127,7 +123,7 @@ cdef object receive(EventQueue feed, object timeout):
             if now >= deadline:
                 raise ReceiveTimeout(f"no event within {timeout} s")
             until = min(now + nap, deadline)
-            nap = min(2 * nap, <long long>LAST_NAP_NS)
+            nap = min(2 * nap, <long long>MAX_SLEEP_NS)
             when.tv_sec = until // 1000000000
             when.tv_nsec = until % 1000000000
             with nogil:

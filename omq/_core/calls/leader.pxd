@@ -11,6 +11,12 @@ from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.link.poller cimport Poller
 from omq._core.calls.readable_event cimport ReadableEvent
 
+cdef enum:
+    MAX_ADAPTIVE_SPIN_NS = 50000  # "adaptive" spins at most this long
+    SHORT_WAIT_NS = 40000         # a wait below this was worth spinning for
+    YIELD_NS = 20000              # a busy thread sleeps this long to hand over the GIL
+    IDLE_GAP_NS = 100000          # a pause in which other threads got the GIL anyway
+
 cdef extern from *:
     """
     #define FOR_EVER 0x7fffffffffffffffLL

@@ -15,12 +15,13 @@ from posix.time cimport CLOCK_MONOTONIC, nanosleep, timespec
 from posix.unistd cimport close, read, write
 
 from omq._core.bell cimport Bell
-from omq._core.clock cimport now_ns
+from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns
 from omq._core.kernel cimport (
     EFD_CLOEXEC,
     EFD_NONBLOCK,
     EPOLL_CTL_ADD,
     EPOLLIN,
+    MAX_EVENTS,
     NO_FD,
     epoll_ctl,
     epoll_event,
@@ -31,7 +32,7 @@ from omq._core.lock cimport SocketLock, sem_destroy, sem_init, sem_post, sem_t
 from omq._core.switch_interval cimport reset, restore, shorten
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport RecvQueue, SendQueue
-from omq._core.link.poller cimport EVENTS, NO_TICKET, Poller
+from omq._core.link.poller cimport NO_TICKET, Poller
 from omq._core.calls.readable_event cimport ReadableEvent
 
 import os
@@ -94,19 +95,13 @@ cdef extern from *:
     void relax() nogil
 
 cdef enum:
-    LONG_SLEEP_NS = 1000000   # a sleep that is long compared with the cost of notifying the I/O thread of its end
-    ADAPTIVE_NS = 50000       # "adaptive" spins at most this long
-    GLANCES = 8               # checks of the only descriptor by a spin between two checks of the epoll set
-    SHORT_NS = 40000          # a wait below this was worth spinning for
-    PRESENT_NS = 5000000      # between two checks by the owner, below which the I/O thread need not watch
-    LUCKY = 8                 # short waits in a row that are counted at most
-    SPIN_NS = 1000000         # a long spin goes on this long without checking for signals
-    LONG_NS = 500000          # work on the I/O thread after which other threads get the GIL
-    BREATH_NS = 20000         # the I/O thread then sleeps this long
-    REST_NS = 100000          # between two pieces of work, in which other threads got the GIL anyway
-    FRESH_NAP_NS = 200000     # the first sleep of a call on a socket without a connection; see `_until`
-    FIRST_NAP_NS = 10000000   # the main thread's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000  # the main thread's longest sleep
+    LONG_SLEEP_NS = 1000000              # a sleep that is long compared with the cost of reporting its end
+    CHECKS_PER_POLL = 8                  # checks of the only descriptor by a spin between two checks of the epoll set
+    OWNER_PRESENT_NS = 5000000           # between two checks by the owner, below which the I/O thread need not watch
+    MAX_SHORT_WAITS = 8                  # short waits in a row that are counted at most
+    MAX_SPIN_NS = 1000000                # a long spin goes on this long without checking for signals
+    MAX_IO_WORK_NS = 500000              # work on the I/O thread after which other threads get the GIL
+    FIRST_UNCONNECTED_SLEEP_NS = 200000  # the first sleep of a call on a socket without a connection; see `_until`
 
 
 cdef long long worked            # nanoseconds that the I/O thread has worked without a rest
@@ -122,17 +117,16 @@ cdef int let_others_in(long long begun) except -1:
     global worked, worked_until
     cdef long long now = now_ns()
     cdef timespec moment
-    worked = now - begun + (worked if begun - worked_until < REST_NS else 0)
-    if worked > LONG_NS:
+    worked = now - begun + (worked if begun - worked_until < IDLE_GAP_NS else 0)
+    if worked > MAX_IO_WORK_NS:
         worked = 0
         moment.tv_sec = 0
-        moment.tv_nsec = BREATH_NS
+        moment.tv_nsec = YIELD_NS
         with nogil:
             nanosleep(&moment, NULL)
         now = now_ns()
     worked_until = now
     return 0
-
 
 
 cdef class ForkGuard:
@@ -157,8 +151,8 @@ cdef class ForkGuard:
 cdef class BlockedCall:
     def __cinit__(self, LeaderCore core):
         self._core = core
-        self.nap = FIRST_NAP_NS
-        self.fresh_nap = FRESH_NAP_NS
+        self.nap = FIRST_SLEEP_NS
+        self.fresh_nap = FIRST_UNCONNECTED_SLEEP_NS
         sem_init(&self._wake, 0, 0)
 
     def __dealloc__(self):
@@ -510,7 +504,7 @@ cdef class LeaderCore:
     cdef int look(self, long long spent) except -1:
         """Checks the epoll set for a caller while messages wait; *spent*: nanoseconds since the last check."""
         self.looks += 1
-        if spent < PRESENT_NS:
+        if spent < OWNER_PRESENT_NS:
             self._dismiss()
         return self.poller.look()
 
@@ -614,7 +608,7 @@ cdef class LeaderCore:
         So the thread that runs the handlers checks again, soon at first and then once a second.
         """
         cdef long long until
-        if blocked_call.fresh_nap < FIRST_NAP_NS and (blocked_call.hurries or self.poller.is_empty()):
+        if blocked_call.fresh_nap < FIRST_SLEEP_NS and (blocked_call.hurries or self.poller.is_empty()):
             # The I/O thread brings the first connection, and needs the GIL for that. Next to busy threads both would
             # wait for it one after the other. So this thread queues for the GIL while the I/O thread does.
             blocked_call.hurry()
@@ -627,12 +621,12 @@ cdef class LeaderCore:
         if PyThread_get_thread_ident() == self._fork_guard._main:
             until = now_ns() + blocked_call.nap
             if until < deadline:
-                blocked_call.nap = min(2 * blocked_call.nap, <long long>LAST_NAP_NS)
+                blocked_call.nap = min(2 * blocked_call.nap, <long long>MAX_SLEEP_NS)
                 return until
         return deadline
 
     cdef int _lead(self, BlockedCall blocked_call, long long deadline) except -1:
-        cdef epoll_event events[EVENTS]
+        cdef epoll_event events[MAX_EVENTS]
         cdef long long left, spin
         cdef long long until = self._until(blocked_call, deadline)
         cdef bint on = False
@@ -644,10 +638,10 @@ cdef class LeaderCore:
         cdef bint found = False
         spin = self._spin
         if self._adaptive:
-            spin = ADAPTIVE_NS if self._luck > 0 else 0
-        elif spin > SPIN_NS:
+            spin = MAX_ADAPTIVE_SPIN_NS if self._luck > 0 else 0
+        elif spin > MAX_SPIN_NS:
             # In pieces, because no signal interrupts a spin.
-            spin = min(spin - blocked_call.spun, <long long>SPIN_NS)
+            spin = min(spin - blocked_call.spun, <long long>MAX_SPIN_NS)
             blocked_call.spun += spin
             on = spin > 0
         if self._roused and self.sleeps_long:
@@ -668,37 +662,37 @@ cdef class LeaderCore:
                         # Quicker than the epoll set, which reports everything else: ended connections, and signals from
                         # other threads. If a thread has closed the descriptor meanwhile, its number may belong to
                         # another file by now: at worst that file's bytes end the spin.
-                        for turn in range(GLANCES):
+                        for turn in range(CHECKS_PER_POLL):
                             relax()
                             if ioctl(only, FIONREAD, &unread) == 0 and unread > 0:
                                 found = True
                                 break
                         if found:
                             break
-                    n = epoll_wait(fd, events, EVENTS, 0)
+                    n = epoll_wait(fd, events, MAX_EVENTS, 0)
                     if n != 0 or now_ns() - begun >= spin:
                         break
             if n == 0 and not (on or found):
                 if until == FOR_EVER:
-                    n = epoll_wait(fd, events, EVENTS, -1)
+                    n = epoll_wait(fd, events, MAX_EVENTS, -1)
                 else:
                     left = until - now_ns()
                     if left < 0:
                         left = 0
-                    n = wait_for_events(fd, events, EVENTS, left)
+                    n = wait_for_events(fd, events, MAX_EVENTS, left)
             if n < 0:
                 failure = errno
         self.lock.acquire()
         self._inside -= 1
         self.sleeps_long = now_ns() - begun >= self._long_sleep
         if self._adaptive:
-            if now_ns() - begun < SHORT_NS:
-                if self._luck < LUCKY:
+            if now_ns() - begun < SHORT_WAIT_NS:
+                if self._luck < MAX_SHORT_WAITS:
                     self._luck += 1
-            elif self._luck > -LUCKY:
+            elif self._luck > -MAX_SHORT_WAITS:
                 self._luck -= 2 if spin else 1
                 if self._luck <= 0:
-                    self._luck = -LUCKY
+                    self._luck = -MAX_SHORT_WAITS
         if self._ending:
             if self._inside == 0:
                 self._end()
@@ -713,7 +707,7 @@ cdef class LeaderCore:
         if n == 0 and not found:
             # The thread may have waited for the GIL since, next to busy threads: another sleep would be one more
             # such wait.
-            n = epoll_wait(fd, events, EVENTS, 0) if fd == self.poller.fd else 0
+            n = epoll_wait(fd, events, MAX_EVENTS, 0) if fd == self.poller.fd else 0
             if n <= 0:
                 return now_ns() < deadline
         self._drain()

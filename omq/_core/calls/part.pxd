@@ -2,21 +2,19 @@
 
 from cpython.buffer cimport Py_buffer
 
-from omq._core.wire.send_buffer cimport Part
+from omq._core.wire.send_buffer cimport STACK_PARTS, Part
 
-cdef enum:
-    FEW_PARTS = 16           # parts for which no memory is allocated
 
 cdef struct Parts:
-    Part *parts              # owned memory if `count` is above FEW_PARTS
+    Part *parts              # owned memory if `count` is above STACK_PARTS
     Py_buffer *views
     bint *held               # by part: its view must be released
     Py_ssize_t count         # parts
     Py_ssize_t opened        # parts opened so far, to be closed
     void *keep               # the sequence that the parts are borrowed from; strong reference
-    Part few_parts[FEW_PARTS]
-    Py_buffer few_views[FEW_PARTS]
-    bint few_held[FEW_PARTS]
+    Part few_parts[STACK_PARTS]
+    Py_buffer few_views[STACK_PARTS]
+    bint few_held[STACK_PARTS]
 
 
 cdef int open_part(object data, Part *part, Py_buffer *view) except -1

@@ -71,7 +71,7 @@ cdef int open_parts(Parts *parts, object data, bint several) except -1:
     parts.count = len(sequence)
     if parts.count == 0:
         raise ValueError(f"parts={short(data)}: a message has at least one part")
-    if parts.count > FEW_PARTS:
+    if parts.count > STACK_PARTS:
         parts.parts = <Part *>malloc(parts.count * sizeof(Part))
         parts.views = <Py_buffer *>malloc(parts.count * sizeof(Py_buffer))
         parts.held = <bint *>malloc(parts.count * sizeof(bint))

@@ -7,7 +7,7 @@ from omq._core.queues.peer cimport RecvQueue, SendQueue
 cdef enum ProxyState:
     PROXY_RUNS
     PROXY_PAUSED
-    PROXY_DRAINS             # TERMINATE has come: messages that were received before are still forwarded
+    PROXY_DRAINS  # TERMINATE has come: messages that were received before are still forwarded
     PROXY_ENDS
 
 

@@ -9,7 +9,7 @@ from omq._core.link.receiver cimport Receiver
 from omq._core.queues.passage cimport Passage
 from omq._core.queues.peer cimport RecvQueue, SendQueue
 from omq._core.queues.routed cimport ReplySendQueue
-from omq._core.queues.send_queue cimport Distributor, fill_part
+from omq._core.queues.send_queue cimport MAX_BATCH_MESSAGES, Distributor, fill_part
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, Part
 
 import struct
@@ -19,11 +19,10 @@ cdef extern from "<sys/ioctl.h>" nogil:
     unsigned long FIONREAD
 
 cdef enum:
-    COMMANDS = 64            # commands that are obeyed in one round
-    FIGURES = 8              # numbers in the answer to STATISTICS
-    FOLLOW_NS = 50000000     # after TERMINATE, while peers go on without a gap
-    PATIENCE_NS = 500000000  # after TERMINATE, while a target has no room
-    LARGE_BATCH = 1024       # messages at which a batch leaves; most batches leave earlier, for their bytes
+    MAX_COMMANDS_PER_ROUND = 64        # commands that are obeyed in one round
+    STATISTICS_NUMBERS = 8             # numbers in the answer to STATISTICS
+    DRAIN_TIMEOUT_NS = 50000000        # after TERMINATE, while peers go on without a gap
+    DRAIN_ROOM_TIMEOUT_NS = 500000000  # after TERMINATE, while a target has no room
 
 
 cdef class ProxyCore:
@@ -79,7 +78,7 @@ cdef class ProxyCore:
             if isinstance(send_queue, Distributor):
                 (<Distributor>send_queue)._adapt(send_queue.hwm)
             else:
-                send_queue.most = LARGE_BATCH if led else BATCH_MESSAGES
+                send_queue.most = MAX_BATCH_MESSAGES if led else BATCH_MESSAGES
         return 0
 
     cdef bint _round(self) except -1:
@@ -116,7 +115,7 @@ cdef class ProxyCore:
 
     cdef int _obey(self) except -1:
         """Obeys the commands that wait. Ignores unknown ones, as libzmq does; a REP answers those, too."""
-        cdef Py_ssize_t left = COMMANDS
+        cdef Py_ssize_t left = MAX_COMMANDS_PER_ROUND
         cdef list command, answer
         while left > 0 and self._state != PROXY_ENDS and self._control.has_message():
             left -= 1
@@ -140,7 +139,7 @@ cdef class ProxyCore:
 
     cdef int _answer(self, list parts) except -1:
         """Answers a command. It never waits for room: without room the answer is dropped."""
-        cdef Part answer[FIGURES]
+        cdef Part answer[STATISTICS_NUMBERS]
         cdef Py_ssize_t i
         for i in range(len(parts)):
             fill_part(answer + i, <bytes>parts[i])
@@ -161,14 +160,14 @@ cdef class ProxyCore:
                     peer = <Receiver>one
                     self._goals.append((peer, peer.bytes_in + unread_of(peer.fd)))
         self._look_at_goals()
-        self._until = now_ns() + FOLLOW_NS
-        self._patience = now_ns() + PATIENCE_NS
+        self._until = now_ns() + DRAIN_TIMEOUT_NS
+        self._patience = now_ns() + DRAIN_ROOM_TIMEOUT_NS
         return 0
 
     cdef bint _drain(self) except -1:
         """Forwards received messages, and those that follow without a gap; returns whether there may be more to do.
 
-        Peers that never stop are cut off after DRAIN_GAP_NS. A target without room is waited for during
+        Peers that never stop are cut off after DRAIN_TIMEOUT_NS. A target without room is waited for during
         DRAIN_ROOM_TIMEOUT_NS; the rest then stays in the socket that has received it.
         """
         cdef Poller poller
@@ -186,11 +185,11 @@ cdef class ProxyCore:
             reached = self._reached
             self._look_at_goals()
             if len(self._goals) < goals or self._reached > reached:
-                self._patience = now + PATIENCE_NS
+                self._patience = now + DRAIN_ROOM_TIMEOUT_NS
         elif self._left > 0:
             self._left -= moved
             if moved:
-                self._patience = now + PATIENCE_NS
+                self._patience = now + DRAIN_ROOM_TIMEOUT_NS
         elif now > self._until:
             self._state = PROXY_ENDS
         if now > self._patience:

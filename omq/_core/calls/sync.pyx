@@ -15,7 +15,7 @@ from libc.stdlib cimport free, malloc
 from posix.time cimport timespec
 
 from omq._core.wire.send_buffer cimport Part
-from omq._core.clock cimport now_ns, seconds
+from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns, seconds
 from omq._core.calls.attempt cimport (
     READY_BOTH,
     READY_IN,
@@ -53,8 +53,6 @@ cdef extern from "<poll.h>" nogil:
 
 cdef enum:
     TAKE_COLUMNS = TAKE_MESSAGE + 1  # of blocking sockets only
-    FIRST_NAP_NS = 10000000          # the main thread's first sleep in a wait for several sockets
-    LAST_NAP_NS = 1000000000         # the main thread's longest sleep
 
 
 cdef inline int check(object timeout) except -1:
@@ -565,7 +563,7 @@ cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, l
     cdef int ready
     if naps and now + nap[0] < until:
         until = now + nap[0]
-        nap[0] = min(2 * nap[0], <long long>LAST_NAP_NS)
+        nap[0] = min(2 * nap[0], <long long>MAX_SLEEP_NS)
     if until != FOR_EVER:
         until = max(until - now, <long long>0)
         left.tv_sec = until // 1000000000
@@ -594,7 +592,7 @@ def wait_for_any(
         Ready sockets, in the order of *cores*; empty if the time was up.
     """
     cdef long long deadline = deadline_of(timeout)
-    cdef long long nap = FIRST_NAP_NS
+    cdef long long nap = FIRST_SLEEP_NS
     cdef bint naps = False
     cdef Py_ssize_t i
     cdef int borrowed = 0

@@ -11,14 +11,14 @@ cdef extern from "<poll.h>" nogil:
     short POLLIN
 
 cdef enum:
-    MOST_SOCKETS = 4         # frontend, backend, capture, control
+    MAX_SOCKETS = 4  # frontend, backend, capture, control
 
 
 cdef class SyncProxy(ProxyCore):
     cdef list _cores                 # LeaderCore of each socket, all distinct
     cdef list _blocked_calls         # of each socket, the BlockedCall with which this proxy leads
     cdef Py_ssize_t _count           # sockets
-    cdef pollfd _fds[MOST_SOCKETS]   # their epoll sets
+    cdef pollfd _fds[MAX_SOCKETS]   # their epoll sets
     cdef long long _spin             # nanoseconds to spin before sleeping; 0 never
     cdef bint _adaptive              # spin only while waits are short
     cdef bint _lucky                 # the last wait was short

@@ -10,9 +10,9 @@ from cpython.pythread cimport PyThread_get_thread_ident
 from libc.errno cimport EINTR, errno
 from posix.time cimport nanosleep, timespec
 
-from omq._core.calls.leader cimport BlockedCall, LeaderCore
+from omq._core.calls.leader cimport IDLE_GAP_NS, MAX_ADAPTIVE_SPIN_NS, SHORT_WAIT_NS, YIELD_NS, BlockedCall, LeaderCore
 from omq._core.calls.proxy cimport PROXY_DRAINS, PROXY_ENDS, ProxyCore
-from omq._core.clock cimport now_ns
+from omq._core.clock cimport FIRST_SLEEP_NS, MAX_SLEEP_NS, now_ns
 from omq._core.queues.peer cimport TURN_MESSAGES
 
 import os
@@ -23,16 +23,10 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    LOOK_NS = 100000          # work between two checks of the descriptors
-    FLUSH_NS = 500000         # a batch waits this long for more while messages come without a pause
-    BREATH_NS = 5500000       # work after which other threads get the GIL and the locks: see `_let_others_in`
-    NAP_NS = 20000            # time for a thread to take what it has waited for
-    REST_NS = 100000          # a sleep during which other threads ran anyway
-    FIRST_NAP_NS = 10000000   # the main thread's first sleep; each further one is twice as long
-    LAST_NAP_NS = 1000000000  # the main thread's longest sleep
-    DRAIN_MS = 20             # between two checks of the clock after TERMINATE
-    ADAPTIVE_NS = 50000       # "adaptive" spins at most this long
-    SHORT_NS = 40000          # a wait below this was worth spinning for
+    CHECK_INTERVAL_NS = 100000    # work between two checks of the descriptors
+    FLUSH_DELAY_NS = 500000       # a batch waits this long for more while messages come without a pause
+    MAX_WORK_NS = 5500000         # work after which other threads get the GIL and the locks: see `_let_others_in`
+    DRAIN_CHECK_INTERVAL_MS = 20  # between two checks of the clock after TERMINATE
 
 
 @cython.final
@@ -53,7 +47,7 @@ cdef class SyncProxy(ProxyCore):
         self._blocked_calls = []
         self._count = len(self._cores)
         self._pollers = [(<LeaderCore?>one).poller for one in self._sources]
-        self._nap = FIRST_NAP_NS
+        self._nap = FIRST_SLEEP_NS
         for core in self._cores:
             self._spin = max(self._spin, core._spin)
             self._adaptive |= core._adaptive
@@ -72,7 +66,7 @@ cdef class SyncProxy(ProxyCore):
                 more = self._work()
                 if self._state == PROXY_ENDS:
                     return
-                if now_ns() - self._breath > BREATH_NS or self._is_wanted():
+                if now_ns() - self._breath > MAX_WORK_NS or self._is_wanted():
                     self._let_others_in()
                 elif not more:
                     self._sleep()
@@ -211,12 +205,12 @@ cdef class SyncProxy(ProxyCore):
                 else:
                     dense = False  # if there is nothing to forward now, either, sleeping is a check as well
                 now = now_ns()
-                if now - self._looked > LOOK_NS:
+                if now - self._looked > CHECK_INTERVAL_NS:
                     self._glance()
-                if now - flushed > FLUSH_NS:
+                if now - flushed > FLUSH_DELAY_NS:
                     flushed = now
                     self._flush()
-                if now - self._breath > BREATH_NS or self._is_wanted():
+                if now - self._breath > MAX_WORK_NS or self._is_wanted():
                     self._flush()
                     return True
             self._flush()
@@ -262,7 +256,7 @@ cdef class SyncProxy(ProxyCore):
         """
         cdef timespec moment
         moment.tv_sec = 0
-        moment.tv_nsec = NAP_NS
+        moment.tv_nsec = YIELD_NS
         with nogil:
             nanosleep(&moment, NULL)
         self._breath = now_ns()
@@ -296,13 +290,13 @@ cdef class SyncProxy(ProxyCore):
         cdef int failure = 0
         cdef int wait = -1
         if self._adaptive:
-            spin = ADAPTIVE_NS if self._lucky else 0
+            spin = MAX_ADAPTIVE_SPIN_NS if self._lucky else 0
         if PyThread_get_thread_ident() == (<LeaderCore>self._cores[0])._fork_guard._main:
             # A signal between the last check and the system call interrupts nothing.
             wait = <int>(self._nap // 1000000)
-            self._nap = min(2 * self._nap, <long long>LAST_NAP_NS)
+            self._nap = min(2 * self._nap, <long long>MAX_SLEEP_NS)
         if self._state == PROXY_DRAINS:
-            wait = DRAIN_MS
+            wait = DRAIN_CHECK_INTERVAL_MS
         try:
             if self._arm():
                 begun = now_ns()
@@ -316,17 +310,17 @@ cdef class SyncProxy(ProxyCore):
                     if found < 0:
                         failure = errno
                 now = now_ns()
-                self._lucky = now - begun < SHORT_NS
-                if now - begun > REST_NS:
+                self._lucky = now - begun < SHORT_WAIT_NS
+                if now - begun > IDLE_GAP_NS:
                     self._breath = now
         finally:
             self._wake_up()
         if failure and failure != EINTR:
             raise TransportError(failure, os.strerror(failure))
         if found > 0:
-            self._nap = FIRST_NAP_NS
+            self._nap = FIRST_SLEEP_NS
         # A signal interrupts nothing while messages are forwarded, nor while this thread waits for the GIL.
-        if found <= 0 or now_ns() - self._heeded > BREATH_NS:
+        if found <= 0 or now_ns() - self._heeded > MAX_WORK_NS:
             self._heed_signals()
         return 0
 

@@ -13,14 +13,14 @@ cdef struct Place:
 
 
 cdef enum:
-    AHEAD_TICKET = 1         # in a socket's epoll set: bytes of its connections were read ahead
+    AHEAD_TICKET = 1  # in a socket's epoll set: bytes of its connections were read ahead
 
 
 cdef enum Mode:
-    QUIET                    # the next event is reported, once
-    FIRED                    # an event was reported: the owner has a moment to handle it
-    RESTING                  # the owner handled it: no event is reported for a while
-    AWAY                     # the owner did not: all events are reported
+    QUIET    # the next event is reported, once
+    FIRED    # an event was reported: the owner has a moment to handle it
+    RESTING  # the owner handled it: no event is reported for a while
+    AWAY     # the owner did not: all events are reported
 
 
 cdef class Background

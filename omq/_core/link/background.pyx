@@ -34,6 +34,7 @@ from omq._core.kernel cimport (
     EPOLLIN,
     EPOLLONESHOT,
     EPOLLOUT,
+    MAX_EVENTS,
     NO_FD,
     epoll_create1,
     epoll_ctl,
@@ -42,7 +43,7 @@ from omq._core.kernel cimport (
     eventfd,
 )
 from omq._core.link.pointers cimport PointerArray, enrol, strike, wait_while
-from omq._core.link.read_ahead cimport NEVER, VIEW_BYTES, ReadAhead, Stillness
+from omq._core.link.read_ahead cimport FIRST_CHECK_NS, NEVER, VIEW_BYTES, ReadAhead, Stillness
 from omq._core.lock cimport (
     hold_mutex,
     load,
@@ -73,22 +74,20 @@ cdef extern from *:
     long long omq_memory() noexcept nogil
 
 cdef enum:
-    EVENTS = 64               # events taken from the kernel at once
-    ROUNDS = 16               # times that one set is asked for more of them in a row
-    GRACE_NS = 10000000       # see Background.grace_ns
-    REST_NS = 20000000        # see Background.rest_ns
-    AWAY_NS = 50000000        # between two checks while the owner is away and no event comes
-    CONTENDED_NS = 1000000    # likewise, where another thread was reading
-    MUCH_BYTES = 65536        # bytes in one go after which more are probably waiting
-    PAUSE_NS = 200000         # wait after fewer bytes than that: together they cost one wake-up...
-    LITTLE_BYTES = 4096       # ...and after fewer than this...
-    LONG_PAUSE_NS = 1000000   # ...this wait: small messages come one by one, and each would cost a wake-up
-    FIRST_LOOK_NS = 50000000  # before the first check of a new connection
-    TOGETHER_NS = 2000000     # between two checks of connections that their owners do not read...
-    TOGETHER = 32             # ...or this many times the last check's duration, with thousands of connections...
-    APART_NS = 10000000       # ...but no more than this
-    SHARE = 4                 # fraction of the machine's memory that may be read ahead: one quarter
-    WAKE = 0                  # ticket of _wake's events; the sets' tickets are above
+    MAX_EVENT_ROUNDS = 16                  # times that one set is asked for more of them in a row
+    GRACE_NS = 10000000                    # see Background.grace_ns
+    REST_NS = 20000000                     # see Background.rest_ns
+    AWAY_CHECK_INTERVAL_NS = 50000000      # between two checks while the owner is away and no event comes
+    CONTENDED_CHECK_INTERVAL_NS = 1000000  # likewise, where another thread was reading
+    STREAM_BYTES = 65536                   # bytes in one go after which more are probably waiting
+    PAUSE_NS = 200000                      # wait after fewer bytes than that: together they cost one wake-up...
+    SMALL_READ_BYTES = 4096                # ...and after fewer than this...
+    LONG_PAUSE_NS = 1000000                # ...this wait: small messages come one by one, and each would cost a wake-up
+    MIN_ROUND_INTERVAL_NS = 2000000        # between two checks of connections that their owners do not read...
+    ROUND_INTERVAL_FACTOR = 32             # ...or this many times the last check's duration...
+    MAX_ROUND_INTERVAL_NS = 10000000       # ...but no more than this
+    MEMORY_DIVISOR = 4                     # fraction of the machine's memory that may be read ahead: one quarter
+    WAKE_TICKET = 0                        # ticket of _wake's events; the sets' tickets are above
 
 
 cdef void *run(void *background) noexcept nogil:
@@ -172,7 +171,7 @@ cdef class Background:
         pthread_mutex_init(&self._mutex, NULL)
         self._look_due = self._gathering_due = NEVER
         self._pid = getpid()
-        self._budget.most = omq_memory() // SHARE
+        self._budget.most = omq_memory() // MEMORY_DIVISOR
         self.grace_ns, self.rest_ns = GRACE_NS, REST_NS
 
     def __dealloc__(self):
@@ -220,7 +219,7 @@ cdef class Background:
         if self._wake < 0 <= self._epoll:
             self._wake = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
             event.events = EPOLLIN
-            event.data.u64 = WAKE
+            event.data.u64 = WAKE_TICKET
             if self._wake >= 0 and epoll_ctl(self._epoll, EPOLL_CTL_ADD, self._wake, &event) < 0:
                 close(self._wake)
                 self._wake = NO_FD
@@ -304,9 +303,9 @@ cdef class Background:
             done = True
             watched._places[slot].ticket = ticket
             watched._places[slot].read_ahead = <void *>read_ahead
-            sooner = read_ahead.read + FIRST_LOOK_NS < self._look_due
+            sooner = read_ahead.read + FIRST_CHECK_NS < self._look_due
             if sooner:
-                store(&self._look_due, read_ahead.read + FIRST_LOOK_NS)
+                store(&self._look_due, read_ahead.read + FIRST_CHECK_NS)
         pthread_mutex_unlock(&self._mutex)
         if not done:
             raise MemoryError()
@@ -358,7 +357,7 @@ cdef class Background:
         return over
 
     cdef void _loop(self) noexcept nogil:
-        cdef epoll_event events[EVENTS]
+        cdef epoll_event events[MAX_EVENTS]
         cdef unsigned long long count
         cdef long long now
         cdef timespec pause
@@ -366,16 +365,16 @@ cdef class Background:
         cdef int i, n
         pause.tv_sec = 0
         while not self._ended():
-            n = epoll_wait(self._epoll, events, EVENTS, self._left())
+            n = epoll_wait(self._epoll, events, MAX_EVENTS, self._left())
             now = now_ns()
             for i in range(n):
-                if events[i].data.u64 == WAKE:
+                if events[i].data.u64 == WAKE_TICKET:
                     read(self._wake, &count, sizeof(count))
                 else:
                     self._report(events[i].data.u64, now)
             moved = self._attend_all(now)
-            if 0 < moved < MUCH_BYTES:
-                pause.tv_nsec = LONG_PAUSE_NS if moved < LITTLE_BYTES else PAUSE_NS
+            if 0 < moved < STREAM_BYTES:
+                pause.tv_nsec = LONG_PAUSE_NS if moved < SMALL_READ_BYTES else PAUSE_NS
                 nanosleep(&pause, NULL)
             if now >= load(&self._gathering_due):
                 self._write_gathered(now)
@@ -462,23 +461,27 @@ cdef class Background:
             # An owner that has read and is away again may have made room that no event shows. A thread that reads in
             # its place may wait for the GIL meanwhile.
             (<WatchedSet>watched)._due = now + (
-                0 if moved >= MUCH_BYTES else CONTENDED_NS if (<WatchedSet>watched)._contended else AWAY_NS
+                0
+                if moved >= STREAM_BYTES
+                else CONTENDED_CHECK_INTERVAL_NS
+                if (<WatchedSet>watched)._contended
+                else AWAY_CHECK_INTERVAL_NS
             )
             return moved
         return 0
 
     cdef Py_ssize_t _serve(self, void *watched, long long now) noexcept nogil:
         """Handles the events of a set whose owner is away; returns the number of bytes moved."""
-        cdef epoll_event events[EVENTS]
+        cdef epoll_event events[MAX_EVENTS]
         cdef Py_ssize_t moved = 0
         cdef int i, n
         cdef int turn
         (<WatchedSet>watched)._contended = False
-        for turn in range(ROUNDS):
-            n = epoll_wait((<WatchedSet>watched).fd, events, EVENTS, 0)
+        for turn in range(MAX_EVENT_ROUNDS):
+            n = epoll_wait((<WatchedSet>watched).fd, events, MAX_EVENTS, 0)
             for i in range(n):
                 moved += self._handle(watched, events + i, now)
-            if n < EVENTS:
+            if n < MAX_EVENTS:
                 break
         return moved
 
@@ -555,6 +558,9 @@ cdef class Background:
             # If an entry was removed meanwhile, another one has taken its place: check all of them once more.
             i = i + 1 if i < self._readers.count and self._readers.entries[i] == reader else 0
         # Several connections are checked together.
-        soonest = now + max(<long long>TOGETHER_NS, min(TOGETHER * (now_ns() - now), <long long>APART_NS))
+        soonest = now + max(
+            <long long>MIN_ROUND_INTERVAL_NS,
+            min(ROUND_INTERVAL_FACTOR * (now_ns() - now), <long long>MAX_ROUND_INTERVAL_NS),
+        )
         store(&self._look_due, max(due, soonest))  # NEVER is later than all
         pthread_mutex_unlock(&self._mutex)

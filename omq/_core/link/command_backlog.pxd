@@ -1,14 +1,14 @@
 # The kernel's state of a connection, and the commands that wait while bytes of the peer may be on their way.
 
 cdef enum Outlook:
-    CLEAR = 0                # the peer's kernel has no bytes for us that a write could destroy
-    CROWDED = 1              # the peer's kernel may have some: ours had no room for them
-    ENDED = 2                # the peer sends nothing more, and our kernel has everything
+    CLEAR = 0    # the peer's kernel has no bytes for us that a write could destroy
+    CROWDED = 1  # the peer's kernel may have some: ours had no room for them
+    ENDED = 2    # the peer sends nothing more, and our kernel has everything
 
 cdef enum:
-    LOOKS = 20               # checks in a row that find room in our kernel, after which the peer's holds nothing
-    HELD_BYTES = 8388608     # bytes of waiting commands at most
-    QUICK_NS = 1000000000    # a stream that moves the content of two kernels within this time has no pause
+    MIN_CLEAR_CHECKS = 20        # checks in a row that find room in our kernel, after which the peer's holds nothing
+    MAX_HELD_BYTES = 8388608     # bytes of waiting commands at most
+    FAST_STREAM_NS = 1000000000  # a stream that moves the content of two kernels within this time has no pause
 
 cdef bint can_reset(int fd) noexcept
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil

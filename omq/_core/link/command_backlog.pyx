@@ -51,11 +51,11 @@ cdef extern from *:
 
 cdef enum:
     RMEM, RCVBUF = 1         # fields of SO_MEMINFO: the receive buffer's size and its limit
-    FIELDS = 16              # more fields than SO_MEMINFO has
-    SHARE = 4                # a receive buffer filled below this fraction, one quarter, has room
-    LEAST_SETTLING_NS = 200000000  # TCP_RTO_MIN: the earliest retransmission of a lost segment
-    ROUND_TRIPS = 8          # round trips that a retransmission takes
-    SEND_BUFFER = 4194304    # a peer's largest send buffer while the system's limits are unchanged
+    MEMINFO_FIELDS = 16              # more fields than SO_MEMINFO has
+    RECEIVE_BUFFER_DIVISOR = 4       # a receive buffer filled below this fraction, one quarter, has room
+    MIN_SETTLING_NS = 200000000      # TCP_RTO_MIN: the earliest retransmission of a lost segment
+    SETTLING_ROUND_TRIPS = 8         # round trips that a retransmission takes
+    MAX_SEND_BUFFER_BYTES = 4194304  # a peer's largest send buffer while the system's limits are unchanged
 
 
 cdef bint can_reset(int fd) noexcept:
@@ -68,7 +68,7 @@ cdef bint can_reset(int fd) noexcept:
 cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
     """Reads the kernel's state; *holds*: the largest number of bytes in our kernel and the peer's."""
     cdef pollfd watched
-    cdef unsigned int memory[FIELDS]
+    cdef unsigned int memory[MEMINFO_FIELDS]
     cdef unsigned int size = sizeof(memory)
     watched.fd = fd
     watched.events = POLLRDHUP
@@ -79,13 +79,16 @@ cdef Outlook outlook(int fd, long long *holds) noexcept nogil:
     # Small segments take much more memory than they have bytes: FIONREAD would not show that there is no room.
     if getsockopt(fd, SOL_SOCKET, SO_MEMINFO, memory, &size) < 0:
         return CLEAR  # a kernel without that option, or a sandbox
-    holds[0] = <long long>memory[RCVBUF] + SEND_BUFFER
-    return CROWDED if <long long>memory[RMEM] * SHARE > memory[RCVBUF] else CLEAR
+    holds[0] = <long long>memory[RCVBUF] + MAX_SEND_BUFFER_BYTES
+    return CROWDED if <long long>memory[RMEM] * RECEIVE_BUFFER_DIVISOR > memory[RCVBUF] else CLEAR
 
 
 cdef long long settling_ns(int fd) noexcept nogil:
     """Returns for how many nanoseconds our kernel must have room until a peer's surely has sent everything."""
-    return min(<long long>LEAST_SETTLING_NS + ROUND_TRIPS * 1000 * <long long>round_trip_us(fd), <long long>QUICK_NS)
+    return min(
+        <long long>MIN_SETTLING_NS + SETTLING_ROUND_TRIPS * 1000 * <long long>round_trip_us(fd),
+        <long long>FAST_STREAM_NS,
+    )
 
 
 cdef int unread_bytes(int fd) noexcept nogil:
@@ -128,7 +131,7 @@ cdef class CommandBacklog:
         """
         if bytes_in - self.bytes_in <= self.room:
             return False
-        if self.frames or now_ns() - self.since < QUICK_NS:
+        if self.frames or now_ns() - self.since < FAST_STREAM_NS:
             return True
         self.bytes_in = bytes_in
         self.since = now_ns()

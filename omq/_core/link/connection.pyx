@@ -22,13 +22,13 @@ from omq._core.wire.send_buffer cimport (
     FLUSH_ENDED,
     FLUSH_ERROR,
     FLUSH_NOTHING,
-    INLINE_LIMIT,
+    MAX_INLINE_BYTES,
     SPARSE_NS,
     SendBuffer,
     Part,
 )
 from omq._core.wire.frame_reader cimport MESSAGE_CEILING, FrameReader, Run
-from omq._core.wire.framing cimport LONG_HEADER, Asking, asking_size, write_asking
+from omq._core.wire.framing cimport LONG_HEADER_BYTES, Asking, asking_size, write_asking
 from omq._core.clock cimport now_ns
 from omq._core.lock cimport drop_flag, load, store
 from omq._core.kernel cimport NO_FD, EPOLLOUT
@@ -45,8 +45,8 @@ from omq._core.link.command_backlog cimport (
     CLEAR,
     CROWDED,
     ENDED,
-    HELD_BYTES,
-    LOOKS,
+    MAX_HELD_BYTES,
+    MIN_CLEAR_CHECKS,
     Outlook,
     CommandBacklog,
     outlook,
@@ -54,11 +54,11 @@ from omq._core.link.command_backlog cimport (
 )
 
 cdef enum:
-    SHORT_BURST = 3          # messages directly after one that was written through that are written through as well
-    READ_AHEAD = 8192        # bytes that a peer reads at once (libzmq's in_batch_size), even while it is paused
-    SILENCE_MS = 1000        # without bytes from the peer, after which it counts as silent
-    GRACE = 16777216         # bytes that two kernels and a peer's batch have at most, roughly
-    PATIENCE_MS = 5000       # how long a peer that is not silent delays closing, once its kernel has everything
+    SHORT_BURST_MESSAGES = 3     # messages directly after one that was written through that are written through as well
+    READ_AHEAD_BYTES = 8192      # bytes that a peer reads at once (libzmq's in_batch_size), even while it is paused
+    IDLE_TIMEOUT_MS = 1000       # without bytes from the peer, after which it counts as silent
+    MAX_UNREAD_BYTES = 16777216  # bytes that two kernels and a peer's batch have at most, roughly
+    CLOSE_TIMEOUT_MS = 5000      # how long a peer that is not silent delays closing, once its kernel has everything
 
 cdef extern from "<netinet/in.h>" nogil:
     int IPPROTO_TCP
@@ -236,7 +236,7 @@ cdef class Connection(Receiver):
         # Our FIN counts as a byte, and a kernel may delay its acknowledgement.
         if ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting > 1:
             return False
-        return not (self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking())
+        return not (self._resets and self.sent_bytes() > READ_AHEAD_BYTES and self._is_speaking())
 
     cdef int _write_closing_frame(self) except -1:
         """Writes the codec's closing frame, if nothing waits in front of it."""
@@ -255,9 +255,9 @@ cdef class Connection(Receiver):
         if self._delivered == 0:
             self._delivered = now
         memset(&info, 0, sizeof(info))
-        return (now - self._delivered < <long long>PATIENCE_MS * 1000000
+        return (now - self._delivered < <long long>CLOSE_TIMEOUT_MS * 1000000
                 and getsockopt(self.fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0
-                and info.tcpi_last_data_recv < SILENCE_MS)
+                and info.tcpi_last_data_recv < IDLE_TIMEOUT_MS)
 
     def cease(self) -> None:
         """Ends our side of the stream, so that the peer sends nothing more; bytes that it sent before still arrive."""
@@ -267,7 +267,7 @@ cdef class Connection(Receiver):
             self._broken = True  # for writing
             shutdown(self.fd, SHUT_WR)
             # Bounded by the content of the kernels: it is read also while the user is busy.
-            self._brim = self.bytes_in + GRACE
+            self._brim = self.bytes_in + MAX_UNREAD_BYTES
             if self._stopped:
                 self.refill()
 
@@ -310,7 +310,7 @@ cdef class Connection(Receiver):
         if self.fd < 0 or self._broken:
             return True
         return self.untaken_bytes == 0 and not (
-            self._resets and self.sent_bytes() > READ_AHEAD and self._is_speaking()
+            self._resets and self.sent_bytes() > READ_AHEAD_BYTES and self._is_speaking()
         )
 
     # ------------------------------------------------------------------ taking back
@@ -407,7 +407,7 @@ cdef class Connection(Receiver):
         cdef SendBuffer send_buffer = self._send_buffer
         cdef int *flag
         cdef bint taken
-        if part.size > INLINE_LIMIT or self._broken or not self.writable:
+        if part.size > MAX_INLINE_BYTES or self._broken or not self.writable:
             return False
         flag = send_buffer.hold_to_append()
         if flag == NULL:
@@ -415,7 +415,7 @@ cdef class Connection(Receiver):
         # Messages gather, and the batch is not full with this one: nothing to decide.
         taken = (
             send_buffer.bytes > 0
-            and send_buffer.bytes + part.size < BATCH_BYTES - LONG_HEADER
+            and send_buffer.bytes + part.size < BATCH_BYTES - LONG_HEADER_BYTES
             and send_buffer.messages < BATCH_MESSAGES - 1
             and (hwm == 0 or send_buffer.messages < hwm)
             and not (send_buffer.stuck or send_buffer.failed or send_buffer._ndone)
@@ -541,7 +541,7 @@ cdef class Connection(Receiver):
                         # The peer has answered since the last write: the next look at its end can wait.
                         self._heard = self.bytes_in
                         send_buffer.looked = max(send_buffer.looked, send_buffer.last_write)
-                    self._short_burst = SHORT_BURST
+                    self._short_burst = SHORT_BURST_MESSAGES
                     send_buffer.last_write = now
                     status = self._push()
                 elif self._short_burst > 0 and self._flusher is not None:
@@ -708,7 +708,9 @@ cdef class Connection(Receiver):
             self._backlog = None
         elif found == CROWDED:
             waiting.looks = 0  # when all of it has been read, the session is asked again
-        elif waiting.looks >= LOOKS or (waiting.seen == self.bytes_in + unread and (self._stopped or not unread)):
+        elif waiting.looks >= MIN_CLEAR_CHECKS or (
+            waiting.seen == self.bytes_in + unread and (self._stopped or not unread)
+        ):
             self._release()
         else:
             waiting.looks += 1
@@ -736,7 +738,7 @@ cdef class Connection(Receiver):
             waiting = self._backlog = CommandBacklog(self.bytes_in)
             outlook(self.fd, &waiting.room)
         waiting.add(frames)
-        if waiting.size > HELD_BYTES:
+        if waiting.size > MAX_HELD_BYTES:
             return self._release()
         return self._ask_session()
 

@@ -90,22 +90,22 @@ cdef extern from *:
     Whereabouts omq_whereabouts(int) noexcept nogil
 
 cdef enum:
-    PATIENCE_NS = 1000000      # between two checks of a thread that has something to do
-    LONG_NS = 20000000         # between two checks if the thread turns out to wait for something else
-    IN_VAIN = 500              # checks in a row that found it waiting, after which it waits for something else
-    GIVEN_NS = 100000          # how long a thread releases the GIL
-    STALE_NS = 5000000         # after which a request is too old to follow
-    MUCH_NS = 5000000          # time to get the GIL back that shows a third thread at work
-    DEAR = 10                  # then the next request comes after this many times that time...
-    PAUSE_NS = 10000000000     # ...but no later than this
-    FORGOTTEN_NS = 1000000000  # before the main thread is asked again, at first
-    LOOP = 1                   # in the epoll set: the event loop's own
-    END = 2                    # stops the thread
+    CHECK_INTERVAL_NS = 1000000        # between two checks of a thread that has something to do
+    LONG_CHECK_INTERVAL_NS = 20000000  # between two checks if the thread turns out to wait for something else
+    MAX_VAIN_CHECKS = 500              # checks in a row that found it waiting, after which it waits for something else
+    RELEASE_NS = 100000                # how long a thread releases the GIL
+    REQUEST_TIMEOUT_NS = 5000000       # after which a request is too old to follow
+    SLOW_RETURN_NS = 5000000           # time to get the GIL back that shows a third thread at work
+    PAUSE_FACTOR = 10                  # then the next request comes after this many times that time...
+    MAX_PAUSE_NS = 10000000000         # ...but no later than this
+    FIRST_RETRY_DELAY_NS = 1000000000  # before the main thread is asked again, at first
+    LOOP_TICKET = 1                    # in the epoll set: the event loop's own
+    END_TICKET = 2                     # stops the thread
 
 # Shared by all contexts of a process: there is one main thread. Times are nanoseconds on the monotonic clock.
 cdef long long asked                    # when a thread was asked to release the GIL; 0: no request
-cdef long long told                     # when the main thread was asked; 0: it has handled the request
-cdef long long patience = FORGOTTEN_NS  # until it is asked again: twice as long each time
+cdef long long main_asked                     # when the main thread was asked; 0: it has handled the request
+cdef long long retry_delay_ns = FIRST_RETRY_DELAY_NS  # until it is asked again: twice as long each time
 cdef long long not_before               # when a thread may be asked again
 cdef long times_given                   # how often a thread has released it
 
@@ -127,15 +127,15 @@ cdef int let_go() noexcept:
     cdef long long since = begun - omq_load(&asked)
     cdef long long took
     omq_store(&asked, 0)
-    if since < STALE_NS:
+    if since < REQUEST_TIMEOUT_NS:
         times_given += 1
         rest.tv_sec = 0
-        rest.tv_nsec = GIVEN_NS
+        rest.tv_nsec = RELEASE_NS
         with nogil:
             nanosleep(&rest, NULL)
         took = now_ns() - begun
-        if took > MUCH_NS:
-            omq_store(&not_before, begun + took + min(DEAR * took, <long long>PAUSE_NS))
+        if took > SLOW_RETURN_NS:
+            omq_store(&not_before, begun + took + min(PAUSE_FACTOR * took, <long long>MAX_PAUSE_NS))
     return 0
 
 
@@ -146,26 +146,26 @@ cdef int give_way() except -1:
 
 cdef int on_main(void *nothing) noexcept:
     """Runs on the main thread, between two bytecodes."""
-    omq_store(&patience, FORGOTTEN_NS)
-    omq_store(&told, 0)
+    omq_store(&retry_delay_ns, FIRST_RETRY_DELAY_NS)
+    omq_store(&main_asked, 0)
     return let_go()
 
 
 cdef void ask() noexcept nogil:
     """Asks the working thread to release the GIL. Needs no GIL."""
     cdef long long now = now_ns()
-    cdef long long before = omq_load(&told)
+    cdef long long before = omq_load(&main_asked)
     if not Py_IsInitialized() or now < omq_load(&not_before):
         return
     omq_store(&asked, now)
     if before:
         # Python 3.11 asks a subinterpreter that happens to have the GIL, and that may end. Or the main thread sleeps:
         # repeated requests must not fill the few places for pending calls.
-        if now - before < omq_load(&patience):
+        if now - before < omq_load(&retry_delay_ns):
             return
-        omq_store(&patience, 2 * omq_load(&patience))
-    if omq_swap(&told, before, now) and Py_AddPendingCall(on_main, NULL) < 0:
-        omq_store(&told, 0)
+        omq_store(&retry_delay_ns, 2 * omq_load(&retry_delay_ns))
+    if omq_swap(&main_asked, before, now) and Py_AddPendingCall(on_main, NULL) < 0:
+        omq_store(&main_asked, 0)
 
 
 cdef void *run(void *convoy_breaker) noexcept nogil:
@@ -217,7 +217,7 @@ cdef class ConvoyBreaker:
         self._end = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)
         memset(&event, 0, sizeof(event))
         event.events = EPOLLIN
-        event.data.u64 = END
+        event.data.u64 = END_TICKET
         if (self._state >= 0 and self._set >= 0 and self._end >= 0
                 and epoll_ctl(self._set, EPOLL_CTL_ADD, self._end, &event) == 0
                 and self._arm(EPOLL_CTL_ADD) == 0 and omq_whereabouts(self._state) != UNKNOWN):
@@ -246,7 +246,7 @@ cdef class ConvoyBreaker:
         cdef epoll_event event
         memset(&event, 0, sizeof(event))
         event.events = EPOLLIN | EPOLLONESHOT
-        event.data.u64 = LOOP
+        event.data.u64 = LOOP_TICKET
         return epoll_ctl(self._set, how, self._loop_fd, &event)
 
     cdef bint _ended(self, int milliseconds) noexcept nogil:
@@ -254,7 +254,7 @@ cdef class ConvoyBreaker:
         cdef epoll_event events[2]
         cdef int i
         for i in range(epoll_wait(self._set, events, 2, milliseconds)):
-            if events[i].data.u64 == END:
+            if events[i].data.u64 == END_TICKET:
                 return True
         return False
 
@@ -266,7 +266,7 @@ cdef class ConvoyBreaker:
         while not self._ended(-1):
             waits = 0
             while not self._ended(0):
-                nap.tv_nsec = PATIENCE_NS if waits < IN_VAIN else LONG_NS
+                nap.tv_nsec = CHECK_INTERVAL_NS if waits < MAX_VAIN_CHECKS else LONG_CHECK_INTERVAL_NS
                 nanosleep(&nap, NULL)
                 now = omq_whereabouts(self._state)
                 if now == UNKNOWN or (now == IDLE and not omq_is_readable(self._loop_fd)):

@@ -19,14 +19,14 @@ cdef extern from "<sys/socket.h>" nogil:
     int MSG_TRUNC
 
 cdef enum:
-    VECTOR = 64              # datagrams of one system call, at most
+    MAX_DATAGRAMS = 64  # datagrams of one system call, at most
 
 
 cdef class DatagramSender(UnaskedPeer):
     cdef readonly int fd             # the connected descriptor, owned; -1 once closed
     cdef char *_arena                # the datagrams that wait, one after the other; owned
     cdef Py_ssize_t _used            # bytes of it
-    cdef mmsghdr *_headers           # VECTOR of them; owned
+    cdef mmsghdr *_headers           # MAX_DATAGRAMS of them; owned
     cdef iovec *_vectors             # likewise; owned
     cdef int _count                  # datagrams that wait
     cdef long long _written          # nanoseconds on the monotonic clock, at the last system call
@@ -50,7 +50,7 @@ cdef class DatagramReceiver(ObjectPeer):
     cdef Py_ssize_t _hwm             # messages; 0 no bound
     cdef Py_ssize_t _max_size        # bytes of group and body; -1 no bound
     cdef Py_ssize_t _room            # bytes of one slot of the slab
-    cdef char *_slab                 # VECTOR slots; owned
+    cdef char *_slab                 # MAX_DATAGRAMS slots; owned
     cdef mmsghdr *_headers           # likewise; owned
     cdef iovec *_vectors             # likewise; owned
     cdef bytes _group                # that of the last datagram: mostly the next one's, too

@@ -19,7 +19,7 @@ from omq._core.link.poller cimport Poller
 from omq._core.queues.groups cimport GroupRecvQueue, UnaskedPeer
 from omq._core.queues.object_peer cimport ObjectPeer
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES
-from omq._core.wire.send_buffer cimport INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.wire.send_buffer cimport MAX_INLINE_BYTES, SPARSE_NS, Part
 
 from collections import deque
 
@@ -27,15 +27,15 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    LARGEST = 65507          # bytes of a datagram over IPv4: 65535 without the headers of IP and UDP
-    HEAD = 256               # bytes of the length and a group, at most
-    ARENA = 65536            # bytes of datagrams that wait for one system call
-    SHORT_BURST = 3          # datagrams directly after one that left at once that leave at once as well
-    RETRIES = 2              # system calls in a row that may report an ICMP error of an earlier datagram
+    UDP_PAYLOAD_BYTES = 65507  # bytes of a datagram over IPv4: 65535 without the headers of IP and UDP
+    MAX_HEADER_BYTES = 256     # bytes of the length and a group, at most
+    ARENA_BYTES = 65536        # bytes of datagrams that wait for one system call
+    SHORT_BURST_DATAGRAMS = 3  # datagrams directly after one that left at once that leave at once as well
+    MAX_RETRIES = 2            # system calls in a row that may report an ICMP error of an earlier datagram
 
 #: The largest number of bytes of a datagram, and of a group and a body in it.
-MAX_DATAGRAM_BYTES = LARGEST
-MAX_MESSAGE_BYTES = LARGEST - 1
+MAX_DATAGRAM_BYTES = UDP_PAYLOAD_BYTES
+MAX_MESSAGE_BYTES = UDP_PAYLOAD_BYTES - 1
 
 
 cdef inline Py_ssize_t group_size(const char *data, Py_ssize_t size) noexcept nogil:
@@ -84,12 +84,12 @@ cdef class DatagramSender(UnaskedPeer):
         self.session = session
         self._gathers = gathers
         self.limit = MAX_MESSAGE_BYTES
-        self._arena = <char *>malloc(ARENA)
-        self._headers = <mmsghdr *>calloc(VECTOR, sizeof(mmsghdr))
-        self._vectors = <iovec *>calloc(VECTOR, sizeof(iovec))
+        self._arena = <char *>malloc(ARENA_BYTES)
+        self._headers = <mmsghdr *>calloc(MAX_DATAGRAMS, sizeof(mmsghdr))
+        self._vectors = <iovec *>calloc(MAX_DATAGRAMS, sizeof(iovec))
         if self._arena == NULL or self._headers == NULL or self._vectors == NULL:
             raise MemoryError()
-        for i in range(VECTOR):
+        for i in range(MAX_DATAGRAMS):
             self._headers[i].msg_hdr.msg_iov = self._vectors + i
             self._headers[i].msg_hdr.msg_iovlen = 1
         self.fd = fd  # last: if this fails, the caller closes it
@@ -127,11 +127,11 @@ cdef class DatagramSender(UnaskedPeer):
         if self.fd < 0:
             return 0
         self.messages_out += 1
-        if size > INLINE_LIMIT:
+        if size > MAX_INLINE_BYTES:
             self._write()
             self._write_large(parts[0].data, group, parts[1].data, parts[1].size)
             return 1
-        if self._count == VECTOR or self._used + size > ARENA:
+        if self._count == MAX_DATAGRAMS or self._used + size > ARENA_BYTES:
             self._write()
         end = self._arena + self._used
         end[0] = <char>group
@@ -161,7 +161,7 @@ cdef class DatagramSender(UnaskedPeer):
             return True
         if not self.send_queue.more:
             if now_ns() - self._written > SPARSE_NS:
-                self._burst = SHORT_BURST
+                self._burst = SHORT_BURST_DATAGRAMS
                 return True
             if self._burst > 0:
                 self._burst -= 1
@@ -171,7 +171,7 @@ cdef class DatagramSender(UnaskedPeer):
 
     cdef int _write_large(self, const char *group, Py_ssize_t group_size, const char *body, Py_ssize_t size) except -1:
         """Sends one datagram at once, without a copy of its body."""
-        cdef char head[HEAD]
+        cdef char head[MAX_HEADER_BYTES]
         cdef iovec both[2]
         cdef mmsghdr header = self._headers[0]
         head[0] = <char>group_size
@@ -201,7 +201,7 @@ cdef class DatagramSender(UnaskedPeer):
                 refused = 0
             elif n < 0 and errno == EINTR:
                 continue
-            elif n < 0 and errno == ECONNREFUSED and refused < RETRIES:
+            elif n < 0 and errno == ECONNREFUSED and refused < MAX_RETRIES:
                 # udp(7): the closed port of an earlier datagram is reported now; this one has not been tried.
                 refused += 1
             else:
@@ -265,15 +265,15 @@ cdef class DatagramReceiver(ObjectPeer):
         self._ring = deque()
         self._group = b""
         self._hwm = recv_hwm
-        self._max_size = -1 if max_size is None or max_size > LARGEST else max_size
+        self._max_size = -1 if max_size is None or max_size > UDP_PAYLOAD_BYTES else max_size
         # The rest of a larger datagram is cut off. One byte more than allowed, so that the kernel reports that.
-        self._room = LARGEST + 21 if self._max_size < 0 else self._max_size + 2
-        self._slab = <char *>malloc(VECTOR * self._room)
-        self._headers = <mmsghdr *>calloc(VECTOR, sizeof(mmsghdr))
-        self._vectors = <iovec *>calloc(VECTOR, sizeof(iovec))
+        self._room = UDP_PAYLOAD_BYTES + 21 if self._max_size < 0 else self._max_size + 2
+        self._slab = <char *>malloc(MAX_DATAGRAMS * self._room)
+        self._headers = <mmsghdr *>calloc(MAX_DATAGRAMS, sizeof(mmsghdr))
+        self._vectors = <iovec *>calloc(MAX_DATAGRAMS, sizeof(iovec))
         if self._slab == NULL or self._headers == NULL or self._vectors == NULL:
             raise MemoryError()
-        for i in range(VECTOR):
+        for i in range(MAX_DATAGRAMS):
             self._vectors[i].iov_base = self._slab + i * self._room
             self._vectors[i].iov_len = self._room
             self._headers[i].msg_hdr.msg_iov = self._vectors + i
@@ -333,7 +333,7 @@ cdef class DatagramReceiver(ObjectPeer):
         cdef Py_ssize_t want, size
         cdef int n, i
         while left > 0 and turn > 0:
-            want = min(left, <Py_ssize_t>VECTOR)
+            want = min(left, <Py_ssize_t>MAX_DATAGRAMS)
             if self._hwm:
                 want = min(want, self._hwm - self.ready())
                 if want <= 0:

@@ -28,7 +28,7 @@ cdef extern from "<sys/timerfd.h>" nogil:
     int TFD_CLOEXEC, TFD_NONBLOCK
 
 cdef enum:
-    DELAY_NS = 10000000      # delay of a call
+    DELAY_NS = 10000000  # delay of a call
 
 
 @cython.final

@@ -58,22 +58,22 @@ cdef extern from *:
     void be_prompt(unsigned long long slice) nogil
 
 cdef enum:
-    SLICE_NS = 100000         # the shortest time slice that the kernel gives
-    NAP_NS = 50000            # between the first two checks: a burst of a few messages is over by then
-    LONG_NAP_NS = 100000      # between later checks: a stream writes most batches by itself
-    STREAM_NAP_NS = 400000    # between checks during a stream: each takes a core from its sender or receiver
-    STREAM = 20               # checks in a row that found working callers and nothing to do, after which it is a stream
-    SLACK_NS = 1000           # tolerance of a nap: the kernel's usual 50 us would double it
-    PATIENCE = 10             # checks without work before parking
-    WRITE_NS = 40000          # total cost of a write to one of many: the call, and a core for a receiver
-    MANY = 100                # batches of those many that are waited for
-    LOOK_NS = 8000            # extra nap for each batch to be checked...
-    LONGEST_NAP_NS = 500000   # ...and the longest nap
+    TIME_SLICE_NS = 100000             # the shortest time slice that the kernel gives
+    CHECK_INTERVAL_NS = 50000          # between the first two checks: a burst of a few messages is over by then
+    LONG_CHECK_INTERVAL_NS = 100000    # between later checks: a stream writes most batches by itself
+    STREAM_CHECK_INTERVAL_NS = 400000  # between checks during a stream: each takes a core from its sender or receiver
+    STREAM_CHECKS = 20                 # checks in a row that found only working callers: a stream
+    TIMER_SLACK_NS = 1000              # tolerance of a nap: the kernel's usual 50 us would double it
+    MAX_IDLE_CHECKS = 10               # checks without work before parking
+    WRITE_COST_NS = 40000              # total cost of a write to one of many: the call, and a core for a receiver
+    MAX_WAITED_BATCHES = 100           # batches of those many that are waited for
+    CHECK_COST_NS = 8000               # extra nap for each batch to be checked...
+    MAX_CHECK_INTERVAL_NS = 500000     # ...and the longest nap
 
 
 cdef void *run(void *flusher) noexcept nogil:
-    prctl(PR_SET_TIMERSLACK, SLACK_NS)
-    be_prompt(SLICE_NS)
+    prctl(PR_SET_TIMERSLACK, TIMER_SLACK_NS)
+    be_prompt(TIME_SLICE_NS)
     (<Flusher>flusher)._loop()
     return NULL
 
@@ -159,7 +159,7 @@ cdef class Flusher:
         nap.tv_sec = 0
         while self._rest():
             idle = needless = 0
-            nap.tv_nsec = NAP_NS
+            nap.tv_nsec = CHECK_INTERVAL_NS
             while not self._ended():
                 # The first check is at once: waking up has taken long enough.
                 if self._round():
@@ -167,12 +167,14 @@ cdef class Flusher:
                 else:
                     idle += 1
                 needless = needless + 1 if self._needless else 0
-                if needless > STREAM:
-                    nap.tv_nsec = STREAM_NAP_NS
+                if needless > STREAM_CHECKS:
+                    nap.tv_nsec = STREAM_CHECK_INTERVAL_NS
                 nanosleep(&nap, NULL)
                 nap.tv_nsec = min(
-                    max(<long long>LONG_NAP_NS, self._left.count * <long long>LOOK_NS), <long long>LONGEST_NAP_NS)
-                if idle >= PATIENCE:
+                    max(<long long>LONG_CHECK_INTERVAL_NS, self._left.count * <long long>CHECK_COST_NS),
+                    <long long>MAX_CHECK_INTERVAL_NS,
+                )
+                if idle >= MAX_IDLE_CHECKS:
                     pthread_mutex_lock(&self._mutex)
                     self._parked = parked = self._left.count == 0
                     pthread_mutex_unlock(&self._mutex)
@@ -191,7 +193,7 @@ cdef class Flusher:
         while i < self._left.count:
             worked = True
             send_buffer = self._left.current = self._left.entries[i]
-            patience = min(self._left.count, <int>MANY) * <long long>WRITE_NS
+            patience = min(self._left.count, <int>MAX_WAITED_BATCHES) * <long long>WRITE_COST_NS
             pthread_mutex_unlock(&self._mutex)
             keep = (<SendBuffer>send_buffer).flush_late(now_ns(), patience)
             pthread_mutex_lock(&self._mutex)

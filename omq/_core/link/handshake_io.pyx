@@ -15,6 +15,7 @@ from omq._core.kernel cimport (
     EPOLL_CTL_DEL,
     MSG_DONTWAIT,
     MSG_NOSIGNAL,
+    MAX_EVENTS,
     NO_FD,
     epoll_create1,
     epoll_ctl,
@@ -57,10 +58,9 @@ cdef extern from "<unistd.h>" nogil:
     int close(int)
 
 cdef enum:
-    HOST = 128               # a numeric address, its zone included
-    SERVICE = 16             # a port in digits
-    READ = 4096              # more than any handshake message of libzmq's mechanisms
-    AT_ONCE = 64             # descriptors that are served in one turn of the loop
+    HOST_BYTES = 128    # a numeric address, its zone included
+    SERVICE_BYTES = 16  # a port in digits
+    READ_BYTES = 4096   # more than any handshake message of libzmq's mechanisms
 
 
 cdef object _failure(int code):
@@ -79,8 +79,8 @@ def accept(int listening) -> tuple[int, tuple[str, int] | None] | None:
     cdef sockaddr_storage peer
     cdef sockaddr *address = <sockaddr *>&peer
     cdef socklen_t size = sizeof(peer)
-    cdef char host[HOST]
-    cdef char service[SERVICE]
+    cdef char host[HOST_BYTES]
+    cdef char service[SERVICE_BYTES]
     cdef int fd
     address.sa_family = 0
     fd = accept4(listening, address, &size, SOCK_CLOEXEC | SOCK_NONBLOCK)
@@ -90,7 +90,7 @@ def accept(int listening) -> tuple[int, tuple[str, int] | None] | None:
         raise _failure(errno)
     # A numeric address needs no lookup.
     if address.sa_family in (AF_INET, AF_INET6) and getnameinfo(
-            address, size, host, HOST, service, SERVICE, NI_NUMERICHOST | NI_NUMERICSERV) == 0:
+            address, size, host, HOST_BYTES, service, SERVICE_BYTES, NI_NUMERICHOST | NI_NUMERICSERV) == 0:
         return fd, ((<bytes>host).decode("ascii", "replace"), int(<bytes>service))
     return fd, None
 
@@ -101,10 +101,10 @@ def receive(int fd) -> bytes | None:
     Raises:
         OSError: The connection is broken.
     """
-    cdef char into[READ]
+    cdef char into[READ_BYTES]
     cdef Py_ssize_t size
     while True:
-        size = recv(fd, into, READ, MSG_DONTWAIT)
+        size = recv(fd, into, READ_BYTES, MSG_DONTWAIT)
         if size >= 0:
             return PyBytes_FromStringAndSize(into, size)
         if errno == EAGAIN:
@@ -322,9 +322,9 @@ cdef class HandshakePoller:
 
     def serve(self) -> None:
         """Calls the readers of up to 64 readable descriptors."""
-        cdef epoll_event events[AT_ONCE]
+        cdef epoll_event events[MAX_EVENTS]
         cdef int i
-        cdef int n = epoll_wait(self.fd, events, AT_ONCE, 0) if self.fd >= 0 else 0
+        cdef int n = epoll_wait(self.fd, events, MAX_EVENTS, 0) if self.fd >= 0 else 0
         for i in range(n):
             reader = self._readers.get(<int>events[i].data.u64)  # None: another reader has ended it
             if reader is not None:

@@ -8,9 +8,8 @@ from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
 
 cdef enum:
-    EVENTS = 64              # events taken from the kernel at once
-    NO_TICKET = 0            # the ticket of descriptors that do not belong to peers
-    FIRST_TICKET = 2         # the lowest ticket of a peer
+    NO_TICKET = 0     # the ticket of descriptors that do not belong to peers
+    FIRST_TICKET = 2  # the lowest ticket of a peer
 
 
 cdef class Poller:

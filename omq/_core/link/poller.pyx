@@ -11,6 +11,7 @@ from omq._core.kernel cimport (
     EPOLL_CTL_ADD,
     EPOLL_CTL_DEL,
     EPOLLIN,
+    MAX_EVENTS,
     NO_FD,
     epoll_create1,
     epoll_ctl,
@@ -156,7 +157,7 @@ cdef class Poller:
         return self._work(True)
 
     cdef int _work(self, bint skims) except -1:
-        cdef epoll_event events[EVENTS]
+        cdef epoll_event events[MAX_EVENTS]
         cdef int n
         cdef Peer only = self._only
         if self.fd < 0 or self._busy:
@@ -174,7 +175,7 @@ cdef class Poller:
                     unhush()
                     self._busy = False
             return 0
-        n = epoll_wait(self.fd, events, EVENTS, 0)
+        n = epoll_wait(self.fd, events, MAX_EVENTS, 0)
         if n < 0:
             if errno == EINTR:
                 return 0

@@ -3,14 +3,15 @@
 cimport cython
 
 from omq._core.wire.codec cimport WireFrame
+from omq._core.wire.framing cimport PING_CONTEXT_BYTES
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.lock cimport drop_flag, take_flag
 
 cdef enum:
-    VIEW_BYTES = 262144      # bytes of a connection that are peeked at in the kernel at once
-    CARRY_BYTES = 128        # bytes of a frame that are kept between two reads: more than a PING's frame has
-    CONTEXT_BYTES = 16       # largest context of a PING (RFC 37, Connection Heartbeating)
+    VIEW_BYTES = 262144        # bytes of a connection that are peeked at in the kernel at once
+    FIRST_CHECK_NS = 50000000  # silence after which a new connection is checked for its first PING
+    CARRY_BYTES = 128          # bytes of a frame that are kept between two reads: more than a PING's frame has
 
 cdef extern from *:
     """
@@ -63,7 +64,7 @@ cdef class ReadAhead:
     cdef long long crowded           # nanoseconds on the monotonic clock, when our kernel had no room, or was not emptied
     cdef Py_ssize_t had              # bytes in the kernel at the last check
     cdef long long ahead             # answered PINGs, including due answers, that are still to be read
-    cdef unsigned char _context[CONTEXT_BYTES]  # of the PING that is still to be answered
+    cdef unsigned char _context[PING_CONTEXT_BYTES]  # of the PING that is still to be answered
     cdef Py_ssize_t unanswered       # bytes of that context; -1: no PING to answer
     cdef long long begun             # nanoseconds on the monotonic clock, when the connection was made
     cdef long long read              # likewise, when bytes were last read

@@ -21,8 +21,8 @@ from omq._core.link.command_backlog cimport CLEAR, CROWDED, outlook, settling_ns
 from omq._core.lock cimport add_to, load, store
 from omq._core.wire.frame_reader cimport FrameReader
 from omq._core.wire.send_buffer cimport SendBuffer
-from omq._core.wire.codec cimport GLANCE_LIMIT, OVERHEAD_LIMIT, WireFrame, measure_plain
-from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE, write_header
+from omq._core.wire.codec cimport MAX_GLANCE_BYTES, MAX_OVERHEAD_BYTES, WireFrame, measure_plain
+from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE, PING_BYTES, PING_CONTEXT_BYTES, PONG_BYTES, write_header
 
 cdef extern from "<sys/socket.h>" nogil:
     int MSG_PEEK
@@ -48,15 +48,12 @@ cdef extern from *:
     int munmap(void *, size_t) noexcept nogil
 
 cdef enum:
-    PING_BYTES = 7           # bytes of a PING's body without its context
-    PONG_BYTES = 5           # bytes of a PONG's body without it
-    STEP_BYTES = 65536       # bytes that are read at once, and so the most that may come in beyond the mark
+    STEP_BYTES = 65536         # bytes that are read at once, and so the most that may come in beyond the mark
     FIRST_CHUNK_BYTES = 65536
     CHUNK_BYTES = 1048576
-    TURN_BYTES = 1048576     # bytes of one connection that are read before the next one's turn
-    MUCH_BYTES = 65536       # unread bytes that take long to parse
-    LEAST_GAP_NS = 5000000   # shortest known gap between two PINGs of a peer
-    FIRST_NS = 50000000      # nanoseconds of silence after which a new connection is looked at for its first PING
+    READ_TURN_BYTES = 1048576  # bytes of one connection that are read before the next one's turn
+    LARGE_PEEK_BYTES = 65536   # unread bytes that take long to parse
+    MIN_PING_GAP_NS = 5000000  # shortest known gap between two PINGs of a peer
 
 
 @cython.final
@@ -131,7 +128,7 @@ cdef class ReadAhead:
     cdef void heard(self, long long now) noexcept nogil:
         """Notes a PING, which was read, or found unread for the first time."""
         # The first gap counts from the beginning. PINGs that are read together show no gap.
-        self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>LEAST_GAP_NS)
+        self.gap = max(now - (self.pinged or self.begun), self.gap // 2, <long long>MIN_PING_GAP_NS)
         self.pinged = now
 
     # ------------------------------------------------------------------ the background thread's side
@@ -175,7 +172,7 @@ cdef class ReadAhead:
         if self.resets and outlook(self.send_buffer.fd, &holds) == CROWDED:
             self.behind = True
             self.crowded = now
-        while taken < TURN_BYTES and self.send_buffer.fd >= 0 and not self.is_full():
+        while taken < READ_TURN_BYTES and self.send_buffer.fd >= 0 and not self.is_full():
             got = unread_bytes(self.send_buffer.fd)
             if got <= 0:
                 caught_up = True
@@ -201,11 +198,11 @@ cdef class ReadAhead:
                 self.crowded = now
             elif now - self.crowded >= settling_ns(self.send_buffer.fd):
                 self.behind = False  # our kernel has had room for so long that the peer's holds nothing
-        if taken < TURN_BYTES and self.is_full():
+        if taken < READ_TURN_BYTES and self.is_full():
             self._peek(view, VIEW_BYTES)
         self._answer()
         if self.behind and self.unanswered >= 0:
-            self.due = min(self.due, now + FIRST_NS)
+            self.due = min(self.due, now + FIRST_CHECK_NS)
         self.leave()
         return taken
 
@@ -222,11 +219,11 @@ cdef class ReadAhead:
     cdef long long _patience(self, long long now) noexcept nogil:
         """Returns the nanoseconds without a read after which the thread must check."""
         if self.behind and self.unanswered >= 0:
-            return FIRST_NS  # the longest delay of an answer
+            return FIRST_CHECK_NS  # the longest delay of an answer
         if self.gap:
             return self.gap + self.gap // 8
         # A peer that has sent no PING yet may do so soon or seldom: the gap grows with the connection's age.
-        return max(<long long>FIRST_NS, (now - self.begun) // 4)
+        return max(<long long>FIRST_CHECK_NS, (now - self.begun) // 4)
 
     cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
         """Returns a time soon after *due* that connections of about the same age share: one wake-up serves them all."""
@@ -252,7 +249,7 @@ cdef class ReadAhead:
         cdef Py_ssize_t size
         cdef long long patience, due, holds
         if not self.enter():
-            return now + FIRST_NS  # a thread reads
+            return now + FIRST_CHECK_NS  # a thread reads
         patience = self._patience(now)
         due = self.read + patience
         if due <= now:
@@ -263,7 +260,7 @@ cdef class ReadAhead:
                 size = self._peek(view, VIEW_BYTES)
                 if size == self.had:
                     # Nothing has come since the last check, or read.
-                    if size > MUCH_BYTES:
+                    if size > LARGE_PEEK_BYTES:
                         due = now + patience  # each check is expensive
                     if outlook(self.send_buffer.fd, &holds) != CROWDED and (size or self.bytes):
                         self.behind = False
@@ -297,7 +294,7 @@ cdef class ReadAhead:
                 if state < 0 or (state and frame.payload > <unsigned long long>self.max_size):
                     self._halted = True  # the owner rejects it
                     return
-                small = state and PING_BYTES <= frame.payload <= PING_BYTES + CONTEXT_BYTES
+                small = state and PING_BYTES <= frame.payload <= PING_BYTES + PING_CONTEXT_BYTES
                 total = frame.length + <Py_ssize_t>frame.size if state else CARRY_BYTES
                 needed = CARRY_BYTES if state == 0 else total if small else self._sight(&frame)
                 if available < needed:
@@ -337,7 +334,7 @@ cdef class ReadAhead:
 
     cdef void _meet(self, const unsigned char *p, const WireFrame *frame) noexcept nogil:
         """Notes a PING that is to be answered, if the frame is one."""
-        cdef unsigned char clear[GLANCE_LIMIT]
+        cdef unsigned char clear[MAX_GLANCE_BYTES]
         cdef const unsigned char *body = p + frame.length
         if self.send_buffer.codec is None:
             if not frame.flags & FLAG_COMMAND:
@@ -361,8 +358,8 @@ cdef class ReadAhead:
 
     cdef void _answer(self) noexcept nogil:
         """Sends a PONG for the last PING (RFC 37, Connection Heartbeating), unless it has to wait."""
-        cdef unsigned char frame[OVERHEAD_LIMIT + PONG_BYTES + CONTEXT_BYTES]
-        cdef unsigned char body[PONG_BYTES + CONTEXT_BYTES]
+        cdef unsigned char frame[MAX_OVERHEAD_BYTES + PONG_BYTES + PING_CONTEXT_BYTES]
+        cdef unsigned char body[PONG_BYTES + PING_CONTEXT_BYTES]
         cdef Py_ssize_t size = self.unanswered
         cdef Py_ssize_t length, whole, sent
         if size < 0 or not self._is_open() or not take_flag(&self.send_buffer._taken):

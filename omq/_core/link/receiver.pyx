@@ -7,7 +7,7 @@ from libc.string cimport memcmp, memcpy
 from omq._core.clock cimport now_ns
 from omq._core.kernel cimport EPOLLERR, EPOLLHUP, EPOLLIN, EPOLLOUT, EPOLLRDHUP, MSG_DONTWAIT, NO_FD, recv
 from omq._core.wire.send_buffer cimport Part, SendBuffer
-from omq._core.wire.framing cimport SHORT_HEADER
+from omq._core.wire.framing cimport PING_BYTES, PING_CONTEXT_BYTES, SHORT_HEADER_BYTES
 from omq._core.wire.frame_reader cimport (
     FILL_EMPTY,
     FILL_EOF,
@@ -30,14 +30,12 @@ from omq._core.link.poller cimport Poller
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, Peer
 
 cdef enum:
-    PING_SIZE = 7            # bytes of a PING's body without its context
-    PONG_SIZE = 7            # bytes of a PONG's frame without its context
-    CONTEXT = 16             # bytes that a context has at most (RFC 37, Connection Heartbeating)
-    MUCH_UNSENT = 65536      # unsent bytes above which nothing is answered: the peer does not read
-    MOST_UNTOLD = 64         # unhandled commands above which the session gets no more
-    SCRATCH = 32768          # bytes dropped at once
-    MOST_AHEAD = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm is
-    MOST_COMMANDS_AHEAD = 65536  # likewise, where the peer's type sends no messages
+    PONG_FRAME_BYTES = 7               # bytes of a PONG's frame without its context
+    MAX_UNSENT_BYTES = 65536           # unsent bytes above which nothing is answered: the peer does not read
+    MAX_UNHANDLED_COMMANDS = 64        # unhandled commands above which the session gets no more
+    DISCARD_BYTES = 32768              # bytes dropped at once
+    MAX_READ_AHEAD_BYTES = 1073741824  # bytes that are read ahead of an owner that is away, whatever recv_hwm is
+    MAX_COMMANDS_AHEAD_BYTES = 65536   # likewise, where the peer's type sends no messages
 
 import os
 
@@ -95,7 +93,7 @@ cdef class Receiver(Peer):
         if read_ahead is None:
             read_ahead = ReadAhead(self._send_buffer, self._resets)
             read_ahead.hwm = self._hwm
-            read_ahead.limit = MOST_AHEAD if self.recv_queue is not None else MOST_COMMANDS_AHEAD
+            read_ahead.limit = MAX_READ_AHEAD_BYTES if self.recv_queue is not None else MAX_COMMANDS_AHEAD_BYTES
             read_ahead.max_size = self._frame_reader.max_size
             read_ahead.reset(self._frame_reader)
             self._read_ahead = read_ahead
@@ -165,7 +163,7 @@ cdef class Receiver(Peer):
         cdef ReadAhead read_ahead = self._read_ahead
         cdef long long before = self._from_kernel
         cdef Py_ssize_t unanswered
-        cdef char context[CONTEXT]
+        cdef char context[PING_CONTEXT_BYTES]
         if read_ahead is None or self._reading:
             return self._take_in()
         read_ahead.begin()
@@ -284,11 +282,11 @@ cdef class Receiver(Peer):
 
     cdef int _discard(self) except -1:
         """Reads and drops bytes, up to one turn's worth."""
-        cdef char scratch[SCRATCH]
+        cdef char scratch[DISCARD_BYTES]
         cdef Py_ssize_t got
         cdef Py_ssize_t turn = TURN_BYTES
         while turn > 0 and self.fd >= 0:
-            got = recv(self.fd, scratch, SCRATCH, MSG_DONTWAIT)
+            got = recv(self.fd, scratch, DISCARD_BYTES, MSG_DONTWAIT)
             if got > 0:
                 self.bytes_in += got
                 turn -= got
@@ -323,7 +321,7 @@ cdef class Receiver(Peer):
             elif found == SCAN_OWN:
                 body = None
                 answer = frame_reader.codec.answer()
-                if answer is not None and self._send_buffer.bytes < MUCH_UNSENT:
+                if answer is not None and self._send_buffer.bytes < MAX_UNSENT_BYTES:
                     self.control(answer)
             elif found == SCAN_LARGE_DONE:
                 body = frame_reader.finish_large()
@@ -338,7 +336,7 @@ cdef class Receiver(Peer):
                         self.control(answer)
                 self._lose(frame_reader.complaint(found))
                 return 1
-            if body is not None and self.untold < MOST_UNTOLD:
+            if body is not None and self.untold < MAX_UNHANDLED_COMMANDS:
                 # A peer that sends commands faster than that must not fill the memory or keep the loop from its work.
                 # A session that gets them later counts them down; otherwise they count for this turn.
                 self.untold += 1
@@ -354,30 +352,30 @@ cdef class Receiver(Peer):
     cdef bint _heed(self, const char *data, Py_ssize_t size) except -1:
         """Answers a PING, or passes another command to the send queue; False: the session must handle it."""
         cdef int ttl
-        if PING_SIZE <= size <= PING_SIZE + CONTEXT and memcmp(data, b"\4PING", 5) == 0:
+        if PING_BYTES <= size <= PING_BYTES + PING_CONTEXT_BYTES and memcmp(data, b"\4PING", 5) == 0:
             ttl = (<int><unsigned char>data[5]) << 8 | <unsigned char>data[6]
             self.pings += 1
             if self._read_ahead is not None and self._read_ahead.ahead > 0:
                 self._read_ahead.ahead -= 1  # this PING was answered before it was read
-            elif self._send_buffer.bytes < MUCH_UNSENT:
+            elif self._send_buffer.bytes < MAX_UNSENT_BYTES:
                 if self._read_ahead is not None:
                     self._read_ahead.heard(now_ns())
-                self._pong(data + PING_SIZE, size - PING_SIZE)
+                self._pong(data + PING_BYTES, size - PING_BYTES)
             if ttl == self._ttl:
                 return True
             self._ttl = ttl
             return False  # the session decides how long the peer may be silent
         if self.send_queue is not None and self.send_queue.heeds and self._pass_on(data, size):
             return True
-        return 5 <= size <= 5 + CONTEXT and memcmp(data, b"\4PONG", 5) == 0
+        return 5 <= size <= 5 + PING_CONTEXT_BYTES and memcmp(data, b"\4PONG", 5) == 0
 
     cdef int _pong(self, const char *context, Py_ssize_t size) except -1:
         """Answers a PING with its context (RFC 37, Connection Heartbeating)."""
-        cdef char frame[PONG_SIZE + CONTEXT]
-        memcpy(frame, b"\4\0\4PONG", PONG_SIZE)
-        memcpy(frame + PONG_SIZE, context, size)
-        frame[1] = <char>(PONG_SIZE - SHORT_HEADER + size)
-        return self.control(PyBytes_FromStringAndSize(frame, PONG_SIZE + size))
+        cdef char frame[PONG_FRAME_BYTES + PING_CONTEXT_BYTES]
+        memcpy(frame, b"\4\0\4PONG", PONG_FRAME_BYTES)
+        memcpy(frame + PONG_FRAME_BYTES, context, size)
+        frame[1] = <char>(PONG_FRAME_BYTES - SHORT_HEADER_BYTES + size)
+        return self.control(PyBytes_FromStringAndSize(frame, PONG_FRAME_BYTES + size))
 
     cdef bint _pass_on(self, const char *body, Py_ssize_t size) except -1:
         """Asks the send queue whether a command is for it."""

@@ -12,9 +12,9 @@ from omq._core.wire.send_buffer cimport Part
 from omq.errors import MessageTooLarge, RemoteProtocolError, StateError, UsageError
 
 cdef enum:
-    GROUP_LIMIT = 255    # bytes (RFC 48, Group)
-    JOIN_SIZE = 5        # bytes of "JOIN" and the length before it
-    LEAVE_SIZE = 6       # likewise of "LEAVE"
+    MAX_GROUP_BYTES = 255  # bytes (RFC 48, Group)
+    JOIN_BYTES = 5         # bytes of "JOIN" and the length before it
+    LEAVE_BYTES = 6        # likewise of "LEAVE"
 
 
 cdef class UnaskedPeer(Peer):
@@ -76,15 +76,15 @@ cdef class RadioSendQueue(PublisherSendQueue):
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
         # RFC 37, The Radio-Dish Pattern: the command's data is the group.
-        if size >= JOIN_SIZE and memcmp(body, b"\4JOIN", JOIN_SIZE) == 0:
-            return self._named(peer, body + JOIN_SIZE, size - JOIN_SIZE, True)
-        if size >= LEAVE_SIZE and memcmp(body, b"\5LEAVE", LEAVE_SIZE) == 0:
-            return self._named(peer, body + LEAVE_SIZE, size - LEAVE_SIZE, False)
+        if size >= JOIN_BYTES and memcmp(body, b"\4JOIN", JOIN_BYTES) == 0:
+            return self._named(peer, body + JOIN_BYTES, size - JOIN_BYTES, True)
+        if size >= LEAVE_BYTES and memcmp(body, b"\5LEAVE", LEAVE_BYTES) == 0:
+            return self._named(peer, body + LEAVE_BYTES, size - LEAVE_BYTES, False)
         return False
 
     cdef bint _named(self, Peer peer, const char *group, Py_ssize_t size, bint join) except -1:
-        if size > GROUP_LIMIT or memchr(group, 0, size) != NULL:
-            what = "a zero byte" if size <= GROUP_LIMIT else f"{size} bytes"
+        if size > MAX_GROUP_BYTES or memchr(group, 0, size) != NULL:
+            what = "a zero byte" if size <= MAX_GROUP_BYTES else f"{size} bytes"
             peer.fail(RemoteProtocolError(f"the peer names a group with {what} (RFC 48, Group)"))
         else:
             self._asked(peer, group, size, join)
@@ -147,7 +147,7 @@ cdef class GroupRecvQueue(ShapedRecvQueue):
 
     cdef list _shape(self, Peer peer, list parts):
         cdef bytes group = parts[0]
-        if len(parts) != 2 or len(group) > GROUP_LIMIT:
+        if len(parts) != 2 or len(group) > MAX_GROUP_BYTES:
             # RFC 37, The Radio-Dish Pattern: a message is a group and one part.
             what = f"a group of {len(group)} bytes" if len(parts) == 2 else f"a message of {len(parts)} part without a group"
             peer.fail(RemoteProtocolError(f"the peer sends {what}"))

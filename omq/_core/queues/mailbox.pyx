@@ -24,8 +24,8 @@ from collections import deque
 from heapq import heappop, heappush
 
 cdef enum:
-    STRIDE = 11              # 2 KiB count as one message more: the turn of another queue is 256 messages, or 512 KiB
-    MANY_STALE = 1024        # stale keys that `Box.order` may have
+    STRIDE = 11            # 2 KiB count as one message more: the turn of another queue is 256 messages, or 512 KiB
+    MAX_STALE_KEYS = 1024  # stale keys that `Box.order` may have
 
 
 @cython.final
@@ -154,7 +154,7 @@ cdef class Mailbox(ObjectPeer):
         try:
             if box.order is None:
                 box.order = deque()
-            elif len(box.order) > 2 * box.lagging + MANY_STALE:
+            elif len(box.order) > 2 * box.lagging + MAX_STALE_KEYS:
                 # Each key once: a change that was kept, cancelled and kept again has several entries.
                 box.order = deque(dict.fromkeys([old for old in box.order if self._is_of(old, box)]))
             box.order.append(key)

@@ -10,10 +10,10 @@ from omq._core.queues.trie cimport Entry, Node
 
 cdef enum:
     # The effect of an addition or a removal. -1 stays free for `except -1`.
-    COUNTED = 0          # only the slot's count of this prefix changes
-    FOR_EVERYONE = 1     # this is the first slot that holds the prefix, or was the last one
-    FOR_SLOT = 2         # it is new for, or gone from, this slot; others hold it as well
-    NOT_HELD = -2        # nothing: the slot does not hold the prefix
+    COUNTED = 0       # only the slot's count of this prefix changes
+    FOR_EVERYONE = 1  # this is the first slot that holds the prefix, or was the last one
+    FOR_SLOT = 2      # it is new for, or gone from, this slot; others hold it as well
+    NOT_HELD = -2     # nothing: the slot does not hold the prefix
 
 cdef enum:
     MAX_SLOTS = 1 << 24  # slots: bounds the tables that are indexed by slot

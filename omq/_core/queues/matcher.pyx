@@ -12,9 +12,9 @@ from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memcpy, memset
 
 from omq._core.queues.trie cimport (
-    LEAST_TABLE, MAX_LABEL, TABLE, Entry, Node, attach, cut_label, detach, drop_holders, drop_label, entry_at, entry_of,
-    extend_label, find_child, label_of, only_child, place_of, put_holder, resize_children, set_label, slot_at, step,
-    take_holder,
+    MAX_LABEL_BYTES, MIN_TABLE_CHILDREN, TABLE_PLACES, Entry, Node, attach, cut_label, detach, drop_holders, drop_label,
+    entry_at, entry_of, extend_label, find_child, label_of, only_child, place_of, put_holder, resize_children, set_label,
+    slot_at, step, take_holder,
 )
 
 
@@ -54,7 +54,7 @@ cdef class Matcher:
         cdef Node *node = &self._root
         cdef int i
         while node != NULL:
-            for i in range(TABLE if node.room == TABLE else node.fanout):
+            for i in range(TABLE_PLACES if node.room == TABLE_PLACES else node.fanout):
                 if node.children[i] != NULL:
                     node.children[i].parent = top
                     top = node.children[i]
@@ -138,7 +138,7 @@ cdef class Matcher:
         while size > 0:
             child = find_child(node, prefix[0])
             if child == NULL:
-                child = self._node(prefix, min(size, MAX_LABEL))
+                child = self._node(prefix, min(size, MAX_LABEL_BYTES))
                 if child == NULL or not attach(node, child):
                     if child != NULL:
                         self._release(child)
@@ -269,7 +269,7 @@ cdef class Matcher:
             return
         child = only_child(node)
         # The child stays, so that entries and grandchildren keep pointing to it.
-        if node.size + child.size > MAX_LABEL or not extend_label(child, label_of(node), node.size):
+        if node.size + child.size > MAX_LABEL_BYTES or not extend_label(child, label_of(node), node.size):
             return
         place_of(node.parent, label_of(node)[0])[0] = child
         child.parent = node.parent
@@ -485,22 +485,22 @@ cdef class Matcher:
             nodes += 1
             pairs += node.held
             children = 0
-            for i in range(TABLE if node.room == TABLE else node.fanout):
+            for i in range(TABLE_PLACES if node.room == TABLE_PLACES else node.fanout):
                 child = node.children[i]
                 if child != NULL:
                     children += 1
-                    assert child.parent == node and 0 < child.size <= MAX_LABEL
+                    assert child.parent == node and 0 < child.size <= MAX_LABEL_BYTES
                     assert find_child(node, label_of(child)[0]) == child
                     open_nodes.append(<size_t>child)
             assert children == node.fanout and (node.room > 0) == (node.fanout > 0)
-            assert (node.room == TABLE) <= (node.fanout > LEAST_TABLE)
+            assert (node.room == TABLE_PLACES) <= (node.fanout > MIN_TABLE_CHILDREN)
             for i in range(node.held):
                 slot = slot_at(node, i)
                 assert i == 0 or slot_at(node, i - 1) < slot
                 assert entry_at(node, i).slot == slot and entry_at(node, i).node == node
                 assert entry_at(node, i).count > 0
             if node.parent != NULL and node.held == 0:
-                assert node.fanout > 1 or node.size + only_child(node).size > MAX_LABEL
+                assert node.fanout > 1 or node.size + only_child(node).size > MAX_LABEL_BYTES
         assert nodes == self._nodes and pairs == self._pairs
         assert len(self.prefixes()) == self._prefixes
         assert sum(1 for i in range(self._room) if self._slots[i].first != NULL) == self._active

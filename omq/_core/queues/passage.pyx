@@ -1,7 +1,7 @@
 """One direction of a proxy: from the receive queue of one socket into the send queue of another.
 
 A message is viewed in place, in the slab that the kernel filled, and the send queue copies it from there into the
-batch of the peer that gets it. No Python object is made for it, except for parts above `INLINE_LIMIT`, which go by
+batch of the peer that gets it. No Python object is made for it, except for parts above `MAX_INLINE_BYTES`, which go by
 reference. The message stays in the receive queue until the send queue has accepted it. A target without room leaves
 it there, its peer is not read beyond `recv_hwm`, and in the end the peer's own kernel holds its sender up.
 
@@ -16,9 +16,9 @@ from libc.stdlib cimport free, malloc, realloc
 from omq._core.queues.peer cimport TURN_BYTES, TURN_MESSAGES, RecvQueue, SendQueue
 from omq._core.queues.recv_queue cimport FilteredRecvQueue, ReplyRecvQueue, RequestRecvQueue, ShapedRecvQueue
 from omq._core.queues.routed cimport ReplySendQueue
-from omq._core.queues.send_queue cimport FEW_PARTS, RequestSendQueue, RoundRobin, fill_part, hold
+from omq._core.queues.send_queue cimport RequestSendQueue, RoundRobin, fill_part, hold
 from omq._core.wire.frame_reader cimport Run
-from omq._core.wire.send_buffer cimport INLINE_LIMIT, Part
+from omq._core.wire.send_buffer cimport MAX_INLINE_BYTES, STACK_PARTS, Part
 
 from omq.errors import StateError, UnroutableError
 
@@ -54,10 +54,10 @@ cdef class Passage:
             and not isinstance(source, (ShapedRecvQueue, FilteredRecvQueue))
         )
         self._large = []
-        self._parts = <Part *>malloc(FEW_PARTS * sizeof(Part))
+        self._parts = <Part *>malloc(STACK_PARTS * sizeof(Part))
         if self._parts == NULL:
             raise MemoryError()
-        self._room = FEW_PARTS
+        self._room = STACK_PARTS
 
     def __dealloc__(self):
         free(self._parts)
@@ -116,7 +116,7 @@ cdef class Passage:
             count = self.source.view(self._parts, self._room)
         for i in range(count):
             part = self._parts + i
-            if part.size > INLINE_LIMIT and part.owner == NULL:
+            if part.size > MAX_INLINE_BYTES and part.owner == NULL:
                 # Batches borrow it, and so do inproc peers.
                 self._large.append(PyBytes_FromStringAndSize(part.data, part.size))
                 fill_part(part, <bytes>self._large[len(self._large) - 1])

@@ -8,14 +8,14 @@ from omq._core.wire.send_buffer cimport Part
 from omq._core.wire.waiting cimport WaitingMessages
 
 cdef enum:
-    TURN_MESSAGES = 256      # messages that one peer may pass before the next one's turn
-    TURN_BYTES = 524288      # bytes that one peer may pass before the next one's turn
-    TURN_NS = 1000000        # nanoseconds of the owner's work after which a socket checks its descriptors
-    ROUND_NS = 20000000      # nanoseconds that all peers with messages share, where there are more than twenty
+    TURN_MESSAGES = 256  # messages that one peer may pass before the next one's turn
+    TURN_BYTES = 524288  # bytes that one peer may pass before the next one's turn
+    TURN_NS = 1000000    # nanoseconds of the owner's work after which a socket checks its descriptors
+    ROUND_NS = 20000000  # nanoseconds that all peers with messages share, where there are more than twenty
 
 cdef enum:                   # results of `take_into` if it takes nothing; -2 is an exception's
-    TOO_LARGE = -1           # the message does not fit, and stays first in line
-    NO_MESSAGE = -3          # there is no message
+    TOO_LARGE = -1   # the message does not fit, and stays first in line
+    NO_MESSAGE = -3  # there is no message
 
 
 cdef class Peer:

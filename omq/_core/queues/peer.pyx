@@ -12,7 +12,7 @@ from libc.string cimport memcpy
 from omq._core.clock cimport now_ns, tick, worked_ns
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.wire.frame_reader cimport Run
-from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, SHORT_HEADER, SHORT_SIZE, write_header
+from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER_BYTES, SHORT_HEADER_BYTES, MAX_SHORT_BYTES, write_header
 from omq._core.wire.send_buffer cimport BATCH_MESSAGES, SPARSE_NS, Part
 
 import logging
@@ -290,7 +290,9 @@ cdef class Peer:
         """Sends a command of the socket's pattern, which the peer's pattern handles; see `control`."""
         cdef Py_ssize_t counted = 1 + PyBytes_GET_SIZE(name)
         cdef Py_ssize_t size = counted + PyBytes_GET_SIZE(data)
-        cdef bytes frame = PyBytes_FromStringAndSize(NULL, size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER))
+        cdef bytes frame = PyBytes_FromStringAndSize(
+            NULL, size + (SHORT_HEADER_BYTES if size <= MAX_SHORT_BYTES else LONG_HEADER_BYTES)
+        )
         cdef char *body = PyBytes_AS_STRING(frame)
         # RFC 23, Formal Grammar: command-body = command-name command-data; the name's length comes first.
         body += write_header(<unsigned char *>body, FLAG_COMMAND, size)

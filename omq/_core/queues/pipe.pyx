@@ -18,7 +18,7 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    EARFUL = 4096            # messages of one peer that a send queue handles in one go
+    MAX_MESSAGES_PER_TURN = 4096  # messages of one peer that a send queue handles in one go
 
 
 cdef bytes asking(const char *prefix, Py_ssize_t size, bint subscribe):
@@ -232,7 +232,7 @@ cdef class Pipe(ObjectPeer):
 
     cdef int _hear(self) except -1:
         """Gives one turn's worth of arrived messages to the send queue."""
-        cdef Py_ssize_t left = EARFUL
+        cdef Py_ssize_t left = MAX_MESSAGES_PER_TURN
         while Py_SIZE(self._ring) and not self.lost:
             if left == 0 and self._bell is not None:
                 if not self._posted:

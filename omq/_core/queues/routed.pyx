@@ -4,9 +4,9 @@ cimport cython
 from libc.stdlib cimport free, malloc
 from libc.string cimport memcpy
 
-from omq._core.wire.send_buffer cimport Part
+from omq._core.wire.send_buffer cimport STACK_PARTS, Part
 from omq._core.queues.recv_queue cimport ReplyRecvQueue
-from omq._core.queues.send_queue cimport FEW_PARTS, fill_part, part_bytes
+from omq._core.queues.send_queue cimport fill_part, part_bytes
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport SendQueue, Peer
 
@@ -170,7 +170,7 @@ cdef class ReplySendQueue(SendQueue):
         return self._recv_queue.client is not None
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Part few[FEW_PARTS]
+        cdef Part few[STACK_PARTS]
         cdef Part *whole = few
         cdef Py_ssize_t i, head
         cdef ReplyRecvQueue recv_queue = self._recv_queue
@@ -190,7 +190,7 @@ cdef class ReplySendQueue(SendQueue):
             client.dropped += 1
             self.wait_queue.notify()
             return 1
-        if head + count > FEW_PARTS:
+        if head + count > STACK_PARTS:
             whole = <Part *>malloc((head + count) * sizeof(Part))
             if whole == NULL:
                 raise MemoryError()

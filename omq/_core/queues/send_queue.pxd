@@ -9,9 +9,8 @@ from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.peer cimport SendQueue, Peer
 
-
 cdef enum:
-    FEW_PARTS = 16           # parts for which no memory is allocated
+    MAX_BATCH_MESSAGES = 1024  # messages at which the largest batches leave; most leave earlier, for their bytes
 
 
 cdef inline object part_bytes(const Part *part):

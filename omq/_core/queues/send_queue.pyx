@@ -6,11 +6,11 @@ from cpython.list cimport PyList_GET_ITEM
 from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy
 
-from omq._core.wire.send_buffer cimport BATCH_MESSAGES, INLINE_LIMIT, SPARSE_NS, Part
+from omq._core.wire.send_buffer cimport BATCH_MESSAGES, MAX_INLINE_BYTES, SPARSE_NS, STACK_PARTS, Part
 from omq._core.clock cimport now_ns
 from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.wire.frame_reader cimport Run
-from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER, write_header
+from omq._core.wire.framing cimport FLAG_MORE, LONG_HEADER_BYTES, write_header
 from omq._core.queues.recv_queue cimport RequestRecvQueue
 from omq._core.queues.matcher cimport Matcher
 from omq._core.queues.wait_queue cimport WaitQueue
@@ -25,9 +25,8 @@ cdef extern from "Python.h":
     Py_ssize_t Py_SIZE(object)  # the length of a deque, without a call
 
 cdef enum:
-    SOME = 2                 # peers up to which a publisher's batches are as large as those of other sockets
-    MOST_IN_BATCH = 1024     # messages at which a batch leaves where a publisher has many peers
-    SCRATCH = 16384          # a message whose frames fit is encoded once for all subscribers
+    FEW_PEERS = 2          # peers up to which a publisher's batches are as large as those of other sockets
+    SCRATCH_BYTES = 16384  # a message whose frames fit is encoded once for all subscribers
 
 
 # Not from the system each time: `os.urandom` releases the GIL, and next to busy threads it comes back late.
@@ -44,7 +43,7 @@ cdef object hold(const Part *parts, Py_ssize_t count):
 
 
 cdef int send_held(Peer peer, object message) except -1:
-    cdef Part few[FEW_PARTS]
+    cdef Part few[STACK_PARTS]
     cdef Part only
     cdef Part *parts = few
     cdef Py_ssize_t i, count
@@ -53,7 +52,7 @@ cdef int send_held(Peer peer, object message) except -1:
         return peer.send(&only, 1)
     few[0].size = 0  # for the C compiler, which cannot know that there is at least one part
     count = len(<tuple>message)
-    if count > FEW_PARTS:
+    if count > STACK_PARTS:
         parts = <Part *>malloc(count * sizeof(Part))
         if parts == NULL:
             raise MemoryError()
@@ -352,7 +351,7 @@ cdef class RequestSendQueue(RoundRobin):
         return (self._relaxed or not self._recv_queue.awaiting or self._recv_queue.hopeless()) and RoundRobin.can_put(self)
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        cdef Part few[FEW_PARTS]
+        cdef Part few[STACK_PARTS]
         cdef Part *whole = few
         cdef Py_ssize_t head = 1
         cdef int done = 0
@@ -374,7 +373,7 @@ cdef class RequestSendQueue(RoundRobin):
             asked = recv_queue.asked
         if recv_queue._head is not None or recv_queue._stash is not None:
             recv_queue.clear()
-        if count + 2 > FEW_PARTS:
+        if count + 2 > STACK_PARTS:
             whole = <Part *>malloc((count + 2) * sizeof(Part))
             if whole == NULL:
                 raise MemoryError()
@@ -435,7 +434,7 @@ cdef class Distributor(SendQueue):
     # stub: matcher: Matcher | None
 
     def __cinit__(self, *_, **__):
-        self._scratch = <char *>malloc(SCRATCH)
+        self._scratch = <char *>malloc(SCRATCH_BYTES)
         if self._scratch == NULL:
             raise MemoryError()
 
@@ -495,9 +494,9 @@ cdef class Distributor(SendQueue):
 
         A caller that ends each turn itself leaves no batch, and so has large batches for few peers, too.
         """
-        self.most = MOST_IN_BATCH
+        self.most = MAX_BATCH_MESSAGES
         if not self.led:
-            self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // SOME), MOST_IN_BATCH)
+            self.most = min(max(BATCH_MESSAGES, BATCH_MESSAGES * self._number() // FEW_PEERS), MAX_BATCH_MESSAGES)
         if hwm:
             self.most = min(self.most, max(BATCH_MESSAGES, hwm // 2))
         return 0
@@ -623,8 +622,8 @@ cdef class Distributor(SendQueue):
         """Encodes a message for all; returns 0 if it is too large for that. Large parts go by reference."""
         cdef Py_ssize_t i, size = 0
         for i in range(count):
-            size += LONG_HEADER + parts[i].size
-            if parts[i].size > INLINE_LIMIT or size > SCRATCH:
+            size += LONG_HEADER_BYTES + parts[i].size
+            if parts[i].size > MAX_INLINE_BYTES or size > SCRATCH_BYTES:
                 return 0
         size = 0
         for i in range(count):

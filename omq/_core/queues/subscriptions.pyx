@@ -21,12 +21,12 @@ from collections import deque
 from omq.errors import RemoteProtocolError, StateError
 
 cdef enum:
-    MOST_NEWS = 10000        # changes not yet reported to the engine, above which monitors get no more
-    NEWS_AT_ONCE = 512       # changes that are reported to the engine in one go
-    SWEEP = 2048             # prefixes of a gone peer that are removed in one go: about a millisecond
-    SUBSCRIBE_SIZE = 10      # bytes of a SUBSCRIBE's body before its prefix
-    CANCEL_SIZE = 7          # bytes of a CANCEL's likewise
-    MOST_BYTES = 256 << 20   # bytes of all prefixes of one peer, if their number has a limit
+    MAX_PENDING_REPORTS = 10000   # changes not yet reported to the engine, above which monitors get no more
+    MAX_REPORTS_PER_TURN = 512    # changes that are reported to the engine in one go
+    MAX_SWEEP_PREFIXES = 2048     # prefixes of a gone peer that are removed in one go: about a millisecond
+    SUBSCRIBE_BYTES = 10          # bytes of a SUBSCRIBE's body before its prefix
+    CANCEL_BYTES = 7              # bytes of a CANCEL's likewise
+    MAX_PREFIX_BYTES = 256 << 20  # bytes of all prefixes of one peer, if their number has a limit
 
 
 cdef inline bint is_asking(object part):
@@ -158,7 +158,7 @@ cdef class PublisherSendQueue(Distributor):
 
     cdef int _sweep(self) except -1:
         """Forgets a turn's worth of the prefixes of gone peers."""
-        cdef Py_ssize_t left = SWEEP
+        cdef Py_ssize_t left = MAX_SWEEP_PREFIXES
         while self._leaving:
             left -= self._forget(self._leaving[0], self._leaving[1], left)
             if left > 0:
@@ -168,7 +168,7 @@ cdef class PublisherSendQueue(Distributor):
                 self._leaving.popleft()
                 self._leaving.popleft()
             elif self._schedule is None:
-                left = SWEEP
+                left = MAX_SWEEP_PREFIXES
             else:
                 if not self._scheduled:
                     self._schedule()
@@ -235,11 +235,11 @@ cdef class PublisherSendQueue(Distributor):
 
     cdef bint heed(self, Peer peer, const char *body, Py_ssize_t size) except -1:
         # RFC 37, The Publish-Subscribe Pattern: the command's data is the prefix.
-        if size >= SUBSCRIBE_SIZE and memcmp(body, b"\x09SUBSCRIBE", SUBSCRIBE_SIZE) == 0:
-            self._asked(peer, body + SUBSCRIBE_SIZE, size - SUBSCRIBE_SIZE, True)
+        if size >= SUBSCRIBE_BYTES and memcmp(body, b"\x09SUBSCRIBE", SUBSCRIBE_BYTES) == 0:
+            self._asked(peer, body + SUBSCRIBE_BYTES, size - SUBSCRIBE_BYTES, True)
             return True
-        if size >= CANCEL_SIZE and memcmp(body, b"\6CANCEL", CANCEL_SIZE) == 0:
-            self._asked(peer, body + CANCEL_SIZE, size - CANCEL_SIZE, False)
+        if size >= CANCEL_BYTES and memcmp(body, b"\6CANCEL", CANCEL_BYTES) == 0:
+            self._asked(peer, body + CANCEL_BYTES, size - CANCEL_BYTES, False)
             return True
         return False
 
@@ -275,7 +275,7 @@ cdef class PublisherSendQueue(Distributor):
         cdef Holding *holding = self._holdings + slot
         return (
             self._limit < 0
-            or (holding.number < self._limit and holding.size + size <= MOST_BYTES)
+            or (holding.number < self._limit and holding.size + size <= MAX_PREFIX_BYTES)
             or book.c_holds(prefix, size, slot)
         )
 
@@ -357,7 +357,7 @@ cdef class PublisherSendQueue(Distributor):
 
     cdef int _changed(self, Peer peer, const char *prefix, Py_ssize_t size, bint subscribe) except -1:
         """Notes a change of the subscriptions in force."""
-        if self.monitored and len(self._news) < 3 * MOST_NEWS:
+        if self.monitored and len(self._news) < 3 * MAX_PENDING_REPORTS:
             name = PyBytes_FromStringAndSize(prefix, size)
             self._news.append(peer.session)
             self._news.append(name)
@@ -377,7 +377,7 @@ cdef class PublisherSendQueue(Distributor):
 
     def report(self):
         """Reports a turn's worth of changes to the engine; in the engine's thread."""
-        cdef Py_ssize_t left = min(len(self._news) // 3, <Py_ssize_t>NEWS_AT_ONCE)
+        cdef Py_ssize_t left = min(len(self._news) // 3, <Py_ssize_t>MAX_REPORTS_PER_TURN)
         self._reporting = False
         while left > 0:
             left -= 1

@@ -1,18 +1,18 @@
 # The nodes of the matcher's trie: labels, children and seats. No Python, no recursion.
 #
 # A node stands for a prefix that a slot holds, for a place where prefixes part, or for a piece of a label that is
-# longer than MAX_LABEL.
+# longer than MAX_LABEL_BYTES.
 
 from libc.stdint cimport uint64_t
 from libc.stdlib cimport calloc, free, malloc, realloc
 from libc.string cimport memchr, memcmp, memcpy, memmove
 
 cdef enum:
-    INLINE_LABEL = 16    # bytes of a label that are kept inside the node
-    MAX_LABEL = 4096     # bytes in one label: bounds the bytes that cutting or joining moves
-    TABLE = 256          # places: one for each first byte of a label
-    MAX_KEYED = 32       # the largest number of places that are searched by key
-    LEAST_TABLE = 16     # children: with as few a table becomes keys again
+    INLINE_LABEL_BYTES = 16  # bytes of a label that are kept inside the node
+    MAX_LABEL_BYTES = 4096   # bytes in one label: bounds the bytes that cutting or joining moves
+    TABLE_PLACES = 256       # places: one for each first byte of a label
+    MAX_KEYED_PLACES = 32    # the largest number of places that are searched by key
+    MIN_TABLE_CHILDREN = 16  # children: with as few a table becomes keys again
 
 cdef struct Node
 cdef struct Entry
@@ -26,7 +26,7 @@ cdef union Holders:
     Seat *seats          # owned; those of two holders or more, sorted by slot
 
 cdef union Label:
-    unsigned char inline_bytes[INLINE_LABEL]  # of a label that is that short
+    unsigned char inline_bytes[INLINE_LABEL_BYTES]  # of a label that is that short
     unsigned char *bytes                      # owned; of a longer one
 
 cdef struct Entry:       # one slot holds one prefix
@@ -38,27 +38,27 @@ cdef struct Entry:       # one slot holds one prefix
 
 cdef struct Node:        # 56 bytes, as malloc gives them without waste: there is one for each prefix
     Node *parent         # borrowed; NULL in the root (and a list link during teardown)
-    Node **children      # owned; `room` places; below TABLE places, `room` bytes of keys follow them
+    Node **children      # owned; `room` places; below TABLE_PLACES places, `room` bytes of keys follow them
     Holders holders      # the slots that hold exactly this prefix
     Label label          # the bytes from the parent to here
     int held             # holders
     int slot_or_room     # with one holder its slot; with more the seats allocated
-    short size           # bytes in label, 1 to MAX_LABEL; 0 in the root
+    short size           # bytes in label, 1 to MAX_LABEL_BYTES; 0 in the root
     short fanout         # children
-    short room           # places for children: 0, 2 to 32, or TABLE (then indexed by the label's first byte)
+    short room           # places for children: 0, 2 to 32, or TABLE_PLACES (then indexed by the label's first byte)
 
 
 # Labels: short ones live in their node.
 
 cdef inline unsigned char *label_of(const Node *node) noexcept nogil:
-    if node.size <= INLINE_LABEL:
+    if node.size <= INLINE_LABEL_BYTES:
         return <unsigned char *>node.label.inline_bytes
     return node.label.bytes
 
 
 cdef inline bint set_label(Node *node, const unsigned char *label, Py_ssize_t size) noexcept nogil:
     """Gives a node without a label a copy of one; False: no memory."""
-    if size > INLINE_LABEL:
+    if size > INLINE_LABEL_BYTES:
         node.label.bytes = <unsigned char *>malloc(size)
         if node.label.bytes == NULL:
             return False
@@ -68,7 +68,7 @@ cdef inline bint set_label(Node *node, const unsigned char *label, Py_ssize_t si
 
 
 cdef inline void drop_label(Node *node) noexcept nogil:
-    if node.size > INLINE_LABEL:
+    if node.size > INLINE_LABEL_BYTES:
         free(node.label.bytes)
     node.size = 0
 
@@ -77,9 +77,9 @@ cdef inline void cut_label(Node *node, int size) noexcept nogil:
     """Takes the first *size* bytes off; at least one must remain. Cannot fail: it may leave memory unused."""
     cdef unsigned char *shorter
     cdef unsigned char *old = label_of(node)
-    cdef bint owned = node.size > INLINE_LABEL
+    cdef bint owned = node.size > INLINE_LABEL_BYTES
     node.size -= <short>size
-    if owned and node.size <= INLINE_LABEL:
+    if owned and node.size <= INLINE_LABEL_BYTES:
         memcpy(node.label.inline_bytes, old + size, node.size)
         free(old)
         return
@@ -94,7 +94,7 @@ cdef inline bint extend_label(Node *node, const unsigned char *front, int size) 
     """Puts *size* bytes in front; False: no memory, nothing has changed."""
     cdef int total = node.size + size
     cdef unsigned char *longer
-    if total <= INLINE_LABEL:
+    if total <= INLINE_LABEL_BYTES:
         memmove(node.label.inline_bytes + size, node.label.inline_bytes, node.size)
         memcpy(node.label.inline_bytes, front, size)
     else:
@@ -119,7 +119,7 @@ cdef inline Node *find_child(const Node *node, unsigned char key) noexcept nogil
     cdef const unsigned char *hit
     if node.fanout == 0:
         return NULL
-    if node.room == TABLE:
+    if node.room == TABLE_PLACES:
         return node.children[key]
     hit = <const unsigned char *>memchr(keys_of(node), key, node.fanout)
     return NULL if hit == NULL else node.children[hit - keys_of(node)]
@@ -143,14 +143,16 @@ cdef inline bint resize_children(Node *node, int room) noexcept nogil:
     cdef Node **fresh
     cdef Node *child
     cdef int i, count = 0
-    fresh = <Node **>(calloc(TABLE, sizeof(Node *)) if room == TABLE else malloc(room * (sizeof(Node *) + 1)))
+    fresh = <Node **>(
+        calloc(TABLE_PLACES, sizeof(Node *)) if room == TABLE_PLACES else malloc(room * (sizeof(Node *) + 1))
+    )
     if fresh == NULL:
         return False
-    for i in range(TABLE if node.room == TABLE else node.fanout):
+    for i in range(TABLE_PLACES if node.room == TABLE_PLACES else node.fanout):
         child = node.children[i]
         if child == NULL:
             continue
-        if room == TABLE:
+        if room == TABLE_PLACES:
             fresh[label_of(child)[0]] = child
         else:
             fresh[count] = child
@@ -165,11 +167,11 @@ cdef inline bint resize_children(Node *node, int room) noexcept nogil:
 cdef inline bint attach(Node *node, Node *child) noexcept nogil:
     """Adds a child with a first byte that no other has; False: no memory, nothing has changed."""
     cdef int room = node.room
-    if room != TABLE and node.fanout == room:
-        room = 2 if room == 0 else room * 2 if room < MAX_KEYED else TABLE
+    if room != TABLE_PLACES and node.fanout == room:
+        room = 2 if room == 0 else room * 2 if room < MAX_KEYED_PLACES else TABLE_PLACES
         if not resize_children(node, room):
             return False
-    if room == TABLE:
+    if room == TABLE_PLACES:
         node.children[label_of(child)[0]] = child
     else:
         node.children[node.fanout] = child
@@ -181,7 +183,7 @@ cdef inline bint attach(Node *node, Node *child) noexcept nogil:
 
 cdef inline Node **place_of(const Node *node, unsigned char key) noexcept nogil:
     """Returns the place of the child with that first byte, which must exist."""
-    if node.room == TABLE:
+    if node.room == TABLE_PLACES:
         return &node.children[key]
     return &node.children[<const unsigned char *>memchr(keys_of(node), key, node.fanout) - keys_of(node)]
 
@@ -190,10 +192,10 @@ cdef inline void detach(Node *node, Node *child) noexcept nogil:
     """Takes a child out; gives up places when few are used (a failure to shrink is harmless)."""
     cdef Node **place = place_of(node, label_of(child)[0])
     node.fanout -= 1
-    if node.room == TABLE:
+    if node.room == TABLE_PLACES:
         place[0] = NULL
-        if node.fanout <= LEAST_TABLE:
-            resize_children(node, MAX_KEYED)
+        if node.fanout <= MIN_TABLE_CHILDREN:
+            resize_children(node, MAX_KEYED_PLACES)
         return
     keys_of(node)[place - node.children] = keys_of(node)[node.fanout]
     place[0] = node.children[node.fanout]

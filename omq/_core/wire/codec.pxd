@@ -6,19 +6,20 @@ from libc.string cimport memmove
 from omq._core.wire.framing cimport (
     FLAG_COMMAND,
     FLAG_MORE,
-    LONG_HEADER,
-    SHORT_HEADER,
-    SHORT_SIZE,
+    LONG_HEADER_BYTES,
+    SHORT_HEADER_BYTES,
+    MAX_SHORT_BYTES,
     Header,
     parse_header,
     write_header,
 )
 
 cdef enum:
-    FLAG_OWN = 8             # with FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
-    FLAGS_UNKNOWN = -1       # WireFrame.flags before the frame is decoded
-    GLANCE_LIMIT = 32        # octets of payload up to which a frame is decoded ahead by `glance`
-    OVERHEAD_LIMIT = 1024    # octets that Codec.overhead may be
+    FLAG_OWN = 8               # with FLAG_COMMAND, from `decode` and `finish`: a message between codecs; see `answer`
+    FLAGS_UNKNOWN = -1         # WireFrame.flags before the frame is decoded
+    MAX_GLANCE_BYTES = 32      # octets of payload up to which a frame is decoded ahead by `glance`
+    NO_GIL_BYTES = 65536       # a larger payload is decoded without the GIL
+    MAX_OVERHEAD_BYTES = 1024  # octets that Codec.overhead may be
 
 cdef struct WireFrame:       # a frame as it came, at some address p
     Py_ssize_t length        # octets of its header, which have arrived
@@ -75,10 +76,10 @@ cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
     """Fills *size* octets, none or at least 2, with commands that readers skip."""
     cdef Py_ssize_t step
     while size > 0:
-        step = min(size, <Py_ssize_t>(SHORT_HEADER + SHORT_SIZE))
+        step = min(size, <Py_ssize_t>(SHORT_HEADER_BYTES + MAX_SHORT_BYTES))
         if size - step == 1:
             step -= 1  # no command is that small
-        write_header(p, FLAG_COMMAND, step - SHORT_HEADER)
+        write_header(p, FLAG_COMMAND, step - SHORT_HEADER_BYTES)
         p += step
         size -= step
 
@@ -86,7 +87,7 @@ cdef inline void fill_gap(unsigned char *p, Py_ssize_t size) noexcept nogil:
 cdef inline void leave_plain(unsigned char *p, Py_ssize_t available, const unsigned char *payload, Py_ssize_t size, int flags,
                              WireFrame *frame) noexcept nogil:
     """Writes a plain frame for a payload inside a whole frame, for `decode`."""
-    cdef int length = SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER
+    cdef int length = SHORT_HEADER_BYTES if size <= MAX_SHORT_BYTES else LONG_HEADER_BYTES
     cdef Py_ssize_t taken = frame.length + <Py_ssize_t>frame.size
     cdef Py_ssize_t spare = taken - length - size
     frame.grown = 0

@@ -9,7 +9,7 @@ cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from libc.string cimport memcpy
 
-from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, write_header
+from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER_BYTES, write_header
 
 from omq.errors import RemoteProtocolError
 
@@ -32,7 +32,7 @@ cdef class Codec:
     """
 
     def __cinit__(self, *_, **__):
-        self.overhead = LONG_HEADER
+        self.overhead = LONG_HEADER_BYTES
         self.borrows = self.watchable = True
 
     def __reduce__(self):
@@ -129,7 +129,7 @@ cdef class Codec:
         """Decodes like `decode` if it is `watchable`, ahead of time: changes neither the frame nor the codec.
 
         Args:
-            frame: The result of `measure`; its payload has GLANCE_LIMIT octets at most.
+            frame: The result of `measure`; its payload has MAX_GLANCE_BYTES octets at most.
             into: Gets the payload.
 
         Returns:

@@ -11,13 +11,13 @@ from cpython.unicode cimport PyUnicode_AsUTF8AndSize
 from libc.stdint cimport uintptr_t
 from libc.string cimport memcmp, memcpy, memset
 
-from omq._core.wire.codec cimport FLAGS_UNKNOWN, GLANCE_LIMIT, Codec, WireFrame
+from omq._core.wire.codec cimport FLAGS_UNKNOWN, MAX_GLANCE_BYTES, NO_GIL_BYTES, Codec, WireFrame
 from omq._core.wire.framing cimport (
     FLAG_COMMAND,
     FLAG_MORE,
-    LONG_HEADER,
-    SHORT_HEADER,
-    SHORT_SIZE,
+    LONG_HEADER_BYTES,
+    SHORT_HEADER_BYTES,
+    MAX_SHORT_BYTES,
     Header,
     parse_header,
     write_header,
@@ -35,11 +35,10 @@ cdef extern from *:
     void *copy_octets(void *into, const void *octets, size_t size) noexcept nogil
 
 cdef enum:
-    NO_GIL_SIZE = 65536      # octets above which other threads may run while a frame is opened
-    COUNTER = 16             # offset of the counter in a nonce
-    BLOCK = 64               # octets that the cipher makes at a time
-    SMALL = 4096             # octets of a body up to which its box is made in steps
-    TEXT = 40                # characters of a key in Z85
+    COUNTER_OFFSET = 16      # offset of the counter in a nonce
+    CIPHER_BLOCK_BYTES = 64  # octets that the cipher makes at a time
+    SMALL_BODY_BYTES = 4096  # octets of a body up to which its box is made in steps
+    KEY_CHARACTERS = 40      # characters of a key in Z85
 
 
 cdef inline void put_counter(unsigned char *p, uint64_t value) noexcept nogil:
@@ -136,7 +135,7 @@ cdef Sodium sodium():
 
 cdef inline Py_ssize_t padded(Py_ssize_t size) noexcept nogil:
     """Returns how many octets to encrypt at once: libsodium is quick with 256, and slow block by block."""
-    if size <= BLOCK or size > SEALED_ROOM:
+    if size <= CIPHER_BLOCK_BYTES or size > SEALED_ROOM:
         return size
     return SEALED_ROOM // 2 if size <= SEALED_ROOM // 2 else SEALED_ROOM
 
@@ -148,7 +147,7 @@ cdef int decode_key(const char *text, unsigned char *key) noexcept nogil:
     )
     cdef uint64_t number
     cdef int group, i, value, bad = 0
-    for group in range(TEXT // 5):
+    for group in range(KEY_CHARACTERS // 5):
         number = 0
         for i in range(5):
             value = 0
@@ -173,7 +172,7 @@ cdef class Secret:
         cdef Py_ssize_t size
         self._sodium = sodium()
         if key is None:
-            self._sodium.random(self._octets, KEY)
+            self._sodium.random(self._octets, KEY_BYTES)
             return
         if isinstance(key, str):
             text = PyUnicode_AsUTF8AndSize(key, &size)
@@ -182,29 +181,29 @@ cdef class Secret:
             size = PyBytes_GET_SIZE(key)
         else:
             raise UsageError(f"a secret key is bytes or str, not {type(key).__name__}")
-        if size == KEY and isinstance(key, bytes):
-            memcpy(self._octets, text, KEY)
-        elif size != TEXT or decode_key(text, self._octets) < 0:
+        if size == KEY_BYTES and isinstance(key, bytes):
+            memcpy(self._octets, text, KEY_BYTES)
+        elif size != KEY_CHARACTERS or decode_key(text, self._octets) < 0:
             # The text is a secret, or was meant to be one: the message does not repeat it.
             raise UsageError(f"a secret key has 32 bytes, or 40 characters of Z85; this {type(key).__name__} is neither")
 
     def __dealloc__(self):
         if self._sodium is not None:
-            self._sodium.wipe(self._octets, KEY)
+            self._sodium.wipe(self._octets, KEY_BYTES)
 
     def __reduce__(self):
         raise TypeError("a secret is not pickled or copied")
 
     def public(self) -> bytes:
         """Returns the public key of this secret key, 32 octets."""
-        cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY)
+        cdef bytes key = PyBytes_FromStringAndSize(NULL, KEY_BYTES)
         self._sodium.public(<unsigned char *>PyBytes_AS_STRING(key), self._octets)
         return key
 
     def shared(self, bytes public not None) -> Secret | None:
         """Returns the key that this secret key and the other side's public key make; None for a key of low order."""
         cdef Secret both = Secret()
-        if PyBytes_GET_SIZE(public) != KEY:
+        if PyBytes_GET_SIZE(public) != KEY_BYTES:
             raise ValueError(PyBytes_GET_SIZE(public))
         # libsodium returns an error when the product is all zero: the other side chose a point that makes it public.
         if self._sodium.shared(both._octets, <const unsigned char *>PyBytes_AS_STRING(public), self._octets) != 0:
@@ -213,49 +212,49 @@ cdef class Secret:
 
     def reveal(self) -> bytes:
         """Returns the octets themselves, for the file that stores them."""
-        return PyBytes_FromStringAndSize(<char *>self._octets, KEY)
+        return PyBytes_FromStringAndSize(<char *>self._octets, KEY_BYTES)
 
     def seal(self, bytes nonce not None, bytes data not None, Secret tail: Secret | None = None) -> bytes:
         """Makes a box: *data*, followed by a secret, encrypted and authenticated with this key."""
         cdef Py_ssize_t size = PyBytes_GET_SIZE(data)
-        cdef Py_ssize_t whole = size if tail is None else size + KEY
-        cdef bytes box = PyBytes_FromStringAndSize(NULL, MAC + whole)
+        cdef Py_ssize_t whole = size if tail is None else size + KEY_BYTES
+        cdef bytes box = PyBytes_FromStringAndSize(NULL, MAC_BYTES + whole)
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(box)
-        if PyBytes_GET_SIZE(nonce) != NONCE:
+        if PyBytes_GET_SIZE(nonce) != NONCE_BYTES:
             raise ValueError(PyBytes_GET_SIZE(nonce))
-        memcpy(p + MAC, PyBytes_AS_STRING(data), size)
+        memcpy(p + MAC_BYTES, PyBytes_AS_STRING(data), size)
         if tail is not None:
-            memcpy(p + MAC + size, tail._octets, KEY)
-        self._sodium.seal(p, p + MAC, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets)
+            memcpy(p + MAC_BYTES + size, tail._octets, KEY_BYTES)
+        self._sodium.seal(p, p + MAC_BYTES, whole, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets)
         return box
 
     def open(self, bytes nonce not None, bytes box not None) -> bytes | None:
         """Returns the content of a box; None if it does not open with this key."""
-        cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC
+        cdef Py_ssize_t size = PyBytes_GET_SIZE(box) - MAC_BYTES
         cdef bytes data
-        if PyBytes_GET_SIZE(nonce) != NONCE:
+        if PyBytes_GET_SIZE(nonce) != NONCE_BYTES:
             raise ValueError(PyBytes_GET_SIZE(nonce))
         if size < 0:
             return None
         data = PyBytes_FromStringAndSize(NULL, size)
         if self._sodium.open(<unsigned char *>PyBytes_AS_STRING(data), <const unsigned char *>PyBytes_AS_STRING(box),
-                             size + MAC, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
+                             size + MAC_BYTES, <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
             return None
         return data
 
     def open_pair(self, bytes nonce not None, bytes box not None) -> tuple[bytes, Secret] | None:
         """Opens a box of 32 octets and a secret; None if it does not open."""
-        cdef unsigned char both[2 * KEY]
+        cdef unsigned char both[2 * KEY_BYTES]
         cdef Secret tail
-        if PyBytes_GET_SIZE(nonce) != NONCE or PyBytes_GET_SIZE(box) != MAC + 2 * KEY:
+        if PyBytes_GET_SIZE(nonce) != NONCE_BYTES or PyBytes_GET_SIZE(box) != MAC_BYTES + 2 * KEY_BYTES:
             return None
-        if self._sodium.open(both, <const unsigned char *>PyBytes_AS_STRING(box), MAC + 2 * KEY,
+        if self._sodium.open(both, <const unsigned char *>PyBytes_AS_STRING(box), MAC_BYTES + 2 * KEY_BYTES,
                              <const unsigned char *>PyBytes_AS_STRING(nonce), self._octets) != 0:
             return None
-        head = PyBytes_FromStringAndSize(<char *>both, KEY)
+        head = PyBytes_FromStringAndSize(<char *>both, KEY_BYTES)
         tail = Secret()
-        memcpy(tail._octets, both + KEY, KEY)
-        self._sodium.wipe(both, 2 * KEY)
+        memcpy(tail._octets, both + KEY_BYTES, KEY_BYTES)
+        self._sodium.wipe(both, 2 * KEY_BYTES)
         return head, tail
 
 
@@ -276,24 +275,24 @@ cdef class CurveCipher(Codec):
         cdef const char *ours = b"CurveZMQMESSAGES" if as_server else b"CurveZMQMESSAGEC"
         cdef const char *theirs = b"CurveZMQMESSAGEC" if as_server else b"CurveZMQMESSAGES"
         self._sodium = key._sodium
-        memcpy(self._key, key._octets, KEY)
-        memcpy(self._out, ours, COUNTER)
-        memcpy(self._in, theirs, COUNTER)
+        memcpy(self._key, key._octets, KEY_BYTES)
+        memcpy(self._out, ours, COUNTER_OFFSET)
+        memcpy(self._in, theirs, COUNTER_OFFSET)
         if self._sodium.core != NULL:
             # The first half of XSalsa20 depends on the prefix alone: it is done once, not for each frame.
             self._sodium.core(self._out_key, self._out, self._key, NULL)
             self._sodium.core(self._in_key, self._in, self._key, NULL)
         self.sent = sent
         self.received = received
-        self.overhead = LONG_HEADER + SEALED_EXTRA + SEALED_ROOM
+        self.overhead = LONG_HEADER_BYTES + SEALED_EXTRA + SEALED_ROOM
         self.sight = SEALED_EXTRA
         self.borrows = False
 
     def __dealloc__(self):
         if self._sodium is not None:
-            self._sodium.wipe(self._key, KEY)
-            self._sodium.wipe(self._out_key, KEY)
-            self._sodium.wipe(self._in_key, KEY)
+            self._sodium.wipe(self._key, KEY_BYTES)
+            self._sodium.wipe(self._out_key, KEY_BYTES)
+            self._sodium.wipe(self._in_key, KEY_BYTES)
 
     def __reduce__(self):
         raise TypeError("a cipher is not pickled or copied")
@@ -305,12 +304,12 @@ cdef class CurveCipher(Codec):
         32 octets are the key of the authenticator, over the rest. libsodium makes a box in four steps, this method in
         two, with libsodium's functions; the 32 octets make room for name, nonce and authenticator.
         """
-        cdef unsigned char mac[MAC]
+        cdef unsigned char mac[MAC_BYTES]
         # RFC 26: no more than 2^64-1 commands in one connection, each with a nonce of its own.
         if self.sent == <uint64_t>-1:
             return -1
         self.sent += 1
-        put_counter(self._out + COUNTER, self.sent)
+        put_counter(self._out + COUNTER_OFFSET, self.sent)
         body[SEALED_FLAGS] = <unsigned char>flags
         if self._sodium.core == NULL:
             memcpy(body + SEALED_EXTRA, payload, size)
@@ -318,42 +317,42 @@ cdef class CurveCipher(Codec):
         else:
             self._encrypt(body, payload, size)
             self._sodium.auth(mac, body + SEALED_FLAGS, size + 1, body)
-            memcpy(body + SEALED_BOX, mac, MAC)
+            memcpy(body + SEALED_BOX, mac, MAC_BYTES)
         memcpy(body, b"\x07MESSAGE", 8)
-        memcpy(body + 8, self._out + COUNTER, 8)
+        memcpy(body + 8, self._out + COUNTER_OFFSET, 8)
         return 0
 
     cdef void _encrypt(self, unsigned char *body, const char *payload, Py_ssize_t size) noexcept nogil:
         """Runs the cipher over 32 zero octets, the flags after them, and the payload."""
         cdef Py_ssize_t first = size
-        if size > SMALL:
+        if size > SMALL_BODY_BYTES:
             # Octets that do not fit into the cipher's first block are encrypted on their way, without a copy.
-            first = BLOCK - SEALED_EXTRA
-            self._sodium.stream_from(body + BLOCK, <const unsigned char *>payload + first, size - first,
-                                     self._out + COUNTER, 1, self._out_key)
+            first = CIPHER_BLOCK_BYTES - SEALED_EXTRA
+            self._sodium.stream_from(body + CIPHER_BLOCK_BYTES, <const unsigned char *>payload + first, size - first,
+                                     self._out + COUNTER_OFFSET, 1, self._out_key)
         memset(body, 0, SEALED_FLAGS)
         copy_octets(body + SEALED_EXTRA, payload, first)
-        self._sodium.stream(body, body, BLOCK if size > SMALL else padded(SEALED_EXTRA + size), self._out + COUNTER,
-                            self._out_key)
+        self._sodium.stream(body, body, CIPHER_BLOCK_BYTES if size > SMALL_BODY_BYTES else padded(SEALED_EXTRA + size),
+                            self._out + COUNTER_OFFSET, self._out_key)
 
     cdef int _open_box(self, unsigned char *body, Py_ssize_t size, Py_ssize_t room,
                        unsigned char *into) noexcept nogil:
         """Opens the box of a body with the nonce in `_in`; returns 0, or another number if it does not open."""
-        cdef unsigned char text[SEALED_EXTRA + SMALL]
-        cdef unsigned char mac[MAC]
+        cdef unsigned char text[SEALED_EXTRA + SMALL_BODY_BYTES]
+        cdef unsigned char mac[MAC_BYTES]
         cdef Py_ssize_t sealed = size - SEALED_FLAGS
         cdef int wrong
-        if self._sodium.core == NULL or sealed > SMALL:
+        if self._sodium.core == NULL or sealed > SMALL_BODY_BYTES:
             return self._sodium.open(into, body + SEALED_BOX, size - SEALED_BOX, self._in, self._key)
-        memcpy(mac, body + SEALED_BOX, MAC)
+        memcpy(mac, body + SEALED_BOX, MAC_BYTES)
         if padded(size) <= room:
             # The octets in front of the sealed ones have been read: 32 zero octets take their place.
             memset(body, 0, SEALED_FLAGS)
-            self._sodium.stream(text, body, padded(size), self._in + COUNTER, self._in_key)
+            self._sodium.stream(text, body, padded(size), self._in + COUNTER_OFFSET, self._in_key)
         else:
             memset(text, 0, SEALED_FLAGS)
             copy_octets(text + SEALED_FLAGS, body + SEALED_FLAGS, sealed)
-            self._sodium.stream(text, text, padded(size), self._in + COUNTER, self._in_key)
+            self._sodium.stream(text, text, padded(size), self._in + COUNTER_OFFSET, self._in_key)
         # The text must not be used before this proves it genuine.
         wrong = self._sodium.verify(mac, body + SEALED_FLAGS, sealed, text)
         if wrong == 0:
@@ -374,7 +373,7 @@ cdef class CurveCipher(Codec):
         # RFC 26: "SHALL verify ... correctly incrementing short nonces, and SHALL disconnect".
         if counter <= self.received:
             return OPEN_REPLAYED
-        memcpy(self._in + COUNTER, body + 8, 8)
+        memcpy(self._in + COUNTER_OFFSET, body + 8, 8)
         if self._open_box(body, size, room, into) != 0:
             return OPEN_FORGED
         self.received = counter
@@ -400,11 +399,11 @@ cdef class CurveCipher(Codec):
     cdef bytes reopen(self, const unsigned char *p, const WireFrame *frame, int *flags):
         # The key is the same both ways: our own boxes open with our own nonces.
         cdef const unsigned char *body = p + frame.length
-        cdef unsigned char nonce[NONCE]
+        cdef unsigned char nonce[NONCE_BYTES]
         cdef bytes text = PyBytes_FromStringAndSize(NULL, 1 + <Py_ssize_t>frame.payload)
         cdef unsigned char *into = <unsigned char *>PyBytes_AS_STRING(text)
-        memcpy(nonce, self._out, COUNTER)
-        memcpy(nonce + COUNTER, body + 8, 8)
+        memcpy(nonce, self._out, COUNTER_OFFSET)
+        memcpy(nonce + COUNTER_OFFSET, body + 8, 8)
         if self._sodium.open(into, body + SEALED_BOX, frame.size - SEALED_BOX, nonce, self._key) != 0:
             return None
         flags[0] = FLAG_COMMAND if into[0] & SEALED_COMMAND else FLAG_MORE if into[0] & SEALED_MORE else 0
@@ -440,10 +439,10 @@ cdef class CurveCipher(Codec):
             frame.spare = frame.whole
             return FLAG_COMMAND
         flags = FLAG_MORE if inside & SEALED_MORE else 0
-        body += SEALED_EXTRA - (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
+        body += SEALED_EXTRA - (SHORT_HEADER_BYTES if size <= MAX_SHORT_BYTES else LONG_HEADER_BYTES)
         write_header(body, flags, size)
         frame.spare = body - p
-        write_header(p, FLAG_COMMAND, frame.spare - SHORT_HEADER)
+        write_header(p, FLAG_COMMAND, frame.spare - SHORT_HEADER_BYTES)
         return flags
 
     cdef bytes finish(self, bytes body, int *found):
@@ -456,7 +455,7 @@ cdef class CurveCipher(Codec):
         cdef unsigned char before = into[0]
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
         cdef int inside
-        if size > NO_GIL_SIZE:
+        if size > NO_GIL_BYTES:
             with nogil:
                 inside = self.open_frame(p, size, 0, into)
         else:
@@ -469,14 +468,14 @@ cdef class CurveCipher(Codec):
 
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
         cdef const unsigned char *body = p + frame.length
-        cdef unsigned char nonce[NONCE]
-        cdef unsigned char text[1 + GLANCE_LIMIT]
+        cdef unsigned char nonce[NONCE_BYTES]
+        cdef unsigned char text[1 + MAX_GLANCE_BYTES]
         if memcmp(body, b"\x07MESSAGE", 8) != 0:
             return OPEN_NO_MESSAGE
         if get_counter(body + 8) <= self.received:
             return OPEN_REPLAYED
-        memcpy(nonce, self._in, COUNTER)
-        memcpy(nonce + COUNTER, body + 8, 8)
+        memcpy(nonce, self._in, COUNTER_OFFSET)
+        memcpy(nonce + COUNTER_OFFSET, body + 8, 8)
         if self._sodium.open(text, body + SEALED_BOX, frame.size - SEALED_BOX, nonce, self._key) != 0:
             return OPEN_FORGED
         memcpy(into, text + 1, <size_t>frame.payload)

@@ -10,11 +10,11 @@ from omq._core.wire.pool cimport Pool
 from omq._core.wire.send_buffer cimport Part
 
 cdef enum:
-    LARGE_FRAME = 32768      # the kernel reads a larger body into the bytes object that the user gets
-    MOVED_AGAIN = 65536      # bytes of a large body that move into the caller's memory a second time
-    LARGE_STEP = 1048576     # bytes first allocated for a large body: memory grows with the bytes that arrive
-    COMMAND_LIMIT = 8388608  # bytes of a command (a subscription to a long topic is one)
-    PARTS_CEILING = 1048576  # parts of a message unless max_parts is set
+    LARGE_FRAME_BYTES = 32768    # the kernel reads a larger body into the bytes object that the user gets
+    MAX_MOVED_BYTES = 65536      # bytes of a large body that move into the caller's memory a second time
+    LARGE_STEP_BYTES = 1048576   # bytes first allocated for a large body: memory grows with the bytes that arrive
+    MAX_COMMAND_BYTES = 8388608  # bytes of a command (a subscription to a long topic is one)
+    DEFAULT_MAX_PARTS = 1048576  # parts of a message unless max_parts is set
 
 cdef extern from *:
     """
@@ -25,23 +25,23 @@ cdef extern from *:
     const long long NO_LIMIT
 
 cdef enum Scan:
-    SCAN_STARVED             # every byte has been parsed
-    SCAN_COMMAND             # FrameReader.command_data/_size hold a command's body, valid until the next call
-    SCAN_LARGE               # a large frame starts: call start_large, with the GIL
-    SCAN_LARGE_DONE          # a large frame is whole: call finish_large, with the GIL
+    SCAN_STARVED     # every byte has been parsed
+    SCAN_COMMAND     # FrameReader.command_data/_size hold a command's body, valid until the next call
+    SCAN_LARGE       # a large frame starts: call start_large, with the GIL
+    SCAN_LARGE_DONE  # a large frame is whole: call finish_large, with the GIL
     SCAN_BAD_HEADER
     SCAN_TOO_LARGE
-    SCAN_ENDLESS             # the ceiling is reached and the message goes on
+    SCAN_ENDLESS     # the ceiling is reached and the message goes on
     SCAN_TOO_MANY_PARTS
     SCAN_COMMAND_TOO_LARGE
-    SCAN_OWN                 # a message for our codec: Codec.answer, with the GIL
-    SCAN_REFUSED             # the codec rejects the bytes: FrameReader.found is for Codec.explain
+    SCAN_OWN         # a message for our codec: Codec.answer, with the GIL
+    SCAN_REFUSED     # the codec rejects the bytes: FrameReader.found is for Codec.explain
 
 
 cdef enum:
-    FILL_EOF = 0             # the peer has closed its side
-    FILL_ERROR = -1          # FrameReader.error holds the errno
-    FILL_EMPTY = -2          # nothing to read now
+    FILL_EOF = 0     # the peer has closed its side
+    FILL_ERROR = -1  # FrameReader.error holds the errno
+    FILL_EMPTY = -2  # nothing to read now
     FILL_NO_MEMORY = -3
 
 cdef struct Node:

@@ -20,13 +20,13 @@ from omq._core.wire.framing cimport (
     FLAG_COMMAND,
     FLAG_LONG,
     FLAG_MORE,
-    LONG_HEADER,
-    SHORT_HEADER,
+    LONG_HEADER_BYTES,
+    SHORT_HEADER_BYTES,
     Header,
     long_size,
     parse_header,
 )
-from omq._core.wire.pool cimport BLOCK_SIZE, NODE_SIZE, Pool
+from omq._core.wire.pool cimport BLOCK_BYTES, NODE_BYTES, Pool
 from omq._core.wire.send_buffer cimport SEGMENT_BYTES, Part
 
 from omq.errors import RemoteProtocolError
@@ -41,14 +41,14 @@ cdef extern from "Python.h":
 
 
 cdef enum:
-    MIN_ROOM = 8192          # room below which nothing more is read into a slab
-    BEHIND_LARGE = 16384     # bytes read beyond a large frame: the next frame is most likely large too
+    MIN_ROOM_BYTES = 8192      # room below which nothing more is read into a slab
+    READ_BEYOND_BYTES = 16384  # bytes read beyond a large frame: the next frame is most likely large too
 
 
 cdef inline Node *slab(char *block) noexcept nogil:
     cdef Node *node = <Node *>block
     memset(node, 0, sizeof(Node))
-    node.data = block + NODE_SIZE
+    node.data = block + NODE_BYTES
     return node
 
 
@@ -72,9 +72,9 @@ cdef class FrameReader:
         long long ceiling=MESSAGE_CEILING,
     ) -> None:
         self._pool = pool
-        self._limit = self._portion = BLOCK_SIZE
+        self._limit = self._portion = BLOCK_BYTES
         self.max_size = NO_LIMIT if max_size is None else max_size
-        self.max_parts = PARTS_CEILING if max_parts is None else max_parts
+        self.max_parts = DEFAULT_MAX_PARTS if max_parts is None else max_parts
         self._left = <uint64_t>self.max_size
         self.ceiling = ceiling if max_size is None else NO_LIMIT
         self._as_is = True
@@ -82,11 +82,11 @@ cdef class FrameReader:
     cdef void decode_with(self, Codec codec) noexcept:
         """Decodes all arriving bytes with *codec*; None: they are plain frames. Call before anything arrives."""
         self.codec = codec
-        self._limit = self._portion = BLOCK_SIZE
+        self._limit = self._portion = BLOCK_BYTES
         if codec is not None:
             self._limit -= codec.growth
             self._lead = codec.lead
-            self._portion = codec.portion or BLOCK_SIZE
+            self._portion = codec.portion or BLOCK_BYTES
 
     def __dealloc__(self):
         self.clear()
@@ -126,7 +126,7 @@ cdef class FrameReader:
         cdef Node *tail = self._tail
         cdef Node *fresh
         cdef char *block
-        cdef Py_ssize_t wanted = MIN_ROOM
+        cdef Py_ssize_t wanted = MIN_ROOM_BYTES
         cdef Py_ssize_t partial = 0
         if tail != NULL and tail.data != NULL:
             partial = tail.end - self._scan
@@ -139,7 +139,7 @@ cdef class FrameReader:
                 tail.pos = self._scan = 0
                 tail.end = partial
                 return True
-            if self._dead >= BLOCK_SIZE // 4:
+            if self._dead >= BLOCK_BYTES // 4:
                 self._compact()
                 if self._limit - tail.end >= wanted:
                     return True
@@ -217,13 +217,13 @@ cdef class FrameReader:
             rest = self._room - self._have
             iov[0].iov_base = self._memory + self._have
             iov[0].iov_len = rest
-            iov[1].iov_base = self._spare + NODE_SIZE
-            iov[1].iov_len = BEHIND_LARGE
+            iov[1].iov_base = self._spare + NODE_BYTES
+            iov[1].iov_len = READ_BEYOND_BYTES
             memset(&message, 0, sizeof(message))
             message.msg_iov = iov
             # The next frame can follow only a body that has all its memory.
             message.msg_iovlen = 2 if <uint64_t>self._room == self._size else 1
-            self.asked = rest + (BEHIND_LARGE if message.msg_iovlen == 2 else 0)
+            self.asked = rest + (READ_BEYOND_BYTES if message.msg_iovlen == 2 else 0)
             got = recvmsg(fd, &message, MSG_DONTWAIT)
             while got < 0 and errno == EINTR:
                 got = recvmsg(fd, &message, MSG_DONTWAIT)
@@ -340,18 +340,18 @@ cdef class FrameReader:
             available = tail.end - self._scan
             state = parse_header(p, available, &header)
             if state <= 0:
-                self._need = LONG_HEADER
+                self._need = LONG_HEADER_BYTES
                 if state < 0:
                     return SCAN_BAD_HEADER
                 self._settle()
                 return SCAN_STARVED
             if header.flags & FLAG_COMMAND:
-                if header.size > COMMAND_LIMIT:
+                if header.size > MAX_COMMAND_BYTES:
                     return SCAN_COMMAND_TOO_LARGE
             elif header.size > self._left or self._parts >= self.max_parts:
                 return self._refuse(header.size)
             if header.size > <uint64_t>(available - header.length):
-                if header.size > LARGE_FRAME:
+                if header.size > LARGE_FRAME_BYTES:
                     self._header = header
                     return SCAN_LARGE
                 self._need = header.length + <Py_ssize_t>header.size
@@ -415,7 +415,7 @@ cdef class FrameReader:
                 self.found = state
                 return SCAN_REFUSED
             if state == 0:
-                self._need = LONG_HEADER
+                self._need = LONG_HEADER_BYTES
                 self._settle()
                 return SCAN_STARVED
             if frame.flags >= 0 or frame.payload > self._left:
@@ -423,7 +423,7 @@ cdef class FrameReader:
                 if wrong != SCAN_STARVED:
                     return wrong
             if frame.size > <uint64_t>(available - frame.length):
-                if frame.size > LARGE_FRAME:
+                if frame.size > LARGE_FRAME_BYTES:
                     self._header.length = <int>frame.length
                     self._header.size = frame.size
                     self._header.flags = frame.flags if frame.as_is else 0
@@ -457,9 +457,9 @@ cdef class FrameReader:
         """Checks a codec's frame against the limits; returns SCAN_STARVED, or the fault."""
         if flags < 0:
             # Only a decoded frame is known to be a command. A frame that is too large for both limits is rejected here.
-            return self._refuse(size) if size > self._left and size > COMMAND_LIMIT else SCAN_STARVED
+            return self._refuse(size) if size > self._left and size > MAX_COMMAND_BYTES else SCAN_STARVED
         if flags & FLAG_COMMAND:
-            return SCAN_COMMAND_TOO_LARGE if size > COMMAND_LIMIT else SCAN_STARVED
+            return SCAN_COMMAND_TOO_LARGE if size > MAX_COMMAND_BYTES else SCAN_STARVED
         return self._refuse(size)
 
     cdef int start_large(self) except -1:
@@ -468,10 +468,10 @@ cdef class FrameReader:
         cdef const unsigned char *header = <const unsigned char *>tail.data + self._scan
         cdef Py_ssize_t have = tail.end - self._scan - self._header.length
         # A frame may announce any size: memory follows the bytes that arrive (one step ahead), not the announcement.
-        cdef Py_ssize_t room = LARGE_STEP
+        cdef Py_ssize_t room = LARGE_STEP_BYTES
         cdef Node *node
         cdef bint aimed
-        if self._header.size <= LARGE_STEP:
+        if self._header.size <= LARGE_STEP_BYTES:
             room = <Py_ssize_t>self._header.size
         aimed = self._fits_target(self._header.flags & ~FLAG_LONG, self._header.size)
         body = None if aimed else PyBytes_FromStringAndSize(NULL, room)
@@ -574,7 +574,7 @@ cdef class FrameReader:
         self._target = into
         self._target_size = size
         # Calls whose time runs out would move it to and fro: from here on it moves only once more, when it is whole.
-        cdef bint stays = self._came_back and self._have > MOVED_AGAIN
+        cdef bint stays = self._came_back and self._have > MAX_MOVED_BYTES
         if node != NULL and not stays and self._fits_target(node.flags, self._size):
             # The frame has begun: its bytes move now, as they would have to at the end.
             memcpy(into, self._memory, self._have)
@@ -615,7 +615,7 @@ cdef class FrameReader:
         if found == SCAN_TOO_MANY_PARTS:
             return RemoteProtocolError(f"a message has more than max_parts={self.max_parts} parts")
         if found == SCAN_COMMAND_TOO_LARGE:
-            return RemoteProtocolError(f"a command is larger than {COMMAND_LIMIT} bytes")
+            return RemoteProtocolError(f"a command is larger than {MAX_COMMAND_BYTES} bytes")
         if found == SCAN_REFUSED:
             return self.codec.explain(self.found)
         return RemoteProtocolError("bytes that are not a valid ZMTP frame (RFC 23, Framing)")
@@ -753,7 +753,7 @@ cdef class FrameReader:
         cdef Node *node = self._head
         cdef const unsigned char *p
         cdef Py_ssize_t size
-        cdef int header = SHORT_HEADER
+        cdef int header = SHORT_HEADER_BYTES
         if node.data == NULL or node.pos == node.end:
             return None
         p = <const unsigned char *>node.data + node.pos
@@ -761,7 +761,7 @@ cdef class FrameReader:
             size = p[1]
         elif p[0] == FLAG_LONG:
             size = <Py_ssize_t>long_size(p)
-            header = LONG_HEADER
+            header = LONG_HEADER_BYTES
         else:
             return None
         part = PyBytes_FromStringAndSize(<const char *>p + header, size)

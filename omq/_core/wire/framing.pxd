@@ -4,12 +4,15 @@ from libc.stdint cimport uint64_t
 from libc.string cimport memcpy
 
 cdef enum:
-    FLAG_MORE = 1        # more frames of this message follow
-    FLAG_LONG = 2        # the size has eight octets instead of one
-    FLAG_COMMAND = 4     # a command, not a part of a message
-    SHORT_HEADER = 2     # bytes
-    LONG_HEADER = 9      # bytes
-    SHORT_SIZE = 255     # largest body with a short header
+    FLAG_MORE = 1            # more frames of this message follow
+    FLAG_LONG = 2            # the size has eight octets instead of one
+    FLAG_COMMAND = 4         # a command, not a part of a message
+    SHORT_HEADER_BYTES = 2   # bytes
+    LONG_HEADER_BYTES = 9    # bytes
+    PING_BYTES = 7           # bytes of a PING's body without its context (RFC 37, Connection Heartbeating)
+    PONG_BYTES = 5           # likewise of a PONG's
+    PING_CONTEXT_BYTES = 16  # largest context
+    MAX_SHORT_BYTES = 255    # largest body with a short header
 
 cdef struct Header:
     uint64_t size        # bytes of body that follow the header
@@ -33,19 +36,19 @@ cdef inline int parse_header(const unsigned char *p, Py_ssize_t available, Heade
     if flags > 6 or flags == (FLAG_COMMAND | FLAG_MORE):
         return -1
     if not flags & FLAG_LONG:
-        if available < SHORT_HEADER:
+        if available < SHORT_HEADER_BYTES:
             return 0
         out.size = p[1]
-        out.length = SHORT_HEADER
+        out.length = SHORT_HEADER_BYTES
         out.flags = flags
         return 1
     # A size has 63 bits in practice: a larger one fits no type, and its arithmetic would overflow.
     if available >= 2 and p[1] & 0x80:
         return -1
-    if available < LONG_HEADER:
+    if available < LONG_HEADER_BYTES:
         return 0
     out.size = long_size(p)
-    out.length = LONG_HEADER
+    out.length = LONG_HEADER_BYTES
     out.flags = flags
     return 1
 
@@ -55,9 +58,9 @@ cdef inline int write_header(unsigned char *p, int flags, Py_ssize_t size) noexc
     if size < 256:
         p[0] = <unsigned char>flags
         p[1] = <unsigned char>size
-        return SHORT_HEADER
+        return SHORT_HEADER_BYTES
     write_long_header(p, flags, size)
-    return LONG_HEADER
+    return LONG_HEADER_BYTES
 
 
 cdef inline void write_long_header(unsigned char *p, int flags, Py_ssize_t size) noexcept nogil:
@@ -77,9 +80,9 @@ cdef inline void write_long_header(unsigned char *p, int flags, Py_ssize_t size)
 # The Publish-Subscribe Pattern; RFC 23, likewise). For a RADIO always a command (RFC 37, The Radio-Dish Pattern).
 
 cdef enum Asking:
-    AS_MESSAGE = 0               # a byte 1 or 0, and the prefix
-    AS_SUBSCRIBE = 1             # SUBSCRIBE and CANCEL
-    AS_JOIN = 2                  # JOIN and LEAVE
+    AS_MESSAGE = 0    # a byte 1 or 0, and the prefix
+    AS_SUBSCRIBE = 1  # SUBSCRIBE and CANCEL
+    AS_JOIN = 2       # JOIN and LEAVE
 
 
 cdef inline const char *asking_name(Asking form, bint subscribe) noexcept nogil:
@@ -99,7 +102,7 @@ cdef inline int asking_length(Asking form, bint subscribe) noexcept nogil:
 cdef inline Py_ssize_t asking_size(Py_ssize_t size, Asking form, bint subscribe) noexcept nogil:
     """Returns the size of the frame that subscribes to a prefix of *size* bytes, or cancels the subscription."""
     size += asking_length(form, subscribe)
-    return size + (SHORT_HEADER if size <= SHORT_SIZE else LONG_HEADER)
+    return size + (SHORT_HEADER_BYTES if size <= MAX_SHORT_BYTES else LONG_HEADER_BYTES)
 
 
 cdef inline Py_ssize_t write_asking(

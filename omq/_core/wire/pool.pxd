@@ -3,8 +3,8 @@
 cimport cython
 
 cdef enum:
-    BLOCK_SIZE = 131072      # bytes of data that a pooled block holds
-    NODE_SIZE = 64           # bytes reserved before a block's data: room for a Node
+    BLOCK_BYTES = 131072  # bytes of data that a pooled block holds
+    NODE_BYTES = 64       # bytes reserved before a block's data: room for a Node
 
 
 @cython.final

@@ -6,7 +6,7 @@ from libc.stdlib cimport free, malloc
 
 @cython.final
 cdef class Pool:
-    """Caches blocks of `BLOCK_SIZE` bytes. The last one returned is reused first: it is probably still in the cache.
+    """Caches blocks of `BLOCK_BYTES` bytes. The last one returned is reused first: it is probably still in the cache.
 
     Args:
         limit: The number of unused blocks that are kept.
@@ -28,7 +28,7 @@ cdef class Pool:
         if self._count > 0:
             self._count -= 1
             return <char *>self._free[self._count]
-        return <char *>malloc(NODE_SIZE + BLOCK_SIZE)
+        return <char *>malloc(NODE_BYTES + BLOCK_BYTES)
 
     cdef void put(self, char *block) noexcept nogil:
         if self._count < self._limit:

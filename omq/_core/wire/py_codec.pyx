@@ -8,10 +8,10 @@ cimport cython
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from libc.string cimport memcpy
 
-from omq._core.wire.codec cimport FLAGS_UNKNOWN, OVERHEAD_LIMIT, Codec, WireFrame, leave_plain
+from omq._core.wire.codec cimport FLAGS_UNKNOWN, MAX_OVERHEAD_BYTES, Codec, WireFrame, leave_plain
 
 cdef enum:
-    RAISED = -1000           # a method has raised an exception: `explain` returns it
+    RAISED = -1000  # a method has raised an exception: `explain` returns it
 
 
 @cython.auto_pickle(False)
@@ -30,7 +30,7 @@ cdef class PyCodec(Codec):
     cdef object _raised              # the exception of a method whose caller cannot raise it, or None
 
     def __init__(self, *, Py_ssize_t overhead=0, Py_ssize_t growth=0, bint borrows=False) -> None:
-        if not 0 <= overhead <= OVERHEAD_LIMIT:
+        if not 0 <= overhead <= MAX_OVERHEAD_BYTES:
             raise ValueError(overhead)
         self.overhead = overhead
         self.growth = growth

@@ -6,10 +6,10 @@ cimport cython
 from libc.string cimport memcpy
 
 from omq._core.wire.codec cimport Codec, WireFrame
-from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER, write_long_header
+from omq._core.wire.framing cimport FLAG_COMMAND, LONG_HEADER_BYTES, write_long_header
 
 cdef enum:
-    CHUNK_BYTES = 32768      # bytes of one read: libzmq's have 8192 (ZMQ_IN_BATCH_SIZE), which takes more system calls
+    CHUNK_BYTES = 32768  # bytes of one read: libzmq's have 8192 (ZMQ_IN_BATCH_SIZE), which takes more system calls
 
 CHUNK = CHUNK_BYTES
 
@@ -26,7 +26,7 @@ cdef class RawCodec(Codec):
 
     def __cinit__(self, *_, **__):
         self.overhead = 0
-        self.lead = LONG_HEADER
+        self.lead = LONG_HEADER_BYTES
         self.portion = CHUNK_BYTES
         self.watchable = False
 
@@ -43,10 +43,10 @@ cdef class RawCodec(Codec):
         return None  # bytes are for one peer, and how many of them have left is unknown
 
     cdef int measure(self, const unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
-        if available <= LONG_HEADER:
+        if available <= LONG_HEADER_BYTES:
             return 0
-        frame.length = LONG_HEADER
-        frame.size = frame.payload = <unsigned long long>(available - LONG_HEADER)
+        frame.length = LONG_HEADER_BYTES
+        frame.size = frame.payload = <unsigned long long>(available - LONG_HEADER_BYTES)
         frame.flags = 0
         frame.as_is = True
         return 1

@@ -5,28 +5,29 @@ from cpython.object cimport PyObject
 
 from omq._core.wire.pool cimport Pool
 from omq._core.wire.segment cimport Segment
-from omq._core.wire.framing cimport LONG_HEADER, write_header
+from omq._core.wire.framing cimport LONG_HEADER_BYTES, write_header
 from omq._core.wire.codec cimport Codec
 from omq._core.wire.waiting cimport WaitingMessages
 from omq._core.lock cimport drop_flag, take_flag
 from libc.string cimport memcpy, memset
 
 cdef enum:
-    INLINE_LIMIT = 4096      # a payload up to this is copied, a larger one is borrowed
-    PACKET_BYTES = 65483     # of a packet over loopback; a rest would make one more, with a wake-up
-    BATCH_BYTES = 61376      # a batch of this size leaves: with one more copied message it is still one packet
-    BATCH_MESSAGES = 256     # messages at which a batch leaves
-    SEGMENT_BYTES = 8192     # a larger arena segment is not extended
-    CODED_INLINE = 65536     # a codec encodes a payload up to this in the arena, a larger one in its own memory
-    SPARSE_NS = 20000        # since the last write, after which a message is written at once
-    STREAM_NS = 400000       # since a full batch left, during which a codec's growing batch is left to its caller
+    MAX_INLINE_BYTES = 4096         # a payload up to this is copied, a larger one is borrowed
+    PACKET_BYTES = 65483            # of a packet over loopback; a rest would make one more, with a wake-up
+    BATCH_BYTES = 61376             # a batch of this size leaves: with one more copied message it is still one packet
+    BATCH_MESSAGES = 256            # messages at which a batch leaves
+    SEGMENT_BYTES = 8192            # a larger arena segment is not extended
+    MAX_CODED_INLINE_BYTES = 65536  # a codec encodes a payload up to this in the arena, a larger one in its own memory
+    STACK_PARTS = 16                # parts of a message for which no memory is allocated
+    SPARSE_NS = 20000               # since the last write, after which a message is written at once
+    STREAM_NS = 400000              # since a full batch left, while a codec's growing batch is left to its caller
 
 cdef enum:
-    FLUSH_DONE = 0           # the kernel has everything
-    FLUSH_BLOCKED = 1        # the kernel has taken a part of it
-    FLUSH_ERROR = -1         # SendBuffer.error holds the errno
-    FLUSH_NOTHING = 2        # nothing was tried
-    FLUSH_ENDED = 3          # the peer's end has arrived: nothing was written, see `reclaim`
+    FLUSH_DONE = 0     # the kernel has everything
+    FLUSH_BLOCKED = 1  # the kernel has taken a part of it
+    FLUSH_ERROR = -1   # SendBuffer.error holds the errno
+    FLUSH_NOTHING = 2  # nothing was tried
+    FLUSH_ENDED = 3    # the peer's end has arrived: nothing was written, see `reclaim`
 
 cdef struct Part:            # one part of an outgoing message; valid during the call only
     const char *data
@@ -38,7 +39,7 @@ cdef struct Part:            # one part of an outgoing message; valid during the
 cdef class SendBuffer:
     cdef Pool _pool
     cdef Codec codec                 # encodes all frames; None: they leave as plain ones
-    cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_SIZE
+    cdef char *_arena                # owned; a pooled block while _capacity is BLOCK_BYTES
     cdef Py_ssize_t _capacity        # bytes
     cdef Py_ssize_t _used            # bytes
     cdef Segment *_segments          # owned
@@ -162,9 +163,9 @@ cdef class SendBuffer:
         cdef Segment *last
         cdef char *p
         cdef Py_ssize_t size
-        if part.size > INLINE_LIMIT:
+        if part.size > MAX_INLINE_BYTES:
             return False
-        last = self._behind_others((LONG_HEADER if self.codec is None else self.codec.overhead) + part.size)
+        last = self._behind_others((LONG_HEADER_BYTES if self.codec is None else self.codec.overhead) + part.size)
         if last == NULL:
             return False
         p = self._arena + self._used

@@ -13,8 +13,8 @@ from libc.stdlib cimport free, malloc, realloc
 from libc.string cimport memcpy, memmove, memset
 from posix.time cimport nanosleep, timespec
 
-from omq._core.wire.pool cimport BLOCK_SIZE, Pool
-from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER, Header, parse_header, write_header
+from omq._core.wire.pool cimport BLOCK_BYTES, Pool
+from omq._core.wire.framing cimport FLAG_LONG, FLAG_MORE, LONG_HEADER_BYTES, Header, parse_header, write_header
 from omq._core.wire.codec cimport Codec
 from omq._core.wire.recall cimport recall
 from omq._core.clock cimport now_ns
@@ -57,10 +57,10 @@ cdef extern from "Python.h" nogil:
     PyObject *tuple_item "PyTuple_GET_ITEM"(PyObject *, Py_ssize_t)
 
 cdef enum:
-    LOOK_NS = 100000         # after a check, which is a system call, during which no other is made
-    VECTOR = 64              # segments that one system call takes
+    END_CHECK_INTERVAL_NS = 100000  # after a check, which is a system call, during which no other is made
+    MAX_SEGMENTS_PER_CALL = 64      # segments that one system call takes
     FIRST_SEGMENTS = 16
-    IDLE_LOOKS = 10          # checks without messages after which the background thread stops checking
+    MAX_EMPTY_CHECKS = 10           # checks without messages after which the background thread stops checking
 
 
 @cython.final
@@ -115,7 +115,7 @@ cdef class SendBuffer:
 
     cdef void _release(self):
         if self._arena != NULL:
-            if self._capacity == BLOCK_SIZE:
+            if self._capacity == BLOCK_BYTES:
                 self._pool.put(self._arena)
             else:
                 free(self._arena)
@@ -154,11 +154,11 @@ cdef class SendBuffer:
         cdef int i
         if self._used + size <= self._capacity:
             return 0
-        if self._arena == NULL and size <= BLOCK_SIZE:
+        if self._arena == NULL and size <= BLOCK_BYTES:
             self._arena = self._pool.get()
             if self._arena == NULL:
                 raise MemoryError()
-            self._capacity = BLOCK_SIZE
+            self._capacity = BLOCK_BYTES
             return 0
         # The front of the arena may be sent already: move the rest down before asking for more memory.
         dead = self._used
@@ -179,7 +179,7 @@ cdef class SendBuffer:
 
     cdef bint _grow(self, Py_ssize_t size, bint pooled) noexcept nogil:
         """Makes room for *size* bytes in a larger arena; False: no memory. *pooled*: the pool may be used."""
-        cdef Py_ssize_t capacity = max(self._capacity * 2, BLOCK_SIZE * 2)
+        cdef Py_ssize_t capacity = max(self._capacity * 2, BLOCK_BYTES * 2)
         cdef char *arena
         while capacity < self._used + size:
             capacity *= 2
@@ -188,7 +188,7 @@ cdef class SendBuffer:
             return False
         if self._arena != NULL:
             memcpy(arena, self._arena, self._used)
-            if pooled and self._capacity == BLOCK_SIZE:
+            if pooled and self._capacity == BLOCK_BYTES:
                 self._pool.put(self._arena)
             else:
                 free(self._arena)
@@ -249,7 +249,7 @@ cdef class SendBuffer:
 
         Memory without an owner must be adopted before the caller returns to its caller.
         """
-        if count == 1 and parts.size <= INLINE_LIMIT:
+        if count == 1 and parts.size <= MAX_INLINE_BYTES:
             self._put(parts, 0)  # allocates before it appends anything
         else:
             self._put_several(parts, count)
@@ -295,15 +295,15 @@ cdef class SendBuffer:
 
     cdef int _put(self, const Part *part, int flags) except -1:
         """Appends one frame."""
-        cdef Py_ssize_t inline = part.size if part.size <= INLINE_LIMIT else 0
+        cdef Py_ssize_t inline = part.size if part.size <= MAX_INLINE_BYTES else 0
         cdef Segment *segment
         cdef unsigned char *p
         cdef int length
         if self.codec is not None:
-            if part.size > INLINE_LIMIT and self.codec.borrows:
+            if part.size > MAX_INLINE_BYTES and self.codec.borrows:
                 return self._put_head(part, flags)
             return self._put_coded(part, flags)
-        self._reserve(LONG_HEADER + inline)
+        self._reserve(LONG_HEADER_BYTES + inline)
         segment = self._open()
         p = <unsigned char *>self._arena + self._used
         length = write_header(p, flags, part.size)
@@ -313,7 +313,7 @@ cdef class SendBuffer:
         self._used += length + inline
         self.bytes += length + inline
         self.total += length + inline
-        if part.size > INLINE_LIMIT:
+        if part.size > MAX_INLINE_BYTES:
             self._borrow(part)
         return 0
 
@@ -353,7 +353,7 @@ cdef class SendBuffer:
         """Appends one frame, which the codec writes straight into the arena."""
         cdef Segment *segment
         cdef Py_ssize_t length
-        if part.size > CODED_INLINE:
+        if part.size > MAX_CODED_INLINE_BYTES:
             return self._put_coded_large(part, flags)
         self._reserve(part.size + self.codec.overhead)
         length = self.codec.encode(<unsigned char *>self._arena + self._used, flags, part.data, part.size)
@@ -524,7 +524,7 @@ cdef class SendBuffer:
             lets_append: While this thread is in a system call another one may append in few steps, by `_append_flag`,
                 so that a publisher need not wait. Those messages stay in the batch.
         """
-        cdef iovec vector[VECTOR]
+        cdef iovec vector[MAX_SEGMENTS_PER_CALL]
         cdef msghdr message
         cdef Segment *segment
         cdef char *base
@@ -542,7 +542,7 @@ cdef class SendBuffer:
                 base = segment.base if segment.base != NULL else self._arena + segment.offset
                 if n > 0 and <char *>vector[n - 1].iov_base + vector[n - 1].iov_len == base:
                     vector[n - 1].iov_len += segment.size
-                elif n == VECTOR:
+                elif n == MAX_SEGMENTS_PER_CALL:
                     break
                 else:
                     vector[n].iov_base = base
@@ -590,7 +590,7 @@ cdef class SendBuffer:
         cdef long long now
         if not self.ended:
             now = now_ns()
-            if now - self.looked < LOOK_NS:
+            if now - self.looked < END_CHECK_INTERVAL_NS:
                 return False
             self.looked = now
             self.ended = omq_has_ended(fd)
@@ -742,8 +742,10 @@ cdef class SendBuffer:
     cdef bint _put_owned_part(self, PyObject *part, int flags, bint first) noexcept nogil:
         """Appends a part like `_put`. A message begins in a segment of its own: its last one gets the reference."""
         cdef Py_ssize_t size = bytes_size(part)
-        cdef bint apart = size > INLINE_LIMIT and (self.codec is None or self.codec.borrows)
-        cdef Py_ssize_t most = (LONG_HEADER if self.codec is None else self.codec.overhead) + (0 if apart else size)
+        cdef bint apart = size > MAX_INLINE_BYTES and (self.codec is None or self.codec.borrows)
+        cdef Py_ssize_t most = (
+            (LONG_HEADER_BYTES if self.codec is None else self.codec.overhead) + (0 if apart else size)
+        )
         cdef Py_ssize_t length
         cdef Segment *segment
         cdef unsigned char *p
@@ -796,7 +798,7 @@ cdef class SendBuffer:
             again = False
         elif self.bytes == 0 and not (self._idle and not self.stuck and self._take_waiting()):
             self._idle += 1
-            again = self._idle < IDLE_LOOKS
+            again = self._idle < MAX_EMPTY_CHECKS
         else:
             # The waiting messages are not in a batch: the turn that should move them does not come.
             if (self._gathered or self._idle) and sent == self._sent_before:

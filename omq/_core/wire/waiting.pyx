@@ -16,7 +16,7 @@ cdef extern from "Python.h":
     void Py_DECREF(PyObject *)
 
 cdef enum:
-    FIRST_ROOM = 16
+    INITIAL_ROOM_MESSAGES = 16
 
 
 @cython.final
@@ -68,7 +68,7 @@ cdef class WaitingMessages:
         cdef PyObject **ring
         if self.count() < self._room:
             return 0
-        room = 2 * self._room or FIRST_ROOM
+        room = 2 * self._room or INITIAL_ROOM_MESSAGES
         ring = <PyObject **>malloc(room * sizeof(PyObject *))
         if ring == NULL:
             raise MemoryError()

@@ -6,22 +6,22 @@ from omq._core.wire.codec cimport Codec, WireFrame
 from omq._core.wire.crypto cimport CurveCipher
 
 cdef enum:
-    MASK = 4                 # octets of a mask
-    MASKS = 256              # octets of masks drawn at a time: getrandom is never interrupted up to that
-    CONTROL_SIZE = 125       # largest payload of a control frame (RFC 6455, 5.5)
+    MASK_BYTES = 4           # octets of a mask
+    MASK_POOL_BYTES = 256    # octets of masks drawn at a time: getrandom is never interrupted up to that
+    MAX_CONTROL_BYTES = 125  # largest payload of a control frame (RFC 6455, 5.5)
 
 
 @cython.final
 cdef class WebSocketCodec(Codec):
     cdef bint _as_client              # we mask our frames, and the peer does not
     cdef CurveCipher _cipher          # encrypts the frames' payload; None: plaintext
-    cdef unsigned char _mask[MASK]    # of the large frame that is being read
+    cdef unsigned char _mask[MASK_BYTES]    # of the large frame that is being read
     cdef int _flags                   # FLAG_* of that frame
-    cdef unsigned char _asked[CONTROL_SIZE]  # the payload of the peer's last PING or CLOSE, until it is answered
+    cdef unsigned char _asked[MAX_CONTROL_BYTES]  # the payload of the peer's last PING or CLOSE, until it is answered
     cdef int _asked_size              # octets of it; -1: nothing to answer
     cdef int _asked_opcode            # of the answer
     cdef bint _closed                 # the peer has sent CLOSE: nothing follows
-    cdef unsigned char _masks[MASKS]  # unused octets for our masks
+    cdef unsigned char _masks[MASK_POOL_BYTES]  # unused octets for our masks
     cdef int _masks_left              # number of those
     cdef bint _no_masks               # the system gave no octets: nothing can be sent any more
     cdef int _next_mask(self, unsigned char *mask) noexcept nogil

@@ -10,9 +10,9 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from libc.stdint cimport uint64_t
 from libc.string cimport memcmp, memcpy
 
-from omq._core.wire.codec cimport FLAG_OWN, FLAGS_UNKNOWN, GLANCE_LIMIT, Codec, WireFrame, leave_plain
+from omq._core.wire.codec cimport FLAG_OWN, FLAGS_UNKNOWN, MAX_GLANCE_BYTES, NO_GIL_BYTES, Codec, WireFrame, leave_plain
 from omq._core.wire.crypto cimport SEALED_COMMAND, SEALED_EXTRA, SEALED_FLAGS, SEALED_MORE, SEALED_ROOM, CurveCipher
-from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE, Header, parse_header
+from omq._core.wire.framing cimport FLAG_COMMAND, FLAG_MORE, PING_BYTES, PONG_BYTES, Header, parse_header
 
 from omq._core.wire.framing import encode_frame
 from omq.errors import LocalProtocolError, RemoteProtocolError
@@ -31,25 +31,22 @@ cdef enum:
     # Statuses of CLOSE (RFC 6455, 7.4.1).
     NORMAL = 1000
     PROTOCOL_ERROR = 1002
-    BAD_TEXT = 1007          # data does not match its type
+    BAD_TEXT = 1007  # data does not match its type
 
 cdef enum:
     FINAL = 0x80
     MASKED = 0x80
-    ZWS_MORE = 1             # flags (RFC 45)
+    ZWS_MORE = 1            # flags (RFC 45)
     ZWS_COMMAND = 2
-    HEADER = 15              # octets of header, mask and flags at most
-    GROWTH = 1 << 15         # the shortest frame has three octets, and grows by one: a quarter of a block
-    PORTION_BYTES = 8192     # of one read, if frames grow: the bytes after a frame move each time
-    NO_GIL_BYTES = 65536     # a larger payload is unmasked without the GIL
-    PING_BYTES = 7           # of a ZMTP PING's body without its context (RFC 37)
-    PONG_BYTES = 5           # likewise of a PONG's
+    MAX_HEADER_BYTES = 15   # octets of header, mask and flags at most
+    GROWTH_BYTES = 1 << 15  # the shortest frame has three octets, and grows by one: a quarter of a block
+    PORTION_BYTES = 8192    # of one read, if frames grow: the bytes after a frame move each time
 
 cdef enum:
     # Reasons to reject a frame.
-    CLOSED = -101            # the peer has closed the WebSocket
-    BAD_MASK = -102          # a mask from a server, or none from a client
-    BAD_BITS = -103          # reserved bits are set
+    CLOSED = -101    # the peer has closed the WebSocket
+    BAD_MASK = -102  # a mask from a server, or none from a client
+    BAD_BITS = -103  # reserved bits are set
     BAD_FRAGMENT = -104
     BAD_OPCODE = -105
     BAD_SIZE = -106
@@ -131,8 +128,8 @@ cdef class WebSocketCodec(Codec):
     """
 
     def __init__(self, *, bint as_client) -> None:
-        self.overhead = HEADER
-        self.growth = GROWTH
+        self.overhead = MAX_HEADER_BYTES
+        self.growth = GROWTH_BYTES
         self.borrows = not as_client
         self.portion = PORTION_BYTES if as_client else 0
         self._as_client = as_client
@@ -142,7 +139,7 @@ cdef class WebSocketCodec(Codec):
         """Encrypts the payload of all later messages and commands; `None` leaves them in plaintext."""
         self._cipher = cipher
         if cipher is not None:
-            self.overhead = HEADER + SEALED_EXTRA + SEALED_ROOM
+            self.overhead = MAX_HEADER_BYTES + SEALED_EXTRA + SEALED_ROOM
             self.sight = SEALED_EXTRA
             self.borrows = False
 
@@ -151,16 +148,16 @@ cdef class WebSocketCodec(Codec):
     cdef int _next_mask(self, unsigned char *mask) noexcept nogil:
         """Takes a mask that the peer's network cannot predict (RFC 6455, 5.3); returns -1 if the system gives none."""
         if self._masks_left == 0:
-            if getrandom(self._masks, MASKS, 0) != MASKS:
+            if getrandom(self._masks, MASK_POOL_BYTES, 0) != MASK_POOL_BYTES:
                 self._no_masks = True
                 return -1
-            self._masks_left = MASKS
-        self._masks_left -= MASK
-        memcpy(mask, self._masks + self._masks_left, MASK)
+            self._masks_left = MASK_POOL_BYTES
+        self._masks_left -= MASK_BYTES
+        memcpy(mask, self._masks + self._masks_left, MASK_BYTES)
         return 0
 
     cdef Py_ssize_t encode(self, unsigned char *into, int flags, const char *payload, Py_ssize_t size) noexcept nogil:
-        cdef unsigned char pong[CONTROL_SIZE]
+        cdef unsigned char pong[MAX_CONTROL_BYTES]
         cdef unsigned char *p
         cdef unsigned char *mask
         cdef int opcode = OPCODE_BINARY, prefix = 1, inside
@@ -173,7 +170,7 @@ cdef class WebSocketCodec(Codec):
                 size -= 2
             elif size >= PING_BYTES and memcmp(payload, b"\4PING", 5) == 0:
                 opcode = OPCODE_PING
-            elif PONG_BYTES <= size <= CONTROL_SIZE - 2 and memcmp(payload, b"\4PONG", 5) == 0:
+            elif PONG_BYTES <= size <= MAX_CONTROL_BYTES - 2 and memcmp(payload, b"\4PONG", 5) == 0:
                 # RFC 6455, 5.5.3: a PONG has the PING's payload. The time to live, if there was one, is unknown here.
                 memcpy(pong, b"\4PING\0\0", PING_BYTES)
                 memcpy(pong + PING_BYTES, payload + PONG_BYTES, size - PONG_BYTES)
@@ -188,7 +185,7 @@ cdef class WebSocketCodec(Codec):
         if masked:
             if self._next_mask(mask) < 0:
                 return -1
-            p += MASK
+            p += MASK_BYTES
         if extra:
             # libzmq has the flags of a sealed frame inside of it, and none outside; the RFC calls MESSAGE a command.
             p[0] = 0
@@ -259,10 +256,10 @@ cdef class WebSocketCodec(Codec):
             return BAD_OPCODE
         if (p[1] & MASKED != 0) != masked:
             return BAD_MASK
-        if not data and (size > CONTROL_SIZE or (opcode == OPCODE_CLOSE and size == 1)):
+        if not data and (size > MAX_CONTROL_BYTES or (opcode == OPCODE_CLOSE and size == 1)):
             return BAD_SIZE
         wide = 2 if size == 126 else 8 if size == 127 else 0
-        length = 2 + wide + (MASK if masked else 0) + data
+        length = 2 + wide + (MASK_BYTES if masked else 0) + data
         if wide == 8 and available >= 3 and p[2] & 0x80:
             return BAD_SIZE  # RFC 6455, 5.2: the most significant bit is 0
         if data and size == 0:
@@ -303,7 +300,7 @@ cdef class WebSocketCodec(Codec):
         """
         cdef bint data = p[0] & 0xF == OPCODE_BINARY
         if p[1] & MASKED:
-            apply_mask(into, p + frame.length, size, p + frame.length - data - MASK, data)
+            apply_mask(into, p + frame.length, size, p + frame.length - data - MASK_BYTES, data)
         else:
             memcpy(into, p + frame.length, size)
         return data and self._cipher is not None
@@ -320,7 +317,7 @@ cdef class WebSocketCodec(Codec):
         cdef bint data = opcode == OPCODE_BINARY
         cdef int flags = frame.flags, inside
         if p[1] & MASKED:
-            apply_mask(payload, payload, size, payload - data - MASK, data)
+            apply_mask(payload, payload, size, payload - data - MASK_BYTES, data)
         if data and self._cipher is not None:
             inside = self._cipher.open_frame(payload, size, available - frame.length, payload + SEALED_FLAGS)
             if inside < 0:
@@ -347,7 +344,7 @@ cdef class WebSocketCodec(Codec):
         self._parse(p, length, not self._as_client, &frame)  # as `measure` did: it is good
         self._flags = frame.flags
         if not self._as_client:
-            memcpy(self._mask, p + length - 1 - MASK, MASK)
+            memcpy(self._mask, p + length - 1 - MASK_BYTES, MASK_BYTES)
 
     cdef bytes finish(self, bytes body, int *found):
         cdef unsigned char *p = <unsigned char *>PyBytes_AS_STRING(body)
@@ -365,7 +362,7 @@ cdef class WebSocketCodec(Codec):
         return body
 
     cdef int glance(self, const unsigned char *p, const WireFrame *frame, unsigned char *into) noexcept nogil:
-        cdef unsigned char body[GLANCE_LIMIT + SEALED_EXTRA]
+        cdef unsigned char body[MAX_GLANCE_BYTES + SEALED_EXTRA]
         cdef WireFrame sealed = frame[0]
         if self._unmask(p, frame, <Py_ssize_t>frame.size, body):
             sealed.length = 0
@@ -451,7 +448,9 @@ cdef class WebSocketCodec(Codec):
         if state == 0:
             return None
         if frame.size > <uint64_t>limit:
-            raise RemoteProtocolError(f"a WebSocket frame in the handshake has {frame.size} bytes, more than the {limit} allowed")
+            raise RemoteProtocolError(
+                f"a WebSocket frame in the handshake has {frame.size} bytes, more than the {limit} allowed"
+            )
         if frame.size > <uint64_t>(PyBytes_GET_SIZE(data) - frame.length):
             return None
         body = PyBytes_FromStringAndSize(NULL, <Py_ssize_t>frame.size)

@@ -120,7 +120,7 @@ def test_a_route_that_does_not_fit_is_told(server_and_client):
     with pytest.raises(omq.StateError, match="a SERVER socket does not take group=: use it with RADIO"):
         server.send_multipart([b"x"], routing_id=7, group="news")
     for wrong in ("7", 7.0, True, b"7"):
-        with pytest.raises(TypeError, match="routing_id=.*: must be a whole number"):
+        with pytest.raises(TypeError, match="must be a whole number"):
             server.send(b"x", routing_id=wrong)
     with pytest.raises(omq.StateError, match="one message at a time"):
         server.send_many([b"x"])
