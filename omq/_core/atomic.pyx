@@ -51,13 +51,13 @@ cdef class Latch:
         cdef long long now, until
         cdef long long nap = FIRST_SLEEP_NS
         cdef long long deadline = 0x7fffffffffffffff
-        cdef double patience
+        cdef double timeout_s
         cdef bint hurries = False
         cdef timespec when
         timeout = seconds(timeout)
         if timeout is not None:
-            patience = timeout
-            deadline = now_ns() + <long long>(patience * 1e9)
+            timeout_s = timeout
+            deadline = now_ns() + <long long>(timeout_s * 1e9)
         self._waiters += 1
         try:
             while not self.is_set:

@@ -1,7 +1,7 @@
 """Calls functions in an event loop at the request of any thread. Like a doorbell it only signals.
 
 A request runs no Python code. So a thread may make it under a socket's lock, where a signal handler that wants the
-same lock must never run: Python looks for signals only where it runs Python code.
+same lock must never run: Python checks for signals only where it runs Python code.
 """
 
 cimport cython

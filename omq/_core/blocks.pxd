@@ -24,7 +24,7 @@ cdef struct Record:
 
 cdef int parse(const uint8_t *at, size_t left, Record *out) noexcept nogil
 
-cdef int complain(int fault, size_t index) except -1
+cdef int raise_fault(int fault, size_t index) except -1
 
 cdef uint32_t checksum(const uint8_t *at, size_t size) noexcept nogil
 

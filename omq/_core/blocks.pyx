@@ -1,7 +1,7 @@
-"""Records and blocks: the codec of what the broker stores and sends.
+"""Records and blocks: the codec of messages that the broker stores and sends.
 
-The layout stands in docs/reference/broker-protocol.md. A record is one message without its id; a block is records with
-consecutive ids. Broker and store look at records only here, many at a time and without the GIL.
+docs/reference/broker-protocol.md defines the layout. A record is one message without its id; a block is records with
+consecutive ids. Broker and store parse records only here, many at a time and without the GIL.
 """
 
 # stub: HEADER_SIZE: Final[int]
@@ -454,7 +454,7 @@ def read_header(data: Buffer) -> tuple[int, int, int, int]:
         PyBuffer_Release(&view)
 
 
-cdef int complain(int fault, size_t index) except -1:
+cdef int raise_fault(int fault, size_t index) except -1:
     """Raises the exception for a fault of a record."""
     kind = BodyTooLarge if fault == LARGE else ValueError
     raise kind(f"record {index}: {FAULTS[fault]}")
@@ -484,7 +484,7 @@ def check(records: Buffer, size_t limit=MAX_BODY) -> int:
     finally:
         PyBuffer_Release(&view)
     if fault != VALID:
-        complain(fault, count)
+        raise_fault(fault, count)
     return count
 
 
@@ -525,7 +525,7 @@ def named(bytes records not None, bytes head not None, uint64_t first, size_t co
         if fault == VALID and record.body_size > most:
             fault = LARGE
         if fault != VALID:
-            complain(fault, i)
+            raise_fault(fault, i)
         if record.headers_size or record.key_size & 3:
             raise ValueError(f"record {i}: its key is not a valid list of the ends of its parts")
         ends = record.key_size if record.key_size else 4
@@ -683,7 +683,7 @@ def decode(header: Buffer, records: Buffer, str topic not None, kind: type[_Mess
         for i in range(count):
             fault = parse(at, size, &record)
             if fault != VALID:
-                complain(fault, i)
+                raise_fault(fault, i)
             message = Message.__new__(Message) if plain else kind.__new__(kind)
             message.id = first + i
             message.topic = topic

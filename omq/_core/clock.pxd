@@ -48,10 +48,10 @@ cdef inline double number_of(object timeout) except? -1:
 
 cdef inline object seconds(object timeout):
     """Checks a timeout; returns seconds, MAX_TIMEOUT_S at most, or None for ever, also where the timeout is longer."""
-    cdef double patience
+    cdef double seconds_given
     if timeout is None:
         return None
-    patience = <double>timeout if type(timeout) is float else number_of(timeout)
-    if not patience >= 0:  # true for "not a number", too
+    seconds_given = <double>timeout if type(timeout) is float else number_of(timeout)
+    if not seconds_given >= 0:  # true for "not a number", too
         raise ValueError(f"timeout={timeout!r}: must be seconds, 0 or more, or None")
-    return timeout if patience <= MAX_TIMEOUT_S else None
+    return timeout if seconds_given <= MAX_TIMEOUT_S else None

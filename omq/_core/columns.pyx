@@ -27,7 +27,7 @@ from omq._core.blocks cimport (
     VALID,
     Record,
     checksum,
-    complain,
+    raise_fault,
     is_utf8,
     parse,
 )
@@ -252,7 +252,7 @@ cdef class Gatherer:
         if found == FAULT:
             index = self._index
             self._drop_block()
-            complain(fault, index)
+            raise_fault(fault, index)
         if found == FULL:
             return wanted
         if self._offset != <size_t>self._records.len:

@@ -27,7 +27,7 @@ cdef extern from "<semaphore.h>" nogil:
 
 cdef extern from *:
     """
-    /* From Python 3.12 on the collector runs between bytecodes, of which there are none here; before, anywhere. */
+    /* From Python 3.12 on the collector runs between bytecodes, and there are no bytecodes here; before, anywhere. */
     #if PY_VERSION_HEX < 0x030C0000
     #define COLLECTS_ANYWHERE 1
     #else
@@ -38,24 +38,24 @@ cdef extern from *:
     int PyGC_Disable() noexcept
     int PyGC_Enable() noexcept
 
-cdef int hushed                      # sections from which the garbage collector is kept out at the moment
+cdef int gc_pauses                   # sections from which the garbage collector is kept out at the moment
 cdef bint collects                   # whether it was on before the first of them
 
 
-cdef inline void hush() noexcept:
-    """Keeps the garbage collector out until `unhush`: a finalizer would find queues in the middle of a step."""
-    global hushed, collects
+cdef inline void pause_gc() noexcept:
+    """Keeps the garbage collector out until `resume_gc`: a finalizer would find queues in the middle of a step."""
+    global gc_pauses, collects
     if COLLECTS_ANYWHERE:
-        if hushed == 0:
+        if gc_pauses == 0:
             collects = PyGC_Disable()
-        hushed += 1
+        gc_pauses += 1
 
 
-cdef inline void unhush() noexcept:
-    global hushed
+cdef inline void resume_gc() noexcept:
+    global gc_pauses
     if COLLECTS_ANYWHERE:
-        hushed -= 1
-        if hushed == 0 and collects:
+        gc_pauses -= 1
+        if gc_pauses == 0 and collects:
             PyGC_Enable()
 
 
@@ -74,7 +74,7 @@ cdef class SocketLock:
     cdef inline int acquire(self) except -1:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
-            hush()
+            pause_gc()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -87,7 +87,7 @@ cdef class SocketLock:
         """Works like `acquire`, for the user's calls: a nested call would find the socket in the middle of a step."""
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
-            hush()
+            pause_gc()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -99,7 +99,7 @@ cdef class SocketLock:
     cdef inline bint try_acquire(self) noexcept:
         cdef unsigned long me = PyThread_get_thread_ident()
         if self._owner == 0:
-            hush()
+            pause_gc()
             self._owner = me
             self._depth = 1
         elif self._owner == me:
@@ -119,7 +119,7 @@ cdef class SocketLock:
         self._depth -= 1
         if self._depth == 0:
             self._owner = 0
-            unhush()
+            resume_gc()
             if self._waiters and not self._posted:
                 self._posted = True
                 sem_post(&self._free)

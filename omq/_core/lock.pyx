@@ -10,10 +10,10 @@ from omq.errors import StateError
 
 def _begin_in_child():
     """Resets the counter in a forked child: the threads that were in such sections do not exist there."""
-    global hushed
-    if hushed:
-        hushed = 1
-        unhush()
+    global gc_pauses
+    if gc_pauses:
+        gc_pauses = 1
+        resume_gc()
 
 
 os.register_at_fork(after_in_child=_begin_in_child)
@@ -47,7 +47,7 @@ cdef class SocketLock:
                 sem_wait(&self._free)
             self._posted = False
         self._waiters -= 1
-        hush()
+        pause_gc()
         self._owner = me
         self._depth = 1
         return 0

@@ -2,8 +2,8 @@
 
 `setup.py` calls `write_stubs` in each build; git ignores the stubs. A stub has the module's classes with their bases,
 public and readonly attributes, `cpdef` functions, and each `def` with a return annotation. A parameter of a C type
-needs no annotation. What Cython has no grammar for stands in comments of the `.pyx`, which replace what the source has
-under the same name:
+needs no annotation. Comments of the `.pyx` declare types that Cython has no grammar for; they replace the
+declaration of the same name:
 
     # stub: T = TypeVar("T")
     # stub: class Slot(Generic[T]):

@@ -77,7 +77,7 @@ cdef class Call:
     cdef int _prepare(self) except -1
     cdef int _find_address(self) except -1
     cdef int _keep_parts(self) except -1
-    cdef int _stand(self) except -1
+    cdef int _join_queue(self) except -1
     cdef int _leave(self) except -1
     cdef int _end(self) except -1
     cdef object _give_up(self)

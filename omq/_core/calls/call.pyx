@@ -18,7 +18,7 @@ from omq._core.wire.send_buffer cimport Part
 from omq._core.calls.attempt cimport READY_IN, READY_OUT, TAKE_INTO, TAKE_ONE, Take, count_of, events_of, ready_of, take
 from omq._core.calls.async_base cimport AsyncSocketBase
 from omq._core.calls.part cimport Parts, close_parts, messages_of, open_part, open_parts, open_target, parts_of, refuse_several
-from omq._core.lock cimport hush, unhush
+from omq._core.lock cimport pause_gc, resume_gc
 from omq._core.queues.wait_queue cimport WaitQueue
 from omq._core.queues.peer cimport TURN_NS
 from omq._core.calls.waiter cimport AsyncTurn, Waiter
@@ -533,7 +533,7 @@ cdef class Call:
         self._waiter._turn = core.turn
         self._waiter._asyncio_future_blocking = True
         if self._state != STATE_WAITING:
-            self._stand()
+            self._join_queue()
         if self._timer is None and self._timeout is not None:
             self._timer = core._loop.call_later(self._timeout, self._expire)
         if core.recv_queue is not None and core.recv_queue.unfinished and self._operation > OP_SEND_MANY:
@@ -541,7 +541,7 @@ cdef class Call:
         self._suspended = True
         return self._waiter
 
-    cdef int _stand(self) except -1:
+    cdef int _join_queue(self) except -1:
         """Joins the end of the wait queue."""
         self._state = STATE_WAITING
         if self._operation <= OP_SEND_MANY:
@@ -591,11 +591,11 @@ cdef class Call:
 
     cdef object _try_once(self):
         """Attempts the call once; sets `_complete` if that served it."""
-        hush()
+        pause_gc()
         try:
             return self._attempt()
         finally:
-            unhush()
+            resume_gc()
 
     cdef object _attempt(self):
         cdef AsyncCore core = self._core
@@ -742,11 +742,11 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         call._state = STATE_DONE
         core._count_write()  # a rejected message counts, too
         if not (core.send_queue.quick and core.send_queue.put_quickly(&part)):
-            hush()
+            pause_gc()
             try:
                 taken = core.send_queue.put(&part, 1)
             finally:
-                unhush()
+                resume_gc()
             if not taken:
                 call._state = STATE_NEW
                 return 0
@@ -760,11 +760,11 @@ cdef inline int serve_at_once(Call call, PyObject **result) except -1:
         core._reads -= 1
         message = core.recv_queue.take_quickly()
         if message is None:
-            hush()
+            pause_gc()
             try:
                 message = core.recv_queue.take()
             finally:
-                unhush()
+                resume_gc()
             if message is None:
                 call._state = STATE_NEW
                 return 0

@@ -102,12 +102,12 @@ cdef object receive(EventQueue feed, object timeout):
     cdef long long now, until
     cdef long long nap = FIRST_SLEEP_NS
     cdef long long deadline = FOR_EVER
-    cdef double patience
+    cdef double timeout_s
     cdef timespec when
     timeout = seconds(timeout)
     if timeout is not None:
-        patience = timeout
-        deadline = now_ns() + <long long>(patience * 1e9)
+        timeout_s = timeout
+        deadline = now_ns() + <long long>(timeout_s * 1e9)
     event = feed._take()
     if event is not None:
         return event

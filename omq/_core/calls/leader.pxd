@@ -42,7 +42,7 @@ cdef class BlockedCall:
     cdef sem_t _wake
     cdef bint leading
     cdef bint woken                  # something happened that the call waits for
-    cdef bint aside                  # its thread runs signal handlers, however long they take, and can do nothing else
+    cdef bint in_handlers            # its thread runs signal handlers, however long they take, and can do nothing else
     cdef long long nap               # nanoseconds that the main thread sleeps at most before it checks for signals
     cdef long long fresh_nap         # likewise, of any thread while the socket has no connection
     cdef bint hurries                # the call has shortened the switch interval
@@ -90,7 +90,7 @@ cdef class LeaderCore:
     cdef Bell _bell                         # hands work to the I/O thread; None before that thread exists
     cdef readonly bint watched              # the I/O thread watches the epoll set
     cdef bint _dismissed                    # the I/O thread has been asked to stop watching
-    cdef object _unwatch                    # run on the I/O thread: ceases to watch
+    cdef object _unwatch                    # run on the I/O thread: stops watching
     cdef readonly unsigned long long looks  # callers' checks of the epoll set: grows while they serve it
     cdef bint drowsy                        # the I/O thread checks rarely on callers: the end of a wait must notify it
     cdef object _attend                     # run on the I/O thread: watches, because a descriptor has to show messages
@@ -102,7 +102,7 @@ cdef class LeaderCore:
     cdef readonly bint sleeps_long          # the last sleep in the epoll set was long, so the next probably will be
     cdef long long _spin                    # nanoseconds to spin before sleeping; 0 never
     cdef bint _adaptive                     # spin only while recent waits were short
-    cdef int _luck                          # above 0: waits have been short
+    cdef int _short_waits                   # above 0: waits have been short
     cdef int _refuse(self) except -1
     cdef int _signal(self) except -1
     cdef int look(self, long long spent) except -1
@@ -110,7 +110,7 @@ cdef class LeaderCore:
     cdef int _tell(self) except -1
     cdef int _release_kept(self) except -1
     cdef int _sleep(self, BlockedCall blocked_call, long long deadline) except -1
-    cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1
+    cdef int _wait_or_yield(self, BlockedCall blocked_call, long long deadline) except -1
     cdef int _let_go(self) except -1
     cdef int _look_for_signals(self, BlockedCall blocked_call) except -1
     cdef int _run_handlers(self) except -1

@@ -108,7 +108,7 @@ cdef long long worked            # nanoseconds that the I/O thread has worked wi
 cdef long long worked_until      # on the monotonic clock, when the I/O thread last worked
 
 
-cdef int let_others_in(long long begun) except -1:
+cdef int yield_gil(long long begun) except -1:
     """Gives other threads the GIL: the I/O thread, at work since *begun*, rests after each half millisecond of work.
 
     The loop releases the GIL often, but only for a moment: too short for a waiting thread to wake up. Each time that
@@ -263,7 +263,7 @@ cdef class SyncWaitQueue(WaitQueue):
         for i in range(self.count):
             blocked_call = <BlockedCall>self._blocked_calls[i]
             blocked_call.wake()
-            if not blocked_call.aside:
+            if not blocked_call.in_handlers:
                 break
         return 0
 
@@ -404,7 +404,7 @@ cdef class LeaderCore:
                 self._tell()
         finally:
             self.lock.release()
-        let_others_in(begun)
+        yield_gil(begun)
 
     def flush_turn(self) -> None:
         """Gives waiting messages to peers that have become free; on the I/O thread."""
@@ -414,7 +414,7 @@ cdef class LeaderCore:
             self.send_queue._flush_turn()
         finally:
             self.lock.release()
-        let_others_in(begun)
+        yield_gil(begun)
 
     def _mark_closed(self) -> None:
         """Wakes every call: each raises ClosedError."""
@@ -499,7 +499,7 @@ cdef class LeaderCore:
             self._tell()
         finally:
             self.lock.release()
-        let_others_in(begun)
+        yield_gil(begun)
 
     cdef int look(self, long long spent) except -1:
         """Checks the epoll set for a caller while messages wait; *spent*: nanoseconds since the last check."""
@@ -536,7 +536,7 @@ cdef class LeaderCore:
             self._look_for_signals(blocked_call)
         return in_time
 
-    cdef int _breathe(self, BlockedCall blocked_call, long long deadline) except -1:
+    cdef int _wait_or_yield(self, BlockedCall blocked_call, long long deadline) except -1:
         """Waits in a receiving call: sleeps, or if messages are unfinished after many drops, lets other threads run."""
         if self.recv_queue is None or not self.recv_queue.unfinished:
             return self._sleep(blocked_call, deadline)
@@ -565,7 +565,7 @@ cdef class LeaderCore:
         meanwhile, and other threads do not rely on it to use a wake-up.
         """
         cdef bint alone = self.readable.count + self.writable.count == 1
-        blocked_call.aside = True
+        blocked_call.in_handlers = True
         if blocked_call.leading:
             blocked_call.leading = False
             self._leader = None
@@ -583,7 +583,7 @@ cdef class LeaderCore:
             PyErr_CheckSignals()
         finally:
             self.lock.acquire()
-            blocked_call.aside = False
+            blocked_call.in_handlers = False
         return 0
 
     cdef int _run_handlers(self) except -1:
@@ -638,7 +638,7 @@ cdef class LeaderCore:
         cdef bint found = False
         spin = self._spin
         if self._adaptive:
-            spin = MAX_ADAPTIVE_SPIN_NS if self._luck > 0 else 0
+            spin = MAX_ADAPTIVE_SPIN_NS if self._short_waits > 0 else 0
         elif spin > MAX_SPIN_NS:
             # In pieces, because no signal interrupts a spin.
             spin = min(spin - blocked_call.spun, <long long>MAX_SPIN_NS)
@@ -687,12 +687,12 @@ cdef class LeaderCore:
         self.sleeps_long = now_ns() - begun >= self._long_sleep
         if self._adaptive:
             if now_ns() - begun < SHORT_WAIT_NS:
-                if self._luck < MAX_SHORT_WAITS:
-                    self._luck += 1
-            elif self._luck > -MAX_SHORT_WAITS:
-                self._luck -= 2 if spin else 1
-                if self._luck <= 0:
-                    self._luck = -MAX_SHORT_WAITS
+                if self._short_waits < MAX_SHORT_WAITS:
+                    self._short_waits += 1
+            elif self._short_waits > -MAX_SHORT_WAITS:
+                self._short_waits -= 2 if spin else 1
+                if self._short_waits <= 0:
+                    self._short_waits = -MAX_SHORT_WAITS
         if self._ending:
             if self._inside == 0:
                 self._end()
@@ -766,6 +766,6 @@ cdef class LeaderCore:
             return 0
         for wait_queue in (self.readable, self.writable):
             for blocked_call in wait_queue._blocked_calls:
-                if not blocked_call.aside:
+                if not blocked_call.in_handlers:
                     return blocked_call.wake()
         return 0

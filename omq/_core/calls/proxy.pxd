@@ -25,7 +25,7 @@ cdef class ProxyCore:
     cdef long long _reached          # bytes that those have received in all
     cdef Py_ssize_t _left            # messages still to be forwarded once all that is read
     cdef long long _until            # when that ends although peers go on, in nanoseconds on the monotonic clock
-    cdef long long _patience         # when it ends if nothing moves, likewise
+    cdef long long _room_deadline    # when it ends if nothing moves, likewise
     cdef bint _round(self) except -1
     cdef Py_ssize_t _move(self) except -1
     cdef int _begin_turns(self, bint led) except -1

@@ -161,7 +161,7 @@ cdef class ProxyCore:
                     self._goals.append((peer, peer.bytes_in + unread_of(peer.fd)))
         self._look_at_goals()
         self._until = now_ns() + DRAIN_TIMEOUT_NS
-        self._patience = now_ns() + DRAIN_ROOM_TIMEOUT_NS
+        self._room_deadline = now_ns() + DRAIN_ROOM_TIMEOUT_NS
         return 0
 
     cdef bint _drain(self) except -1:
@@ -185,14 +185,14 @@ cdef class ProxyCore:
             reached = self._reached
             self._look_at_goals()
             if len(self._goals) < goals or self._reached > reached:
-                self._patience = now + DRAIN_ROOM_TIMEOUT_NS
+                self._room_deadline = now + DRAIN_ROOM_TIMEOUT_NS
         elif self._left > 0:
             self._left -= moved
             if moved:
-                self._patience = now + DRAIN_ROOM_TIMEOUT_NS
+                self._room_deadline = now + DRAIN_ROOM_TIMEOUT_NS
         elif now > self._until:
             self._state = PROXY_ENDS
-        if now > self._patience:
+        if now > self._room_deadline:
             self._state = PROXY_ENDS
         return moved > 0
 

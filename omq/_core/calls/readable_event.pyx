@@ -51,8 +51,8 @@ cdef class ReadableEvent:
     cdef int show(self, bint readable) except -1:
         """Makes the descriptor readable or unreadable."""
         cdef unsigned long long count = 1
-        if readable != self._told and self.fd >= 0:
-            self._told = readable
+        if readable != self._is_shown and self.fd >= 0:
+            self._is_shown = readable
             if readable:
                 write(self.fd, &count, sizeof(count))
             else:

@@ -34,7 +34,7 @@ from omq._core.calls.columns cimport take_columns
 from omq._core.calls.leader cimport FOR_EVER, LeaderCore, BlockedCall, SyncWaitQueue
 from omq._core.calls.readable_event cimport ReadableEvent
 from omq._core.calls.part cimport Parts, close_parts, messages_of, open_parts, open_target, refuse_several
-from omq._core.link.convoy_breaker cimport give_way
+from omq._core.link.convoy_breaker cimport yield_if_requested
 from omq._core.queues.peer cimport RecvQueue
 
 import os
@@ -93,7 +93,7 @@ cdef class SyncCore(LeaderCore):
         if self.recv_queue is None:
             raise StateError(f"a {self._name()} socket does not receive")
         if self._readable_event is not None:
-            give_way()
+            yield_if_requested()
         self._enter()
         try:
             # A call that looks for a message reads one that has come. Each large message takes a turn, so it is time
@@ -125,7 +125,7 @@ cdef class SyncCore(LeaderCore):
                     while result is None:
                         if not in_time:
                             raise ReceiveTimeout(f"no message within {timeout} s")
-                        in_time = self._breathe(blocked_call, deadline)
+                        in_time = self._wait_or_yield(blocked_call, deadline)
                         if self.closed:
                             raise ClosedError(f"the {self._name()} socket was closed while a call waited")
                         result = self._try(how, argument, into)
@@ -163,7 +163,7 @@ cdef class SyncCore(LeaderCore):
                 if message is not None:
                     return message
             if self._readable_event is not None:
-                give_way()  # lets the I/O thread show what arrives at other sockets
+                yield_if_requested()  # lets the I/O thread show what arrives at other sockets
             self._enter()
             try:
                 if self.recv_queue.look_if_due():
@@ -529,7 +529,7 @@ cdef class SyncCore(LeaderCore):
                         if wanted == READY_BOTH:
                             self.writable.enter(blocked_call)
                     if wanted & READY_IN:
-                        in_time = self._breathe(blocked_call, deadline)
+                        in_time = self._wait_or_yield(blocked_call, deadline)
                     else:
                         in_time = self._sleep(blocked_call, deadline)
                     if self.closed:

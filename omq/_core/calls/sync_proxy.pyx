@@ -25,7 +25,7 @@ cdef extern from "Python.h":
 cdef enum:
     CHECK_INTERVAL_NS = 100000    # work between two checks of the descriptors
     FLUSH_DELAY_NS = 500000       # a batch waits this long for more while messages come without a pause
-    MAX_WORK_NS = 5500000         # work after which other threads get the GIL and the locks: see `_let_others_in`
+    MAX_WORK_NS = 5500000         # work after which other threads get the GIL and the locks: see `_yield_gil`
     DRAIN_CHECK_INTERVAL_MS = 20  # between two checks of the clock after TERMINATE
 
 
@@ -66,8 +66,8 @@ cdef class SyncProxy(ProxyCore):
                 more = self._work()
                 if self._state == PROXY_ENDS:
                     return
-                if now_ns() - self._breath > MAX_WORK_NS or self._is_wanted():
-                    self._let_others_in()
+                if now_ns() - self._yielded_at > MAX_WORK_NS or self._is_wanted():
+                    self._yield_gil()
                 elif not more:
                     self._sleep()
         finally:
@@ -143,14 +143,14 @@ cdef class SyncProxy(ProxyCore):
                 core._signal()
             core._leader = blocked_call
             blocked_call.leading = True
-            blocked_call.aside = False
+            blocked_call.in_handlers = False
         return 0
 
     cdef int _leave_lead(self) except -1:
         """Gives up the leader's places."""
         cdef BlockedCall blocked_call
         for blocked_call in self._blocked_calls:
-            blocked_call.aside = True
+            blocked_call.in_handlers = True
             if blocked_call.leading:
                 blocked_call.leading = False
                 blocked_call._core._leader = None
@@ -200,17 +200,17 @@ cdef class SyncProxy(ProxyCore):
                     if self._state == PROXY_ENDS:
                         break
                     dense = True
-                elif not dense or not self._glance():
+                elif not dense or not self._check_descriptors():
                     break
                 else:
                     dense = False  # if there is nothing to forward now, either, sleeping is a check as well
                 now = now_ns()
                 if now - self._looked > CHECK_INTERVAL_NS:
-                    self._glance()
+                    self._check_descriptors()
                 if now - flushed > FLUSH_DELAY_NS:
                     flushed = now
                     self._flush()
-                if now - self._breath > MAX_WORK_NS or self._is_wanted():
+                if now - self._yielded_at > MAX_WORK_NS or self._is_wanted():
                     self._flush()
                     return True
             self._flush()
@@ -218,7 +218,7 @@ cdef class SyncProxy(ProxyCore):
         finally:
             self._release(self._count)
 
-    cdef int _glance(self) except -1:
+    cdef int _check_descriptors(self) except -1:
         """Checks the descriptors, without waiting; returns whether there was an event."""
         cdef Py_ssize_t i
         cdef LeaderCore core
@@ -248,7 +248,7 @@ cdef class SyncProxy(ProxyCore):
                 return True
         return False
 
-    cdef int _let_others_in(self) except -1:
+    cdef int _yield_gil(self) except -1:
         """Gives other threads the GIL and the locks.
 
         A thread that waits for the GIL requests it after 5 ms, and the next release hands it over. Shorter releases, as
@@ -259,14 +259,14 @@ cdef class SyncProxy(ProxyCore):
         moment.tv_nsec = YIELD_NS
         with nogil:
             nanosleep(&moment, NULL)
-        self._breath = now_ns()
+        self._yielded_at = now_ns()
         return self._heed_signals()
 
     cdef int _heed_signals(self) except -1:
         """Runs signal handlers, which may call the sockets and may take long: others lead meanwhile."""
         if PyThread_get_thread_ident() != (<LeaderCore>self._cores[0])._fork_guard._main:
             return 0
-        self._heeded = now_ns()
+        self._signals_at = now_ns()
         self._hold()
         try:
             self._leave_lead()
@@ -290,7 +290,7 @@ cdef class SyncProxy(ProxyCore):
         cdef int failure = 0
         cdef int wait = -1
         if self._adaptive:
-            spin = MAX_ADAPTIVE_SPIN_NS if self._lucky else 0
+            spin = MAX_ADAPTIVE_SPIN_NS if self._was_short else 0
         if PyThread_get_thread_ident() == (<LeaderCore>self._cores[0])._fork_guard._main:
             # A signal between the last check and the system call interrupts nothing.
             wait = <int>(self._nap // 1000000)
@@ -310,9 +310,9 @@ cdef class SyncProxy(ProxyCore):
                     if found < 0:
                         failure = errno
                 now = now_ns()
-                self._lucky = now - begun < SHORT_WAIT_NS
+                self._was_short = now - begun < SHORT_WAIT_NS
                 if now - begun > IDLE_GAP_NS:
-                    self._breath = now
+                    self._yielded_at = now
         finally:
             self._wake_up()
         if failure and failure != EINTR:
@@ -320,7 +320,7 @@ cdef class SyncProxy(ProxyCore):
         if found > 0:
             self._nap = FIRST_SLEEP_NS
         # A signal interrupts nothing while messages are forwarded, nor while this thread waits for the GIL.
-        if found <= 0 or now_ns() - self._heeded > MAX_WORK_NS:
+        if found <= 0 or now_ns() - self._signals_at > MAX_WORK_NS:
             self._heed_signals()
         return 0
 

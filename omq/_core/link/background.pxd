@@ -35,7 +35,7 @@ cdef class WatchedSet:
     # Guarded by the thread's mutex.
     cdef int _event                  # eventfd in the set, owned: readable while `_ahead`; -1: nothing read ahead yet
     cdef int _slot                   # its number; -1: no longer watched
-    cdef unsigned int _serial        # tells users of a reused number apart
+    cdef unsigned int _serial        # differs between users of a reused number
     cdef Place *_places              # its connections, by the slots of their tickets; owned
     cdef int _room                   # places that there is memory for
     # The thread's alone.
@@ -68,7 +68,7 @@ cdef class Background:
     cdef void *_reader               # the ReadAhead that the thread works on after an event
     cdef PointerArray _gathering     # SendBuffers in which messages gather until their loop's turn ends
     cdef long long _look_due         # nanoseconds on the monotonic clock, of the next ReadAhead's check; atomic
-    cdef long long _gathering_due    # likewise, for the SendBuffers; NEVER: there are none; atomic
+    cdef long long _gathering_due    # likewise, for the SendBuffers; NEVER: no SendBuffer; atomic
     cdef bint _over                  # stopped for good: asyncio sockets may outlive their context
     cdef bint _start(self) noexcept
     cdef int _call(self) noexcept nogil

@@ -42,7 +42,7 @@ from omq._core.kernel cimport (
     epoll_wait,
     eventfd,
 )
-from omq._core.link.pointers cimport PointerArray, enrol, strike, wait_while
+from omq._core.link.pointers cimport PointerArray, append_entry, remove_entry, wait_while
 from omq._core.link.read_ahead cimport FIRST_CHECK_NS, NEVER, VIEW_BYTES, ReadAhead, Stillness
 from omq._core.lock cimport (
     hold_mutex,
@@ -251,7 +251,7 @@ cdef class Background:
                 break
         else:
             slot = self._sets.count
-            if not enrol(&self._sets, NULL):
+            if not append_entry(&self._sets, NULL):
                 pthread_mutex_unlock(&self._mutex)
                 return None
         self._serial += 1
@@ -299,7 +299,7 @@ cdef class Background:
                 watched._places = <Place *>memory
                 memset(watched._places + watched._room, 0, (room - watched._room) * sizeof(Place))
                 watched._room = room
-        if slot < watched._room and enrol(&self._readers, <void *>read_ahead):
+        if slot < watched._room and append_entry(&self._readers, <void *>read_ahead):
             done = True
             watched._places[slot].ticket = ticket
             watched._places[slot].read_ahead = <void *>read_ahead
@@ -323,7 +323,7 @@ cdef class Background:
         if slot < watched._room and watched._places[slot].ticket == ticket:
             watched._places[slot].ticket = 0
         pthread_mutex_unlock(&self._mutex)
-        strike(&self._mutex, &self._readers, <void *>read_ahead)
+        remove_entry(&self._mutex, &self._readers, <void *>read_ahead)
         return 0
 
     cdef int note(self, SendBuffer send_buffer) noexcept:
@@ -332,7 +332,7 @@ cdef class Background:
         if send_buffer.noted or not self._running:
             return 0
         hold_mutex(&self._mutex)
-        send_buffer.noted = enrol(&self._gathering, <void *>send_buffer)
+        send_buffer.noted = append_entry(&self._gathering, <void *>send_buffer)
         wake = self._gathering_due == NEVER
         if wake:
             store(&self._gathering_due, now_ns() + self.grace_ns)
@@ -344,7 +344,7 @@ cdef class Background:
     cdef int forget(self, SendBuffer send_buffer) except -1:
         """Removes *send_buffer* before it ends: afterwards the thread does not touch it."""
         if self._pid == getpid():
-            strike(&self._mutex, &self._gathering, <void *>send_buffer)
+            remove_entry(&self._mutex, &self._gathering, <void *>send_buffer)
         return 0
 
     # ------------------------------------------------------------------ the thread

@@ -19,7 +19,7 @@ cdef class Connection(Receiver):
     cdef int _decide(self, bint first) except? -1
     cdef bint _count_handed(self) except -1
     cdef int _part_with_threads(self) except -1
-    cdef int _bow_out(self) except -1
+    cdef int _avoid_reset(self) except -1
     cdef int _write_closing_frame(self) except -1
     cdef bint _is_speaking(self) noexcept
     cdef int _look_empty(self) except -1

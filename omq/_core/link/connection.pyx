@@ -172,7 +172,7 @@ cdef class Connection(Receiver):
             self._part_with_threads()
             self._leave()
             self._send_buffer.fd = -1
-            self._bow_out()
+            self._avoid_reset()
             close(self.fd)
             self.fd = NO_FD
         self._backlog = None
@@ -193,7 +193,7 @@ cdef class Connection(Receiver):
             self._read_ahead = None
         return 0
 
-    cdef int _bow_out(self) except -1:
+    cdef int _avoid_reset(self) except -1:
         """Makes sure that closing does not reset the connection while the peer's kernel lacks some of our bytes."""
         cdef int waiting = 0
         if self._resets and ioctl(self.fd, SIOCOUTQ, &waiting) == 0 and waiting:
@@ -538,7 +538,7 @@ cdef class Connection(Receiver):
                 now = now_ns()
                 if self.send_queue is None or now - send_buffer.last_write > SPARSE_NS:
                     if self.bytes_in != self._heard:
-                        # The peer has answered since the last write: the next look at its end can wait.
+                        # The peer has answered since the last write: the next check for its end can wait.
                         self._heard = self.bytes_in
                         send_buffer.looked = max(send_buffer.looked, send_buffer.last_write)
                     self._short_burst = SHORT_BURST_MESSAGES
@@ -614,7 +614,7 @@ cdef class Connection(Receiver):
             if self.send_queue is not None:
                 self.send_queue.remove(self)
             if self._send_buffer.error != EPIPE:
-                # The peer may not know that it gets nothing more. The reading side finds the end, and its reason.
+                # The peer cannot see that it gets nothing more. The reading side finds the end, and its reason.
                 shutdown(self.fd, SHUT_RDWR)
         return self._look_empty()
 

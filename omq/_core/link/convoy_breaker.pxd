@@ -3,7 +3,7 @@
 from omq._core.thread cimport pthread_t
 
 
-cdef int give_way() except -1
+cdef int yield_if_requested() except -1
 
 
 cdef class ConvoyBreaker:

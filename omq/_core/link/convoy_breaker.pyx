@@ -139,7 +139,7 @@ cdef int let_go() noexcept:
     return 0
 
 
-cdef int give_way() except -1:
+cdef int yield_if_requested() except -1:
     """Releases the GIL for a moment if the I/O thread is kept out; the caller must not hold a lock."""
     return let_go() if omq_load(&asked) else 0
 

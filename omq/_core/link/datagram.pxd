@@ -30,7 +30,7 @@ cdef class DatagramSender(UnaskedPeer):
     cdef iovec *_vectors             # likewise; owned
     cdef int _count                  # datagrams that wait
     cdef long long _written          # nanoseconds on the monotonic clock, at the last system call
-    cdef bint _gathers               # the turn of a loop ends what gathers; otherwise each datagram leaves at once
+    cdef bint _gathers               # datagrams gather until a loop's turn ends; otherwise each leaves at once
     cdef int _burst                  # datagrams of a burst that may still leave at once
     cdef long long _sent             # bytes that the kernel has taken
     cdef int _write_large(self, const char *group, Py_ssize_t group_size, const char *body, Py_ssize_t size) except -1
@@ -42,7 +42,7 @@ cdef class DatagramSender(UnaskedPeer):
 cdef class DatagramReceiver(ObjectPeer):
     cdef readonly int fd             # the bound descriptor, owned; -1 once closed
     cdef Poller _poller
-    cdef GroupRecvQueue _groups      # the receive queue, which knows the groups that were joined
+    cdef GroupRecvQueue _groups      # the receive queue, which has the joined groups
     cdef unsigned long long _ticket  # the number that comes with its events
     cdef bint _watched               # it is in the epoll set
     cdef bint _stopped               # reading is paused because recv_hwm messages wait

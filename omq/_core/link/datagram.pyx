@@ -73,7 +73,7 @@ cdef class DatagramSender(UnaskedPeer):
     Args:
         session: The engine's owner.
         fd: A connected datagram descriptor; owned from here on.
-        gathers: The turn of a loop ends what gathers; otherwise each datagram leaves at once.
+        gathers: Datagrams gather until a loop's turn ends; otherwise each leaves at once.
     """
 
     def __cinit__(self, *_, **__):
@@ -239,7 +239,7 @@ cdef class DatagramReceiver(ObjectPeer):
         fd: A bound datagram descriptor; owned from here on.
         poller: The epoll set of its socket.
         recv_queue: The queue for its messages.
-        recv_hwm: Messages; above it nothing is read, and the kernel drops what it has no room for. 0 for no bound.
+        recv_hwm: Messages; above it nothing is read, and a full kernel drops datagrams. 0 for no bound.
         max_size: Bytes that a group and a body may have together; a larger datagram is dropped. `None` for no bound.
 
     Attributes:
@@ -394,8 +394,8 @@ cdef class DatagramReceiver(ObjectPeer):
     cdef int fail(self, object error) except -1:
         return self._poller.call_back(self.session.end, error)
 
-    cdef int complain(self, object error) except -1:
-        return self._poller.complain(error)
+    cdef int log_error(self, object error) except -1:
+        return self._poller.log_error(error)
 
     # ------------------------------------------------------------------ messages out
 

@@ -13,7 +13,7 @@ from posix.unistd cimport getpid
 
 from omq._core.wire.send_buffer cimport SendBuffer
 from omq._core.clock cimport now_ns
-from omq._core.link.pointers cimport PointerArray, enrol, strike
+from omq._core.link.pointers cimport PointerArray, append_entry, remove_entry
 from omq._core.lock cimport (
     hold_mutex,
     pthread_mutex_destroy,
@@ -39,7 +39,7 @@ cdef extern from *:
     #include <unistd.h>
 
     /* sched_setattr(2): a thread of the usual policy may ask for a shorter slice (Linux 6.12), and so for an earlier
-       deadline: it then runs at once where it wakes beside a thread that computes. Older kernels ignore the request. */
+       deadline: it then runs at once where it wakes next to a busy thread. Older kernels ignore the request. */
     static void be_prompt(uint64_t slice) {
         struct {
             uint32_t size, policy;
@@ -123,7 +123,7 @@ cdef class Flusher:
         if not self._running and not self._start():
             return False
         hold_mutex(&self._mutex)
-        if not enrol(&self._left, <void *>send_buffer):
+        if not append_entry(&self._left, <void *>send_buffer):
             pthread_mutex_unlock(&self._mutex)
             return False
         send_buffer.queued = True
@@ -137,7 +137,7 @@ cdef class Flusher:
     cdef int forget(self, SendBuffer send_buffer) except -1:
         """Removes *send_buffer* before it ends: afterwards the thread does not touch it."""
         if self._pid == getpid():
-            strike(&self._mutex, &self._left, <void *>send_buffer)
+            remove_entry(&self._mutex, &self._left, <void *>send_buffer)
         return 0
 
     cdef bint _rest(self) noexcept nogil:
@@ -187,15 +187,15 @@ cdef class Flusher:
         cdef bint worked = False
         cdef bint keep
         cdef void *send_buffer
-        cdef long long patience
+        cdef long long delay
         pthread_mutex_lock(&self._mutex)
         self._needless = self._left.count > 0
         while i < self._left.count:
             worked = True
             send_buffer = self._left.current = self._left.entries[i]
-            patience = min(self._left.count, <int>MAX_WAITED_BATCHES) * <long long>WRITE_COST_NS
+            delay = min(self._left.count, <int>MAX_WAITED_BATCHES) * <long long>WRITE_COST_NS
             pthread_mutex_unlock(&self._mutex)
-            keep = (<SendBuffer>send_buffer).flush_late(now_ns(), patience)
+            keep = (<SendBuffer>send_buffer).flush_late(now_ns(), delay)
             pthread_mutex_lock(&self._mutex)
             self._left.current = NULL
             self._needless = self._needless and keep

@@ -13,7 +13,7 @@ cdef struct PointerArray:
     void *current            # the entry under work
 
 
-cdef inline bint enrol(PointerArray *pointers, void *entry) noexcept nogil:
+cdef inline bint append_entry(PointerArray *pointers, void *entry) noexcept nogil:
     """Appends an entry, under the mutex; False: no memory."""
     cdef void *memory
     if pointers.count == pointers.room:
@@ -39,7 +39,7 @@ cdef inline void wait_while(pthread_mutex_t *mutex, void **current, void *entry)
         hold_mutex(mutex)
 
 
-cdef inline void strike(pthread_mutex_t *mutex, PointerArray *pointers, void *entry) noexcept:
+cdef inline void remove_entry(pthread_mutex_t *mutex, PointerArray *pointers, void *entry) noexcept:
     """Removes an entry once the thread does not work on it; with the GIL."""
     cdef int i
     hold_mutex(mutex)

@@ -17,7 +17,7 @@ cdef class Poller:
     cdef list _peers                 # by slot; None where it is free
     cdef list _tickets               # by slot: the number that its events carry
     cdef list _free                  # slots to use again
-    cdef unsigned int _serial        # of the last ticket: tells users of a reused slot apart
+    cdef unsigned int _serial        # of the last ticket: differs between users of a reused slot
     cdef int _count                  # peers in the set
     cdef int _only_fd                # its descriptor
     cdef Peer _only                  # the only peer in the set, if no other has ever been in it; else None
@@ -36,7 +36,7 @@ cdef class Poller:
     cdef int look(self) except -1
     cdef int handle(self, epoll_event *events, int count) except -1
     cdef int call_back(self, object function, object argument) except -1
-    cdef int complain(self, object error) except -1
+    cdef int log_error(self, object error) except -1
     cdef int _take_ahead(self, bint skims) except -1
     cdef int _handle(self, epoll_event *events, int count, bint skims) except -1
     cdef int _work(self, bint skims) except -1

@@ -19,7 +19,7 @@ from omq._core.kernel cimport (
     epoll_wait,
 )
 from omq._core.link.background cimport Background, WatchedSet
-from omq._core.lock cimport hush, unhush
+from omq._core.lock cimport pause_gc, resume_gc
 from omq._core.queues.wait_queue cimport Turn
 from omq._core.queues.peer cimport Peer
 
@@ -168,11 +168,11 @@ cdef class Poller:
             # A single connection that only reads: the event can mean nothing else, and a read handles it.
             if not (skims and only.sated()):
                 self._busy = True
-                hush()
+                pause_gc()
                 try:
                     self._tell(only, EPOLLIN)
                 finally:
-                    unhush()
+                    resume_gc()
                     self._busy = False
             return 0
         n = epoll_wait(self.fd, events, MAX_EVENTS, 0)
@@ -197,7 +197,7 @@ cdef class Poller:
         if self._busy:
             return 0
         self._busy = True
-        hush()
+        pause_gc()
         try:
             self._watched.clear()
             for slot in range(len(self._peers)):
@@ -214,7 +214,7 @@ cdef class Poller:
             if again and self._watched is not None:
                 self._watched.signal()
         finally:
-            unhush()
+            resume_gc()
             self._busy = False
         return 0
 
@@ -225,7 +225,7 @@ cdef class Poller:
         if self._busy:
             return 0
         self._busy = True
-        hush()
+        pause_gc()
         try:
             for i in range(count):
                 if events[i].data.u64 < FIRST_TICKET:
@@ -238,7 +238,7 @@ cdef class Poller:
                     continue
                 self._tell(peer, events[i].events)
         finally:
-            unhush()
+            resume_gc()
             self._busy = False
         return 0
 
@@ -249,22 +249,22 @@ cdef class Poller:
         function(argument)
         return 0
 
-    cdef int complain(self, object error) except -1:
+    cdef int log_error(self, object error) except -1:
         """Logs an unexpected error."""
-        return self.call_back(complain, error)
+        return self.call_back(log_error, error)
 
     cdef int _tell(self, Peer peer, unsigned int events) except -1:
         try:
             peer.on_events(events)
         except Exception as error:
             # A failure of one connection must not stop the others.
-            self.complain(error)
+            self.log_error(error)
             try:
                 peer.fail(error)
             except Exception as failure:
-                self.complain(failure)
+                self.log_error(failure)
         return 0
 
 
-def complain(error):
+def log_error(error):
     log.error("a connection failed", exc_info=error)

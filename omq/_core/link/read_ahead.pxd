@@ -81,8 +81,8 @@ cdef class ReadAhead:
     cdef char *_room(self, Py_ssize_t *room) noexcept nogil
     cdef Py_ssize_t take(self, long long now, unsigned char *view) noexcept nogil
     cdef Py_ssize_t _peek(self, unsigned char *view, Py_ssize_t size) noexcept nogil
-    cdef long long _patience(self, long long now) noexcept nogil
-    cdef long long _with_others(self, long long due, long long patience) noexcept nogil
+    cdef long long _check_delay(self, long long now) noexcept nogil
+    cdef long long _with_others(self, long long due, long long delay) noexcept nogil
     cdef bint _is_still(self, Stillness *last) noexcept nogil
     cdef long long look(self, long long now, unsigned char *view, Stillness *last) noexcept nogil
     cdef void _scan(self, const unsigned char *p, Py_ssize_t size) noexcept nogil

@@ -216,7 +216,7 @@ cdef class ReadAhead:
             self._scan(view + seen, size - seen)
         return max(size, <Py_ssize_t>0)
 
-    cdef long long _patience(self, long long now) noexcept nogil:
+    cdef long long _check_delay(self, long long now) noexcept nogil:
         """Returns the nanoseconds without a read after which the thread must check."""
         if self.behind and self.unanswered >= 0:
             return FIRST_CHECK_NS  # the longest delay of an answer
@@ -225,10 +225,10 @@ cdef class ReadAhead:
         # A peer that has sent no PING yet may do so soon or seldom: the gap grows with the connection's age.
         return max(<long long>FIRST_CHECK_NS, (now - self.begun) // 4)
 
-    cdef long long _with_others(self, long long due, long long patience) noexcept nogil:
+    cdef long long _with_others(self, long long due, long long delay) noexcept nogil:
         """Returns a time soon after *due* that connections of about the same age share: one wake-up serves them all."""
         cdef long long step = 1
-        while 2 * step <= patience:
+        while 2 * step <= delay:
             step *= 2
         return (due + step - 1) // step * step
 
@@ -247,13 +247,13 @@ cdef class ReadAhead:
         *view* has VIEW_BYTES bytes. *last* is the result of the last check of an epoll set.
         """
         cdef Py_ssize_t size
-        cdef long long patience, due, holds
+        cdef long long delay, due, holds
         if not self.enter():
             return now + FIRST_CHECK_NS  # a thread reads
-        patience = self._patience(now)
-        due = self.read + patience
+        delay = self._check_delay(now)
+        due = self.read + delay
         if due <= now:
-            due = now + patience // 8 if self.gap else self._with_others(now + patience, patience)
+            due = now + delay // 8 if self.gap else self._with_others(now + delay, delay)
             if self._is_still(last):
                 self.had = 0
             else:
@@ -261,7 +261,7 @@ cdef class ReadAhead:
                 if size == self.had:
                     # Nothing has come since the last check, or read.
                     if size > LARGE_PEEK_BYTES:
-                        due = now + patience  # each check is expensive
+                        due = now + delay     # each check is expensive
                     if outlook(self.send_buffer.fd, &holds) != CROWDED and (size or self.bytes):
                         self.behind = False
                 self.had = size

@@ -457,8 +457,8 @@ cdef class Receiver(Peer):
         self.dismissed = True
         return self._poller.call_back(self.session.on_dismissed, None)
 
-    cdef int complain(self, object error) except -1:
-        return self._poller.complain(error)
+    cdef int log_error(self, object error) except -1:
+        return self._poller.log_error(error)
 
     cdef bint has_ahead(self) noexcept:
         return self._read_ahead is not None and load(&self._read_ahead.bytes) > 0 and not self._stopped and not self.lost

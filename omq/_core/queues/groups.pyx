@@ -152,7 +152,7 @@ cdef class GroupRecvQueue(ShapedRecvQueue):
             what = f"a group of {len(group)} bytes" if len(parts) == 2 else f"a message of {len(parts)} part without a group"
             peer.fail(RemoteProtocolError(f"the peer sends {what}"))
             return None
-        # The peer may not know yet that the group was left; RFC 48 lets it send all groups.
+        # The request to leave the group may be on its way; RFC 48 lets it send all groups.
         if not self._wanted(group):
             return None
         self._next_group = group

@@ -15,7 +15,7 @@ from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes
 from cpython.list cimport PyList_GET_SIZE
 from libc.string cimport memcpy
 
-from omq._core.lock cimport hush, unhush
+from omq._core.lock cimport pause_gc, resume_gc
 from omq._core.queues.object_peer cimport ObjectPeer
 from omq._core.queues.peer cimport RecvQueue, Peer
 from omq._core.queues.pipe cimport asking
@@ -124,7 +124,7 @@ cdef class Mailbox(ObjectPeer):
             for part in <tuple>message:
                 size += PyBytes_GET_SIZE(part)
         place += size >> STRIDE
-        hush()  # a finalizer must not find an incomplete heap
+        pause_gc()  # a finalizer must not find an incomplete heap
         try:
             if key is not None and not self._each:
                 before = self._said.get(key)
@@ -133,7 +133,7 @@ cdef class Mailbox(ObjectPeer):
                 self._said[key] = place
             heappush(self._heap, (place, self._number + 1, message, box, key))
         finally:
-            unhush()
+            resume_gc()
         self._number += 1
         box.place = place
         box.waiting += 1
@@ -150,7 +150,7 @@ cdef class Mailbox(ObjectPeer):
             (<Box>(<tuple>kept)[1]).lagging -= 1
             del self.late[key]
             return 0
-        hush()
+        pause_gc()
         try:
             if box.order is None:
                 box.order = deque()
@@ -160,7 +160,7 @@ cdef class Mailbox(ObjectPeer):
             box.order.append(key)
             self.late[key] = word, box
         finally:
-            unhush()
+            resume_gc()
         box.lagging += 1
         return 0
 
@@ -184,11 +184,11 @@ cdef class Mailbox(ObjectPeer):
 
     cdef object _message(self):
         if self._first is None:
-            hush()
+            pause_gc()
             try:
                 self._first = heappop(self._heap)
             finally:
-                unhush()
+                resume_gc()
             self._place = self._first[0]
         return self._first[2]
 
@@ -210,7 +210,7 @@ cdef class Mailbox(ObjectPeer):
                 self._catch_up(box)
             except MemoryError as error:
                 # The user has just taken a message and must not lose it because of this error.
-                self.complain(error)
+                self.log_error(error)
         return 0
 
     cdef int fail(self, object error) except -1:

@@ -57,7 +57,7 @@ cdef class Matcher:
     cdef Node *_split(self, Node *node, int size) noexcept
     cdef void _tidy(self, Node *node) noexcept
     cdef void _join(self, Node *node) noexcept
-    cdef Entry *_sit(self, Node *node, int slot) noexcept
+    cdef Entry *_add_entry(self, Node *node, int slot) noexcept
     cdef void _leave(self, Entry *entry) noexcept
     cdef Entry *_find(self, const char *prefix, Py_ssize_t size, int slot) noexcept
     cdef const Node *_exact(self, const unsigned char *rest, Py_ssize_t size) noexcept nogil

@@ -13,8 +13,8 @@ from libc.string cimport memcpy, memset
 
 from omq._core.queues.trie cimport (
     MAX_LABEL_BYTES, MIN_TABLE_CHILDREN, TABLE_PLACES, Entry, Node, attach, cut_label, detach, drop_holders, drop_label,
-    entry_at, entry_of, extend_label, find_child, label_of, only_child, place_of, put_holder, resize_children, set_label,
-    slot_at, step, take_holder,
+    entry_at, entry_of, extend_label, find_child, label_of, only_child, place_of, put_holder, resize_children,
+    set_label, slot_at, step, take_holder,
 )
 
 
@@ -39,7 +39,7 @@ cdef bytes path_of(const Node *node):
 cdef class Matcher:
     """Finds the slots that subscribed to a prefix of a topic.
 
-    A slot is a small number, 0 or more, that stands for a peer; its owner hands it out and reuses it after
+    A slot is a small number, 0 or more, that represents a peer; its owner assigns it and reuses it after
     `remove_slot`. Equal subscriptions of one slot are counted, not stored again. Nothing here locks: the
     owner serialises the calls. Methods that change a subscription return the effect:
 
@@ -87,7 +87,7 @@ cdef class Matcher:
         if entry != NULL:
             entry.count += 1
             return COUNTED
-        if self._sit(node, slot) == NULL:
+        if self._add_entry(node, slot) == NULL:
             self._tidy(node)
             raise MemoryError
         return FOR_EVERYONE if node.held == 1 else FOR_SLOT
@@ -180,7 +180,7 @@ cdef class Matcher:
         self._join(parent)
         return upper
 
-    cdef Entry *_sit(self, Node *node, int slot) noexcept:
+    cdef Entry *_add_entry(self, Node *node, int slot) noexcept:
         """Makes the slot a holder of the node and appends the entry to the slot's list; NULL: no memory."""
         cdef Slot *owner = &self._slots[slot]
         cdef Entry *entry = <Entry *>malloc(sizeof(Entry))

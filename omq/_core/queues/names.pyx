@@ -11,7 +11,7 @@ from omq.errors import BindError
 
 @cython.final
 cdef class Names:
-    """Safe from every thread, also in a signal handler that has interrupted one of these calls."""
+    """The inproc names of one context; safe in every thread, also in a signal handler inside one of these calls."""
 
     def __cinit__(self):
         self._bound = {}

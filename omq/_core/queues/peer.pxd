@@ -21,8 +21,8 @@ cdef enum:                   # results of `take_into` if it takes nothing; -2 is
 cdef class Peer:
     cdef object __weakref__
     cdef readonly object session     # the engine's owner of this peer
-    cdef public bytes identity       # the routing id that ROUTER peers know it by
-    cdef public object routing_id    # the number by which SERVER and PEER know it (RFC 41); None: it has none
+    cdef public bytes identity       # its routing id on a ROUTER
+    cdef public object routing_id    # its number on SERVER and PEER (RFC 41), or None
     cdef public object origin        # where it comes from, the same after a reconnect; None: unknown
     cdef public int slot             # its number in a matcher; -1 none
     cdef public int asking           # the form in which it takes subscriptions (`Asking`)
@@ -31,7 +31,7 @@ cdef class Peer:
     cdef SendQueue home              # takes back unsent messages, also after the peer has left routing, or None
     cdef readonly bint lost          # the connection is over; messages that have arrived can be taken
     cdef readonly bint dismissed     # the user has closed it: it ends when it has all messages accepted for it
-    cdef bint queued                 # it stands in the receive queue's ring
+    cdef bint queued                 # it is in the receive queue's ring
     cdef Peer next_ready             # the next one in that ring
     cdef object box                  # subscriptions of it that an XPUB's user has not taken, or None
     cdef Peer heir                   # the next peer of the same origin; its turn comes when this one is finished
@@ -48,7 +48,7 @@ cdef class Peer:
     cdef bint only_reads(self) noexcept
     cdef bint sated(self) noexcept
     cdef bint has_ahead(self) noexcept
-    cdef int complain(self, object error) except -1
+    cdef int log_error(self, object error) except -1
     cdef int fail(self, object error) except -1
     cdef int dismiss(self) except -1
     # receiving

@@ -27,8 +27,8 @@ cdef class Peer:
 
     Attributes:
         session: The engine's owner of this peer.
-        identity: The name that ROUTER knows it by.
-        routing_id: Its number, by which SERVER and PEER know it; `None` if it has none.
+        identity: Its name on a ROUTER.
+        routing_id: Its number on SERVER and PEER, or `None`.
         origin: Where it comes from: a successor from there takes its turn after it; `None`: unknown.
         slot: Its number among a send queue's peers; -1 while it has none.
         asking: How it takes subscriptions: 0 as messages, 1 as SUBSCRIBE and CANCEL, 2 as JOIN and LEAVE.
@@ -136,7 +136,7 @@ cdef class Peer:
         """Returns whether there are bytes, read ahead of its owner, that may be taken now."""
         return False
 
-    cdef int complain(self, object error) except -1:
+    cdef int log_error(self, object error) except -1:
         """Logs an unexpected error."""
         log.error("a connection failed", exc_info=error)
         return 0
@@ -156,11 +156,11 @@ cdef class Peer:
         raise AssertionError("nothing to take")
 
     cdef Py_ssize_t view(self, Part *parts, Py_ssize_t room) except -1:
-        """See `RecvQueue.view`; there is a message."""
+        """Shows the first message, which must exist; see `RecvQueue.view`."""
         raise AssertionError("nothing to take")
 
     cdef bint view_run(self, Run *run, Py_ssize_t limit) except -1:
-        """See `RecvQueue.view_run`."""
+        """Shows adjacent messages; see `RecvQueue.view_run`."""
         return False
 
     cdef int skip_run(self, const Run *run) except -1:
@@ -176,7 +176,7 @@ cdef class Peer:
         return None if self.head_more() else self.take_part()
 
     cdef object take_quickly(self):
-        """See `RecvQueue.take_quickly`."""
+        """Returns the next message or None; see `RecvQueue.take_quickly`."""
         return None
 
     cdef Py_ssize_t take_into(self, char *into, Py_ssize_t size) except -2:
@@ -210,7 +210,10 @@ cdef class Peer:
         raise AssertionError("not a peer that can be written")
 
     cdef bint send_quickly(self, const Part *part, Py_ssize_t hwm) except -1:
-        """See `SendQueue.put_quickly`; *hwm*: messages of the socket that may wait for this peer, 0 for no bound."""
+        """Takes a message or returns False; see `SendQueue.put_quickly`.
+
+        *hwm*: messages of the socket that may wait for this peer; 0 for no bound.
+        """
         return False
 
     cdef bint send_encoded_quickly(self, const char *data, Py_ssize_t size, Py_ssize_t hwm) except -1:
@@ -515,7 +518,7 @@ cdef class RecvQueue:
                 peer.refill()
             except Exception as error:
                 # The user has just taken a message and must not get a connection's error for it.
-                peer.complain(error)
+                peer.log_error(error)
                 peer.fail(error)
         return 0
 

@@ -39,7 +39,7 @@ cdef class RouterRecvQueue(ShapedRecvQueue):
 cdef class ReplyRecvQueue(ShapedRecvQueue):
     cdef Peer _asker                 # the peer that sent the message in _stash
     cdef list _route                 # its envelope
-    cdef Peer client                 # the peer that waits for a reply; None: none does
+    cdef Peer client                 # the peer that waits for a reply, or None
     cdef list envelope               # the parts in front of the reply
 
 

@@ -1,4 +1,4 @@
-"""Receive queues that look into messages: SUB filters, ROUTER adds the sender, REP and REQ handle the envelope."""
+"""Receive queues that inspect messages: SUB filters, ROUTER adds the sender, REP and REQ handle the envelope."""
 
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_GET_SIZE
 from cpython.object cimport PyObject

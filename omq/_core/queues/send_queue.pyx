@@ -396,7 +396,7 @@ cdef class RequestSendQueue(RoundRobin):
             return done
         finally:
             if not done:
-                # Nothing was sent: the older request stands.
+                # Nothing was sent: the older request remains valid.
                 recv_queue.asked = asked
                 if older is not None:
                     self.queue = older

@@ -453,7 +453,7 @@ cdef class OwnSubscriptions:
                 peer.ask(prefix, size, subscribe)
             except Exception as error:
                 # A failure of one connection must not stop the others: its successor gets everything again.
-                peer.complain(error)
+                peer.log_error(error)
                 peer.fail(error)
         return 0
 

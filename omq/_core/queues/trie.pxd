@@ -1,6 +1,6 @@
 # The nodes of the matcher's trie: labels, children and seats. No Python, no recursion.
 #
-# A node stands for a prefix that a slot holds, for a place where prefixes part, or for a piece of a label that is
+# A node represents a prefix that a slot holds, a place where prefixes part, or a piece of a label that is
 # longer than MAX_LABEL_BYTES.
 
 from libc.stdint cimport uint64_t

@@ -28,7 +28,7 @@ cdef class Codec:
         borrows: A large payload leaves unchanged.
         lead: Octets left free in front of those of each read, where decoding writes a frame's header.
         portion: Octets of one read at most; 0 for as many as there is room for.
-        watchable: A thread that never takes the GIL may look at arrived frames, and answer.
+        watchable: A thread that never takes the GIL may parse arrived frames, and answer.
     """
 
     def __cinit__(self, *_, **__):
@@ -51,7 +51,7 @@ cdef class Codec:
         return length + size
 
     cdef Py_ssize_t head(self, unsigned char *into, int flags, Py_ssize_t size) noexcept nogil:
-        """If it `borrows`, writes the octets in front of a payload that follows unchanged; returns like `encode`."""
+        """Writes the octets in front of an unchanged payload, if it `borrows`; returns like `encode`."""
         return write_header(into, flags, size)
 
     cdef object exhausted(self):
@@ -59,7 +59,7 @@ cdef class Codec:
         return None
 
     cdef bytes closing_frame(self, bint failed):
-        """Returns the last frame before our side of the stream ends, in plain form for `encode`; None: there is none.
+        """Returns the last frame before our side of the stream ends, in plain form for `encode`, or None.
 
         Args:
             failed: The peer has violated the protocol.
@@ -97,8 +97,8 @@ cdef class Codec:
     cdef int decode(self, unsigned char *p, Py_ssize_t available, WireFrame *frame) noexcept nogil:
         """Replaces a whole frame by a plain one, in place.
 
-        Afterwards `frame.whole` octets of plain frames stand at *p*: `frame.spare` octets of commands, which readers
-        skip, and the frame at the end. A command is all spare. Its payload are the last `frame.payload` octets.
+        Afterwards *p* has `frame.whole` octets of plain frames: `frame.spare` octets of commands, which readers
+        skip, and the frame at the end. A command is all spare. Its payload is the last `frame.payload` octets.
 
         Args:
             available: Octets that have arrived. After them there is room for `growth` more.

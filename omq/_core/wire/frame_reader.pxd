@@ -86,9 +86,9 @@ cdef class FrameReader:
     cdef bint _as_is                 # a whole large frame needs no decoding
     cdef char *_target               # the caller's memory for the next message, if that is one large frame, or NULL
     cdef Py_ssize_t _target_size     # bytes
-    cdef Node *_aimed                # the large frame that stands in the target; NULL: none
+    cdef Node *_aimed                # the large frame in the target, or NULL
     cdef Py_ssize_t _aimed_size      # bytes of that frame when it is whole
-    cdef bint _came_back             # the large frame stood in a target that was taken back
+    cdef bint _came_back             # the large frame was in a target that was withdrawn
     cdef Header _header              # of the frame that SCAN_LARGE announces
     cdef bint more                   # take_part: another part of the same message follows
     cdef long long max_size          # bytes of a message at most, all parts together

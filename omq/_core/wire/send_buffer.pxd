@@ -83,7 +83,7 @@ cdef class SendBuffer:
     cdef void _stop_appending(self) noexcept nogil
     cdef int want(self, unsigned int interest) noexcept nogil
     cdef void give_up(self) noexcept nogil
-    cdef bint flush_late(self, long long now, long long patience) noexcept nogil
+    cdef bint flush_late(self, long long now, long long delay) noexcept nogil
     cdef Py_ssize_t flush_on(self) noexcept nogil
     cdef bint flush_gathered(self) noexcept nogil
     cdef void _write_on(self) noexcept nogil

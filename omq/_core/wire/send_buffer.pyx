@@ -30,7 +30,7 @@ from omq._core.kernel cimport (
     send,
     sendmsg,
 )
-from omq._core.lock cimport drop_flag, hush, store, take_flag, unhush
+from omq._core.lock cimport drop_flag, pause_gc, store, take_flag, resume_gc
 
 cdef extern from "<sys/socket.h>" nogil:
     int shutdown(int, int)
@@ -40,7 +40,7 @@ cdef extern from *:
     """
     #include <poll.h>
 
-    /* recv(2) finds the end only behind the last unread byte, and takes no less time. */
+    /* recv(2) finds the end only after the last unread byte, and takes no less time. */
     static inline int omq_has_ended(int fd) {
         struct pollfd one = {fd, POLLRDHUP, 0};
         return poll(&one, 1, 0) > 0;
@@ -470,7 +470,7 @@ cdef class SendBuffer:
         cdef bint is_message
         self.hold()
         self.waiting = None
-        hush()  # the collector would run any code under the flag
+        pause_gc()  # the collector would run any code under the flag
         try:
             if self._first < self._count:
                 is_message = recall(self._segments + self._first, self._count - self._first, self._arena, self.codec,
@@ -478,7 +478,7 @@ cdef class SendBuffer:
                 self._cut(self._first + at, end, is_message)
             self.looks = False
         finally:
-            unhush()
+            resume_gc()
             self.let_go()
         self._reap()
         return messages
@@ -647,12 +647,12 @@ cdef class SendBuffer:
         if self.error != EPIPE and self.fd >= 0:  # with EPIPE the end is there already
             shutdown(self.fd, SHUT_RDWR)
 
-    cdef bint flush_late(self, long long now, long long patience) noexcept nogil:
+    cdef bint flush_late(self, long long now, long long delay) noexcept nogil:
         """Writes a batch that its caller left, on the Flusher's thread; returns whether to check again.
 
         Args:
             now: Nanoseconds on the monotonic clock.
-            patience: Nanoseconds since the last write during which a growing batch is left to its caller. So is one
+            delay: Nanoseconds since the last write during which a growing batch is left to its caller. So is one
                 that this thread has written within that time: the write may have given the caller's core to a receiver.
         """
         cdef bint again = False
@@ -668,9 +668,9 @@ cdef class SendBuffer:
             again = True
             self._seen = self.total
         elif not idle:
-            if self.total == self._seen and now - self._late >= patience:
-                patience = SPARSE_NS
-            if now - self.last_write < patience:
+            if self.total == self._seen and now - self._late >= delay:
+                delay = SPARSE_NS
+            if now - self.last_write < delay:
                 again = True  # the caller is still sending and writes by itself
                 self._seen = self.total
             else:
@@ -787,7 +787,7 @@ cdef class SendBuffer:
         """Writes messages that gather while their loop's turn does not end, on the background thread.
 
         Returns:
-            Whether to look again in a while.
+            Whether to check again in a while.
         """
         cdef long long sent
         cdef bint again = True
