@@ -143,7 +143,7 @@ def test_a_block_of_other_records_is_refused() -> None:
         gatherer.load(head[:-1], records)
     gatherer.begin(bytearray(100))
     gatherer.load(header(1, 1, 0, len(records)), records)
-    with pytest.raises(ValueError, match="more than the 1 records"):
+    with pytest.raises(ValueError, match="more records than the 1 in its header"):
         gatherer.fill()
 
 
@@ -227,7 +227,7 @@ def test_at_most_so_many_records_are_made_at_once() -> None:
         (lambda: Strings(array("i", [2, 1]), b"ab", 1), "ends before it begins"),
         (lambda: Strings(array("i", [-1, 1]), b"ab", 1), "ends before it begins"),
         (lambda: encode_columns(strings([None]), 0, 9), "row 0: its body is null"),
-        (lambda: encode_columns(strings([b"a", b"b"]), 0, 9, keys=strings([b"a"])), "1 keys of 2 rows"),
+        (lambda: encode_columns(strings([b"a", b"b"]), 0, 9, keys=strings([b"a"])), "1 keys for 2 rows"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([1], [b"\xff"], [b""])), "not UTF-8"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([1], [b"n"], [None])), "null"),
         (lambda: encode_columns(strings([b"a"]), 0, 9, headers=heads([2], [b"n"], [b"v"])), "more headers than"),
