@@ -241,7 +241,7 @@ def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None 
 _TOP: Final = ("bind", "sexp", "http", "memory", "topic", "security", "permission", "limits", "heartbeat")
 
 
-def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None) -> Config:
+def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | None) -> Config:
     _check_keys(content, _TOP, "the file")
     memory = content.get("memory", False)
     if not isinstance(memory, bool):
@@ -252,7 +252,7 @@ def _config(content: dict[str, Any], folder: Path, instead: SecurityFiles | None
             parse_http_address(http)
         except UsageError as fault:
             raise ConfigError(f"http = {fault}") from None
-    security = instead or _security(content.get("security"), folder)
+    security = override or _security(content.get("security"), folder)
     permissions = tuple(_permission(row, security, at) for at, row in _rows(content, "permission"))
     limits = _table(content, "limits", ("connections",))
     heartbeat = _table(content, "heartbeat", ("interval", "timeout"))

@@ -47,15 +47,15 @@ class IngestStats:
     """The counters of an `Ingest`.
 
     Attributes:
-        taken: Messages that were taken from the socket.
-        taken_bytes: Bytes of their bodies and keys.
+        received: Messages that were taken from the socket.
+        received_bytes: Bytes of their bodies and keys.
         published: Messages that the broker has acknowledged.
         batches: Requests that they were published in.
         refused: Requests that the broker refused, as its disk was full for instance, and that were repeated.
     """
 
-    taken: int = 0
-    taken_bytes: int = 0
+    received: int = 0
+    received_bytes: int = 0
     published: int = 0
     batches: int = 0
     refused: int = 0
@@ -102,9 +102,9 @@ class Ingest:
         self._data = self._ends = memoryview(b"")  # of a batch; see `start`
         self._stopping = threading.Event()
         self._drained = False
-        self._quiet_s = 0.0  # without a message, since the socket drains
+        self._idle_s = 0.0  # without a message, since the socket drains
         self._publishing_since: float | None = None
-        self._lines = RateLimit()
+        self._log_limit = RateLimit()
 
     # ------------------------------------------------------------------ life
 
@@ -116,13 +116,13 @@ class Ingest:
             OmqError: An endpoint cannot be opened.
         """
         (info,) = await self._client.topics(self._topic)
-        self._make_room(info.settings)
+        self._allocate(info.settings)
         opened = [*map(self._socket.bind, self._bind), *map(self._socket.connect, self._connect)]
         name = self._socket.socket_type.value.lower()
         for number, endpoint in enumerate(opened, 1):
             self.endpoints[name if number == 1 else f"{name}{number}"] = endpoint
 
-    def _make_room(self, settings: Mapping[str, Any]) -> None:
+    def _allocate(self, settings: Mapping[str, Any]) -> None:
         """Makes the memory of a batch: a bounded topic takes several, so that it need not be empty to take one."""
         max_messages, max_bytes = settings.get("max_messages"), settings.get("max_bytes")
         size = self._batch_bytes
@@ -143,7 +143,7 @@ class Ingest:
         publishing: asyncio.Task[None] | None = None
         try:
             while not self._drained:
-                batch = await in_thread(self._take)
+                batch = await in_thread(self._receive)
                 if publishing is not None and (batch or publishing.done()):
                     await publishing
                     publishing = None
@@ -172,7 +172,7 @@ class Ingest:
     @property
     def in_flight(self) -> int:
         """Messages that were taken and are not acknowledged."""
-        return self.stats.taken - self.stats.published
+        return self.stats.received - self.stats.published
 
     @property
     def peers(self) -> int:
@@ -187,7 +187,7 @@ class Ingest:
 
     # ------------------------------------------------------------------ taking, in a thread
 
-    def _take(self) -> list[Records]:
+    def _receive(self) -> list[Records]:
         """Takes a batch of messages; an empty one if none has come in time."""
         timeout = _POLL_INTERVAL_S
         alone = False
@@ -196,36 +196,38 @@ class Ingest:
             alone = not self._socket.peers  # what waits now is all that will ever come
             timeout = 0 if alone else _DRAIN_INTERVAL_S
         try:
-            batch = self._take_whole(timeout) if isinstance(self._socket, DISH) else self._take_columns(timeout)
+            batch = (
+                self._receive_messages(timeout) if isinstance(self._socket, DISH) else self._receive_columns(timeout)
+            )
         except ReceiveTimeout:
             if self._stopping.is_set():
-                self._quiet_s += timeout
-                self._drained = alone or self._quiet_s > _DRAIN_TIMEOUT_S
+                self._idle_s += timeout
+                self._drained = alone or self._idle_s > _DRAIN_TIMEOUT_S
             return []
-        self._quiet_s = 0.0
+        self._idle_s = 0.0
         return batch
 
-    def _take_columns(self, timeout: float) -> list[Records]:
+    def _receive_columns(self, timeout: float) -> list[Records]:
         """Takes messages of one part; or others, where the first one has two parts or is larger than a batch."""
-        count = used = 0
-        while count < self._batch_rows and used < len(self._data):
+        count = size = 0
+        while count < self._batch_rows and size < len(self._data):
             free = self._ends[_END_BYTES * (count + 1) :]
             try:
-                count += self._socket.recv_columns(self._data, free, used, timeout=timeout)
+                count += self._socket.recv_columns(self._data, free, size, timeout=timeout)
             except (MultipartError, MessageTooLarge, ReceiveTimeout) as reason:
                 if count:
                     break
                 if isinstance(reason, ReceiveTimeout):
                     raise
-                return self._take_whole(timeout)
-            used = self._ends.cast("i")[count]
+                return self._receive_messages(timeout)
+            size = self._ends.cast("i")[count]
             if self._publishing_since is None:
                 break
             timeout = _FILL_INTERVAL_S
-        self._took(count, used)
+        self._count(count, size)
         return list(encode_columns(Strings(self._ends, self._data, count), target=MAX_APPEND_BYTES // 2))
 
-    def _take_whole(self, timeout: float) -> list[Records]:
+    def _receive_messages(self, timeout: float) -> list[Records]:
         """Takes messages one by one, which may have a key."""
         records: list[bytes] = []
         size = 0
@@ -237,7 +239,7 @@ class Ingest:
                     raise
                 break
             records.append(encode_record(body, key or None))
-            self._took(1, len(body) + len(key))
+            self._count(1, len(body) + len(key))
             size += len(body) + len(key)
             timeout = 0
         return [Records(b"".join(records), len(records))]
@@ -250,9 +252,9 @@ class Ingest:
         *keys, body = self._socket.recv_multipart(timeout=timeout)
         return body, b"".join(keys)
 
-    def _took(self, count: int, size: int) -> None:
-        self.stats.taken += count
-        self.stats.taken_bytes += size
+    def _count(self, count: int, size: int) -> None:
+        self.stats.received += count
+        self.stats.received_bytes += size
 
     # ------------------------------------------------------------------ publishing
 
@@ -269,7 +271,7 @@ class Ingest:
                         break
                     except (StoreFull, BrokerFailed) as refusal:
                         self.stats.refused += 1
-                        if self._lines.passes():
+                        if self._log_limit.passes():
                             log.warning("the broker refuses messages, which are kept and published again: %s", refusal)
                         await asyncio.sleep(_RETRY_DELAY_S)
                 self.stats.published += records.count

@@ -210,9 +210,9 @@ def json_object(message: list[bytes], at: int, what: str = "the argument") -> di
     return read_json(_bounded(optional(message, at), what), what)
 
 
-def whole(said: dict[str, Any], key: str, default: int) -> int:
+def whole(arguments: dict[str, Any], key: str, default: int) -> int:
     """Returns a whole number of a JSON object."""
-    value = said.get(key, default)
+    value = arguments.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise SyntaxFault(f"{key} is a whole number, not {str(value)[:40]!r}")
     return value

@@ -13,8 +13,8 @@ from omq._version import __version__
 from omq.broker.config import Config, ConfigError, TopicSpec, parse_topic, read_config
 from omq.broker.errors import TopicError
 from omq.broker.server import AsyncServer
-from omq.cli.errors import errors_of_command, in_options
-from omq.cli.parameters import FILE, LEVELS, PathGiven, read_http, read_ready_file
+from omq.cli.errors import error_text, errors_of_command
+from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import MECHANISMS, Admission, SecurityFiles
 from omq.serving.address import parse_http_address
@@ -58,16 +58,16 @@ def security_of(mechanism: str | None, files: dict[str, Path | None], config: Pa
         mechanism = "plain" if files["users_file"] else "curve"
     if mechanism is None:
         return None
-    beside = SecurityFiles() if config is None else read_config(config).security
-    if beside.mechanism == mechanism:
-        files = {key: path or getattr(beside, key) for key, path in files.items()}
+    from_file = SecurityFiles() if config is None else read_config(config).security
+    if from_file.mechanism == mechanism:
+        files = {key: path or getattr(from_file, key) for key, path in files.items()}
     return SecurityFiles(mechanism, **files)
 
 
-def gather(
+def merge_config(
     directory: Path | None,
     path: Path | None,
-    over: SecurityFiles | None,
+    override: SecurityFiles | None,
     *,
     bind: tuple[str, ...],
     topics: tuple[TopicSpec, ...],
@@ -78,18 +78,18 @@ def gather(
     Raises:
         UsageError: They do not fit.
     """
-    config = Config() if path is None else read_config(path, security=over)
-    if over is not None:
-        config = replace(config, security=over)
+    config = Config() if path is None else read_config(path, security=override)
+    if override is not None:
+        config = replace(config, security=override)
     if directory is not None and options["memory"]:
         raise ConfigError(f"--memory keeps everything in memory: it does not go with the directory {directory}")
     memory = directory is None and (config.memory or options["memory"])
     if directory is None and not memory:
         raise ConfigError("DIR is missing: where the topics are kept; or --memory")
-    named = {topic.name for topic in topics}
-    every = (*(topic for topic in config.topics if topic.name not in named), *topics)
+    given = {topic.name for topic in topics}
+    all_topics = (*(topic for topic in config.topics if topic.name not in given), *topics)
     if memory:
-        check_memory(every)
+        check_memory(all_topics)
     sexp = options["sexp"] or config.sexp
     return replace(
         config,
@@ -97,7 +97,7 @@ def gather(
         sexp=sexp,
         http=options["http"] or config.http,
         memory=memory,
-        topics=every,
+        topics=all_topics,
     )
 
 
@@ -126,7 +126,7 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
         raise ConfigError(f"{path}: [security]: {fault}") from None
 
 
-def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
+def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
     """Reads users, keys and permissions again; where anything does not fit, everything stays."""
     try:
         config, now = read()
@@ -134,9 +134,9 @@ def reread(server: AsyncServer, admission: Admission, read: Callable[[], tuple[C
             raise ConfigError("the last permission is gone, so that every client could do everything")
         admission.become(now)
     except UsageError as fault:
-        LOG.error("SIGHUP: %s; what was read before stays", in_options(fault))
+        LOG.error("SIGHUP: %s; what was read before stays", error_text(fault))
         return
-    server.broker.permit(config.permissions)
+    server.broker.set_permissions(config.permissions)
     LOG.info("SIGHUP: users, keys and permissions are read again")
 
 
@@ -147,7 +147,7 @@ def log_store(server: AsyncServer) -> None:
     LOG.info("omq %s, store %s: %d topics in %s", __version__, broker.id, len(broker.topics), place)
 
 
-def warn(config: Config) -> None:
+def log_warnings(config: Config) -> None:
     """Logs what is easily overlooked."""
     if config.security.mechanism == "null":
         for endpoint in config.bind:
@@ -161,7 +161,7 @@ def warn(config: Config) -> None:
 
 
 @click.command()
-@click.argument("directory", metavar="[DIR]", required=False, type=PathGiven(file_okay=False, path_type=Path))
+@click.argument("directory", metavar="[DIR]", required=False, type=NonEmptyPath(file_okay=False, path_type=Path))
 @click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where ZeroMQ clients connect; may be repeated.")
 @click.option("--sexp", metavar="tcp://HOST:PORT", help="Where clients that speak S-expressions connect.")
 @click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is.")
@@ -186,7 +186,7 @@ def warn(config: Config) -> None:
 @click.option("--users-file", type=FILE, help="PLAIN: name:password, one a line.")
 @click.option(
     "--ready-file",
-    type=PathGiven(dir_okay=False, path_type=Path),
+    type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
     help="Written when everything serves: the endpoints (zmtp, sexp, http) as JSON.",
 )
@@ -221,9 +221,9 @@ def broker(
     }
 
     def read() -> tuple[Config, Admission]:
-        over = security_of(mechanism, files, path)
-        config = gather(directory, path, over, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
-        return config, load_security(config, path, over is not None)
+        override = security_of(mechanism, files, path)
+        config = merge_config(directory, path, override, bind=bind, topics=topics, sexp=sexp, http=http, memory=memory)
+        return config, load_security(config, path, override is not None)
 
     with errors_of_command("the broker", "broker"):
         config, admission = read()
@@ -240,9 +240,9 @@ def broker(
             heartbeat_interval=config.heartbeat_interval,
             heartbeat_timeout=config.heartbeat_timeout,
         )
-        warn(config)
+        log_warnings(config)
         from_files = path is not None or config.security.mechanism != "null"
-        hang_up = partial(reread, server, admission, read) if from_files else None
+        hang_up = partial(reload, server, admission, read) if from_files else None
         try:
             run_server(server, LOG, ready_file=ready_file, on_start=partial(log_store, server), on_hang_up=hang_up)
         except TopicError as fault:

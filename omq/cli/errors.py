@@ -12,7 +12,7 @@ from omq.errors import OmqError, UsageError
 from omq.serving.extras import missing_extra
 
 
-def in_options(fault: Exception, options: Mapping[str, str] | None = None) -> str:
+def error_text(fault: Exception, options: Mapping[str, str] | None = None) -> str:
     """Returns the text of an error, with the option in place of the argument that it is about.
 
     Args:
@@ -33,18 +33,18 @@ def errors_of_command(subject: str, extra: str, options: Mapping[str, str] | Non
     Args:
         subject: The part of omq that runs, for an error about a package that is missing.
         extra: The extra of `omq-zmtp` that has its packages.
-        options: Options by argument, see `in_options`.
+        options: Options by argument, see `error_text`.
     """
     try:
         yield
     except UsageError as fault:
-        raise click.UsageError(in_options(fault, options)) from None
+        raise click.UsageError(error_text(fault, options)) from None
     except ImportError as missing:
         raise click.ClickException(str(missing_extra(subject, missing, extra))) from None
     except BrokenPipeError:
         raise  # the reader of standard output has ended: click ends without a word
     except OSError as fault:
         where = f"{os.fsdecode(fault.filename)}: " if fault.filename else ""
-        raise click.ClickException(where + (fault.strerror or in_options(fault, options))) from None
+        raise click.ClickException(where + (fault.strerror or error_text(fault, options))) from None
     except OmqError as fault:
-        raise click.ClickException(in_options(fault, options)) from None
+        raise click.ClickException(error_text(fault, options)) from None

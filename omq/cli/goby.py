@@ -19,7 +19,7 @@ import click
 
 from omq.cli.errors import errors_of_command
 from omq.cli.gobyd import OPTIONS
-from omq.cli.parameters import LEVELS, Finite
+from omq.cli.parameters import LEVELS, FiniteFloat
 from omq.errors import Timeout
 from omq.serving.log import log_to_stderr
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 LOG: Final = logging.getLogger("omq.goby")
 POLL_INTERVAL_S: Final = 0.2  # between two checks whether it is to end
 #: Groups of commands to end, and of health requests: a replay of them would end the programs of now.
-SPOKEN: Final = ("goby::terminate::", "goby::health::")
+CONTROL_GROUPS: Final = ("goby::terminate::", "goby::health::")
 DRAIN_TIMEOUT_S: Final = 1.0  # for the recording of what has come at the end
 CLOSE_TIMEOUT_S: Final = 10.0  # for what is played to leave
 REPLAY_BATCH: Final = 200  # publications that are replayed as fast as can be, before a pause
@@ -40,7 +40,7 @@ MAX_EARLY_S: Final = 0.001  # that a publication may leave before its time
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def on_a_bus(name: str) -> Callable[[_F], _F]:
+def portal_options(name: str) -> Callable[[_F], _F]:
     """The options of a client, whose default name this is."""
     options = [
         click.option("--name", default=name, show_default=True, help="What it is called on the bus."),
@@ -53,7 +53,7 @@ def on_a_bus(name: str) -> Callable[[_F], _F]:
         ),
         click.option(
             "--manager-timeout",
-            type=Finite(0, min_open=True),
+            type=FiniteFloat(0, min_open=True),
             default=5.0,
             show_default=True,
             help="Seconds that gobyd has to answer.",
@@ -69,7 +69,7 @@ def on_a_bus(name: str) -> Callable[[_F], _F]:
     return add
 
 
-def that_fits(function: _F) -> _F:
+def filter_options(function: _F) -> _F:
     """The options that choose publications."""
     for option in (
         click.option("--scheme", multiple=True, help="A marshalling scheme's name or number; all if left out."),
@@ -118,9 +118,9 @@ def goby() -> None:
 
 @goby.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
-@that_fits
-@click.option("--seconds", type=Finite(0, min_open=True), help="How long; until a signal if left out.")
-@on_a_bus("omq_goby_log")
+@filter_options
+@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="How long; until a signal if left out.")
+@portal_options("omq_goby_log")
 def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: float | None, **options: Any) -> None:
     """Record what is published into FILE, until SIGTERM or SIGINT comes. A FILE that is there is gone on with."""
     end = None if seconds is None else time.monotonic() + seconds
@@ -147,15 +147,15 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
 
 @goby.command()
 @click.argument("file", type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@that_fits
+@filter_options
 @click.option(
     "--speed",
-    type=Finite(0),
+    type=FiniteFloat(0),
     default=1.0,
     show_default=True,
     help="How much faster than it was; 0: as fast as can be.",
 )
-@on_a_bus("omq_goby_play")
+@portal_options("omq_goby_play")
 def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: float, **options: Any) -> None:
     """Publish what FILE holds once more, with the timing that it had.
 
@@ -176,7 +176,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                     portal.wait_released(POLL_INTERVAL_S)
                 except Timeout:
                     pass
-            spoken = () if "goby" in group else SPOKEN
+            spoken = () if "goby" in group else CONTROL_GROUPS
             left_out = 0
 
             def fits(identifier: Any) -> bool:
@@ -189,7 +189,7 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
                 return True
 
             count = replay(portal, recording, fits, speed, ended)
-            leave(portal, ended)
+            wait_until_sent(portal, ended)
             if recording.damage is not None:
                 LOG.warning("%s: %s: nothing after it is played", file, recording.damage)
             if left_out:
@@ -230,7 +230,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
             if left > MAX_EARLY_S and ended.wait(min(left, threading.TIMEOUT_MAX)):
                 break
         elif count % REPLAY_BATCH == REPLAY_BATCH - 1:
-            leave(portal, ended)
+            wait_until_sent(portal, ended)
             if ended.wait(REPLAY_PAUSE_S):
                 break
         if ended.is_set():
@@ -241,7 +241,7 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
     return count
 
 
-def leave(portal: Portal, ended: threading.Event) -> None:
+def wait_until_sent(portal: Portal, ended: threading.Event) -> None:
     """Waits until what was published has left, which it does not while no gobyd runs.
 
     Args:
@@ -264,9 +264,9 @@ def leave(portal: Portal, ended: threading.Event) -> None:
 
 
 @goby.command()
-@that_fits
+@filter_options
 @click.option("--count", type=click.IntRange(1), help="End after this many.")
-@click.option("--seconds", type=Finite(0, min_open=True), help="How long; until a signal if left out.")
+@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="How long; until a signal if left out.")
 @click.option(
     "--import",
     "modules",
@@ -274,7 +274,7 @@ def leave(portal: Portal, ended: threading.Event) -> None:
     metavar="MODULE",
     help="A module of protobuf classes, whose messages are shown decoded; may be repeated.",
 )
-@on_a_bus("omq_goby_sniff")
+@portal_options("omq_goby_sniff")
 def sniff(
     group: str,
     type_: str,
@@ -306,7 +306,7 @@ def sniff(
 
 
 @goby.command()
-@on_a_bus("omq_goby_missing")
+@portal_options("omq_goby_missing")
 def missing(**options: Any) -> None:
     """Print the required clients that a held bus waits for, a line each (of `omq gobyd`)."""
     with portal_of(options) as portal:
@@ -325,11 +325,11 @@ def line_of(publication: Received, now: float) -> str:
     clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
     text = payload_text(scheme, type, data)
     text = text if len(text) <= MAX_SHOWN_CHARACTERS else text[:MAX_SHOWN_CHARACTERS] + "..."
-    whose = " ".join(map(plain, (group, scheme, type)))
-    return f"{clock} {publication.pid:>7} {whose} ({len(data)} bytes) {plain(text)}".rstrip()
+    head = " ".join(map(printable, (group, scheme, type)))
+    return f"{clock} {publication.pid:>7} {head} ({len(data)} bytes) {printable(text)}".rstrip()
 
 
-def plain(text: str) -> str:
+def printable(text: str) -> str:
     """A text without what would break a line, or have a terminal do something."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, LEVELS, Finite, PathGiven, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, FiniteFloat, NonEmptyPath, read_ready_file
 from omq.serving.descriptors import raise_descriptor_limit
 from omq.serving.log import log_to_stderr
 from omq.serving.run import run_server
@@ -49,10 +49,10 @@ class DaemonServer:
 
 def verbosity(daemon_config: Any) -> str:
     """The log's level that a configuration asks for, in Goby's words."""
-    named = daemon_config.app.glog_config
-    if not named.HasField("tty_verbosity"):
+    glog = daemon_config.app.glog_config
+    if not glog.HasField("tty_verbosity"):
         return "info"
-    return {1: "error", 2: "warning", 4: "info"}.get(named.tty_verbosity, "debug")
+    return {1: "error", 2: "warning", 4: "info"}.get(glog.tty_verbosity, "debug")
 
 
 @click.command()
@@ -60,7 +60,7 @@ def verbosity(daemon_config: Any) -> str:
 @click.option("--transport", type=click.Choice(["ipc", "tcp"]), help="How clients connect.  [default: ipc]")
 @click.option(
     "--socket-name",
-    type=PathGiven(),
+    type=NonEmptyPath(),
     help="ipc: what the paths of the sockets begin with.  [default: /tmp/goby_ and the platform]",
 )
 @click.option(
@@ -82,14 +82,14 @@ def verbosity(daemon_config: Any) -> str:
 )
 @click.option(
     "--health-interval",
-    type=Finite(0),
+    type=FiniteFloat(0),
     default=10.0,
     show_default=True,
     help="Seconds between two requests for the health of all processes; 0: it never asks.",
 )
 @click.option(
     "--ready-file",
-    type=PathGiven(dir_okay=False, path_type=Path),
+    type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
     help="Written when everything serves: the endpoints (manager, publish, subscribe) as JSON.",
 )
@@ -117,8 +117,8 @@ def gobyd(
         from omq.goby.daemon import Daemon
         from omq.goby.protobuf import GobyDaemonConfig
 
-        given = GobyDaemonConfig() if config is None else read_gobyd(config)
-        log_to_stderr(log_level or verbosity(given))
+        file_config = GobyDaemonConfig() if config is None else read_gobyd(config)
+        log_to_stderr(log_level or verbosity(file_config))
         raise_descriptor_limit(LOG)
         daemon = Daemon(
             platform=platform,
@@ -126,7 +126,7 @@ def gobyd(
             socket_name=socket_name,
             port=tcp_port,
             required_clients=required_client,
-            config=given,
+            config=file_config,
             host=bind_address,
             health_interval=health_interval or None,
         )

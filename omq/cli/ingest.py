@@ -14,7 +14,7 @@ from omq.broker.errors import BrokerError, TopicError
 from omq.broker.ingest import DEFAULT_IN_FLIGHT_BYTES, Ingest
 from omq.broker.protocol import MAX_BODY_BYTES, check_name
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import FILE, LEVELS, PathGiven, read_http, read_ready_file
+from omq.cli.parameters import FILE, LEVELS, NonEmptyPath, read_http, read_ready_file
 from omq.errors import UsageError
 from omq.keyfiles import read_keys, read_public_key, read_secret_key, read_users
 from omq.serving.descriptors import raise_descriptor_limit
@@ -138,8 +138,8 @@ class IngestServer:
         self._ingest = ingest
         self._http = http
         self._listener: HttpListener | None = None
-        self._carrying: asyncio.Task[None] | None = None
-        self._serving: asyncio.Task[Any] | None = None
+        self._ingesting: asyncio.Task[None] | None = None
+        self._server_task: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
         """Waits for the broker, opens the endpoints and begins to carry messages."""
@@ -151,23 +151,23 @@ class IngestServer:
             listening["http"] = await self._listener.start(self._http)
         await self._ingest.start()
         self.endpoints = {**self._ingest.endpoints, **listening}
-        self._serving = asyncio.current_task()
-        self._carrying = asyncio.create_task(self._ingest.run())
-        self._carrying.add_done_callback(self._fail)
+        self._server_task = asyncio.current_task()
+        self._ingesting = asyncio.create_task(self._ingest.run())
+        self._ingesting.add_done_callback(self._fail)
 
-    def _fail(self, carrying: asyncio.Task[None]) -> None:
+    def _fail(self, ingesting: asyncio.Task[None]) -> None:
         """Has the server end, which raises what has ended the ingest."""
-        if self._serving is not None:
-            self._serving.cancel()
+        if self._server_task is not None:
+            self._server_task.cancel()
 
     async def close(self) -> None:
         """Takes nothing new, waits until all that was taken is acknowledged, and ends."""
         try:
-            if self._carrying is not None:
+            if self._ingesting is not None:
                 LOG.info("%d messages wait to be acknowledged", self._ingest.in_flight)
-                self._carrying.remove_done_callback(self._fail)
+                self._ingesting.remove_done_callback(self._fail)
                 self._ingest.stop()
-                await self._carrying
+                await self._ingesting
                 LOG.info("%d messages are published", self._ingest.stats.published)
         finally:
             await self._ingest.close()
@@ -231,7 +231,7 @@ class IngestServer:
 @key_option("--broker-user-file", "broker_user", read_user, "PLAIN: name:password for the broker.")
 @click.option(
     "--ready-file",
-    type=PathGiven(dir_okay=False, path_type=Path),
+    type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
     help="Written when messages are taken: the endpoints (pull, sub, gather or dish; http) as JSON.",
 )
@@ -275,8 +275,8 @@ def ingest(
         to_broker = broker_security(broker_key, broker_secret_key, broker_user)
         socket = open_socket(name.upper(), subscribe, join, recv_hwm=recv_hwm, security=security)
         client = Client(broker, timeout=None, security=to_broker)
-        carrier = Ingest(socket, client, topic, bind=bind, connect=connect, in_flight_bytes=in_flight_bytes)
+        ingest_ = Ingest(socket, client, topic, bind=bind, connect=connect, in_flight_bytes=in_flight_bytes)
         try:
-            run_server(IngestServer(carrier, http), LOG, ready_file=ready_file)
+            run_server(IngestServer(ingest_, http), LOG, ready_file=ready_file)
         except BrokerError as refusal:
             raise click.ClickException(f"--broker {broker}, --topic {topic}: {refusal}") from None

@@ -32,8 +32,8 @@ class IngestMetrics(Collector):
         """Yields the metrics."""
         stats = self._ingest.stats
         for name, text, value in (
-            ("messages_taken", "Messages that were taken from the socket.", stats.taken),
-            ("taken_bytes", "Bytes of their bodies and keys.", stats.taken_bytes),
+            ("messages_taken", "Messages that were taken from the socket.", stats.received),
+            ("taken_bytes", "Bytes of their bodies and keys.", stats.received_bytes),
             ("messages_published", "Messages that the broker has acknowledged.", stats.published),
             ("batches_published", "Requests that they were published in.", stats.batches),
             ("requests_refused", "Requests that the broker refused, and that were repeated.", stats.refused),

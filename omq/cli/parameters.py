@@ -14,7 +14,7 @@ from omq.serving.address import parse_http_address
 LEVELS: Final = ("debug", "info", "warning", "error")
 
 
-class PathGiven(click.Path):
+class NonEmptyPath(click.Path):
     """A path that is not empty: `Path("")` would be the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
@@ -24,7 +24,7 @@ class PathGiven(click.Path):
         return super().convert(value, param, ctx)
 
 
-class Finite(click.FloatRange):
+class FiniteFloat(click.FloatRange):
     """A number in a range, and no NaN, which lies in all of them, and not infinite."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
@@ -35,7 +35,7 @@ class Finite(click.FloatRange):
         return found
 
 
-FILE: Final = PathGiven(exists=True, dir_okay=False, path_type=Path)
+FILE: Final = NonEmptyPath(exists=True, dir_okay=False, path_type=Path)
 
 
 def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
@@ -53,11 +53,11 @@ def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | No
     if value is None:
         return None
     try:
-        place = value.resolve()
+        target = value.resolve()
     except (OSError, RuntimeError) as error:
         raise click.BadParameter(f"{str(value)!r}: {error}", ctx, param) from None
-    if not place.parent.is_dir():
+    if not target.parent.is_dir():
         raise click.BadParameter(f"there is no directory {str(value.parent)!r}", ctx, param)
-    if place.exists() and not place.is_file():
+    if target.exists() and not target.is_file():
         raise click.BadParameter(f"{str(value)!r} is not a regular file, and would be replaced", ctx, param)
-    return place
+    return target

@@ -11,7 +11,7 @@ from typing import Final
 import click
 
 from omq.cli.errors import errors_of_command
-from omq.cli.parameters import LEVELS, PathGiven, read_http, read_ready_file
+from omq.cli.parameters import LEVELS, NonEmptyPath, read_http, read_ready_file
 from omq.keyfiles import SecurityFiles, read_secret_key
 from omq.pzq.cluster.settings import NODE_TIMEOUT_US, REPLICATION_TIMEOUT_US
 from omq.pzq.device.device import ACK_TIMEOUT_US, MAX_IN_FLIGHT_BYTES, REAPER_INTERVAL_US, AsyncDevice
@@ -42,7 +42,7 @@ def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> 
         raise click.BadParameter(f"there is no user {value!r}", ctx, param) from None
 
 
-def become(user: pwd.struct_passwd) -> None:
+def switch_user(user: pwd.struct_passwd) -> None:
     """Goes on as another user.
 
     Raises:
@@ -58,34 +58,34 @@ def become(user: pwd.struct_passwd) -> None:
         raise click.ClickException(f"cannot become the user {user.pw_name}: {fault.strerror}") from None
 
 
-def go_to_background() -> Callable[[], None]:
+def daemonize() -> Callable[[], None]:
     """Leaves the terminal; standard error stays, for the log.
 
     Returns:
         The call that reports to the process that waits for this one that it serves: that one ends with status 0. If
         this one ends before, with 1.
     """
-    heard, telling = os.pipe()
+    read_end, write_end = os.pipe()
     if os.fork():
-        os.close(telling)
-        os._exit(0 if os.read(heard, 1) else 1)
-    os.close(heard)
+        os.close(write_end)
+        os._exit(0 if os.read(read_end, 1) else 1)
+    os.close(read_end)
     os.setsid()
     if os.fork():
         os._exit(0)
-    nowhere = os.open(os.devnull, os.O_RDWR)
+    devnull = os.open(os.devnull, os.O_RDWR)
     for descriptor in (0, 1):
-        os.dup2(nowhere, descriptor)
-    os.close(nowhere)
+        os.dup2(devnull, descriptor)
+    os.close(devnull)
     if os.isatty(2):
         os.dup2(0, 2)
 
-    def serves() -> None:
+    def report_ready() -> None:
         with suppress(BrokenPipeError):  # no process waits any more
-            os.write(telling, b"1")
-        os.close(telling)
+            os.write(write_end, b"1")
+        os.close(write_end)
 
-    return serves
+    return report_ready
 
 
 def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Security | None:
@@ -110,7 +110,7 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
 @click.command()
 @click.option(
     "--database",
-    type=PathGiven(file_okay=False, path_type=Path),
+    type=NonEmptyPath(file_okay=False, path_type=Path),
     default="/tmp/sink.kch",
     show_default=True,
     help="The directory of the messages; made if it is not there.",
@@ -200,7 +200,7 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
 @click.option("--background", is_flag=True, help="Go to the background once it serves.")
 @click.option(
     "--ready-file",
-    type=PathGiven(dir_okay=False, path_type=Path),
+    type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
     help="Written when everything serves: the endpoints (receive, send, monitor, dead_letter, http) as JSON.",
 )
@@ -259,7 +259,7 @@ def pzq(
             allow_replicas_from=allow_replicas_from,
             peer_security=peer_security_of(curve_secret_key_file),
         )
-        serves = go_to_background() if background else None
+        report_ready = daemonize() if background else None
         if user is not None:
-            become(user)
-        run_server(device, LOG, ready_file=ready_file, on_start=serves)
+            switch_user(user)
+        run_server(device, LOG, ready_file=ready_file, on_start=report_ready)

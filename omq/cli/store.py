@@ -24,7 +24,7 @@ def store() -> None:
     """Look into a broker's directory while no broker runs in it."""
 
 
-def opened(directory: Path) -> "Inspector":
+def open_inspector(directory: Path) -> "Inspector":
     """The files of a store; what hinders ends the command."""
     try:
         from omq.store.lmdb.inspector import Inspector
@@ -41,14 +41,14 @@ def opened(directory: Path) -> "Inspector":
 def verify(directory: Path) -> None:
     """Read everything, and report what is damaged: then the exit status is 1."""
     damaged = 0
-    with opened(directory) as files:
-        if not files.orderly:
+    with open_inspector(directory) as inspector:
+        if not inspector.orderly:
             click.echo("not closed in order; that does no harm")
-        for error in files.check_rows():
+        for error in inspector.check_rows():
             damaged += 1
             click.echo(str(error))
-        for topic in files.topics.values():
-            records, size, found = files.check(topic)
+        for topic in inspector.topics.values():
+            records, size, found = inspector.check(topic)
             damaged += len(found)
             click.echo(f"{topic.name}: {records} messages, {size} bytes, {'damaged' if found else 'well'}")
             for error in found:
@@ -63,23 +63,23 @@ def verify(directory: Path) -> None:
 @click.option("--stop", type=click.IntRange(0), default=0, help="The id before which to end.")
 def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
     """Write messages as lines of JSON; bytes are text where they are UTF-8, else base64."""
-    with opened(directory) as files:
+    with open_inspector(directory) as inspector:
         try:
-            topics = [files.find(name)] if name is not None else list(files.topics.values())
+            topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
         except StoreError as error:
             raise click.ClickException(str(error)) from None
         damaged = False
         for topic in topics:
-            for message in files.messages(topic, start, stop):
+            for message in inspector.messages(topic, start, stop):
                 if isinstance(message, DamagedError):
                     click.echo(f"omq: {message}", err=True)
                     damaged = True
                 else:
-                    click.echo(json.dumps(described(message), ensure_ascii=False))
+                    click.echo(json.dumps(message_row(message), ensure_ascii=False))
     sys.exit(1 if damaged else 0)
 
 
-def described(message: Message) -> dict[str, Any]:
+def message_row(message: Message) -> dict[str, Any]:
     """A message as JSON has it."""
     row: dict[str, Any] = {"topic": message.topic, "id": message.id, "timestamp": message.timestamp}
     row.update(as_text("body", message.body))
@@ -103,7 +103,7 @@ def as_text(name: str, value: bytes) -> Iterator[tuple[str, str]]:
 @click.option("--json", "as_json", is_flag=True, help="One object of JSON.")
 def stats(directory: Path, as_json: bool) -> None:
     """Topics, and the sizes of files."""
-    with opened(directory) as files:
+    with open_inspector(directory) as inspector:
         topics = [
             {
                 "id": topic.id,
@@ -115,10 +115,10 @@ def stats(directory: Path, as_json: bool) -> None:
                 "last": topic.last,
                 "bytes": topic.bytes,
             }
-            for topic in files.topics.values()
+            for topic in inspector.topics.values()
         ]
-        sizes = {name: {"file_bytes": size, "used_bytes": used} for name, (size, used) in files.sizes().items()}
-        row = {"id": files.id, "orderly": files.orderly, "topics": topics, "files": sizes}
+        sizes = {name: {"file_bytes": size, "used_bytes": used} for name, (size, used) in inspector.sizes().items()}
+        row = {"id": inspector.id, "orderly": inspector.orderly, "topics": topics, "files": sizes}
     if as_json:
         click.echo(json.dumps(row))
         return

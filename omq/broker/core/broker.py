@@ -58,7 +58,7 @@ class Broker:
         handshakes_failed: How many clients have not been let in: the servers count.
         connections: How many there are, by server: the servers count.
         endpoints: Where the servers are, by name.
-        listing: Held while all topics are listed.
+        listing_lock: Held while all topics are listed.
         held: The account of the publications that wait for room in all topics.
         ended: It has ended, or is about to.
     """
@@ -76,19 +76,21 @@ class Broker:
         self.handshakes_failed = 0
         self.connections: dict[str, int] = {}
         self.endpoints: dict[str, list[str]] = {}
-        self.journal = AsyncStore(self._grown, log, "broker", broker_error)
-        self.listing = asyncio.Lock()
+        self.store = AsyncStore(self._grown, log, "broker", broker_error)
+        self.listing_lock = asyncio.Lock()
         self.held = HeldBytes()
         self._directory = None if directory is None else Path(directory)
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
-        self._making: dict[str, asyncio.Future[None]] = {}
-        self._targets: dict[str, str | None] = {}  # the dead-letter topics of those that are being made or deleted
+        self._changing: dict[str, asyncio.Future[None]] = {}
+        self._pending_targets: dict[
+            str, str | None
+        ] = {}  # the dead-letter topics of those that are being made or deleted
         self._ready: dict[Topic, None] = {}
-        self._called = False
+        self._scheduled = False
         self.ended = False
         self._started = time.time()
-        self._began = time.monotonic()
+        self._started_monotonic = time.monotonic()
         self.loop: asyncio.AbstractEventLoop
 
     # ------------------------------------------------------------------ life
@@ -102,11 +104,11 @@ class Broker:
             ImportError: A package is missing that a store on disk needs.
         """
         self.loop = asyncio.get_running_loop()
-        await self.journal.open(self._open)
-        for finding in self.journal.store.findings:
+        await self.store.open(self._open)
+        for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding)
-        names = self.journal.store.all_positions()
-        for state in self.journal.store.topics():
+        names = self.store.store.all_positions()
+        for state in self.store.store.topics():
             self._add(state, names.get(state.id))
 
     def _open(self, notify: Notify, appended: Appended) -> Log:
@@ -125,17 +127,17 @@ class Broker:
         if self.ended:
             return
         self.ended = True
-        if not hasattr(self.journal, "store"):
+        if not hasattr(self.store, "store"):
             return
-        await self.journal.drained()
+        await self.store.drained()
         for topic in tuple(self.topics.values()):
             await topic.close()
-        await self.journal.close()
+        await self.store.close()
 
     @property
     def id(self) -> str:
         """The id of the store."""
-        return self.journal.store.id
+        return self.store.store.id
 
     @property
     def persistent(self) -> bool:
@@ -147,9 +149,9 @@ class Broker:
     def _add(self, state: TopicState, names: dict[str, int] | None = None) -> Topic:
         topic: Topic
         if state.delivery == "broadcast":
-            topic = BroadcastTopic(state, self.journal, self, names or {})
+            topic = BroadcastTopic(state, self.store, self, names or {})
         else:
-            topic = RoundRobinTopic(state, self.journal, self, self)
+            topic = RoundRobinTopic(state, self.store, self, self)
         self.topics[state.name] = self._by_id[state.id] = topic
         return topic
 
@@ -178,8 +180,8 @@ class Broker:
             check_name(target, "the name of a dead-letter topic")
         if persistence == "strong" and not self.persistent:
             raise TopicError("this broker keeps everything in memory: it has no strong topics")
-        while (making := self._making.get(name)) is not None:
-            await making
+        while (change := self._changing.get(name)) is not None:
+            await change
         topic = self.topics.get(name)
         if topic is not None:
             _compare(topic, delivery, persistence, checked)
@@ -187,15 +189,15 @@ class Broker:
         ring = dead_letter_ring(name, lambda one: target if one == name else self._target_of(one))
         if ring is not None:
             raise TopicError(f"topic {name!r}: {describe_ring(ring)}")
-        making = self._making[name] = self.loop.create_future()
-        self._targets[name] = target
+        change = self._changing[name] = self.loop.create_future()
+        self._pending_targets[name] = target
         try:
             kind: Any = "broadcast" if delivery == "broadcast" else "round_robin"
-            write = await self.journal.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
-            topic = self._add(self.journal.store.topic(write.topic_id))
+            write = await self.store.do(MakeTopic(name, kind, persistence, checked))  # type: ignore[arg-type]
+            topic = self._add(self.store.store.topic(write.topic_id))
         finally:
-            del self._making[name], self._targets[name]
-            making.set_result(None)
+            del self._changing[name], self._pending_targets[name]
+            change.set_result(None)
         log.info("topic %r: created, %s and %s, with %s", name, delivery, persistence, checked or "no settings")
         return topic
 
@@ -205,29 +207,29 @@ class Broker:
         Raises:
             TopicError: The topic does not exist.
         """
-        refused = self.journal.store.refused.get(name)
+        refused = self.store.store.refused.get(name)
         if refused is not None and name not in self.topics:
-            await self.journal.do(DeleteTopic(refused.topic_id))
+            await self.store.do(DeleteTopic(refused.topic_id))
             return
         topic = self.topic(name)
         # Another topic that is made meanwhile closes no ring with it, as it may be there again.
-        self._targets[name] = self._target_of(name)
+        self._pending_targets[name] = self._target_of(name)
         del self.topics[name]
         topic.deleted = True
         topic.end(TopicError(f"topic {name!r} was deleted"))
         if topic.admission is not None:
             topic.admission.end(TopicError(f"topic {name!r} was deleted"))
-        making = self._making[name] = self.loop.create_future()
+        change = self._changing[name] = self.loop.create_future()
         try:
-            await self.journal.do(DeleteTopic(topic.id))
+            await self.store.do(DeleteTopic(topic.id))
         except BrokerError:
             # It is there as before.
             topic.deleted = False
             self.topics[name] = topic
             raise
         finally:
-            del self._making[name], self._targets[name]
-            making.set_result(None)
+            del self._changing[name], self._pending_targets[name]
+            change.set_result(None)
         self._by_id.pop(topic.id, None)
         log.info("topic %r: deleted", name)
 
@@ -239,8 +241,8 @@ class Broker:
         """
         topic = self.topics.get(name)
         if topic is None:
-            if name in self.journal.store.refused:
-                raise Damaged(str(self.journal.store.refused[name]))
+            if name in self.store.store.refused:
+                raise Damaged(str(self.store.store.refused[name]))
             raise TopicError(f"there is no topic {name[:300]!r}")
         return topic
 
@@ -259,13 +261,13 @@ class Broker:
     def _target_of(self, name: str) -> str | None:
         """Returns the dead-letter topic of a topic that is there, or is being made."""
         topic = self.topics.get(name)
-        return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._targets.get(name)
+        return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._pending_targets.get(name)
 
-    def permit(self, permissions: Iterable[Permission]) -> None:
+    def set_permissions(self, permissions: Iterable[Permission]) -> None:
         """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
         self.permissions = Permissions(permissions)
         for topic in tuple(self.topics.values()):
-            topic.expel(self.permissions)
+            topic.revoke_access(self.permissions)
 
     # ------------------------------------------------------------------ publishing
 
@@ -290,7 +292,7 @@ class Broker:
             Busy: Too much waits for the store.
             BrokerFailed: The broker ends.
         """
-        check_waiting(self, self.journal, 0)
+        check_waiting(self, self.store, 0)
         write = CommitStages(commit, stages, may=may, has_room=self._has_room)
         CommitPublication(self, write, done, alive).submit()
 
@@ -299,11 +301,11 @@ class Broker:
         topic = self._by_id.get(topic_id)
         return topic is None or topic.admission is None or topic.admission.has_room(count, size)
 
-    def took(self, id: int, count: int, size: int) -> None:
+    def count_published(self, id: int, count: int, size: int) -> None:
         """A topic has got messages otherwise than by `append`."""
         topic = self._by_id.get(id)
         if topic is not None:
-            topic.took(count, size)
+            topic.count_published(count, size)
 
     # ------------------------------------------------------------------ reading
 
@@ -356,13 +358,13 @@ class Broker:
     def ready(self, topic: Topic) -> None:
         """The topic has something to hand out: it gets a turn."""
         self._ready[topic] = None
-        if not self._called:
-            self._called = True
-            self.loop.call_soon(self._hand_out)
+        if not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._pump_ready)
 
-    def _hand_out(self) -> None:
+    def _pump_ready(self) -> None:
         """Gives each topic that has something a turn; the loop looks after its connections in between."""
-        self._called = False
+        self._scheduled = False
         until = time.perf_counter() + _TIME_SLICE_S
         for topic in tuple(self._ready):
             del self._ready[topic]
@@ -377,9 +379,9 @@ class Broker:
                 self._ready[topic] = None
             if time.perf_counter() > until:
                 break
-        if self._ready and not self._called:
-            self._called = True
-            self.loop.call_soon(self._hand_out)
+        if self._ready and not self._scheduled:
+            self._scheduled = True
+            self.loop.call_soon(self._pump_ready)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
         """Makes a call later, unless the broker has ended by then."""
@@ -392,7 +394,7 @@ class Broker:
 
     # ------------------------------------------------------------------ statistics
 
-    def refuse(self, error: BrokerError) -> None:
+    def count_refusal(self, error: BrokerError) -> None:
         """A request is answered by an error: counts it."""
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
 
@@ -412,7 +414,7 @@ class Broker:
             "version": __version__,
             "broker": self.id,
             "started": self._started,
-            "uptime": time.monotonic() - self._began,
+            "uptime": time.monotonic() - self._started_monotonic,
             "endpoints": dict(self.endpoints),
             "connections": dict(self.connections),
             "refused": dict(self.refused),
@@ -422,19 +424,19 @@ class Broker:
         }
 
     def _store_stats(self) -> StoreStats:
-        store = self.journal.store
-        stats = store.stats()
+        log_store = self.store.store
+        stats = log_store.stats()
         damaged = [
             f"topic {getattr(self.topic_of(id), 'name', id)!r}: messages {first} to {last} are damaged and quarantined"
             for id, first, last in stats.damaged
         ]
-        broken = store.broken
+        broken = log_store.broken
         return {
             "directory": None if self._directory is None else os.fspath(self._directory),
             "free": None if self._directory is None else _free(self._directory),
-            "full": self.journal.full or store.full,
+            "full": self.store.full or log_store.full,
             "failed": None if broken is None else str(broken) or type(broken).__name__,
-            "findings": [*store.findings, *damaged],
+            "findings": [*log_store.findings, *damaged],
             "environments": {name: _environment(one) for name, one in stats.engines.items()},
         }
 
@@ -455,17 +457,17 @@ class CommitPublication(Publication):
     def submit(self) -> None:
         before = self._write
         write = CommitStages(before.commit, before.stages, may=before.may, has_room=before.has_room)
-        self._broker.journal.submit(write, self._committed)
+        self._broker.store.submit(write, self._committed)
 
     def _committed(self, write: CommitStages) -> None:
         full = write.error
         if isinstance(full, TopicFull) and (topic := self._broker.topic_of(full.topic_id)) is not None:
             assert topic.admission is not None
             self.count, self.size = full.count, full.size
-            topic.admission.hold(self)
+            topic.admission.hold_or_reject(self)
             return
         for id, (count, size) in write.grown.items() if full is None else ():
-            self._broker.took(id, count, size)
+            self._broker.count_published(id, count, size)
         self._done(write)
 
     def refuse(self, error: BrokerError) -> None:

@@ -79,7 +79,7 @@ class Permissions:
         for permission in permissions:
             pattern = re.compile(translate(permission.topics))
             self._grants.setdefault(permission.who, []).append((pattern, permission.may))
-        self._known: dict[tuple[str | None, str], frozenset[str]] = {}
+        self._cache: dict[tuple[str | None, str], frozenset[str]] = {}
 
     def __bool__(self) -> bool:
         """Returns whether anything is restricted at all."""
@@ -99,14 +99,14 @@ class Permissions:
         """Returns all that a user may do to a topic."""
         if not self._grants:
             return _ALL
-        known = self._known.get((user, topic))
-        if known is None:
-            if len(self._known) >= MAX_CACHED:
-                self._known.clear()
-            known = self._known[user, topic] = self._look(user, topic)
-        return known
+        granted = self._cache.get((user, topic))
+        if granted is None:
+            if len(self._cache) >= MAX_CACHED:
+                self._cache.clear()
+            granted = self._cache[user, topic] = self._collect(user, topic)
+        return granted
 
-    def _look(self, user: str | None, topic: str) -> frozenset[str]:
+    def _collect(self, user: str | None, topic: str) -> frozenset[str]:
         # A user named "*" gets only the grants to all.
         rows = [*self._grants.get(EVERYBODY, ())]
         if user is not None and user != EVERYBODY:

@@ -18,22 +18,22 @@ class RateLimit:
         suppressed: How many did not come through since the last one that did; when one does, how many before it.
     """
 
-    __slots__ = ("_interval", "_next", "_passed", "suppressed")
+    __slots__ = ("_interval", "_last_passed", "_next", "suppressed")
 
     def __init__(self, interval: float = LOG_INTERVAL_S) -> None:
         self.suppressed = 0
         self._interval = interval
         self._next = 0.0  # on the monotonic clock
-        self._passed = False  # the last one came through
+        self._last_passed = False  # the last one came through
 
     def passes(self) -> bool:
         """Returns whether a line may be written now."""
-        if self._passed:
-            self._passed, self.suppressed = False, 0
+        if self._last_passed:
+            self._last_passed, self.suppressed = False, 0
         now = time.monotonic()
         if now < self._next:
             self.suppressed += 1
             return False
         self._next = now + self._interval
-        self._passed = True
+        self._last_passed = True
         return True

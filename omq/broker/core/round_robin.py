@@ -34,7 +34,7 @@ class DeadLetters(Protocol):
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
         """Returns the id of that topic, which is made if it is not there."""
 
-    def took(self, id: int, count: int, size: int) -> None:
+    def count_published(self, id: int, count: int, size: int) -> None:
         """Notes that the topic has got dead letters."""
 
 
@@ -50,17 +50,17 @@ class RoundRobinTopic(Topic):
     delivery: Literal["broadcast", "round-robin"] = "round-robin"
 
     def __init__(
-        self, state: TopicState, journal: AsyncStore, turns: TopicScheduler, dead_letters: DeadLetters
+        self, state: TopicState, store: AsyncStore, scheduler: TopicScheduler, dead_letters: DeadLetters
     ) -> None:
-        super().__init__(state, journal, turns)
+        super().__init__(state, store, scheduler)
         self._dead_letters = dead_letters
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
         self.dropped = self.expired = 0
-        self._lines = RateLimit()  # about dropped work
-        self.queue = WorkQueue(self, journal, state, max_tries=self.settings.get("max_deliveries"))
+        self._log_limit = RateLimit()  # about dropped work
+        self.queue = WorkQueue(self, store, state, max_tries=self.settings.get("max_deliveries"))
         self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
-            journal, [self.queue], DELIVERY_BATCH, lambda: turns.ready(self), self._unreadable
+            store, [self.queue], DELIVERY_BATCH, lambda: scheduler.ready(self), self._unreadable
         )
 
     # ------------------------------------------------------------------ consuming
@@ -69,10 +69,10 @@ class RoundRobinTopic(Topic):
         """Takes a consumer; see `Broker.consume`."""
         if self.deleted:
             raise TopicError(f"topic {self.name!r} is deleted")
-        share = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
+        consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
         self.touch()
-        self._dispatcher.add(share)
-        return share
+        self._dispatcher.add(consumer)
+        return consumer
 
     @property
     def readers(self) -> int:
@@ -80,19 +80,19 @@ class RoundRobinTopic(Topic):
 
     def end(self, error: BrokerError | None) -> None:
         self.touch()
-        for share in tuple(self._dispatcher.consumers):
-            share.expel(error)
+        for consumer in tuple(self._dispatcher.consumers):
+            consumer.terminate(error)
 
     async def close(self) -> None:
         await super().close()
         await self.queue.close()
 
-    def expel(self, permissions: Permissions) -> None:
-        for share in tuple(self._dispatcher.consumers):
-            if not permissions.allows(share.sink.user, "consume", self.name):
-                share.expel(PermissionDenied(f"permission to consume {self.name!r} was taken away"))
+    def revoke_access(self, permissions: Permissions) -> None:
+        for consumer in tuple(self._dispatcher.consumers):
+            if not permissions.allows(consumer.sink.user, "consume", self.name):
+                consumer.terminate(PermissionDenied(f"permission to consume {self.name!r} was taken away"))
 
-    def settled_again(self, first: int, last: int) -> None:
+    def ack_late(self, first: int, last: int) -> None:
         """Finishes messages that were acknowledged in a session that is over, if no other consumer has begun with them.
 
         Raises:
@@ -111,7 +111,7 @@ class RoundRobinTopic(Topic):
     # ------------------------------------------------------------------ what its queue needs
 
     def changed(self) -> None:
-        self._changed()
+        self._schedule_save()
 
     def wake(self) -> None:
         self._dispatcher.wake()
@@ -121,17 +121,17 @@ class RoundRobinTopic(Topic):
         self.delivered_bytes += size
         if tries > 1:
             self.redelivered += count
-        self._changed()
+        self._schedule_save()
 
     def finished(self, first: int, last: int) -> None:
         if self.admission is not None:
-            self.admission.go_on()
+            self.admission.resume()
 
     def damaged(self, first: int, last: int) -> None:
         pass
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        self._turns.later(seconds, call)
+        self._scheduler.later(seconds, call)
 
     def retry_delay(self, tries: int) -> float:
         return retry_delay_of(self.settings, tries)
@@ -140,12 +140,12 @@ class RoundRobinTopic(Topic):
         return await self._dead_letters.dead_letter(self)
 
     def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        self._journal.submit(MoveToDeadLetter(self.id, id, target), moved)
+        self._store.submit(MoveToDeadLetter(self.id, id, target), moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self.dead_lettered += 1
         if write.size:
-            self._dead_letters.took(target, 1, write.size)
+            self._dead_letters.count_published(target, 1, write.size)
 
     # ------------------------------------------------------------------ delivering
 
@@ -191,7 +191,7 @@ class RoundRobinTopic(Topic):
             self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
 
     def _log_dropped(self, what: str) -> None:
-        if self._lines.passes():
+        if self._log_limit.passes():
             log.warning("topic %r: %s", self.name, what)
 
     def pump(self) -> bool:
@@ -211,9 +211,9 @@ class RoundRobinTopic(Topic):
 
     def save(self) -> None:
         if (write := self.queue.unsaved()) is not None:
-            self._keep(write)
+            self._submit_save(write)
 
-    def _take_back(self, write: Write) -> None:
+    def _restore_unsaved(self, write: Write) -> None:
         assert isinstance(write, Acknowledge)
         self.queue.take_back(write)
 
@@ -223,7 +223,7 @@ class RoundRobinTopic(Topic):
         return [
             {
                 "kind": "consumer",
-                "door": one.sink.door,
+                "door": one.sink.listener,
                 "name": None,
                 "user": one.sink.user,
                 "peer": one.sink.peer,

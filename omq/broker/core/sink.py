@@ -11,12 +11,12 @@ class Sink(Protocol):
     """Takes what a subscription or a share delivers, for a server. All of it is called in the broker's loop.
 
     Attributes:
-        door: The server's name, for the statistics.
+        listener: The server's name, for the statistics.
         user: The user id of its connection.
         peer: Where its client is.
     """
 
-    door: Literal["zmtp", "sexp"]
+    listener: Literal["zmtp", "sexp"]
     user: str | None
     peer: str
 
@@ -26,15 +26,15 @@ class Sink(Protocol):
         Shares count messages by themselves and ask only whether this is 0.
         """
 
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+    def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         """Takes a block.
 
         Args:
             header: 32 bytes; see docs/reference/broker-protocol.md.
             records: The store's own memory: valid until the call returns, and to be copied if they are to stay; unless
                 they are a view over `bytes`.
-            counts: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
+            deliveries: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
         """
 
-    def ended(self, error: BrokerError | None) -> None:
+    def closed(self, error: BrokerError | None) -> None:
         """Ends: the topic is deleted, or cannot be read; `None` where the broker ends."""

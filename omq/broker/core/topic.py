@@ -40,14 +40,14 @@ MAX_WAITING_BYTES: Final = 256 << 20
 #: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
 _MAX_HELD_BYTES: Final = 16 << 20
 #: The most bytes of all topics' publications that wait for room.
-MAX_ALL_HELD_BYTES: Final = 256 << 20
+MAX_TOTAL_HELD_BYTES: Final = 256 << 20
 #: Counted for each publication that waits, besides its messages: about what its objects take.
 HELD_OVERHEAD_BYTES: Final = 3 << 10
 #: Between two looks whether a topic has room again, where no event reports it.
 _POLL_INTERVAL_S: Final = 0.25
 
 #: Called with the first record's id, or 0 and why nothing was stored.
-Done = Callable[[int, BrokerError | None], None]
+OnAppended = Callable[[int, BrokerError | None], None]
 
 
 class TopicScheduler(Protocol):
@@ -68,17 +68,17 @@ class TopicScheduler(Protocol):
         """Makes a call later, unless the broker has ended by then."""
 
 
-def check_waiting(turns: TopicScheduler, journal: AsyncStore, size: int) -> None:
+def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> None:
     """Refuses what is to be stored while the store cannot take it.
 
     Raises:
         Busy: Too much waits for the store.
         BrokerFailed: The broker ends.
     """
-    if turns.ended:
+    if scheduler.ended:
         raise BrokerFailed("the broker ends")
-    if journal.waiting and journal.waiting + size > MAX_WAITING_BYTES:
-        raise Busy(f"{journal.waiting} bytes of all clients wait for the disk")
+    if store.waiting and store.waiting + size > MAX_WAITING_BYTES:
+        raise Busy(f"{store.waiting} bytes of all clients wait for the disk")
 
 
 class Topic:
@@ -86,8 +86,8 @@ class Topic:
 
     Args:
         state: Its state in the store.
-        journal: Where it is stored.
-        turns: Called when it has something to hand out.
+        store: Where it is stored.
+        scheduler: Called when it has something to hand out.
 
     Attributes:
         id: Its number, never used for another one.
@@ -102,7 +102,7 @@ class Topic:
 
     delivery: Literal["broadcast", "round-robin"]
 
-    def __init__(self, state: TopicState, journal: AsyncStore, turns: TopicScheduler) -> None:
+    def __init__(self, state: TopicState, store: AsyncStore, scheduler: TopicScheduler) -> None:
         self.id = state.id
         self.name = state.name
         self.persistence = state.persistence
@@ -111,42 +111,42 @@ class Topic:
         self.deleted = False
         self.published = self.published_bytes = 0
         self.delivered = self.delivered_bytes = 0
-        self._journal = journal
-        self._turns = turns
+        self._store = store
+        self._scheduler = scheduler
         #: `None`: it takes whatever is published.
-        self.admission = self._admission(journal)
-        self._keeping: Write | None = None  # the last write of `_keep` that is not answered
-        self._unkept: BrokerError | None = None  # why the last one was not done
+        self.admission = self._admission(store)
+        self._saving: Write | None = None  # the last write of `_submit_save` that is not answered
+        self._save_error: BrokerError | None = None  # why the last one was not done
         self._retrying = False
-        self._flushing: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
-        self._missed: BrokerError | None = None  # why a write that a flush waits for was not done
+        self._flush_waiters: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
+        self._flush_error: BrokerError | None = None  # why a write that a flush waits for was not done
         # Its cached statistics; `None`: something has changed since.
         self._stats: TopicStats | None = None
         self._info: bytes | None = None
-        self._told_state: TopicState | None = None  # its state in the store then
+        self._cached_state: TopicState | None = None  # its state in the store then
 
     def __repr__(self) -> str:
         return f"<{self.delivery} topic {self.name!r}, {self.persistence}, {self.last} messages>"
 
     # ------------------------------------------------------------------ publishing
 
-    def _admission(self, journal: AsyncStore) -> TopicAdmission | None:
+    def _admission(self, store: AsyncStore) -> TopicAdmission | None:
         """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest":
             return None
         max_messages, max_bytes = self.settings.get("max_messages"), self.settings.get("max_bytes")
-        if max_bytes is None and journal.in_memory(self.persistence):
+        if max_bytes is None and store.in_memory(self.persistence):
             max_bytes = MAX_MEMORY_BYTES
         if max_messages is None and max_bytes is None:
             return None
-        return TopicAdmission(self, overflow, max_messages, max_bytes, self._turns)
+        return TopicAdmission(self, overflow, max_messages, max_bytes, self._scheduler)
 
     def append(
         self,
         records: bytes | memoryview,
         count: int,
-        done: Done,
+        done: OnAppended,
         producer: bytes = b"",
         sequence: int = 0,
         settled: int = 0,
@@ -166,17 +166,17 @@ class Topic:
         try:
             if self.deleted:
                 raise TopicError(f"topic {self.name!r} was deleted")
-            check_waiting(self._turns, self._journal, len(records))
+            check_waiting(self._scheduler, self._store, len(records))
         except BrokerError as error:
             done(0, error)
             return
-        one = RecordsPublication(self, records, count, done, producer, sequence, settled, alive)
+        publication = RecordsPublication(self, records, count, done, producer, sequence, settled, alive)
         if self.admission is None:
-            one.submit()
+            publication.submit()
         else:
-            self.admission.take(one)
+            self.admission.admit(publication)
 
-    def appended(self, write: Append, done: Done) -> None:
+    def complete_append(self, write: Append, done: OnAppended) -> None:
         """Counts what the store has appended, and answers it."""
         if write.error is not None:
             done(0, broker_error(write.error))
@@ -185,7 +185,7 @@ class Topic:
             done(0, AlreadySettled(f"sequence {write.sequence} is below what its producer has settled: not stored"))
             return
         if not write.duplicate:
-            self.took(write.count, len(write.records))
+            self.count_published(write.count, len(write.records))
             last = write.first + write.count - 1
             if last > self.last:
                 self.last = last
@@ -199,7 +199,7 @@ class Topic:
     def refresh(self) -> None:
         """Takes note of what the store has dropped by itself."""
 
-    def took(self, count: int, size: int) -> None:
+    def count_published(self, count: int, size: int) -> None:
         """Counts messages that were published, however they came."""
         self.touch()
         self.published += count
@@ -212,7 +212,7 @@ class Topic:
             self.last = last
         if last > self.readable:
             self.readable = last
-            self._turns.ready(self)
+            self._scheduler.ready(self)
 
     def pump(self) -> bool:
         """Hands out some of what is there, about `TURN_BYTES`; returns whether more is to do."""
@@ -222,7 +222,7 @@ class Topic:
         """Ends all readers."""
         raise NotImplementedError
 
-    def expel(self, permissions: Permissions) -> None:
+    def revoke_access(self, permissions: Permissions) -> None:
         """Ends those who read and may not any more."""
         raise NotImplementedError
 
@@ -236,60 +236,60 @@ class Topic:
     # ------------------------------------------------------------------ what readers leave
 
     def save(self) -> None:
-        """Submits what readers want to be kept and is not submitted yet, by `_keep`."""
+        """Submits what readers want to be kept and is not submitted yet, by `_submit_save`."""
         raise NotImplementedError
 
-    def _changed(self) -> None:
+    def _schedule_save(self) -> None:
         """Saves changes; one write at a time is under way, so that the next one takes them all."""
-        if self._keeping is None and not self._retrying:
+        if self._saving is None and not self._retrying:
             self.save()
 
-    def _keep(self, write: Write) -> None:
-        self._keeping = write
-        self._journal.submit(write, self._kept)
+    def _submit_save(self, write: Write) -> None:
+        self._saving = write
+        self._store.submit(write, self._on_saved)
 
-    def _kept(self, write: Write) -> None:
+    def _on_saved(self, write: Write) -> None:
         error = None if write.error is None else broker_error(write.error)
-        self._unkept = error
+        self._save_error = error
         if error is not None:
-            self._take_back(write)
-            self._missed = self._missed or error
+            self._restore_unsaved(write)
+            self._flush_error = self._flush_error or error
         # Several writes may be under way: a flush waits for the last of them, and reports any that was not done.
-        while self._flushing and self._flushing[0][0] is write:
-            self._flushing.pop(0)[1](self._missed)
-        if self._keeping is write or not self._flushing:
-            self._missed = None
-        if self._keeping is not write:
+        while self._flush_waiters and self._flush_waiters[0][0] is write:
+            self._flush_waiters.pop(0)[1](self._flush_error)
+        if self._saving is write or not self._flush_waiters:
+            self._flush_error = None
+        if self._saving is not write:
             return
-        self._keeping = None
+        self._saving = None
         if error is None:
             self.save()
         elif error.code == "full" and not self.deleted:
             self._retrying = True
-            self._turns.later(1.0, self._retry)
+            self._scheduler.later(1.0, self._retry)
 
     def _retry(self) -> None:
         self._retrying = False
-        self._changed()
+        self._schedule_save()
 
-    def _take_back(self, write: Write) -> None:
-        """A write of `_keep` was not done: it is to be part of the next one."""
+    def _restore_unsaved(self, write: Write) -> None:
+        """A write of `_submit_save` was not done: it is to be part of the next one."""
         raise NotImplementedError
 
     def flush(self, done: Callable[[BrokerError | None], None]) -> None:
         """Calls *done* once all that readers have left so far is durable, or was not kept."""
         self.save()
-        if self._keeping is None:
-            done(self._unkept)
+        if self._saving is None:
+            done(self._save_error)
         else:
-            self._flushing.append((self._keeping, done))
+            self._flush_waiters.append((self._saving, done))
 
     # ------------------------------------------------------------------ statistics
 
     def state(self) -> TopicState:
         """Returns its state in the store; an empty one where the store has just deleted it."""
         try:
-            return self._journal.store.topic(self.id)
+            return self._store.store.topic(self.id)
         except UnknownTopic:
             kind: Delivery = "broadcast" if self.delivery == "broadcast" else "round_robin"
             settings = self.settings
@@ -302,7 +302,7 @@ class Topic:
 
     def info(self) -> bytes:
         """Returns the topic as `TOPICS` sends it, in JSON."""
-        state = self._look()
+        state = self._refresh_state()
         if self._info is None:
             self._info = pack_json(
                 {
@@ -331,18 +331,18 @@ class Topic:
         """Drops the cached statistics. Every change of them calls this."""
         self._stats = self._info = None
 
-    def _look(self) -> TopicState:
+    def _refresh_state(self) -> TopicState:
         """Returns its state in the store, and notices whether that has changed: the store drops messages by itself."""
         state = self.state()
-        if state != self._told_state:
+        if state != self._cached_state:
             self.touch()
-            self._told_state = state
+            self._cached_state = state
         return state
 
     def stats(self) -> TopicStats:
         """Returns its statistics: the same object, not to be altered, until they change."""
         self.refresh()
-        state = self._look()
+        state = self._refresh_state()
         if self._stats is None:
             self._stats = self._collect_stats(state)
         return self._stats
@@ -413,7 +413,7 @@ class Publication:
 class RecordsPublication(Publication):
     """Records that are to be appended to a topic; see `Topic.append`."""
 
-    __slots__ = ("_done", "_is_answered", "_producer", "_records", "_sequence", "_settled", "_topic")
+    __slots__ = ("_answered", "_done", "_producer", "_records", "_sequence", "_settled", "_topic")
 
     reserves = True
 
@@ -422,7 +422,7 @@ class RecordsPublication(Publication):
         topic: Topic,
         records: bytes | memoryview,
         count: int,
-        done: Done,
+        done: OnAppended,
         producer: bytes,
         sequence: int,
         settled: int,
@@ -435,10 +435,10 @@ class RecordsPublication(Publication):
         self._producer = producer
         self._sequence = sequence
         self._settled = settled
-        self._is_answered = False  # once, though it may be submitted while the store is asked about a repetition
+        self._answered = False  # once, though it may be submitted while the store is asked about a repetition
 
     @property
-    def may_repeat(self) -> bool:
+    def deduplicated(self) -> bool:
         """Publishes records again; the store detects those that it has."""
         return bool(self._producer and self._sequence)
 
@@ -451,7 +451,7 @@ class RecordsPublication(Publication):
 
     def _append(self, back: Callable[[Append], None], *, repeats_only: bool = False) -> None:
         topic = self._topic
-        topic._journal.waiting += self.size
+        topic._store.waiting += self.size
         write = Append(
             topic.id,
             self._records,
@@ -461,18 +461,18 @@ class RecordsPublication(Publication):
             self._settled,
             repeats_only=repeats_only,
         )
-        topic._journal.submit(write, back)
+        topic._store.submit(write, back)
 
     def _stored(self, write: Append) -> None:
         topic = self._topic
-        topic._journal.waiting -= self.size
+        topic._store.waiting -= self.size
         self._answer(write)
         if topic.admission is not None:
-            topic.admission.answered(self)
+            topic.admission.release(self)
 
     def _probed(self, write: Append) -> None:
         topic = self._topic
-        topic._journal.waiting -= self.size
+        topic._store.waiting -= self.size
         repeats = not isinstance(write.error, TopicFull)
         if not repeats:
             write.error = None  # its traceback refers to the write, and the collector comes rarely
@@ -482,13 +482,13 @@ class RecordsPublication(Publication):
             self._answer(write)
 
     def _answer(self, write: Append) -> None:
-        if not self._is_answered:
-            self._is_answered = True
-            self._topic.appended(write, self._done)
+        if not self._answered:
+            self._answered = True
+            self._topic.complete_append(write, self._done)
 
     def refuse(self, error: BrokerError) -> None:
-        if not self._is_answered:
-            self._is_answered = True
+        if not self._answered:
+            self._answered = True
             self._done(0, error)
 
 
@@ -501,13 +501,13 @@ class HeldBytes:
 
     def __init__(self) -> None:
         self.used = 0
-        self._lines = RateLimit()
+        self._log_limit = RateLimit()
 
     def has_room(self, size: int) -> bool:
         """Returns whether a publication of `size` bytes may wait, and logs where it may not."""
-        if not self.used or self.used + size <= MAX_ALL_HELD_BYTES:
+        if not self.used or self.used + size <= MAX_TOTAL_HELD_BYTES:
             return True
-        if self._lines.passes():
+        if self._log_limit.passes():
             log.warning("%d bytes wait for room in all full topics: publishers to one are answered busy", self.used)
         return False
 
@@ -520,7 +520,7 @@ class TopicAdmission:
         overflow: `reject` or `block`: what happens to the others.
         max_messages: How many messages it may have; `None` for no bound.
         max_bytes: How many bytes they may have, about; `None` for no bound.
-        turns: Makes calls later, and has the account of what waits in all topics.
+        scheduler: Makes calls later, and has the account of what waits in all topics.
 
     Attributes:
         rejected: Messages that were refused, since the broker has started.
@@ -532,24 +532,24 @@ class TopicAdmission:
         overflow: str,
         max_messages: int | None,
         max_bytes: int | None,
-        turns: TopicScheduler,
+        scheduler: TopicScheduler,
     ) -> None:
         self.rejected = 0
         self._topic = topic
         self._blocks = overflow == "block"
         self._max_messages = max_messages
         self._max_bytes = max_bytes
-        self._turns = turns
+        self._scheduler = scheduler
         self._submitted = self._submitted_bytes = 0  # handed to the store, and not answered
         self._held: deque[Publication] = deque()  # waiting for room, the first one first
         self._held_bytes = 0
-        self._polls = False
-        self._lines = RateLimit()
+        self._polling = False
+        self._log_limit = RateLimit()
 
     @property
     def blocked(self) -> int:
         """Messages that wait for room."""
-        return sum(one.count for one in self._held)
+        return sum(publication.count for publication in self._held)
 
     def has_room(self, count: int, size: int) -> bool:
         """Returns whether the topic takes `count` more messages of `size` bytes; in any thread."""
@@ -562,96 +562,100 @@ class TopicAdmission:
             return False
         return self._max_bytes is None or used + size <= self._max_bytes
 
-    def take(self, one: RecordsPublication) -> None:
+    def admit(self, publication: RecordsPublication) -> None:
         """Hands a publication to the store, keeps it until there is room, or refuses it."""
         self._topic.refresh()
-        if not self._held and self.has_room(one.count, one.size):
-            self._submit(one)
-        elif not self._blocks and not one.may_repeat:
-            self._reject(one)
-        elif (not self._blocks or self._keep(one)) and one.may_repeat:
-            one.probe()  # the store answers a repetition, which needs no room
+        if not self._held and self.has_room(publication.count, publication.size):
+            self._submit(publication)
+        elif not self._blocks and not publication.deduplicated:
+            self._reject(publication)
+        elif (not self._blocks or self._hold(publication)) and publication.deduplicated:
+            publication.probe()  # the store answers a repetition, which needs no room
 
-    def hold(self, one: Publication) -> None:
+    def hold_or_reject(self, publication: Publication) -> None:
         """Keeps what the store had no room for until there is some, or refuses it."""
         if self._blocks:
-            self._keep(one)
+            self._hold(publication)
         else:
-            self._reject(one)
+            self._reject(publication)
 
-    def _keep(self, one: Publication) -> bool:
+    def _hold(self, publication: Publication) -> bool:
         """Keeps a publication until there is room; returns whether it was not too much, else it is refused."""
-        size = one.held_bytes
+        size = publication.held_bytes
         if self._held and self._held_bytes + size > _MAX_HELD_BYTES:
             waiting, where = self._held_bytes, "it"
-        elif not self._turns.held.has_room(size):
-            waiting, where = self._turns.held.used, "all full topics"
+        elif not self._scheduler.held.has_room(size):
+            waiting, where = self._scheduler.held.used, "all full topics"
         else:
-            self._held.append(one)
+            self._held.append(publication)
             self._held_bytes += size
-            self._turns.held.used += size
+            self._scheduler.held.used += size
             self._topic.touch()
             self._log("those who publish wait")
-            self._watch()
+            self._schedule_poll()
             return True
-        one.refuse(
+        publication.refuse(
             Busy(f"topic {self._topic.name!r} is full, and {waiting} bytes wait for room in {where}; publish it later")
         )
         return False
 
-    def answered(self, one: RecordsPublication) -> None:
+    def release(self, publication: RecordsPublication) -> None:
         """The store has answered a publication."""
-        self._submitted -= one.count
-        self._submitted_bytes -= one.size
-        self.go_on()
+        self._submitted -= publication.count
+        self._submitted_bytes -= publication.size
+        self.resume()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Submits what waits for room, which there may be."""
         while self._held:
-            one = self._held[0]
-            if one.alive() and not self._topic.deleted and not self.has_room(one.count, one.size):
+            publication = self._held[0]
+            if (
+                publication.alive()
+                and not self._topic.deleted
+                and not self.has_room(publication.count, publication.size)
+            ):
                 return
-            self._forget(one)
-            if one.alive():
-                self._submit(one)  # the store reports a topic that was deleted
+            self._remove(publication)
+            if publication.alive():
+                self._submit(publication)  # the store reports a topic that was deleted
             else:
-                self._give_up(one)
+                self._abandon(publication)
 
     def end(self, error: BrokerError | None) -> None:
         """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
         held, self._held = self._held, deque()
         self._topic.touch()
-        self._turns.held.used -= self._held_bytes
+        self._scheduler.held.used -= self._held_bytes
         self._held_bytes = 0
-        for one in held:
+        for publication in held:
             if error is not None:
-                one.refuse(error)
+                publication.refuse(error)
 
-    def _submit(self, one: Publication) -> None:
-        if one.reserves:
-            self._submitted += one.count
-            self._submitted_bytes += one.size
-        one.submit()
+    def _submit(self, publication: Publication) -> None:
+        if publication.reserves:
+            self._submitted += publication.count
+            self._submitted_bytes += publication.size
+        publication.submit()
 
-    def _give_up(self, one: Publication) -> None:
-        one.refuse(WrongState(f"given up by its publisher before topic {self._topic.name!r} had room"))
+    def _abandon(self, publication: Publication) -> None:
+        publication.refuse(WrongState(f"given up by its publisher before topic {self._topic.name!r} had room"))
 
-    def _forget(self, one: Publication) -> None:
-        self._held.remove(one)
+    def _remove(self, publication: Publication) -> None:
+        self._held.remove(publication)
         self._topic.touch()
-        self._held_bytes -= one.held_bytes
-        self._turns.held.used -= one.held_bytes
+        self._held_bytes -= publication.held_bytes
+        self._scheduler.held.used -= publication.held_bytes
 
-    def probed(self, one: RecordsPublication, repeats: bool) -> None:
+    def probed(self, publication: RecordsPublication, repeats: bool) -> None:
         """The store has been asked whether a publication is a repetition, which it has answered then."""
         if repeats:
-            if one in self._held:
-                self._forget(one)
+            if publication in self._held:
+                self._remove(publication)
         elif not self._blocks:
-            self._reject(one)
+            self._reject(publication)
 
-    def _reject(self, one: Publication) -> None:
-        self.rejected += one.count
+    def _reject(self, publication: Publication) -> None:
+        self.rejected += publication.count
         self._topic.touch()
         self._log("what is published is refused")
         messages, used = self._topic.used()
@@ -660,27 +664,27 @@ class TopicAdmission:
             for name, bound in (("max_messages", self._max_messages), ("max_bytes", self._max_bytes))
             if bound is not None
         ]
-        one.refuse(
+        publication.refuse(
             StoreFull(
                 f"topic {self._topic.name!r} is full: it has {messages} messages of about {used} bytes, no room for "
-                f"{one.count} more, and {', '.join(bounds)}; publish fewer at once or later, or set overflow"
+                f"{publication.count} more, and {', '.join(bounds)}; publish fewer at once or later, or set overflow"
             )
         )
 
     def _log(self, what: str) -> None:
-        if self._lines.passes():
+        if self._log_limit.passes():
             log.warning("topic %r is full: %s", self._topic.name, what)
 
-    def _watch(self) -> None:
-        if not self._polls and self._held:
-            self._polls = True
-            self._turns.later(_POLL_INTERVAL_S, self._look)
+    def _schedule_poll(self) -> None:
+        if not self._polling and self._held:
+            self._polling = True
+            self._scheduler.later(_POLL_INTERVAL_S, self._poll)
 
-    def _look(self) -> None:
-        self._polls = False
+    def _poll(self) -> None:
+        self._polling = False
         self._topic.refresh()
-        for one in [one for one in self._held if not one.alive()]:
-            self._forget(one)
-            self._give_up(one)
-        self.go_on()
-        self._watch()
+        for publication in [publication for publication in self._held if not publication.alive()]:
+            self._remove(publication)
+            self._abandon(publication)
+        self.resume()
+        self._schedule_poll()

@@ -28,15 +28,15 @@ class TopicConsumer(QueueConsumer):
         return self.sink.room() > 0
 
     def send(self, queue: WorkQueue, header: bytes, records: memoryview, count: int, tries: int) -> None:
-        self.sink.block(header, records, u32(tries) * count if tries > 1 else b"")
+        self.sink.send_block(header, records, u32(tries) * count if tries > 1 else b"")
 
     def failed(self, error: Exception) -> None:
-        self.expel(BrokerFailed("the broker has failed to send"))
+        self.terminate(BrokerFailed("the broker has failed to send"))
 
-    def expel(self, error: BrokerError | None) -> None:
+    def terminate(self, error: BrokerError | None) -> None:
         """Ends it, and reports why; `None`: the broker ends."""
         self.end()
         try:
-            self.sink.ended(error)
+            self.sink.closed(error)
         except Exception:
             log.exception("the sink of a consumer has failed")

@@ -101,7 +101,7 @@ class MetricsPage:
             (topic["name"].translate(_ESCAPES), row) for topic, row in zip(oldest[:MAX_SERIES], rows, strict=False)
         ]
         if len(rows) > MAX_SERIES:
-            samples.append(("", _together(rows[MAX_SERIES:], each)))
+            samples.append(("", _sum_rows(rows[MAX_SERIES:], each)))
         headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two of each
         parts: list[str] = []
         for at, name in enumerate(each(SAMPLES)):
@@ -115,13 +115,13 @@ class MetricsPage:
 
     def _rows_of(self, topics: Sequence[TopicStats], each: Each) -> list[Row]:
         before, rows = self._rows, []
-        self._rows = kept = {}
+        self._rows = cache = {}
         for topic in each(topics):
-            known = before.get(topic["id"])
-            if known is None or known[0] is not topic:
-                known = topic, _row(topic)
-            kept[topic["id"]] = known
-            rows.append(known[1])
+            cached = before.get(topic["id"])
+            if cached is None or cached[0] is not topic:
+                cached = topic, _row(topic)
+            cache[topic["id"]] = cached
+            rows.append(cached[1])
         return rows
 
 
@@ -148,8 +148,8 @@ def _broker(stats: BrokerStats) -> Iterator[Metric]:
     yield _gauge("start_time_seconds", "When the broker started, in seconds since 1970.", stats["started"])
     yield _gauge("topics", "Topics that there are.", len(stats["topics"]))
     connections = GaugeMetricFamily(f"{PREFIX}_connections", "Open connections.", labels=["door"])
-    for door, number in stats["connections"].items():
-        connections.add_metric([door], number)
+    for listener, number in stats["connections"].items():
+        connections.add_metric([listener], number)
     yield connections
     refused = CounterMetricFamily(f"{PREFIX}_requests_refused", "Requests answered by an error.", labels=["code"])
     for code, number in stats["refused"].items():
@@ -168,7 +168,7 @@ def _row(topic: TopicStats) -> Row:
     return tuple(value(topic) for _, _, value in (*COUNTERS, *GAUGES))
 
 
-def _together(rows: Sequence[Row], each: Each) -> Row:
+def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
     """Returns the values of many topics in one row."""
     *summed, lags = zip(*rows, strict=True)
     return (*map(sum, each(summed)), max(lags))

@@ -60,8 +60,8 @@ class Query:
         limit = given.get("limit")
         if limit is not None and not (limit.isascii() and limit.isdecimal() and int(limit[:9]) > 0):
             raise ValueError(f"limit={limit[:40]!r}: must be a number of topics, at least 1")
-        most = None if limit is None else int(limit[:9])
-        return cls(given.get("match", ""), given.get("after"), most, given.get("since"))
+        max_topics = None if limit is None else int(limit[:9])
+        return cls(given.get("match", ""), given.get("after"), max_topics, given.get("since"))
 
     def select(self, topics: Iterable[TopicStats]) -> Selection:
         """Returns the topics that are asked for."""
@@ -78,17 +78,17 @@ class Changes:
     """Numbers the answers, and keeps in which one each topic was new."""
 
     def __init__(self) -> None:
-        self._run = secrets.token_hex(4)  # numbers of a broker before mean nothing
+        self._broker_run = secrets.token_hex(4)  # numbers of a broker before mean nothing
         self._answers = 0
-        self._told: dict[int, tuple[int, int]] = {}  # by a topic's id: the answer in which it was new, and its hash
+        self._seen: dict[int, tuple[int, int]] = {}  # by a topic's id: the answer in which it was new, and its hash
 
     def since(self, revision: str | None) -> int | None:
         """Returns the number of an earlier answer; `None` where this broker has given none of that revision."""
-        run, _, number = (revision or "").partition("-")
-        known = run == self._run and number.isascii() and number.isdecimal()
+        broker_run, _, number = (revision or "").partition("-")
+        known = broker_run == self._broker_run and number.isascii() and number.isdecimal()
         return int(number) if known and len(number) < _MAX_DIGITS and int(number) <= self._answers else None
 
-    def note(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
+    def record(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
         """Notes what an answer has of topics.
 
         Args:
@@ -99,13 +99,13 @@ class Changes:
             The answer's revision, and by a topic's id the number of the answer in which it was new.
         """
         self._answers += 1
-        if len(self._told) > 2 * existing + 1024:
-            self._told.clear()  # most of them are of topics that were deleted
+        if len(self._seen) > 2 * existing + 1024:
+            self._seen.clear()  # most of them are of topics that were deleted
         numbers = {}
         for id, text in topics.items():
-            number, before = self._told.get(id, (0, 0))
+            number, before = self._seen.get(id, (0, 0))
             if not number or before != hash(text):
                 number = self._answers
-                self._told[id] = number, hash(text)
+                self._seen[id] = number, hash(text)
             numbers[id] = number
-        return f"{self._run}-{self._answers}", numbers
+        return f"{self._broker_run}-{self._answers}", numbers

@@ -17,8 +17,8 @@ SYNC_WINDOW_S: Final = 60.0  # that the latency of fsync is taken over
 
 Counts = tuple[int, int, int, int]
 Buckets = Mapping[float, int]
-TopicMoment = tuple[float, dict[int, TopicStats]]
-SyncMoment = tuple[float, int, float, Buckets]
+TopicSample = tuple[float, dict[int, TopicStats]]
+SyncSample = tuple[float, int, float, Buckets]
 _NOTHING: Final[Counts] = (0, 0, 0, 0)
 
 
@@ -47,11 +47,11 @@ class Rates:
     """
 
     def __init__(self, stats: BrokerStats) -> None:
-        self._topics: deque[TopicMoment] = deque()
-        self._syncs: deque[SyncMoment] = deque()
-        self.note(stats)
+        self._topics: deque[TopicSample] = deque()
+        self._syncs: deque[SyncSample] = deque()
+        self.add(stats)
 
-    def note(self, stats: BrokerStats, each: Callable[[Iterable[TopicStats]], Iterable[TopicStats]] = iter) -> None:
+    def add(self, stats: BrokerStats, each: Callable[[Iterable[TopicStats]], Iterable[TopicStats]] = iter) -> None:
         """Remembers the counters of a moment, and forgets those that are out of the window but for one.
 
         Args:
@@ -61,8 +61,8 @@ class Rates:
         now = stats["uptime"]
         self._topics.append((now, {topic["id"]: topic for topic in each(stats["topics"])}))
         self._syncs.append((now, *_sync_counts(stats)))
-        _forget(self._topics, now - WINDOW_S)
-        _forget(self._syncs, now - SYNC_WINDOW_S)
+        _drop_old(self._topics, now - WINDOW_S)
+        _drop_old(self._syncs, now - SYNC_WINDOW_S)
 
     def of(self, topics: Iterable[TopicStats], now: float) -> dict[int, tuple[float, float, float, float]]:
         """Messages and bytes a second in, then out, by the id of each topic that has changed within the window.
@@ -81,11 +81,11 @@ class Rates:
             if known is topic:
                 continue
             old = _NOTHING if known is None else _counts(known)
-            grown = [
+            per_second = [
                 max(0, new - was) / seconds if seconds > 0 else 0.0
                 for new, was in zip(_counts(topic), old, strict=True)
             ]
-            found[topic["id"]] = (grown[0], grown[1], grown[2], grown[3])
+            found[topic["id"]] = (per_second[0], per_second[1], per_second[2], per_second[3])
         return found
 
     def syncs(self, stats: BrokerStats) -> Syncs:
@@ -102,18 +102,18 @@ class Rates:
         )
 
 
-def quantile(buckets: Iterable[tuple[float, int]], share: float) -> float | None:
+def quantile(buckets: Iterable[tuple[float, int]], fraction: float) -> float | None:
     """The value that a share of all does not exceed, read off a histogram: a line is drawn through each bucket.
 
     Args:
         buckets: Upper bounds, ascending, and how many lie in each.
-        share: From 0 to 1.
+        fraction: From 0 to 1.
 
     Returns:
         `None` where all buckets are empty. In the last bucket, which has no bound, the one before is returned.
     """
     rows = list(buckets)
-    wanted = share * sum(number for _, number in rows)
+    wanted = fraction * sum(number for _, number in rows)
     lower, seen = 0.0, 0
     for bound, number in rows:
         if number and seen + number >= wanted:
@@ -136,7 +136,7 @@ def _sync_counts(stats: BrokerStats) -> tuple[int, float, Buckets]:
     return sum(one["syncs"] for one in environments), sum(one["sync_seconds"] for one in environments), buckets
 
 
-def _forget(moments: deque[TopicMoment] | deque[SyncMoment], before: float) -> None:
+def _drop_old(samples: deque[TopicSample] | deque[SyncSample], before: float) -> None:
     """Keeps one moment from before the window, so that the window is always full."""
-    while len(moments) > 1 and moments[1][0] <= before:
-        moments.popleft()
+    while len(samples) > 1 and samples[1][0] <= before:
+        samples.popleft()

@@ -51,7 +51,7 @@ class HttpServer:
         self._collecting = asyncio.Lock()
         self._last: BrokerStats | None = None
         self._cost = 0.0  # seconds that the last answer with all topics has taken
-        self._until = 0.0  # how long the last look at all topics serves, on the loop's clock
+        self._cached_until = 0.0  # how long the last look at all topics serves, on the loop's clock
         self._rates = Rates(stats())
         self._json = JsonPage()
         self._metrics = MetricsPage()
@@ -67,7 +67,7 @@ class HttpServer:
             },
             LOG,
         )
-        self._watch: asyncio.Task[None] | None = None
+        self._sampler: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
         """Listens.
@@ -83,18 +83,18 @@ class HttpServer:
             BindError: It cannot be listened on.
         """
         url = await self._listener.start(address)
-        self._watch = asyncio.get_running_loop().create_task(self._look())
+        self._sampler = asyncio.get_running_loop().create_task(self._sample())
         return url
 
     async def close(self) -> None:
         """Stops listening and ends what is open. Idempotent."""
-        watch, self._watch = self._watch, None
-        if watch is not None:
-            watch.cancel()
-            await asyncio.wait([watch])
+        sampler, self._sampler = self._sampler, None
+        if sampler is not None:
+            sampler.cancel()
+            await asyncio.wait([sampler])
         await self._listener.close()
 
-    async def _look(self) -> None:
+    async def _sample(self) -> None:
         """Remembers the counters again and again; with many topics less often."""
         loop = asyncio.get_running_loop()
         pause = SAMPLE_INTERVAL_S
@@ -103,7 +103,7 @@ class HttpServer:
             began = loop.time()
             try:
                 stats = await self._collect()
-                await _aside(stats, partial(self._rates.note, stats))
+                await _run_encoder(stats, partial(self._rates.add, stats))
             except Exception:
                 LOG.exception("the broker cannot collect its statistics")
             pause = max(SAMPLE_INTERVAL_S, (loop.time() - began) / MAX_LOOP_SHARE)
@@ -114,18 +114,18 @@ class HttpServer:
             return self._stats()
         loop = asyncio.get_running_loop()
         async with self._collecting:
-            began, turned = loop.time(), time.perf_counter()
-            if self._last is not None and began < self._until:
+            began, slice_start = loop.time(), time.perf_counter()
+            if self._last is not None and began < self._cached_until:
                 return self._last
             found: list[TopicStats] = []
             for topic in self._topics():
                 found.append(topic)
-                if time.perf_counter() - turned > COLLECT_SLICE_S:
+                if time.perf_counter() - slice_start > COLLECT_SLICE_S:
                     await asyncio.sleep(0)
-                    turned = time.perf_counter()
+                    slice_start = time.perf_counter()
             self._last = {**self._stats(), "topics": found}
             now = loop.time()
-            self._until = now + CACHE_FACTOR * (now - began)
+            self._cached_until = now + CACHE_FACTOR * (now - began)
             return self._last
 
     async def _get_page(self, request: web.Request) -> web.Response:
@@ -140,14 +140,14 @@ class HttpServer:
         began = time.perf_counter()
         stats = await self._collect()
         refresh = round(self._cost * REFRESH_FACTOR, 1)
-        body = await _aside(stats, lambda each: self._json.encode(stats, self._rates, query, refresh, each))
+        body = await _run_encoder(stats, lambda each: self._json.encode(stats, self._rates, query, refresh, each))
         self._cost = time.perf_counter() - began
         return web.Response(body=body, content_type="application/json", charset="utf-8")
 
     async def _get_metrics(self, request: web.Request) -> web.Response:
         stats = await self._collect()
         accept = request.headers.get("Accept", "")
-        body, content_type = await _aside(stats, lambda each: self._metrics.encode(stats, accept, each))
+        body, content_type = await _run_encoder(stats, lambda each: self._metrics.encode(stats, accept, each))
         return web.Response(body=body, headers={"Content-Type": content_type})
 
     async def _get_health(self, request: web.Request) -> web.Response:
@@ -155,7 +155,7 @@ class HttpServer:
         return health(store["failed"], store["full"])
 
 
-async def _aside(stats: BrokerStats, work: Callable[[Each], T]) -> T:
+async def _run_encoder(stats: BrokerStats, work: Callable[[Each], T]) -> T:
     """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
     return work(iter) if len(stats["topics"]) <= MAX_INLINE_TOPICS else await in_yielding_thread(work, resting)
 

@@ -42,30 +42,30 @@ class JsonPage:
         query = query or Query()
         selection = query.select(stats["topics"])
         by_id = rates.of(each(stats["topics"]), stats["uptime"])
-        told = {**_broker(stats, rates, by_id), "matching": selection.matching, "next": selection.next}
-        told["refresh"] = refresh
+        page = {**_broker(stats, rates, by_id), "matching": selection.matching, "next": selection.next}
+        page["refresh"] = refresh
         with self._lock:
             if len(self._texts) > 2 * len(stats["topics"]) + 1024:
                 self._texts.clear()  # most of them are of topics that were deleted
             topics = self._encode_topics(each(selection.topics), by_id)
             since = self._changes.since(query.since)
-            told["revision"], numbers = self._changes.note(topics, len(stats["topics"]))
-        told["since"] = None if since is None else query.since
+            page["revision"], numbers = self._changes.record(topics, len(stats["topics"]))
+        page["since"] = None if since is None else query.since
         if since is not None:
-            told["ids"] = list(topics)
+            page["ids"] = list(topics)
             topics = {id: text for id, text in topics.items() if numbers[id] > since}
-        return f'{encode(told)[:-1]},"topics":[{",".join(topics.values())}]}}'.encode()
+        return f'{encode(page)[:-1]},"topics":[{",".join(topics.values())}]}}'.encode()
 
     def _encode_topics(self, topics: Iterable[TopicStats], by_id: Mapping[int, TopicRates]) -> dict[int, str]:
-        texts, found = self._texts, {}
+        texts, texts_by_id = self._texts, {}
         for topic in topics:
             id = topic["id"]
             rates = by_id.get(id, _IDLE)
-            known = texts.get(id)
-            if known is None or known[0] is not topic or known[1] != rates:
-                known = texts[id] = topic, rates, encode(_topic(topic, rates))
-            found[id] = known[2]
-        return found
+            cached = texts.get(id)
+            if cached is None or cached[0] is not topic or cached[1] != rates:
+                cached = texts[id] = topic, rates, encode(_topic(topic, rates))
+            texts_by_id[id] = cached[2]
+        return texts_by_id
 
 
 def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -> dict[str, Any]:
@@ -89,8 +89,8 @@ def lag_of(topic: TopicStats) -> int:
     """Returns the lag of a topic's slowest reader or kept position; for a work queue its backlog."""
     if topic["delivery"] == "round-robin":
         return topic["backlog"]
-    behind = [reader["lag"] for reader in topic["subscriptions"]] + [position["lag"] for position in topic["names"]]
-    return max(behind, default=0)
+    lags = [reader["lag"] for reader in topic["subscriptions"]] + [position["lag"] for position in topic["names"]]
+    return max(lags, default=0)
 
 
 def _topic(topic: TopicStats, rates: TopicRates) -> dict[str, Any]:
@@ -112,10 +112,10 @@ def _store(store: StoreStats, rates: Rates, stats: BrokerStats) -> dict[str, Any
         name: {"bytes": one["bytes"], "commits": one["commits"], "syncs": one["syncs"]}
         for name, one in store["environments"].items()
     }
-    kept = sum(one["bytes"] for one in store["environments"].values())
+    size = sum(one["bytes"] for one in store["environments"].values())
     return {
         **store,
-        "bytes": kept if store["directory"] is not None else sum(topic["bytes"] for topic in stats["topics"]),
+        "bytes": size if store["directory"] is not None else sum(topic["bytes"] for topic in stats["topics"]),
         "environments": environments,
         "sync": {"rate": syncs.rate, "mean": syncs.mean, "p50": syncs.p50, "p99": syncs.p99},
     }

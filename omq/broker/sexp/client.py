@@ -89,7 +89,7 @@ class Subscription:
             self._end = ClosedError("the subscription is closed")
             self._client._changed.notify_all()
         with suppress(ClosedError):
-            self._client._ask([protocol.Unsubscribe(self.topic.encode())])
+            self._client._call([protocol.Unsubscribe(self.topic.encode())])
 
     def __iter__(self) -> Iterator[Message]:
         return self
@@ -98,7 +98,7 @@ class Subscription:
         try:
             return self.recv()
         except ClosedError:
-            if self._client._lost is None or self._client._closed:
+            if self._client._error is None or self._client._closed:
                 raise StopIteration from None
             raise
 
@@ -123,11 +123,11 @@ class _Request:
         self.errors: list[BrokerError] = []
 
     @property
-    def missing(self) -> int:
+    def pending(self) -> int:
         """The number of answers that have not come."""
         return self._count - len(self.numbers) - len(self.errors)
 
-    def fits(self, frame: Frame) -> bool:
+    def matches(self, frame: Frame) -> bool:
         """Returns whether the frame answers it."""
         return isinstance(frame, self._kind) and getattr(frame, "topic", self.topic) == self.topic
 
@@ -157,17 +157,17 @@ class Client:
         host, port = protocol.parse_endpoint(endpoint)
         if client is None:
             client = f"omq-{os.urandom(8).hex()}"
-        self._side = ClientSide(client.encode() if isinstance(client, str) else client, version)
+        self._protocol = ClientSide(client.encode() if isinstance(client, str) else client, version)
         self._timeout = timeout
         self._changed = threading.Condition()  # for all that both threads know
-        self._turn = threading.Lock()  # of a request: its answers do not name it
-        self._writing = threading.Lock()
+        self._call_lock = threading.Lock()  # of a request: its answers do not name it
+        self._write_lock = threading.Lock()
         self._request: _Request | None = None
         self._subscriptions: dict[int, Subscription] = {}
-        self._leaving: Subscription | None = None  # the server has ended it, and sends the reason next
+        self._ended: Subscription | None = None  # the server has ended it, and sends the reason next
         self._acks = b""  # answers to pings that are to be written
-        self._remark = ""  # the last text about the connection
-        self._lost: OmqError | None = None
+        self._last_text = ""  # the last text about the connection
+        self._error: OmqError | None = None
         self._closed = False  # by the program
         try:
             self._sock = socket.create_connection((host or "127.0.0.1", port), timeout)
@@ -186,14 +186,14 @@ class Client:
 
     def _connect(self, endpoint: str) -> None:
         with suppress(OSError):  # the reader finds out
-            self._write(self._side.hello())
+            self._write(self._protocol.hello())
         with self._changed:
-            if not self._changed.wait_for(lambda: self._side.agreed or self._lost, self._timeout):
+            if not self._changed.wait_for(lambda: self._protocol.agreed or self._error, self._timeout):
                 raise ConnectError(f"{endpoint}: no connection within {self._timeout} seconds")
-            if self._lost is not None:
-                raise self._lost if isinstance(self._lost, VersionFault) else ConnectError(str(self._lost))
+            if self._error is not None:
+                raise self._error if isinstance(self._error, VersionFault) else ConnectError(str(self._error))
         with suppress(OSError):
-            self._write(self._side.connect())
+            self._write(self._protocol.connect())
 
     def create(self, topic: str, *, delivery: Delivery = "broadcast", persistence: Persistence = "strong") -> int:
         """Makes a topic, or finds it as asked; returns its number.
@@ -202,7 +202,7 @@ class Client:
             BrokerError: The server refuses.
         """
         self._needs_version_2()
-        return self._ask([protocol.Create(check_name(topic).encode(), delivery, persistence)])[0]
+        return self._call([protocol.Create(check_name(topic).encode(), delivery, persistence)])[0]
 
     def publish(self, topic: str, body: bytes) -> int:
         """Publishes a message; returns its id, once the topic's persistence holds for it.
@@ -217,7 +217,7 @@ class Client:
         """Publishes messages, pipelined; returns their ids. After an error some of them may be published."""
         self._needs_version_2()
         name = check_name(topic).encode()
-        return self._ask([protocol.Publish(name, bytes(body)) for body in bodies])
+        return self._call([protocol.Publish(name, bytes(body)) for body in bodies])
 
     def subscribe(self, topic: str, *, replay: Replay = "latest") -> Subscription:
         """Subscribes, and waits until that is in force.
@@ -229,7 +229,7 @@ class Client:
         Raises:
             BrokerError: The server refuses.
         """
-        (topic_id,) = self._ask([protocol.Subscribe(check_name(topic).encode(), replay)])
+        (topic_id,) = self._call([protocol.Subscribe(check_name(topic).encode(), replay)])
         subscription = self._subscriptions.get(topic_id)
         if subscription is None:  # it was deleted just now, or the connection ended
             raise ClosedError("the subscription ended as it began")
@@ -253,10 +253,10 @@ class Client:
     # -------------------------------------------------------------------------------------- the caller's thread
 
     def _needs_version_2(self) -> None:
-        if self._side.version < 2:
-            raise StateError(f"version {self._side.version} of the protocol has no such command")
+        if self._protocol.version < 2:
+            raise StateError(f"version {self._protocol.version} of the protocol has no such command")
 
-    def _ask(self, commands: list[Command]) -> list[int]:
+    def _call(self, commands: list[Command]) -> list[int]:
         """Sends commands of one kind about one topic; returns the ids of the answers.
 
         Raises:
@@ -269,12 +269,12 @@ class Client:
             if len(line) - 1 > MAX_EXPRESSION_BYTES:
                 raise TooLarge(f"a command has at most {MAX_EXPRESSION_BYTES} bytes, not {len(line) - 1}")
         numbers: list[int] = []
-        with self._turn:
+        with self._call_lock:
             for at in range(0, len(lines), _MAX_COMMANDS):
-                numbers += self._ask_together(commands[at], lines[at : at + _MAX_COMMANDS])
+                numbers += self._call_batch(commands[at], lines[at : at + _MAX_COMMANDS])
         return numbers
 
-    def _ask_together(self, command: Command, lines: list[bytes]) -> list[int]:
+    def _call_batch(self, command: Command, lines: list[bytes]) -> list[int]:
         request = _Request(command, len(lines))
         with self._changed:
             self._request = request
@@ -282,32 +282,32 @@ class Client:
             with suppress(OSError):  # the reader finds out why
                 self._write(b"".join(lines))
             with self._changed:
-                while missing := request.missing:
-                    if self._lost is not None:
-                        raise type(self._lost)(*self._lost.args)
-                    if not self._changed.wait_for(partial(self._has_moved, request, missing), self._timeout):
+                while pending := request.pending:
+                    if self._error is not None:
+                        raise type(self._error)(*self._error.args)
+                    if not self._changed.wait_for(partial(self._has_progress, request, pending), self._timeout):
                         raise Timeout(f"no answer within {self._timeout} seconds")
         finally:
             self._request = None
-            if request.missing:
+            if request.pending:
                 self._end(ClosedError("the connection is over: an answer was not waited for"))
         if request.errors:
             raise request.errors[0]
         return request.numbers
 
-    def _has_moved(self, request: _Request, missing: int) -> bool:
-        return self._lost is not None or request.missing < missing
+    def _has_progress(self, request: _Request, pending: int) -> bool:
+        return self._error is not None or request.pending < pending
 
     def _write(self, data: bytes) -> None:
-        with self._writing:
+        with self._write_lock:
             self._sock.sendall(data)
 
     def _end(self, error: OmqError) -> None:
         with self._changed:
-            if self._lost is not None:
+            if self._error is not None:
                 return
-            self._lost = error
-            for subscription in (*self._subscriptions.values(), *([self._leaving] if self._leaving else [])):
+            self._error = error
+            for subscription in (*self._subscriptions.values(), *([self._ended] if self._ended else [])):
                 subscription._end = subscription._end or error
             self._subscriptions.clear()
             self._changed.notify_all()
@@ -320,8 +320,8 @@ class Client:
         error: OmqError | None = None
         reason = "the server has ended it"
         try:
-            while data := self._received():
-                self._take_in(data)
+            while data := self._recv():
+                self._feed(data)
                 if self._acks:
                     self._write(self._acks)
                     self._acks = b""
@@ -330,29 +330,29 @@ class Client:
             error = fault
         except OSError as fault:
             reason = str(fault)
-        self._end(error or ClosedError(f"the connection is over: {self._remark or reason}"))
+        self._end(error or ClosedError(f"the connection is over: {self._last_text or reason}"))
 
-    def _received(self) -> bytes:
+    def _recv(self) -> bytes:
         while True:
             with suppress(TimeoutError):  # the timeout is that of a write
                 return self._sock.recv(_READ_BYTES)
 
-    def _take_in(self, data: bytes) -> None:
+    def _feed(self, data: bytes) -> None:
         with self._changed:
-            for frame in self._side.receive(data):
-                self._take(frame)
+            for frame in self._protocol.receive(data):
+                self._handle_frame(frame)
             self._changed.notify_all()
 
     def _wait_for_room(self) -> None:
         with self._changed:
-            if self._waiting() > MAX_BACKLOG_BYTES:
-                self._changed.wait_for(lambda: self._lost or self._waiting() < MAX_BACKLOG_BYTES // 2)
+            if self._backlog_bytes() > MAX_BACKLOG_BYTES:
+                self._changed.wait_for(lambda: self._error or self._backlog_bytes() < MAX_BACKLOG_BYTES // 2)
 
-    def _waiting(self) -> int:
+    def _backlog_bytes(self) -> int:
         """Returns the bytes of messages that wait for the program."""
         return sum(one._bytes for one in self._subscriptions.values() if one._end is None)
 
-    def _take(self, frame: Frame) -> None:
+    def _handle_frame(self, frame: Frame) -> None:
         request = self._request
         if isinstance(frame, protocol.Message):
             if subscription := self._subscriptions.get(frame.topic_id):
@@ -360,8 +360,8 @@ class Client:
         elif isinstance(frame, protocol.Ping):
             self._acks += protocol.write_command(protocol.Ack(frame.time))
         elif isinstance(frame, protocol.Error):
-            self._take_error(frame.text)
-        elif request is not None and request.fits(frame):
+            self._handle_error(frame.text)
+        elif request is not None and request.matches(frame):
             if isinstance(frame, protocol.Subscribed):
                 topic = frame.topic.decode("utf-8", "replace")
                 self._subscriptions[frame.topic_id] = Subscription(self, topic, frame.topic_id)
@@ -369,14 +369,14 @@ class Client:
                 self._subscriptions.pop(frame.topic_id, None)
             request.numbers.append(frame.id if isinstance(frame, protocol.Published) else frame.topic_id)
         elif isinstance(frame, protocol.Unsubscribed):
-            self._leaving = self._subscriptions.pop(frame.topic_id, None)
+            self._ended = self._subscriptions.pop(frame.topic_id, None)
 
-    def _take_error(self, text: str) -> None:
+    def _handle_error(self, text: str) -> None:
         """Finds out what an error is about: it names the command, or the topic."""
         request = self._request
-        if self._leaving is not None:
-            self._leaving._end = BrokerError(text)
-            self._leaving = None
+        if self._ended is not None:
+            self._ended._end = BrokerError(text)
+            self._ended = None
             return
         for subscription in self._subscriptions.values():
             name = shown(subscription.topic.encode())
@@ -384,7 +384,7 @@ class Client:
                 subscription.note = text
                 if request is None or not text.startswith(request.prefix):
                     return
-        if request is not None and request.missing:
+        if request is not None and request.pending:
             request.errors.append(BrokerError(text))
         else:
-            self._remark = text
+            self._last_text = text

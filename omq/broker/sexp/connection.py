@@ -56,7 +56,7 @@ class Limits:
         closing: For answers to go out when the broker ends.
         unsent: Of messages of transient topics that wait for a slow subscriber.
         window: Of messages of kept topics that wait; the rest waits in the store.
-        share: Of messages of round-robin topics that wait: what waits here is not given to others.
+        consumer_window: Of messages of round-robin topics that wait: what waits here is not given to others.
         publishing: Of messages that wait for the store; beyond, the connection is not read.
         answers: Of answers that wait for the client; beyond, the connection is not read.
     """
@@ -67,7 +67,7 @@ class Limits:
     closing: float = 2.0
     unsent: int = 64 << 20
     window: int = 256 << 10
-    share: int = 64 << 10
+    consumer_window: int = 64 << 10
     publishing: int = 8 << 20
     answers: int = 256 << 10
 
@@ -101,7 +101,7 @@ class SexpConnection:
         limits: See there.
         frames: Shared by the connections of one listener.
         clients: The connections of one listener by client id, which this one enters and leaves.
-        gone: Called once the connection is over.
+        on_close: Called once the connection is over.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class SexpConnection:
         limits: Limits,
         frames: FrameCache,
         clients: dict[bytes, SexpConnection],
-        gone: Callable[[SexpConnection], None],
+        on_close: Callable[[SexpConnection], None],
     ) -> None:
         self.peer = peer
         self.loop = loop
@@ -122,67 +122,67 @@ class SexpConnection:
         self.limits = limits
         self.frames = frames
         self._clients = clients
-        self._gone = gone
+        self._on_close = on_close
         self.transport = SexpTransport(loop, sock, self)
         self.sinks: dict[str, SexpSubscriptionSink] = {}  # by topic
-        self.left: set[SexpConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
-        self._side = ServerSide()
+        self.leaving: set[SexpConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
+        self._protocol = ServerSide()
         self._pings = Pings()
         self._commands: deque[Command | BrokerError] = deque()  # that wait for the one before
-        self._making: asyncio.Task[None] | None = None  # the command that the others wait for
+        self._creating: asyncio.Task[None] | None = None  # the command that the others wait for
         self._batch: tuple[Topic, str, list[bytes]] | None = None
         self._publishing = 0  # bytes that wait for the store
         self._answers = Backlog()
-        self._last: bytes | None = None  # the last bytes to send, once this is the end
+        self._last_frame: bytes | None = None  # the last bytes to send, once this is the end
         self._finished = False  # they are sent, and the kernel has them
-        self._taken = 0  # at the last look whether a connection that ends moves
-        self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._too_late)
+        self._last_written = 0  # at the last look whether a connection that ends moves
+        self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._handshake_timeout)
         self.transport.read(True)
 
     # ------------------------------------------------------------------------------------------- what comes
 
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Takes bytes of the client."""
         if self.ending:
             return
-        if not self._side.version:
+        if not self._protocol.version:
             try:
-                answer, data = self._side.handshake(data)
+                answer, data = self._protocol.handshake(data)
             except VersionFault:
                 self._end(REFUSAL)
                 return
             self.transport.write(answer)
         if data:
             try:
-                self._commands.extend(self._side.commands(data))
+                self._commands.extend(self._protocol.commands(data))
             except SyntaxFault as fault:
                 self._commands.append(fault)
-            self._work()
+            self._run_commands()
 
-    def ended(self) -> None:
+    def eof_received(self) -> None:
         """The client sends nothing more: it gets the answers that it waits for."""
-        if self.sinks or self._side.client is None:
+        if self.sinks or self._protocol.client is None:
             self.transport.close()
         else:
             self._end(b"")
 
-    def _work(self) -> None:
+    def _run_commands(self) -> None:
         """Obeys the commands that came, one after the other."""
-        while self._commands and self._making is None and not self.ending:
-            self._obey(self._commands.popleft())
-        if self._making is None:
+        while self._commands and self._creating is None and not self.ending:
+            self._execute(self._commands.popleft())
+        if self._creating is None:
             self._publish_batch()
-        self._listen()
+        self._update_reading()
 
-    def _obey(self, command: Command | BrokerError) -> None:
+    def _execute(self, command: Command | BrokerError) -> None:
         if isinstance(command, BrokerError):
             self._publish_batch()
-            self.broker.refuse(command)
+            self.broker.count_refusal(command)
             self._end(write_frame(Error(str(command))))
             return
         try:
             if isinstance(command, Publish):
-                self._gather(command)
+                self._add_to_batch(command)
                 return
             self._publish_batch()
             match command:
@@ -195,23 +195,25 @@ class SexpConnection:
                 case Unsubscribe():
                     self._unsubscribe(command)
                 case Create():
-                    self._making = self.loop.create_task(self._create(command))
+                    self._creating = self.loop.create_task(self._create(command))
         except BrokerError as error:
-            self._refuse(command, error)
+            self._answer_error(command, error)
 
-    def _refuse(self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError) -> None:
+    def _answer_error(
+        self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError
+    ) -> None:
         """Answers a command that a topic refuses; the connection stays open."""
-        self.broker.refuse(error)
+        self.broker.count_refusal(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
         self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
 
     def _connect(self, command: Connect) -> None:
         if command.client in self._clients:
-            self._side.client = None  # it is another's
+            self._protocol.client = None  # it is another's
             self._end(write_frame(Error(f"client {shown(command.client)} is connected already")))
             return
         self._clients[command.client] = self
-        self._wait(self.limits.ping, self._ping)
+        self._set_timer(self.limits.ping, self._ping)
 
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
@@ -221,8 +223,8 @@ class SexpConnection:
         kind = SexpConsumerSink if topic.delivery == "round-robin" else SexpSubscriptionSink
         sink = self.sinks[name] = kind(self, topic, command.replay)
         self.answer(Subscribed(topic.id, command.topic))
-        if sink.note:
-            self.answer(Error(f"Subscribe {shown(command.topic)}: {sink.note}"))
+        if sink.notice:
+            self.answer(Error(f"Subscribe {shown(command.topic)}: {sink.notice}"))
 
     def _unsubscribe(self, command: Unsubscribe) -> None:
         sink = self.sinks.pop(topic_name(command.topic), None)
@@ -231,7 +233,7 @@ class SexpConnection:
         sink.end()
         self.answer(Unsubscribed(sink.topic.id, command.topic))
 
-    def _gather(self, command: Publish) -> None:
+    def _add_to_batch(self, command: Publish) -> None:
         """Messages for one topic that came together go to the store together."""
         name = topic_name(command.topic)
         if self._batch is None or self._batch[1] != name:
@@ -252,26 +254,26 @@ class SexpConnection:
             if error is None:
                 frames: list[bytes] = [write_frame(Published(first + at, topic.id)) for at in range(count)]
             else:
-                self.broker.refuse(error)
+                self.broker.count_refusal(error)
                 frames = [write_frame(Error(f"Publish {shown(name.encode())}: {error}"))] * count
-            self._say(b"".join(frames))
-            self._listen()
-            self._finish()
+            self._send(b"".join(frames))
+            self._update_reading()
+            self._try_finish()
 
         topic.append(records, count, done, alive=lambda: self.transport.open)
 
     async def _create(self, command: Create) -> None:
         try:
             try:
-                self.answer(await self._made(command))
+                self.answer(await self._create_topic(command))
             except BrokerError as error:
-                self._refuse(command, error)
+                self._answer_error(command, error)
         finally:
-            self._making = None
-        self._work()
-        self._finish()
+            self._creating = None
+        self._run_commands()
+        self._try_finish()
 
-    async def _made(self, command: Create) -> Created:
+    async def _create_topic(self, command: Create) -> Created:
         name = topic_name(command.topic)
         if not self.broker.permissions.allows(None, "create", name):
             raise PermissionDenied("that is not permitted")
@@ -299,43 +301,43 @@ class SexpConnection:
 
     def answer(self, frame: Frame) -> None:
         """Sends a frame that is not a message."""
-        self._say(write_frame(frame))
+        self._send(write_frame(frame))
 
-    def _say(self, data: bytes) -> None:
+    def _send(self, data: bytes) -> None:
         self.transport.write(data)
-        self._answers.add(len(data), self.transport.said)
+        self._answers.add(len(data), self.transport.queued)
 
-    def taken(self) -> None:
+    def data_written(self) -> None:
         """The kernel has taken more."""
-        self._answers.taken(self.transport.taken, self.transport.said)
-        for sink in (*self.sinks.values(), *self.left):
-            sink.taken()
-        self._listen()
-        self._finish()
+        self._answers.written(self.transport.written, self.transport.queued)
+        for sink in (*self.sinks.values(), *self.leaving):
+            sink.data_written()
+        self._update_reading()
+        self._try_finish()
 
-    def _listen(self) -> None:
+    def _update_reading(self) -> None:
         """Reads the client only while it can be served: what it sends waits with itself otherwise."""
         limits = self.limits
         self.transport.read(
             not self.ending
-            and self._making is None
+            and self._creating is None
             and self._publishing < limits.publishing
             and self._answers.size < limits.answers
         )
 
     def _ping(self) -> None:
         if not self.transport.reading:
-            self._pings.forgive()  # its answer may lie where we do not read
-        ping = self._pings.next(int(time.time()), self.transport.said, self.transport.taken)
+            self._pings.clear()  # its answer may lie where we do not read
+        ping = self._pings.next(int(time.time()), self.transport.queued, self.transport.written)
         if ping is None:
             self.fail("two pings were not answered")
             return
         self.transport.write(ping)
         self.transport.flush()
-        self._pings.sent(self.transport.taken)
-        self._wait(self.limits.ping, self._ping)
+        self._pings.sent(self.transport.written)
+        self._set_timer(self.limits.ping, self._ping)
 
-    def _wait(self, seconds: float, then: Callable[[], None]) -> None:
+    def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
         """One thing at a time is waited for."""
         self._timer.cancel()
         if self.transport.open:
@@ -346,72 +348,72 @@ class SexpConnection:
     @property
     def ending(self) -> bool:
         """Returns whether nothing more is read, and only answers and the last frame are sent."""
-        return self._last is not None
+        return self._last_frame is not None
 
-    def leave(self, text: str) -> None:
+    def shut_down(self, text: str) -> None:
         """Ends in an orderly way, after the answers to what was published."""
         if not self.ending:
             self._commands.clear()
             self._publish_batch()
-            self._end(write_frame(Error(text)) if self._side.version else b"")
+            self._end(write_frame(Error(text)) if self._protocol.version else b"")
 
     def fail(self, text: str) -> None:
         """Ends with an error that comes before the messages that wait for the client; they are not sent."""
         if not self.ending:
             self.transport.drop()
-            for sink in (*self.sinks.values(), *self.left):
-                sink.dropped()
+            for sink in (*self.sinks.values(), *self.leaving):
+                sink.discard_unsent()
             self._end(write_frame(Error(text)))
 
     def _end(self, last: bytes) -> None:
-        self._last = last
+        self._last_frame = last
         self._commands.clear()
         for sink in self.sinks.values():
             sink.end()
         self.sinks.clear()
         self._forget_client()
-        self._wait(self.limits.ping, self._look)
-        self._listen()
-        self._finish()
+        self._set_timer(self.limits.ping, self._check_progress)
+        self._update_reading()
+        self._try_finish()
 
-    def _finish(self) -> None:
+    def _try_finish(self) -> None:
         """Goes on with the end, once what it waits for has come."""
-        if self._last is None or self._finished or self._publishing or self._making is not None:
+        if self._last_frame is None or self._finished or self._publishing or self._creating is not None:
             return
-        if self._last:
-            self.transport.write(self._last)
-            self._last = b""
+        if self._last_frame:
+            self.transport.write(self._last_frame)
+            self._last_frame = b""
         if not self.transport.unsent:
             self._finished = True
             self._timer.cancel()
             self.transport.finish(self.limits.linger)
 
-    def _look(self) -> None:
+    def _check_progress(self) -> None:
         """Closes a connection that should end and does not move."""
-        if self.transport.taken == self._taken and not self._publishing:
+        if self.transport.written == self._last_written and not self._publishing:
             self.transport.close()
-        self._taken = self.transport.taken
-        self._wait(self.limits.ping, self._look)
+        self._last_written = self.transport.written
+        self._set_timer(self.limits.ping, self._check_progress)
 
-    def _too_late(self) -> None:
-        self._end(write_frame(Error("Connect was not sent in time")) if self._side.version else b"")
+    def _handshake_timeout(self) -> None:
+        self._end(write_frame(Error("Connect was not sent in time")) if self._protocol.version else b"")
 
     def _forget_client(self) -> None:
-        client = self._side.client
+        client = self._protocol.client
         if client is not None and self._clients.get(client) is self:
             del self._clients[client]
 
-    def lost(self) -> None:
+    def connection_lost(self) -> None:
         """The connection is over."""
-        for sink in (*self.sinks.values(), *self.left):
+        for sink in (*self.sinks.values(), *self.leaving):
             sink.stop()
         self.sinks.clear()
-        self.left.clear()
-        self._last, self._finished = b"", True
+        self.leaving.clear()
+        self._last_frame, self._finished = b"", True
         self._commands.clear()
         self._timer.cancel()
         self._forget_client()
-        self._gone(self)
+        self._on_close(self)
 
 
 class Backlog:
@@ -435,10 +437,10 @@ class Backlog:
         else:
             self._old, self._end = size, end
 
-    def taken(self, taken: int, said: int) -> None:
+    def written(self, written: int, queued: int) -> None:
         """The kernel has taken so much of the stream."""
-        if taken >= self._end:
-            self._old, self._new, self._end = self._new, 0, said
+        if written >= self._end:
+            self._old, self._new, self._end = self._new, 0, queued
 
 
 class SexpSubscriptionSink:
@@ -453,51 +455,51 @@ class SexpSubscriptionSink:
         replay: Where it begins.
 
     Attributes:
-        note: A remark for the client; empty for none.
+        notice: A remark for the client; empty for none.
 
     Raises:
         BrokerError: That cannot be read.
     """
 
-    door: Literal["zmtp", "sexp"] = "sexp"
+    listener: Literal["zmtp", "sexp"] = "sexp"
     user: str | None = None
 
     def __init__(self, connection: SexpConnection, topic: Topic, replay: Replay) -> None:
         self.connection = connection
         self.topic = topic
         self.peer = connection.peer
-        self.note = ""
+        self.notice = ""
         self._limits = connection.limits
-        self._full = False  # `more` is to be called once there is room
-        self._begin(replay)
+        self._paused = False  # `more` is to be called once there is room
+        self._subscribe(replay)
 
-    def _begin(self, replay: Replay) -> None:
+    def _subscribe(self, replay: Replay) -> None:
         broker = self.connection.broker
         try:
             self._subscription = broker.subscribe(self.topic, replay, self)
         except Overrun as error:
             self._subscription = broker.subscribe(self.topic, "earliest", self)
-            self.note = _overrun(error)
+            self.notice = _overrun(error)
 
     def room(self) -> int:
         """See `Sink`."""
         unsent = self.connection.transport.unsent
         if self.topic.persistence != "transient":
-            self._full = 2 * unsent > self._limits.window
-            return 0 if self._full else self._limits.window - unsent
+            self._paused = 2 * unsent > self._limits.window
+            return 0 if self._paused else self._limits.window - unsent
         if unsent >= self._limits.unsent:
             self.connection.loop.call_soon(self._too_slow)
         return max(self._limits.unsent - unsent, 0)
 
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+    def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         """See `Sink`."""
         data, ends = self.connection.frames.encode(header, records, self.topic.id)
-        self._send(data, ends, int.from_bytes(header[8:16], "big"))
+        self._queue(data, ends, int.from_bytes(header[8:16], "big"))
 
-    def _send(self, data: bytes, ends: list[int], first: int) -> None:
+    def _queue(self, data: bytes, ends: list[int], first: int) -> None:
         self.connection.transport.write(data)
 
-    def ended(self, error: BrokerError | None) -> None:
+    def closed(self, error: BrokerError | None) -> None:
         """See `Sink`."""
         if error is None or self.connection.sinks.get(self.topic.name) is not self:
             return
@@ -505,28 +507,28 @@ class SexpSubscriptionSink:
         if isinstance(error, Overrun | Damaged) and error.first:
             # What follows the gap can be read.
             try:
-                self._begin("earliest" if isinstance(error, Overrun) else error.last)
+                self._subscribe("earliest" if isinstance(error, Overrun) else error.last)
             except BrokerError as fault:
                 error = fault
             else:
-                note = _overrun(error) if isinstance(error, Overrun) else str(error)
-                self.connection.answer(Error(f"{shown(name)}: {note}"))
+                notice = _overrun(error) if isinstance(error, Overrun) else str(error)
+                self.connection.answer(Error(f"{shown(name)}: {notice}"))
                 return
         del self.connection.sinks[self.topic.name]
         self.connection.answer(Unsubscribed(self.topic.id, name))
         self.connection.answer(Error(f"{shown(name)}: {error}"))
 
-    def taken(self) -> None:
+    def data_written(self) -> None:
         """The kernel has taken something."""
-        if self._full and 2 * self.connection.transport.unsent <= self._limits.window:
-            self._full = False
-            self._subscription.more()
+        if self._paused and 2 * self.connection.transport.unsent <= self._limits.window:
+            self._paused = False
+            self._subscription.resume()
 
     def end(self) -> None:
         """Ends it; what was sent goes out."""
         self.stop()
 
-    def dropped(self) -> None:
+    def discard_unsent(self) -> None:
         """Drops what was sent and waited for the kernel: it will not go out."""
 
     def stop(self) -> None:
@@ -541,61 +543,61 @@ class SexpSubscriptionSink:
 class SexpConsumerSink(SexpSubscriptionSink):
     """The sink of a consumer of a round-robin topic: what the kernel has taken is finished, the rest goes to others."""
 
-    def _begin(self, replay: Replay) -> None:
+    def _subscribe(self, replay: Replay) -> None:
         if replay != "latest":
             raise TopicError("a round-robin topic is read From_current")
         self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
         self._leaving = False
-        self._share = self.connection.broker.consume(self.topic, self, ack_timeout=_NO_TIMEOUT_S, credit=_PREFETCH)
+        self._consumer = self.connection.broker.consume(self.topic, self, ack_timeout=_NO_TIMEOUT_S, credit=_PREFETCH)
 
     def room(self) -> int:
         """See `Sink`."""
         unsent = self.connection.transport.unsent
-        self._full = self._leaving or 2 * unsent > self._limits.share
-        return 0 if self._full else self._limits.share - unsent
+        self._paused = self._leaving or 2 * unsent > self._limits.consumer_window
+        return 0 if self._paused else self._limits.consumer_window - unsent
 
-    def _send(self, data: bytes, ends: list[int], first: int) -> None:
-        base = self.connection.transport.said
+    def _queue(self, data: bytes, ends: list[int], first: int) -> None:
+        base = self.connection.transport.queued
         self._waiting.extend((base + end, first + at) for at, end in enumerate(ends))
         self.connection.transport.write(data)
 
-    def taken(self) -> None:
+    def data_written(self) -> None:
         """See `SexpSubscriptionSink`."""
-        taken, done = self.connection.transport.taken, []
-        while self._waiting and self._waiting[0][0] <= taken:
-            done.append(self._waiting.popleft()[1])
-        if done:
-            self._share.ack(ranges_of(done))
+        written, acked = self.connection.transport.written, []
+        while self._waiting and self._waiting[0][0] <= written:
+            acked.append(self._waiting.popleft()[1])
+        if acked:
+            self._consumer.ack(ranges_of(acked))
         if self._leaving:
             if not self._waiting:
                 self.stop()
-                self.connection.left.discard(self)
-        elif self._full and 2 * self.connection.transport.unsent <= self._limits.share:
-            self._full = False
-            self._share.more(0)
+                self.connection.leaving.discard(self)
+        elif self._paused and 2 * self.connection.transport.unsent <= self._limits.consumer_window:
+            self._paused = False
+            self._consumer.more(0)
 
     def end(self) -> None:
         """See `SexpSubscriptionSink`: ending it at once would redeliver what the kernel is about to take."""
         self._leaving = True
-        self.connection.left.add(self)
-        self.taken()
+        self.connection.leaving.add(self)
+        self.data_written()
 
-    def dropped(self) -> None:
+    def discard_unsent(self) -> None:
         """See `SexpSubscriptionSink`."""
-        said, back = self.connection.transport.said, []
-        while self._waiting and self._waiting[-1][0] > said:
-            back.append(self._waiting.pop()[1])
-        if back:
-            self._share.nack(ranges_of(back))
+        queued, returned = self.connection.transport.queued, []
+        while self._waiting and self._waiting[-1][0] > queued:
+            returned.append(self._waiting.pop()[1])
+        if returned:
+            self._consumer.nack(ranges_of(returned))
 
     def stop(self) -> None:
         """See `SexpSubscriptionSink`."""
-        taken = self.connection.transport.taken
-        done = [number for end, number in self._waiting if end <= taken]
-        if done:
-            self._share.ack(ranges_of(done))
+        written = self.connection.transport.written
+        acked = [number for end, number in self._waiting if end <= written]
+        if acked:
+            self._consumer.ack(ranges_of(acked))
         self._waiting.clear()
-        self._share.end()
+        self._consumer.end()
 
 
 def _overrun(error: Overrun) -> str:

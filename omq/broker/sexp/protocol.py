@@ -213,8 +213,8 @@ def _time(expression: Expression) -> float:
         raise SyntaxFault(f"{shown(text)} is not a valid time: {error}") from None
     seconds = (moment - _EPOCH) / timedelta(seconds=1)
     if sign is not None:
-        away = int(hours) * 3600 + int(minutes) * 60
-        seconds += -away if sign == b"+" else away
+        offset = int(hours) * 3600 + int(minutes) * 60
+        seconds += -offset if sign == b"+" else offset
     return seconds + (float(b"0." + fraction) if fraction else 0.0)
 
 
@@ -428,11 +428,11 @@ class ServerSide:
         client: The client's id; `None` before `Connect`.
     """
 
-    __slots__ = ("_reader", "_said", "client", "version")
+    __slots__ = ("_handshake_bytes", "_parser", "client", "version")
 
     def __init__(self) -> None:
-        self._said = b""
-        self._reader = SexpParser()
+        self._handshake_bytes = b""
+        self._parser = SexpParser()
         self.version = 0
         self.client: bytes | None = None
 
@@ -445,16 +445,16 @@ class ServerSide:
         Raises:
             VersionFault: The version is not supported: the client gets -1, and the connection ends.
         """
-        self._said += data
-        if len(self._said) < HANDSHAKE_BYTES:
+        self._handshake_bytes += data
+        if len(self._handshake_bytes) < HANDSHAKE_BYTES:
             return b"", b""
-        said, rest = self._said[:HANDSHAKE_BYTES], self._said[HANDSHAKE_BYTES:]
-        self._said = b""
-        (version,) = _VERSION.unpack(said)
+        version_bytes, rest = self._handshake_bytes[:HANDSHAKE_BYTES], self._handshake_bytes[HANDSHAKE_BYTES:]
+        self._handshake_bytes = b""
+        (version,) = _VERSION.unpack(version_bytes)
         if version not in VERSIONS:
             raise VersionFault(f"version {version} is not spoken here")
         self.version = version
-        return said, rest
+        return version_bytes, rest
 
     def commands(self, data: bytes) -> Iterator[Command]:
         """Takes what follows the handshake; gives the commands, all of them to be taken before the next bytes.
@@ -463,7 +463,7 @@ class ServerSide:
             SyntaxFault: The bytes are not commands, or the first is not `Connect`: the connection ends. What came
                 before was given.
         """
-        for expression in self._reader.feed(data):
+        for expression in self._parser.feed(data):
             command = read_command(expression, self.version)
             if isinstance(command, Connect):
                 if self.client is not None:
@@ -491,41 +491,41 @@ class Pings:
     interval. A client that takes nothing at all for two intervals is as dead as one that answers nothing.
     """
 
-    __slots__ = ("_open", "_stalls", "_taken")
+    __slots__ = ("_last_written", "_stalls", "_unanswered")
 
     def __init__(self) -> None:
-        self._open: deque[tuple[int, int]] = deque()  # unanswered: their times, and where in the stream they end
-        self._taken = 0  # bytes that the kernel had taken after the last ping
+        self._unanswered: deque[tuple[int, int]] = deque()  # unanswered: their times, and where in the stream they end
+        self._last_written = 0  # bytes that the kernel had taken after the last ping
         self._stalls = 0
 
-    def next(self, time: int, said: int, taken: int) -> bytes | None:
+    def next(self, time: int, queued: int, written: int) -> bytes | None:
         """Gives the next ping, once an interval; `None`: the client is dead.
 
         Args:
             time: Seconds since 1970.
-            said: Bytes that the connection was given to send so far.
-            taken: How many of them the kernel has taken.
+            queued: Bytes that the connection was given to send so far.
+            written: How many of them the kernel has taken.
         """
-        missed = sum(end <= self._taken for _, end in self._open)
-        self._stalls = self._stalls + 1 if taken == self._taken < said else 0
+        missed = sum(end <= self._last_written for _, end in self._unanswered)
+        self._stalls = self._stalls + 1 if written == self._last_written < queued else 0
         if missed >= MAX_MISSED_PINGS or self._stalls >= MAX_MISSED_PINGS:
             return None
         ping = write_frame(Ping(time))
-        self._open.append((time, said + len(ping)))
+        self._unanswered.append((time, queued + len(ping)))
         return ping
 
-    def sent(self, taken: int) -> None:
+    def sent(self, written: int) -> None:
         """Notes how many bytes the kernel has taken once the ping was given to the connection."""
-        self._taken = taken
+        self._last_written = written
 
     def ack(self, time: float) -> None:
         """Takes an answer: it is for the pings up to its time, whose fraction is the client's own affair."""
-        while self._open and self._open[0][0] <= time:
-            self._open.popleft()
+        while self._unanswered and self._unanswered[0][0] <= time:
+            self._unanswered.popleft()
 
-    def forgive(self) -> None:
+    def clear(self) -> None:
         """Waits for no answer to the pings so far."""
-        self._open.clear()
+        self._unanswered.clear()
         self._stalls = 0
 
 
@@ -540,14 +540,14 @@ class ClientSide:
         agreed: Whether the server has sent the same version.
     """
 
-    __slots__ = ("_client", "_in", "_wanted", "agreed", "version")
+    __slots__ = ("_client", "_in", "_needed", "agreed", "version")
 
     def __init__(self, client: bytes, version: int = NEWEST) -> None:
         self._client = client
         self.version = version
         self.agreed = False
         self._in = bytearray()
-        self._wanted = HANDSHAKE_BYTES  # bytes without which nothing can be read
+        self._needed = HANDSHAKE_BYTES  # bytes without which nothing can be read
 
     def hello(self) -> bytes:
         """Returns the first bytes to send. The server answers with the same."""
@@ -565,7 +565,7 @@ class ClientSide:
             SyntaxFault: The bytes are not frames.
         """
         self._in += data
-        if len(self._in) < self._wanted:
+        if len(self._in) < self._needed:
             return
         text = bytes(self._in)
         at = 0
@@ -579,13 +579,13 @@ class ClientSide:
         try:
             while True:
                 if end - at < 4:
-                    self._wanted = 4
+                    self._needed = 4
                     return
                 (length,) = _U32.unpack_from(text, at)
                 if not 1 <= length <= 1 + MAX_PAYLOAD_BYTES:
                     raise SyntaxFault(f"no frame has {length} bytes")
                 if end - at < 4 + length:
-                    self._wanted = 4 + length
+                    self._needed = 4 + length
                     return
                 frame = read_frame(text[at + 4], text[at + 5 : at + 4 + length])
                 at += 4 + length

@@ -45,9 +45,9 @@ class SexpServer:
         self.clients: dict[bytes, SexpConnection] = {}
         self.connections: set[SexpConnection] = set()
         self._max_connections = max_connections
-        self._refusals = RateLimit()
+        self._refusal_log = RateLimit()
         self._listeners: list[socket.socket] = []
-        self._gone = asyncio.Event()  # a connection is over
+        self._closed = asyncio.Event()  # a connection is over
 
     async def start(self, endpoint: str) -> str:
         """Listens; gives the endpoint with its port.
@@ -81,19 +81,19 @@ class SexpServer:
             listener.close()
         self._listeners.clear()
         for connection in list(self.connections):
-            connection.leave("the broker ends")
+            connection.shut_down("the broker ends")
         with suppress(TimeoutError):
             async with asyncio.timeout(self.limits.closing):
                 while self.connections:
-                    self._gone.clear()
-                    await self._gone.wait()
+                    self._closed.clear()
+                    await self._closed.wait()
         for connection in list(self.connections):
             connection.transport.close()
 
-    def _forget(self, connection: SexpConnection) -> None:
+    def _remove(self, connection: SexpConnection) -> None:
         self.connections.discard(connection)
         self.broker.connections["sexp"] = len(self.connections)
-        self._gone.set()
+        self._closed.set()
 
     def _accept(self, listener: socket.socket) -> None:
         for _ in range(_ACCEPT_BATCH):
@@ -119,7 +119,7 @@ class SexpServer:
                 limits=self.limits,
                 frames=self._frames,
                 clients=self.clients,
-                gone=self._forget,
+                on_close=self._remove,
             )
             self.connections.add(connection)
             self.broker.connections["sexp"] = len(self.connections)
@@ -131,7 +131,7 @@ class SexpServer:
         return sum(self.broker.connections.values()) < room_for_connections()
 
     def _log_refusal(self, address: tuple[str, int]) -> None:
-        if not self._refusals.passes():
+        if not self._refusal_log.passes():
             return
         if self._max_connections is not None:
             reason = f"max_connections is {self._max_connections}"
@@ -143,7 +143,7 @@ class SexpServer:
             "%s: a client of tcp://%s:%d is turned away (%d others were before it): %s",
             self.endpoint,
             *address[:2],
-            self._refusals.suppressed,
+            self._refusal_log.suppressed,
             reason,
         )
 

@@ -67,7 +67,7 @@ def shown(data: bytes, longest: int = 60) -> str:
 #: A backslash within quotes and what belongs to it. Where nothing fits it stands for itself, as what follows does.
 _ESCAPE: Final = re.compile(rb"\\(?:([0-9]{3})|x([0-9a-fA-F]{2})|([\\'\"ntbr ])|(\r?\n))")
 #: The beginning of one, which the bytes to come decide.
-_BEGUN: Final = re.compile(rb"\\(?:[0-9]{0,2}|x[0-9a-fA-F]?|\r)\Z")
+_ESCAPE_START: Final = re.compile(rb"\\(?:[0-9]{0,2}|x[0-9a-fA-F]?|\r)\Z")
 _NAMED: Final = {b"n": 10, b"t": 9, b"b": 8, b"r": 13, b"\\": 92, b"'": 39, b'"': 34, b" ": 32}
 
 # Where in the text a reader is.
@@ -104,17 +104,17 @@ class SexpParser:
         "_lists",
         "_max_depth",
         "_max_length",
-        "_rest",
         "_skip",
         "_skips",
-        "_where",
+        "_state",
+        "_undecided",
     )
 
     def __init__(self, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int = MAX_DEPTH) -> None:
         self._max_length = max_length
         self._max_depth = max_depth
-        self._where = _BETWEEN
-        self._rest = b""  # bytes that cannot be judged before the next ones
+        self._state = _BETWEEN
+        self._undecided = b""  # bytes that cannot be judged before the next ones
         self._length = 0  # bytes of the expression, or comment, that is being read; of earlier pieces
         self._atom = bytearray()
         self._comments = 0  # block comments that are open, within one another
@@ -127,7 +127,7 @@ class SexpParser:
     @property
     def idle(self) -> bool:
         """Returns whether no expression and no comment is begun."""
-        return self._where == _BETWEEN and not self._lists and not self._skip and not self._rest
+        return self._state == _BETWEEN and not self._lists and not self._skip and not self._undecided
 
     def feed(self, data: bytes) -> Iterator[Expression]:
         """Takes the next bytes of the stream; gives the expressions that they complete, one by one.
@@ -140,36 +140,36 @@ class SexpParser:
         if self._fault is not None:
             raise SyntaxFault(self._fault)
         try:
-            yield from self._read(self._rest + data if self._rest else data)
+            yield from self._read(self._undecided + data if self._undecided else data)
         except SyntaxFault as fault:
             self._fault = str(fault)
-            self._items, self._lists, self._atom, self._rest = [], [], bytearray(), b""
+            self._items, self._lists, self._atom, self._undecided = [], [], bytearray(), b""
             raise
 
     def _read(self, text: bytes) -> Iterator[Expression]:
-        self._rest = b""
-        at = begun = 0  # where in this text the expression begins; what came of it before is counted in _length
+        self._undecided = b""
+        at = start = 0  # where in this text the expression begins; what came of it before is counted in _length
         while True:
-            where = self._where
-            run: re.Match[bytes] = _RUNS[where].match(text, at)  # type: ignore[assignment]
+            state = self._state
+            run: re.Match[bytes] = _RUNS[state].match(text, at)  # type: ignore[assignment]
             at = run.end()
-            if where in (_IN_ATOM, _IN_QUOTES):
-                self._check(at - begun)
+            if state in (_IN_ATOM, _IN_QUOTES):
+                self._check(at - start)
                 self._atom += run.group()
-            elif where == _BETWEEN and not self._lists and not self._skip:
-                begun, self._length = at, 0
-            self._check(at - begun)
+            elif state == _BETWEEN and not self._lists and not self._skip:
+                start, self._length = at, 0
+            self._check(at - start)
             if at == len(text):
                 break
-            taken = _STEPS[where](self, text, at)
-            if taken is None:
-                self._rest = text[at:]
+            consumed = _STEPS[state](self, text, at)
+            if consumed is None:
+                self._undecided = text[at:]
                 break
-            at += taken
-            self._check(at - begun)
+            at += consumed
+            self._check(at - start)
             if not self._lists and self._items:
                 yield self._items.pop()
-        self._length += at - begun
+        self._length += at - start
 
     # One step for the first byte after a run; each returns the number of bytes that it takes, `None` if it needs more.
 
@@ -180,9 +180,9 @@ class SexpParser:
         elif byte == _CLOSE:
             self._close()
         elif byte == _QUOTE:
-            self._where = _IN_QUOTES
+            self._state = _IN_QUOTES
         elif byte == _SEMICOLON:
-            self._where = _IN_LINE
+            self._state = _IN_LINE
         elif byte == _HASH and not following:
             return None
         elif byte == _HASH and following == b";":
@@ -190,15 +190,15 @@ class SexpParser:
             return 2
         elif byte == _HASH and following == b"|":
             self._comments = 1
-            self._where = _IN_COMMENT
+            self._state = _IN_COMMENT
             return 2
         else:
-            self._where = _IN_ATOM
+            self._state = _IN_ATOM
             return 0
         return 1
 
     def _step_in_atom(self, text: bytes, at: int) -> int | None:
-        self._where = _BETWEEN
+        self._state = _BETWEEN
         if b"#|" in self._atom or b"|#" in self._atom:
             raise SyntaxFault("the mark of a comment within an atom: such an atom is quoted")
         self._add_atom()
@@ -207,22 +207,22 @@ class SexpParser:
     def _step_in_quotes(self, text: bytes, at: int) -> int | None:
         if text[at] != _QUOTE:
             return self._take_escape(text, at)
-        self._where = _BETWEEN
+        self._state = _BETWEEN
         self._add_atom()
         return 1
 
     def _step_continuation(self, text: bytes, at: int) -> int | None:
-        self._where = _IN_QUOTES
+        self._state = _IN_QUOTES
         return 0
 
     def _step_in_line(self, text: bytes, at: int) -> int | None:
-        self._where = _BETWEEN
+        self._state = _BETWEEN
         return 0
 
     def _step_in_comment(self, text: bytes, at: int) -> int | None:
         mark = text[at : at + 2]
         if mark[0] == _QUOTE:  # quotes contain no marks
-            self._where = _IN_COMMENT_QUOTES
+            self._state = _IN_COMMENT_QUOTES
             return 1
         if len(mark) < 2:
             return None
@@ -230,13 +230,13 @@ class SexpParser:
             return 1
         self._comments += 1 if mark == b"#|" else -1
         if not self._comments:
-            self._where = _BETWEEN
+            self._state = _BETWEEN
         return 2
 
     def _step_in_comment_quotes(self, text: bytes, at: int) -> int | None:
         if text[at] != _QUOTE:
             return 2 if at + 1 < len(text) else None
-        self._where = _IN_COMMENT
+        self._state = _IN_COMMENT
         return 1
 
     def _check(self, length: int) -> None:
@@ -274,7 +274,7 @@ class SexpParser:
         """Reads what a backslash begins."""
         match = _ESCAPE.match(text, at)
         if match is None:
-            if _BEGUN.match(text, at) is not None:
+            if _ESCAPE_START.match(text, at) is not None:
                 return None
             self._atom.append(_BACKSLASH)
             return 1
@@ -289,7 +289,7 @@ class SexpParser:
         elif named is not None:
             self._atom.append(_NAMED[named])
         else:
-            self._where = _CONTINUATION
+            self._state = _CONTINUATION
         return len(match.group())
 
 

@@ -23,18 +23,18 @@ _MAX_PIECES: Final = 256  # pieces of one call
 
 
 class TransportOwner(Protocol):
-    """The callbacks of a transport. None is called after `lost`."""
+    """The callbacks of a transport. None is called after `connection_lost`."""
 
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         """Takes bytes of the peer."""
 
-    def ended(self) -> None:
+    def eof_received(self) -> None:
         """The peer sends nothing more."""
 
-    def taken(self) -> None:
+    def data_written(self) -> None:
         """Notes that the kernel has taken more of what was sent."""
 
-    def lost(self) -> None:
+    def connection_lost(self) -> None:
         """The connection is over; what was not taken never will be."""
 
 
@@ -47,8 +47,8 @@ class SexpTransport:
         owner: Its callbacks are called.
 
     Attributes:
-        said: Bytes that were given to be sent.
-        taken: How many of them the kernel has taken.
+        queued: Bytes that were given to be sent.
+        written: How many of them the kernel has taken.
         open: Whether it is not closed.
     """
 
@@ -63,8 +63,8 @@ class SexpTransport:
         "_timer",
         "_writing",
         "open",
-        "said",
-        "taken",
+        "queued",
+        "written",
     )
 
     def __init__(self, loop: asyncio.AbstractEventLoop, sock: socket.socket, owner: TransportOwner) -> None:
@@ -77,14 +77,14 @@ class SexpTransport:
         self._timer: asyncio.Handle | None = None  # the end of the peer's time to end
         self._reading = False
         self._writing = False  # the loop reports when the kernel takes more
-        self.said = 0
-        self.taken = 0
+        self.queued = 0
+        self.written = 0
         self.open = True
 
     @property
     def unsent(self) -> int:
         """The bytes that wait for the kernel."""
-        return self.said - self.taken
+        return self.queued - self.written
 
     @property
     def reading(self) -> bool:
@@ -96,7 +96,7 @@ class SexpTransport:
         if not self.open or not data:  # the kernel never takes an empty piece
             return
         self._pieces.append(data)
-        self.said += len(data)
+        self.queued += len(data)
         if self._flushing is None and not self._writing:
             self._flushing = self._loop.call_soon(self.flush)
 
@@ -106,7 +106,7 @@ class SexpTransport:
         self._pieces.clear()
         if kept is not None:
             self._pieces.append(kept)
-        self.said = self.taken + (0 if kept is None else len(kept))
+        self.queued = self.written + (0 if kept is None else len(kept))
 
     def read(self, on: bool) -> None:
         """Listens to the peer, or not. A transport that has finished listens by itself."""
@@ -122,7 +122,7 @@ class SexpTransport:
                 self._loop.remove_reader(self._sock)
 
     def close(self) -> None:
-        """Ends the connection at once, and calls `lost`. Idempotent."""
+        """Ends the connection at once, and calls `connection_lost`. Idempotent."""
         if not self.open:
             return
         self._read(False)
@@ -134,7 +134,7 @@ class SexpTransport:
                 handle.cancel()
         self._sock.close()
         self._pieces.clear()
-        self._owner.lost()
+        self._owner.connection_lost()
 
     def finish(self, timeout: float) -> None:
         """Shuts the sending side down, and closes once the peer does so as well, or the time is over.
@@ -163,16 +163,16 @@ class SexpTransport:
                 self.close()
         elif data:
             began = time.perf_counter()
-            self._owner.received(data)
-            took = time.perf_counter() - began
+            self._owner.data_received(data)
+            elapsed_s = time.perf_counter() - began
             # Thousands of small commands are more work than as many bytes of one message.
-            if took > _TIME_SLICE_S:
+            if elapsed_s > _TIME_SLICE_S:
                 self._size = max(_MIN_READ_BYTES, self._size // 2)
-            elif took < _TIME_SLICE_S / 4:
+            elif elapsed_s < _TIME_SLICE_S / 4:
                 self._size = min(MAX_READ_BYTES, self._size * 2)
         else:
             self._read(False)
-            self._owner.ended()
+            self._owner.eof_received()
 
     def flush(self) -> None:
         """Gives the kernel what it takes, now."""
@@ -181,11 +181,11 @@ class SexpTransport:
         if self._flushing is not None:
             self._flushing.cancel()
         self._flushing = None
-        turn = self.taken + _MAX_WRITE_BYTES
-        before = self.taken
+        limit = self.written + _MAX_WRITE_BYTES
+        before = self.written
         pieces = self._pieces
         try:
-            while pieces and self.taken < turn:
+            while pieces and self.written < limit:
                 self._advance(self._sock.sendmsg(islice(pieces, _MAX_PIECES)))
         except (BlockingIOError, InterruptedError):
             pass
@@ -198,11 +198,11 @@ class SexpTransport:
                 self._loop.add_writer(self._sock, self.flush)
             else:
                 self._loop.remove_writer(self._sock)
-        if self.taken != before:
-            self._owner.taken()
+        if self.written != before:
+            self._owner.data_written()
 
     def _advance(self, count: int) -> None:
-        self.taken += count
+        self.written += count
         pieces = self._pieces
         while count:
             piece = pieces[0]

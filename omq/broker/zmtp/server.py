@@ -74,15 +74,17 @@ class ZmtpServer:
         self.sessions: dict[bytes, ClientSession] = {}
         self.clients: dict[tuple[str | None, str], ClientSession] = {}
         self._broker = broker
-        self._wanted = tuple(endpoints)
+        self._endpoints = tuple(endpoints)
         self._security = security
-        self._heirs: dict[bytes, list[tuple[str, float]]] = {}  # where peers are that wait until their identity is free
-        self._full: dict[ClientSession, None] = {}  # those that had no room when they were asked
-        self._watching: asyncio.TimerHandle | None = None
-        self._next_look = 0.0
+        self._waiting_peers: dict[
+            bytes, list[tuple[str, float]]
+        ] = {}  # where peers are that wait until their identity is free
+        self._blocked: dict[ClientSession, None] = {}  # those that had no room when they were asked
+        self._poll_timer: asyncio.TimerHandle | None = None
+        self._next_update = 0.0
         self._tasks: set[asyncio.Task[None]] = set()
-        self._refusals = RateLimit()
-        self._failures = RateLimit(_LOG_INTERVAL_S)
+        self._refusal_log = RateLimit()
+        self._handshake_log = RateLimit(_LOG_INTERVAL_S)
         self._ending = False
 
     def start(self) -> list[str]:
@@ -104,46 +106,46 @@ class ZmtpServer:
             security=self._security,
             linger=1.0,
         )
-        self._events = ConnectionEvents(self._socket, self._happened, log, self._part)
+        self._events = ConnectionEvents(self._socket, self._on_event, log, self._end_sessions)
         try:
-            bound = [self._socket.bind(endpoint) for endpoint in self._wanted]
+            bound = [self._socket.bind(endpoint) for endpoint in self._endpoints]
         except BaseException:
             self._events.close()
             self._socket.stop()
             raise
         self._broker.connections.setdefault("zmtp", 0)
-        self._serving = asyncio.create_task(self._serve(), name="omq broker: messages")
+        self._receiver = asyncio.create_task(self._serve(), name="omq broker: messages")
         self._events.start("omq broker: connections")
         return bound
 
     async def pause(self) -> None:
         """Takes nothing more from clients; what was taken is answered yet."""
-        if not hasattr(self, "_serving"):
+        if not hasattr(self, "_receiver"):
             return
         self._ending = True
         for endpoint in self._socket.endpoints:
             with suppress(OmqError):
                 self._socket.unbind(endpoint)
-        self._serving.cancel()
-        await asyncio.gather(self._serving, return_exceptions=True)
+        self._receiver.cancel()
+        await asyncio.gather(self._receiver, return_exceptions=True)
         if self._tasks:
             await asyncio.wait(self._tasks, timeout=5.0)
 
     async def close(self) -> None:
         """Sends what is to be sent, and ends. Idempotent."""
-        if not hasattr(self, "_serving"):
+        if not hasattr(self, "_receiver"):
             return
         await self.pause()
         await self._events.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._watching is not None:
-            self._watching.cancel()
+        if self._poll_timer is not None:
+            self._poll_timer.cancel()
         await self._socket.close()
         self._events.close()
         for session in tuple(self.sessions.values()):
-            session.lost()
+            session.connection_lost()
         self.sessions.clear()
         self._broker.connections["zmtp"] = 0
 
@@ -153,24 +155,24 @@ class ZmtpServer:
         """Receives messages, many at once, and carries them out."""
         socket = self._socket
         sessions = self.sessions
-        turned = time.monotonic()
+        slice_start = time.monotonic()
         while True:
             # What is there is taken without a turn of the loop, and some peers always have more.
-            if time.monotonic() - turned > _TIME_SLICE_S:
+            if time.monotonic() - slice_start > _TIME_SLICE_S:
                 await asyncio.sleep(0)
-                turned = time.monotonic()
+                slice_start = time.monotonic()
             try:
                 batch: list[Any] = await socket.recv_many(RECV_BATCH)
             except ClosedError:
                 return
             self._events.handle()
             for message in batch:
-                if time.monotonic() - turned > _TIME_SLICE_S:  # some messages are much work
-                    self._broker.journal.flush()
+                if time.monotonic() - slice_start > _TIME_SLICE_S:  # some messages are much work
+                    self._broker.store.flush()
                     self._events.held = True
                     await asyncio.sleep(0)
                     self._events.held = False
-                    turned = time.monotonic()
+                    slice_start = time.monotonic()
                 session = sessions.get(message[0])
                 if session is not None and len(message) > 1:
                     del message[0]
@@ -178,26 +180,26 @@ class ZmtpServer:
                         session.handle(message)
                     except Exception:
                         log.exception("%s gets nothing more", session.peer)
-                        session.lost()
+                        session.connection_lost()
                 # Else its connection is over: the answer would not arrive.
-            self._broker.journal.flush()
+            self._broker.store.flush()
             self._events.handle()
-            self._part()
+            self._end_sessions()
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
-            self._come(peer.identity, peer.user_id, event.remote_address, peer.since)
+            self._add_peer(peer.identity, peer.user_id, event.remote_address, peer.since)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
-            self._go(peer.identity, event.remote_address, peer.since, str(event.reason))
+            self._remove_peer(peer.identity, event.remote_address, peer.since, str(event.reason))
         elif event.kind is EventKind.HANDSHAKE_FAILED:
             self._broker.handshakes_failed += 1
-            if self._failures.passes():
+            if self._handshake_log.passes():
                 log.info(
                     "%s: no handshake: %s (%d others failed before it)",
                     event.remote_address,
                     event.reason,
-                    self._failures.suppressed,
+                    self._handshake_log.suppressed,
                 )
         elif event.kind is EventKind.ACCEPT_FAILED:
             self._log_refusal(event)
@@ -205,58 +207,60 @@ class ZmtpServer:
             self._recount()
 
     def _log_refusal(self, event: Event) -> None:
-        if self._refusals.passes():
+        if self._refusal_log.passes():
             log.warning(
                 "%s: a client is turned away (%d others were before it): %s",
                 event.endpoint,
-                self._refusals.suppressed,
+                self._refusal_log.suppressed,
                 event.reason,
             )
 
-    def _come(self, identity: bytes, user: str | None, address: str, since: float) -> None:
-        before = self.sessions.get(identity)
-        if before is not None:
+    def _add_peer(self, identity: bytes, user: str | None, address: str, since: float) -> None:
+        current = self.sessions.get(identity)
+        if current is not None:
             # Peers choose their identities, if they want to. The socket reads the second one when the first is gone.
-            if before.user != user:
+            if current.user != user:
                 # What is still to be read of one must not be done in the name of the other: it stays without a session.
                 log.warning(
-                    "%s of %s has the identity of %s of %s: it is not served", address, user, before.peer, before.user
+                    "%s of %s has the identity of %s of %s: it is not served", address, user, current.peer, current.user
                 )
             elif self._events.is_leaving(identity):
-                self._replace(before, address, since)
+                self._replace(current, address, since)
             else:
-                self._heirs.setdefault(identity, []).append((address, since))
+                self._waiting_peers.setdefault(identity, []).append((address, since))
             return
         self.sessions[identity] = ClientSession(self._broker, self, identity, user, address, since)
         self._broker.connections["zmtp"] = len(self.sessions)
 
-    def _go(self, identity: bytes, address: str, since: float, reason: str) -> None:
+    def _remove_peer(self, identity: bytes, address: str, since: float, reason: str) -> None:
         """A connection is over."""
         session = self.sessions.get(identity)
-        heirs = self._heirs.get(identity, [])
+        waiting = self._waiting_peers.get(identity, [])
         if session is None:
             return
         if session.in_flight and (session.peer, session.since) == (address, since):
             log.info("%s: %s; %d messages that it had go to others", address, reason, session.in_flight)
         # On ipc all addresses are alike.
         if (session.peer, session.since) != (address, since):
-            if (address, since) in heirs:
-                heirs.remove((address, since))
-        elif heirs:
-            self._replace(session, *heirs.pop(0))
+            if (address, since) in waiting:
+                waiting.remove((address, since))
+        elif waiting:
+            self._replace(session, *waiting.pop(0))
         else:
             self._events.leave(identity)  # what it sent before is done first
-        if not heirs:
-            self._heirs.pop(identity, None)
+        if not waiting:
+            self._waiting_peers.pop(identity, None)
 
-    def _replace(self, before: ClientSession, address: str, since: float) -> None:
+    def _replace(self, current: ClientSession, address: str, since: float) -> None:
         """The next peer of an identity is read from now on."""
-        self._events.stay(before.identity)
-        self._full.pop(before, None)
-        before.lost()
-        self.sessions[before.identity] = ClientSession(self._broker, self, before.identity, before.user, address, since)
+        self._events.stay(current.identity)
+        self._blocked.pop(current, None)
+        current.connection_lost()
+        self.sessions[current.identity] = ClientSession(
+            self._broker, self, current.identity, current.user, address, since
+        )
 
-    def _part(self) -> None:
+    def _end_sessions(self) -> None:
         """Ends the sessions whose connections are over, once their last messages are done."""
         gone = self._events.take_gone()
         if not gone:
@@ -264,65 +268,65 @@ class ZmtpServer:
         for identity in gone:
             session = self.sessions.pop(identity, None)
             if session is not None:
-                self._full.pop(session, None)
+                self._blocked.pop(session, None)
                 try:
-                    session.lost()
+                    session.connection_lost()
                 except Exception:
                     log.exception("a session has failed to end")
         self._broker.connections["zmtp"] = len(self.sessions)
 
     def _recount(self) -> None:
         for peer in self._events.recount(self.sessions):
-            self._come(peer.identity, peer.user_id, peer.endpoint, peer.since)
+            self._add_peer(peer.identity, peer.user_id, peer.endpoint, peer.since)
 
     # ------------------------------------------------------------------ out
 
     def put(self, session: ClientSession, parts: Parts) -> None:
         """Sends a message; never waits."""
         for part in parts:
-            session.sent += len(part) + 2
+            session.bytes_queued += len(part) + 2
         try:
             self._socket.send_multipart_nowait((session.identity, *parts))
         except ClosedError:
             session.alive = False
-        waiting = session.sent - session.left
-        if session.sent - session.looked > _CHECK_INTERVAL_BYTES and (
-            time.monotonic() >= self._next_look or waiting > _MAX_UNREAD_BYTES
+        unwritten = session.bytes_queued - session.bytes_written
+        if session.bytes_queued - session.bytes_checked > _CHECK_INTERVAL_BYTES and (
+            time.monotonic() >= self._next_update or unwritten > _MAX_UNREAD_BYTES
         ):
-            self._look()
-            if session.sent - session.left > _MAX_UNREAD_BYTES and session.alive:
+            self._update_written()
+            if session.bytes_queued - session.bytes_written > _MAX_UNREAD_BYTES and session.alive:
                 log.warning("%s does not read what it asks for: it gets nothing more", session.peer)
-                session.lost()
+                session.connection_lost()
 
-    def _look(self) -> None:
+    def _update_written(self) -> None:
         """Looks how much has left for each peer; that takes a twentieth of the time at most, however many they are."""
         began = time.monotonic()
         for peer in self._socket.peers:
             session = self.sessions.get(peer.identity)
             if session is not None:
-                session.looked = session.sent
-                session.left = peer.bytes_out
+                session.bytes_checked = session.bytes_queued
+                session.bytes_written = peer.bytes_out
                 # Frames have headers, which are not counted here: what has left may seem to be more than all.
-                if session.left > session.sent:
-                    session.sent = session.looked = session.left
+                if session.bytes_written > session.bytes_queued:
+                    session.bytes_queued = session.bytes_checked = session.bytes_written
         now = time.monotonic()
-        self._next_look = now + 20 * (now - began)
+        self._next_update = now + 20 * (now - began)
 
     def pending(self, session: ClientSession) -> int:
         """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
-        waiting = session.sent - session.left
-        if waiting >= MAX_PENDING_BYTES:
-            self._full[session] = None
-            if self._watching is None:
-                delay = max(_POLL_INTERVAL_S, self._next_look - time.monotonic())
-                self._watching = asyncio.get_running_loop().call_later(delay, self._watch)
-        return waiting
+        unwritten = session.bytes_queued - session.bytes_written
+        if unwritten >= MAX_PENDING_BYTES:
+            self._blocked[session] = None
+            if self._poll_timer is None:
+                delay = max(_POLL_INTERVAL_S, self._next_update - time.monotonic())
+                self._poll_timer = asyncio.get_running_loop().call_later(delay, self._poll)
+        return unwritten
 
-    def _watch(self) -> None:
-        self._watching = None
-        self._look()
-        full, self._full = self._full, {}
-        for session in full:
+    def _poll(self) -> None:
+        self._poll_timer = None
+        self._update_written()
+        blocked, self._blocked = self._blocked, {}
+        for session in blocked:
             if not session.alive:
                 continue
             try:

@@ -86,11 +86,11 @@ class BusyRetryOrder:
     def __init__(self) -> None:
         self._refused: dict[bytes, set[int]] = {}
 
-    def take(self, take: Callable[[int], None], size: int, producer: bytes, sequence: int, settled: int) -> None:
+    def admit(self, reserve: Callable[[int], None], size: int, producer: bytes, sequence: int, settled: int) -> None:
         """Takes something in, where nothing before it waits to be repeated.
 
         Args:
-            take: Takes a number of bytes in, if there is room.
+            admit: Takes a number of bytes in, if there is room.
             size: How many.
             producer: Who it is of.
             sequence: Its place.
@@ -100,22 +100,22 @@ class BusyRetryOrder:
             Busy: The broker has no room, or something before it was refused.
         """
         try:
-            if self._refused and self._is_behind(producer, sequence, settled):
+            if self._refused and self._follows_refused(producer, sequence, settled):
                 raise Busy("what this producer sent before was refused: repeat that first")
-            take(size)
+            reserve(size)
         except Busy:
-            self.note(producer, sequence)
+            self.record_refusal(producer, sequence)
             raise
         if (refused := self._refused.get(producer)) is not None:
             refused.discard(sequence)
 
-    def _is_behind(self, producer: bytes, sequence: int, settled: int) -> bool:
+    def _follows_refused(self, producer: bytes, sequence: int, settled: int) -> bool:
         refused = {one for one in self._refused.pop(producer, ()) if one >= settled}
         if refused:
             self._refused[producer] = refused
         return bool(refused) and min(refused) < sequence
 
-    def note(self, producer: bytes, sequence: int) -> None:
+    def record_refusal(self, producer: bytes, sequence: int) -> None:
         """Notes a sequence that was refused as `busy`: what follows it waits for its repetition."""
         refused = self._refused.setdefault(producer, set())
         refused.add(sequence)
@@ -130,7 +130,7 @@ class DeliverySink:
         started: The client has its answer: messages may follow.
     """
 
-    door: Literal["zmtp", "sexp"] = "zmtp"
+    listener: Literal["zmtp", "sexp"] = "zmtp"
     reader: TopicSubscription | TopicConsumer
 
     def __init__(self, session: ClientSession, tag: bytes, topic: Topic) -> None:
@@ -141,7 +141,7 @@ class DeliverySink:
         self.peer = session.peer
         self.started = False
 
-    def ended(self, error: BrokerError | None) -> None:
+    def closed(self, error: BrokerError | None) -> None:
         self.session.tags.pop(self.tag, None)
         if error is not None:
             self.session.fail(self.tag, error)
@@ -165,16 +165,16 @@ class SubscriptionSink(DeliverySink):
             return 0
         return self._credit
 
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+    def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
         self._credit -= len(records)
         self.session.put((p.BLOCK, self.tag, header, records))
 
-    def credit(self, more: int) -> None:
+    def add_credit(self, more: int) -> None:
         """The client takes more, or with 0 has read on."""
         # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
         # and more ahead, by each block that exceeds what is left.
         self._credit = min(self._credit + more, p.MAX_CREDIT_BYTES)
-        self.reader.more()
+        self.reader.resume()
 
 
 class ConsumerSink(DeliverySink):
@@ -185,10 +185,10 @@ class ConsumerSink(DeliverySink):
     def room(self) -> int:
         return 1 if self.started and self.session.has_room() else 0
 
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
-        self.session.put((p.JOBS, self.tag, header, records, counts))
+    def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
+        self.session.put((p.JOBS, self.tag, header, records, deliveries))
 
-    def credit(self, more: int) -> None:
+    def add_credit(self, more: int) -> None:
         """The client takes more, or with 0 has read on."""
         self.reader.more(min(more, p.MAX_JOBS - min(self.reader.credit, p.MAX_JOBS)))
 
@@ -198,7 +198,7 @@ class ClientSession:
 
     Args:
         broker: The core.
-        outlet: Its server.
+        transport: Its server.
         identity: What the ROUTER calls the peer.
         user: Its user id; `None` for none.
         peer: Where it is.
@@ -206,32 +206,38 @@ class ClientSession:
 
     Attributes:
         tags: What is delivered to it.
-        sent: Bytes that its server has accepted for it.
-        left: The number of them that had left when its server looked last.
+        bytes_queued: Bytes that its server has accepted for it.
+        bytes_written: The number of them that had left when its server looked last.
         alive: The connection is not over.
         broker: The core.
-        listing: Held by its list of all topics.
+        listing_lock: Held by its list of all topics.
     """
 
     def __init__(
-        self, broker: Broker, outlet: SessionTransport, identity: bytes, user: str | None, peer: str, since: float = 0.0
+        self,
+        broker: Broker,
+        transport: SessionTransport,
+        identity: bytes,
+        user: str | None,
+        peer: str,
+        since: float = 0.0,
     ) -> None:
         self.identity = identity
         self.user = user
         self.peer = peer
         self.since = since
         self.tags: dict[bytes, SubscriptionSink | ConsumerSink] = {}
-        self.sent = self.left = self.looked = 0
+        self.bytes_queued = self.bytes_written = self.bytes_checked = 0
         self.alive = True
         self.broker = broker
-        self.listing = asyncio.Lock()
-        self._outlet = outlet
+        self.listing_lock = asyncio.Lock()
+        self._transport = transport
         self._client: str | None = None  # its id, once it has sent HELLO
-        self._waiting = 0  # bytes of its messages that are not answered
+        self._unanswered_bytes = 0  # bytes of its messages that are not answered
         self._publishing: Counter[bytes] = Counter()  # publications and commits that are not answered, by their tags
-        self._given_up: set[bytes] = set()  # tags of those that are not to be stored any more
-        self._order = BusyRetryOrder()
-        self._touched: dict[Topic, None] = {}  # where it has left something that is to be durable
+        self._cancelled: set[bytes] = set()  # tags of those that are not to be stored any more
+        self._busy_order = BusyRetryOrder()
+        self._unflushed: dict[Topic, None] = {}  # where it has left something that is to be durable
         self._tasks = 0
         # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
         # these names is one of the store's own, which begin with a zero.
@@ -266,7 +272,7 @@ class ClientSession:
     def put(self, parts: Parts) -> None:
         """Sends a message; one to a connection that is over goes nowhere."""
         if self.alive:
-            self._outlet.put(self, parts)
+            self._transport.put(self, parts)
 
     def fail(self, tag: bytes, error: BrokerError) -> None:
         """Answers with an error, which ends what its tag names."""
@@ -275,7 +281,7 @@ class ClientSession:
             held.end()
         if not self.alive:
             return
-        self.broker.refuse(error)
+        self.broker.count_refusal(error)
         parts: Parts = (
             p.ERROR,
             tag[: p.MAX_TAG_BYTES],
@@ -295,7 +301,7 @@ class ClientSession:
 
     def has_room(self) -> bool:
         """Returns whether its peer reads what it is sent."""
-        return self._outlet.pending(self) < MAX_PENDING_BYTES
+        return self._transport.pending(self) < MAX_PENDING_BYTES
 
     @property
     def in_flight(self) -> int:
@@ -307,11 +313,11 @@ class ClientSession:
         while self._reads and self.has_room():
             read = self._reads.popleft()
             try:
-                answer_read(self.broker.journal.store, read, self.put)
+                answer_read(self.broker.store.store, read, self.put)
             except BrokerError as error:
                 self.fail(read.tag, error)
         for one in tuple(self.tags.values()):
-            one.credit(0)
+            one.add_credit(0)
 
     def end(self, error: BrokerError | None = None) -> None:
         """Ends the session: gives back what it holds, and sends its peer the error if there is one."""
@@ -323,11 +329,11 @@ class ClientSession:
                 self.fail(tag, error)
         if self._client is not None:
             key = (self.user, self._client)
-            if self._outlet.clients.get(key) is self:
-                del self._outlet.clients[key]
+            if self._transport.clients.get(key) is self:
+                del self._transport.clients[key]
             self._client = None
 
-    def lost(self) -> None:
+    def connection_lost(self) -> None:
         """The connection is over."""
         self.alive = False
         self._reads.clear()
@@ -340,10 +346,10 @@ class ClientSession:
         # No topic's name has a surrogate, so what is not UTF-8 is not the name of one.
         topic = self.broker.topics.get(part.decode("utf-8", "surrogateescape"))
         name = p.topic_name(part) if topic is None else topic.name
-        self.may(action, name)
+        self.check_permission(action, name)
         return topic or self.broker.topic(name)
 
-    def may(self, action: str, name: str) -> None:
+    def check_permission(self, action: str, name: str) -> None:
         """Raises `PermissionDenied` if the client may not do *action* with what has this name."""
         if not self.broker.permissions.allows(self.user, action, name):
             raise self._denied(action, name)
@@ -352,7 +358,7 @@ class ClientSession:
         who = "a client without a name" if self.user is None else self.user
         return PermissionDenied(f"{who} may not {action} {name!r}")
 
-    def _begin(self, tag: bytes, what: str) -> None:
+    def _check_new_tag(self, tag: bytes, what: str) -> None:
         """Checks that a tag is free for a delivery."""
         if self._client is None:
             raise WrongState(f"HELLO comes before {what}")
@@ -361,11 +367,11 @@ class ClientSession:
         if len(self.tags) >= _MAX_TAGS:
             raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
 
-    def _touch(self, topic: Topic) -> None:
+    def _track(self, topic: Topic) -> None:
         """Remembers a topic of the session; those that were deleted meanwhile are dropped now and then."""
-        if topic not in self._touched and len(self._touched) % _MAX_READ_TOPICS == _MAX_READ_TOPICS - 1:
-            self._touched = {one: None for one in self._touched if not one.deleted}
-        self._touched[topic] = None
+        if topic not in self._unflushed and len(self._unflushed) % _MAX_READ_TOPICS == _MAX_READ_TOPICS - 1:
+            self._unflushed = {one: None for one in self._unflushed if not one.deleted}
+        self._unflushed[topic] = None
 
     def _run(self, tag: bytes, work: Coroutine[Any, Any, None], answer: bytes = b"") -> None:
         """Has the request with this tag go on in the background; its errors are the answer, or else *answer* is."""
@@ -387,26 +393,26 @@ class ClientSession:
             finally:
                 self._tasks -= 1
 
-        self._outlet.spawn(run())
+        self._transport.spawn(run())
 
     # ------------------------------------------------------------------ the session
 
     def _hello(self, tag: bytes, message: list[bytes]) -> None:
-        said = p.json_object(message, 2)
-        if said.get("version") != p.VERSION:
-            raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(said.get('version'))[:40]!r}")
-        client = said.get("client")
+        arguments = p.json_object(message, 2)
+        if arguments.get("version") != p.VERSION:
+            raise VersionFault(f"this broker speaks version {p.VERSION}, not {str(arguments.get('version'))[:40]!r}")
+        client = arguments.get("client")
         if not isinstance(client, str) or not _CLIENT.fullmatch(client):
             raise SyntaxFault("client is 16 bytes in hex")
         client = client.lower()
         if self._client is not None and client != self._client:
             raise WrongState("this session has another client id")
         key = (self.user, client)
-        before = self._outlet.clients.get(key)
+        before = self._transport.clients.get(key)
         if before is not None and before is not self:
             before.end(WrongState("another session with this client id has begun"))
         self._client = client
-        self._outlet.clients[key] = self
+        self._transport.clients[key] = self
         welcome = {
             "version": p.VERSION,
             "broker": self.broker.id,
@@ -424,16 +430,16 @@ class ClientSession:
 
     def _flushed(self, tag: bytes, answer: bytes) -> None:
         """Answers once everything that this connection has left with topics is durable."""
-        topics = [topic for topic in self._touched if not topic.deleted]
-        self._touched = {one.topic: None for one in self.tags.values()}
-        left = len(topics) + 1
+        topics = [topic for topic in self._unflushed if not topic.deleted]
+        self._unflushed = {one.topic: None for one in self.tags.values()}
+        bytes_written = len(topics) + 1
         failed: BrokerError | None = None
 
         def done(error: BrokerError | None) -> None:
-            nonlocal left, failed
-            left -= 1
+            nonlocal bytes_written, failed
+            bytes_written -= 1
             failed = failed or error
-            if not left:
+            if not bytes_written:
                 self._answer(tag, failed, answer, tag)
 
         for topic in topics:
@@ -445,11 +451,11 @@ class ClientSession:
 
     # ------------------------------------------------------------------ publishing
 
-    def _take(self, size: int) -> None:
+    def _reserve(self, size: int) -> None:
         """Takes a number of bytes in, if they are not too many."""
-        if self._waiting and self._waiting + size > p.WINDOW_BYTES:
-            raise Busy(f"{self._waiting} bytes of this connection wait for their answers: send fewer at once")
-        self._waiting += size
+        if self._unanswered_bytes and self._unanswered_bytes + size > p.WINDOW_BYTES:
+            raise Busy(f"{self._unanswered_bytes} bytes of this connection wait for their answers: send fewer at once")
+        self._unanswered_bytes += size
 
     def _check(self, records: bytes) -> int:
         """Checks records, and returns how many they are."""
@@ -506,22 +512,22 @@ class ClientSession:
     ) -> None:
         size = len(records)
 
-        def stored(first: int, error: BrokerError | None) -> None:
-            self._waiting -= size
-            self._published(tag)
+        def on_stored(first: int, error: BrokerError | None) -> None:
+            self._unanswered_bytes -= size
+            self._publication_done(tag)
             if error is not None:
                 if settled and isinstance(error, Busy):
-                    self._order.note(producer, sequence)
+                    self._busy_order.record_refusal(producer, sequence)
                 self.fail(tag, error)
             elif self.alive:
-                self._outlet.put(self, (p.PUBLISHED, tag, p.u64(first)))
+                self._transport.put(self, (p.PUBLISHED, tag, p.u64(first)))
 
         if settled:
-            self._order.take(self._take, size, producer, sequence, settled)
+            self._busy_order.admit(self._reserve, size, producer, sequence, settled)
         else:
-            self._take(size)
+            self._reserve(size)
         self._publishing[tag] += 1
-        topic.append(records, count, stored, producer, sequence, settled, lambda: self._waits_for(tag))
+        topic.append(records, count, on_stored, producer, sequence, settled, lambda: self._waits_for(tag))
 
     def _stage(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "publish")
@@ -529,23 +535,23 @@ class ClientSession:
         stage = self._prefix + p.named(message[4], "a stage")
         sequence = p.number(message[5], "the sequence") if len(message) > 5 and message[5] else 0
         count = self._check(records)
-        check_waiting(self.broker, self.broker.journal, len(records))
-        self._take(len(records))
-        self.broker.journal.waiting += len(records)
+        check_waiting(self.broker, self.broker.store, len(records))
+        self._reserve(len(records))
+        self.broker.store.waiting += len(records)
 
-        def staged(write: Write) -> None:
-            self._waiting -= len(records)
-            self.broker.journal.waiting -= len(records)
-            self._answer(tag, self._unstaged(write), p.STAGED, tag)
+        def on_staged(write: Write) -> None:
+            self._unanswered_bytes -= len(records)
+            self.broker.store.waiting -= len(records)
+            self._answer(tag, self._stage_error(write), p.STAGED, tag)
 
-        self.broker.journal.submit(Stage(topic.id, records, count, stage, sequence), staged)
+        self.broker.store.submit(Stage(topic.id, records, count, stage, sequence), on_staged)
 
     def _commit(self, tag: bytes, message: list[bytes]) -> None:
         commit = self._prefix + p.named(message[2], "a commit")
         stages = [self._prefix + name for name in p.stage_names(message[3])]
 
-        def committed(write: CommitStages) -> None:
-            self._published(tag)
+        def on_committed(write: CommitStages) -> None:
+            self._publication_done(tag)
             published = [
                 {
                     "stage": base64.b64encode(stage[len(self._prefix) :]).decode(),
@@ -555,28 +561,28 @@ class ClientSession:
                 }
                 for stage, id, first, count in write.published
             ]
-            self._answer(tag, self._unstaged(write), p.COMMITTED, tag, p.pack_json(published))
+            self._answer(tag, self._stage_error(write), p.COMMITTED, tag, p.pack_json(published))
 
-        def may(topic_id: int) -> bool:
+        def check_permission(topic_id: int) -> bool:
             # It was asked when they were staged: that may be long ago.
             return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
         self._publishing[tag] += 1
-        self.broker.commit(commit, stages, may, committed, lambda: self._waits_for(tag))
+        self.broker.commit(commit, stages, check_permission, on_committed, lambda: self._waits_for(tag))
 
     def _waits_for(self, tag: bytes) -> bool:
         """Returns whether the client waits for what it publishes under a tag."""
-        return self.alive and tag not in self._given_up
+        return self.alive and tag not in self._cancelled
 
-    def _published(self, tag: bytes) -> None:
+    def _publication_done(self, tag: bytes) -> None:
         """A publication or a commit is answered."""
         if self._publishing[tag] > 1:
             self._publishing[tag] -= 1
         else:
             del self._publishing[tag]
-            self._given_up.discard(tag)
+            self._cancelled.discard(tag)
 
-    def _unstaged(self, write: Write) -> BrokerError | None:
+    def _stage_error(self, write: Write) -> BrokerError | None:
         """Returns why a stage was left alone, which has another name at the client."""
         error = write.error
         if error is None:
@@ -592,30 +598,30 @@ class ClientSession:
     def _abort(self, tag: bytes, message: list[bytes]) -> None:
         stage = self._prefix + p.named(message[2], "a stage")
 
-        def aborted(write: Write) -> None:
-            self._answer(tag, self._unstaged(write), p.ABORTED, tag)
+        def on_aborted(write: Write) -> None:
+            self._answer(tag, self._stage_error(write), p.ABORTED, tag)
 
-        self.broker.journal.submit(AbortStage(stage, prefix=bool(p.optional(message, 3))), aborted)
+        self.broker.store.submit(AbortStage(stage, prefix=bool(p.optional(message, 3))), on_aborted)
 
     # ------------------------------------------------------------------ subscribing and consuming
 
     def _subscribe(self, tag: bytes, message: list[bytes]) -> None:
-        self._begin(tag, "SUBSCRIBE")
+        self._check_new_tag(tag, "SUBSCRIBE")
         topic = self.topic(message[2], "subscribe")
-        said = p.json_object(message, 3)
-        credit = p.whole(said, "credit", _DEFAULT_CREDIT_BYTES)
-        name = said.get("name")
+        arguments = p.json_object(message, 3)
+        credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
+        name = arguments.get("name")
         if name is not None and not isinstance(name, str):
             raise SyntaxFault("name is a string or null")
-        replay = said.get("replay", "latest")
+        replay = arguments.get("replay", "latest")
         if not isinstance(replay, str | int):
             raise SyntaxFault("replay is 'latest', 'earliest' or an id")
-        reset = said.get("reset", False)
+        reset = arguments.get("reset", False)
         if not isinstance(reset, bool):
             raise SyntaxFault("reset is true or false")
         sink = SubscriptionSink(self, tag, topic, credit)
 
-        def kept(error: BrokerError | None) -> None:
+        def start(error: BrokerError | None) -> None:
             if self.tags.get(tag) is not sink:
                 return
             if error is not None:
@@ -628,22 +634,22 @@ class ClientSession:
                 "persistence": topic.persistence,
             }
             self.put((p.SUBSCRIBED, tag, p.pack_json(answer)))
-            sink.reader.more()
+            sink.reader.resume()
 
         sink.reader = self.broker.subscribe(topic, replay, sink, name=name, reset=reset)
         self.tags[tag] = sink
-        self._touch(topic)
-        if name is not None and isinstance(topic, BroadcastTopic) and not topic.knows(name):
-            topic.flush(kept)  # where a name begins is durable before a client relies on it
+        self._track(topic)
+        if name is not None and isinstance(topic, BroadcastTopic) and not topic.is_durable(name):
+            topic.flush(start)  # where a name begins is durable before a client relies on it
         else:
-            kept(None)
+            start(None)
 
     def _consume(self, tag: bytes, message: list[bytes]) -> None:
-        self._begin(tag, "CONSUME")
+        self._check_new_tag(tag, "CONSUME")
         topic = self.topic(message[2], "consume")
-        said = p.json_object(message, 3)
-        credit = min(p.whole(said, "credit", _DEFAULT_PREFETCH), p.MAX_JOBS)
-        timeout = said.get("ack_timeout", 30.0)
+        arguments = p.json_object(message, 3)
+        credit = min(p.whole(arguments, "credit", _DEFAULT_PREFETCH), p.MAX_JOBS)
+        timeout = arguments.get("ack_timeout", 30.0)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
         if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:
@@ -653,7 +659,7 @@ class ClientSession:
         sink = ConsumerSink(self, tag, topic)
         sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
         self.tags[tag] = sink
-        self._touch(topic)
+        self._track(topic)
         self.put((p.CONSUMING, tag, p.pack_json({"topic_id": topic.id})))
         sink.started = True
 
@@ -661,7 +667,7 @@ class ClientSession:
         more = p.number(message[2], "the credit")
         held = self.tags.get(tag)
         if held is not None:
-            held.credit(more)
+            held.add_credit(more)
 
     def _position(self, tag: bytes, message: list[bytes]) -> None:
         position = p.number(message[2], "the position")
@@ -673,25 +679,25 @@ class ClientSession:
 
     def _ack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if share := self._share(tag, "a subscription has nothing to acknowledge: it moves its position"):
-            share.ack(ranges)
+        if consumer := self._consumer_of(tag, "a subscription has nothing to acknowledge: it moves its position"):
+            consumer.ack(ranges)
 
     def _nack(self, tag: bytes, message: list[bytes]) -> None:
         delay, ranges = p.delayed_ranges(message[2:])
-        if share := self._share(tag, "a subscription has nothing to give back"):
-            share.nack(ranges, delay)
+        if consumer := self._consumer_of(tag, "a subscription has nothing to give back"):
+            consumer.nack(ranges, delay)
 
     def _progress(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if share := self._share(tag, "a subscription has nothing to work at"):
-            share.progress(ranges)
+        if consumer := self._consumer_of(tag, "a subscription has nothing to work at"):
+            consumer.progress(ranges)
 
     def _return(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if share := self._share(tag, "a subscription has nothing to give back"):
-            share.give_back(ranges)
+        if consumer := self._consumer_of(tag, "a subscription has nothing to give back"):
+            consumer.give_back(ranges)
 
-    def _share(self, tag: bytes, otherwise: str) -> TopicConsumer | None:
+    def _consumer_of(self, tag: bytes, otherwise: str) -> TopicConsumer | None:
         """Returns the consumer of a tag; `None` where it is over. *otherwise* is the error for a subscription's tag."""
         held = self.tags.get(tag)
         if held is None:
@@ -712,7 +718,7 @@ class ClientSession:
             if isinstance(held, ConsumerSink) and held.topic is topic:
                 held.reader.ack(ranges)
         for first, last in ranges:
-            topic.settled_again(first, last)
+            topic.ack_late(first, last)
 
         topic.flush(lambda error: self._answer(tag, error, p.SETTLED, tag))
 
@@ -721,7 +727,7 @@ class ClientSession:
         if held is not None:
             held.end()
         elif tag in self._publishing:
-            self._given_up.add(tag)
+            self._cancelled.add(tag)
         self.put((p.CANCELLED, tag))
 
     # ------------------------------------------------------------------ reading
@@ -732,7 +738,7 @@ class ClientSession:
         stop = p.number(message[4], "stop")
         read = RangeRead(tag, topic, start, stop, p.short_number(message[5], "bytes"))
         if not self._reads and self.has_room():
-            answer_read(self.broker.journal.store, read, self.put)
+            answer_read(self.broker.store.store, read, self.put)
             return
         if len(self._reads) >= _MAX_READS:
             raise Busy(f"{len(self._reads)} READs wait for their answers")
@@ -741,23 +747,23 @@ class ClientSession:
     def _offset_after(self, tag: bytes, message: list[bytes]) -> None:
         topic = self.topic(message[2], "subscribe")
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
-        self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.journal.store, topic, start or 1, stop, size))))
+        self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.store.store, topic, start or 1, stop, size))))
 
     # ------------------------------------------------------------------ topics and names
 
     def _create(self, tag: bytes, message: list[bytes]) -> None:
         """Makes a topic, or finds it as it is asked for."""
-        said = p.json_object(message, 2)
-        name, settings = said.get("name"), said.get("settings", {})
-        delivery, persistence = said.get("delivery", "broadcast"), said.get("persistence", "strong")
+        arguments = p.json_object(message, 2)
+        name, settings = arguments.get("name"), arguments.get("settings", {})
+        delivery, persistence = arguments.get("delivery", "broadcast"), arguments.get("persistence", "strong")
         if not isinstance(name, str):
             raise SyntaxFault("name is a string")
         if not isinstance(settings, dict):
             raise SyntaxFault("settings is an object")
         p.check_name(name)
-        self.may("create", name)
+        self.check_permission("create", name)
         if name not in self.broker.topics:
-            self._may_bury(name, str(delivery), settings)
+            self._check_dead_letter(name, str(delivery), settings)
 
         async def made() -> None:
             topic = await self.broker.create(
@@ -767,18 +773,18 @@ class ClientSession:
 
         self._run(tag, made())
 
-    def _may_bury(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
+    def _check_dead_letter(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
         """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
         target = dead_letter_of(name, delivery, settings)
         if target is not None:
-            self.may("publish", target)
+            self.check_permission("publish", target)
             if target not in self.broker.topics:
-                self.may("create", target)
+                self.check_permission("create", target)
 
     def _delete(self, tag: bytes, message: list[bytes]) -> None:
         """Deletes a topic, with everything in it."""
         name = p.topic_name(message[2])
-        self.may("delete", name)
+        self.check_permission("delete", name)
         self._run(tag, self.broker.delete(name), p.DELETED)
 
     def _topics(self, tag: bytes, message: list[bytes]) -> None:
@@ -791,21 +797,21 @@ class ClientSession:
             self.put((p.TOPICS, tag, b"[" + self.broker.topic(name).info() + b"]"))
             return
 
-        async def tell() -> None:
-            told: list[bytes] = []
+        async def list_topics() -> None:
+            infos: list[bytes] = []
             # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
-            async with self.listing, self.broker.listing:
+            async with self.listing_lock, self.broker.listing_lock:
                 for at, name in enumerate(sorted(self.broker.topics)):
                     if not self.alive:
                         return
                     topic = self.broker.topics.get(name)
                     if topic is not None and granted(self.user, name):
-                        told.append(topic.info())
+                        infos.append(topic.info())
                     if at % _LIST_BATCH == _LIST_BATCH - 1:
                         await asyncio.sleep(0)
-            self.put((p.TOPICS, tag, b"[" + b",".join(told) + b"]"))
+            self.put((p.TOPICS, tag, b"[" + b",".join(infos) + b"]"))
 
-        self._run(tag, tell())
+        self._run(tag, list_topics())
 
     def _durables(self, tag: bytes, message: list[bytes]) -> None:
         """Sends the named positions of a topic."""

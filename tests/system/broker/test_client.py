@@ -420,8 +420,8 @@ def test_a_busy_broker_is_asked_again_and_the_order_holds(twin, client, topic, m
             raise Busy("a busy moment")
         real(session, size)
 
-    real = ClientSession._take
-    monkeypatch.setattr(ClientSession, "_take", take)
+    real = ClientSession._reserve
+    monkeypatch.setattr(ClientSession, "_reserve", take)
     bodies = [b"%d " % n + bytes(n % 7 * 20_000) for n in range(300)]
     assert twin.wait(client.publish_many(topic, bodies)) == list(range(1, 301))
     assert twin.wait(client.publish(topic, b"one")) == 301
@@ -433,7 +433,7 @@ def test_a_broker_that_stays_busy_is_named_in_time(twin, server, client, topic, 
     def take(*_: object) -> None:
         raise Busy("always")
 
-    monkeypatch.setattr(ClientSession, "_take", take)
+    monkeypatch.setattr(ClientSession, "_reserve", take)
     other = twin.Client(server.endpoints["zmtp"], timeout=0.3)
     with pytest.raises(BrokerTimeout, match="busy"):
         twin.wait(other.publish(topic, b"x"))
@@ -1072,7 +1072,7 @@ def test_publishers_of_a_full_topic_wait_within_their_timeout(twin, client, serv
 
 
 def test_publishers_try_again_where_too_much_waits_in_full_topics(twin, client, server, jobs_with, monkeypatch):
-    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES)
     jobs = jobs_with(max_messages=1, overflow="block")
     broker = server._server.broker
     before = broker.refused.get("busy", 0)

@@ -206,10 +206,10 @@ def test_a_client_that_does_not_read_takes_no_memory_and_hinders_nobody(server):
             slow.say(b"READ", b"r%d" % number, b"t", 1, 0, u32(1 << 30))
         zmtp = server._server._zmtp
         until(lambda: server._server.broker.topics["t"].readers == 20)
-        until(lambda: any(one.sent - one.left > 8 << 20 for one in zmtp.sessions.values()))
+        until(lambda: any(one.bytes_queued - one.bytes_written > 8 << 20 for one in zmtp.sessions.values()))
         for _ in range(50):
             client.ask(b"PUBLISH", b"t", b"small", expect=b"PUBLISHED")
-        assert max(one.sent - one.left for one in zmtp.sessions.values()) < 32 << 20
+        assert max(one.bytes_queued - one.bytes_written for one in zmtp.sessions.values()) < 32 << 20
         slow.close()
         until(lambda: server._server.broker.topics["t"].readers == 0)
 
@@ -264,7 +264,7 @@ def test_peers_of_one_identity_are_told_apart_where_all_addresses_are_alike(tmp_
             assert first.answer(b"s")[0] == b"SUBSCRIBED"
             second = RawClient(endpoint, identity=b"me", hello=False)
             second.say(b"PING", b"1")
-            heirs = server._server._zmtp._heirs
+            heirs = server._server._zmtp._waiting_peers
             until(lambda: b"me" in heirs)
             second.close()
             until(lambda: b"me" not in heirs)

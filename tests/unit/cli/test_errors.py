@@ -3,7 +3,7 @@
 import click
 import pytest
 
-from omq.cli.errors import errors_of_command, in_options
+from omq.cli.errors import error_text, errors_of_command
 from omq.errors import BindError, ConnectError, OmqError, UsageError
 
 
@@ -16,11 +16,11 @@ from omq.errors import BindError, ConnectError, OmqError, UsageError
 )
 def test_the_option_stands_in_place_of_the_argument_and_values_stay(argument: str, text: str) -> None:
     fault = UsageError(f"{argument}: endpoint 'dead_letter' is not valid").about(argument)
-    assert in_options(fault, {"dead_letter": "--dead-letter-dsn"}) == text
+    assert error_text(fault, {"dead_letter": "--dead-letter-dsn"}) == text
 
 
 def test_an_error_about_no_argument_stays() -> None:
-    assert in_options(UsageError("nodes is a word")) == "nodes is a word"
+    assert error_text(UsageError("nodes is a word")) == "nodes is a word"
 
 
 @pytest.mark.parametrize(

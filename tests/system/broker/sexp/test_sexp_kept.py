@@ -58,7 +58,7 @@ def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
                 stage.publish("jobs", body)
             (connection,) = stage.server.connections
             until(lambda: connection.transport.unsent)
-            delivered = list(range(1, 1 + (connection.transport.taken - 8 - 26) // (17 + len(body))))
+            delivered = list(range(1, 1 + (connection.transport.written - 8 - 26) // (17 + len(body))))
             slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: not stage.server.connections)
     with Stage(directory=tmp_path) as stage, stage.peer() as other:

@@ -40,7 +40,9 @@ def stage():
 
 def heard(stage: Stage) -> int:
     """Bytes of the version that the only connection has got."""
-    return sum(len(one._side._said) or 8 * bool(one._side.version) for one in stage.server.connections)
+    return sum(
+        len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in stage.server.connections
+    )
 
 
 @pytest.mark.parametrize("version", [V1, V2])
@@ -502,7 +504,7 @@ def test_what_was_not_written_goes_to_the_next(stage):
             stage.publish("jobs", body)
         (connection,) = stage.server.connections
         until(lambda: connection.transport.unsent)
-        taken = connection.transport.taken
+        taken = connection.transport.written
         slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     until(lambda: not stage.server.connections)
     # What the kernel had taken whole is delivered; what it had in part, or not at all, is not.
@@ -522,7 +524,7 @@ def test_who_unsubscribes_gets_what_was_on_its_way_and_nobody_else_does(stage):
         for _ in range(count):
             stage.publish("jobs", body)
         slow.say(b"(Unsubscribe jobs)")
-        until(lambda: any(one.left for one in stage.server.connections))
+        until(lambda: any(one.leaving for one in stage.server.connections))
         other.subscribe(b"jobs")
         ids = []
         while (frame := slow.frame())[0] == MESSAGE:
@@ -688,7 +690,7 @@ def test_reading_goes_on_behind_what_is_damaged(stage):
         def damage() -> None:
             reading = connection.sinks["t"]
             reading.stop()
-            reading.ended(Damaged("messages 3 to 7 are damaged", 3, 7))
+            reading.closed(Damaged("messages 3 to 7 are damaged", 3, 7))
 
         stage.on_loop(damage)
         assert peer.error() == "t: messages 3 to 7 are damaged"
@@ -700,6 +702,6 @@ def test_a_topic_that_cannot_be_read_any_more(stage):
     with stage.peer() as peer:
         record = peer.subscribe(b"t")
         (connection,) = stage.server.connections
-        stage.on_loop(lambda: connection.sinks["t"].ended(BrokerFailed("the store has failed")))
+        stage.on_loop(lambda: connection.sinks["t"].closed(BrokerFailed("the store has failed")))
         assert peer.frame() == (UNSUBSCRIBED, record)
         assert peer.error() == "t: the store has failed"

@@ -61,26 +61,26 @@ class Taker:
     Attributes:
         got: Id and body of each message.
         counts: Which delivery each of them was.
-        errors: What `ended` was told.
-        left: Bytes that it still has room for.
+        errors: What `closed` was told.
+        room_left: Bytes that it still has room for.
     """
 
-    door: Literal["zmtp", "sexp"] = "zmtp"
+    listener: Literal["zmtp", "sexp"] = "zmtp"
     user = None
     peer = "tcp://taker"
 
-    def __init__(self, left: int = 1 << 30) -> None:
+    def __init__(self, room_left: int = 1 << 30) -> None:
         self.got: list[tuple[int, bytes]] = []
         self.counts: list[int] = []
         self.errors: list[BrokerError | None] = []
         self.blocks = 0
-        self.left = left
+        self.room_left = room_left
         self.fault: Exception | None = None
 
     def room(self) -> int:
-        return self.left
+        return self.room_left
 
-    def block(self, header: bytes, records: memoryview, counts: bytes) -> None:
+    def send_block(self, header: bytes, records: memoryview, counts: bytes) -> None:
         if self.fault is not None:
             raise self.fault
         messages = blocks.decode(header, records, "t")
@@ -88,9 +88,9 @@ class Taker:
         flat = [int.from_bytes(counts[at : at + 4], "big") for at in range(0, len(counts), 4)]
         self.counts += flat or [1] * len(messages)
         self.blocks += 1
-        self.left = max(self.left - len(records), 0)
+        self.room_left = max(self.room_left - len(records), 0)
 
-    def ended(self, error: BrokerError | None) -> None:
+    def closed(self, error: BrokerError | None) -> None:
         self.errors.append(error)
 
     @property

@@ -43,7 +43,7 @@ async def refused(jobs):
 
 
 async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog):
-    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 10 * HELD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 10 * HELD_BYTES)
     async with core() as broker:
         topics = await full_topics(broker, 8)
         jobs = [job for topic in topics for job in published(broker, topic, 3)]
@@ -64,11 +64,11 @@ async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog)
                 await asyncio.sleep(0.001)
         assert [await job for job in waiting] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]
         assert broker.held.used == 0
-        assert broker.journal.waiting == 0
+        assert broker.store.waiting == 0
 
 
 async def test_small_publications_count_by_their_objects(monkeypatch):
-    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
+    monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
     async with core() as broker:
         topics = await full_topics(broker, 3)
         jobs = [asyncio.ensure_future(append(broker, topic, [b"x"])) for topic in topics for _ in range(100)]
@@ -82,7 +82,7 @@ async def test_small_publications_count_by_their_objects(monkeypatch):
 
 
 async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
-    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_BYTES)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 2 * HELD_BYTES)
     async with core() as broker:
         (topic, other) = await full_topics(broker, 2)
         lives = True
@@ -101,12 +101,12 @@ async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
 
 
 async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkeypatch):
-    monkeypatch.setattr("omq.broker.core.topic.MAX_ALL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES + 1000)
+    monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 2 * HELD_OVERHEAD_BYTES + 1000)
     async with core() as broker:
         (topic,) = await full_topics(broker, 1)
         answers = {}
         for name in (b"a", b"b", b"c"):
-            await broker.journal.do(Stage(topic.id, blocks.encode([name]), 1, name))
+            await broker.store.do(Stage(topic.id, blocks.encode([name]), 1, name))
         for name in (b"a", b"b", b"c"):
             broker.commit(name, [name], lambda id: True, lambda write: answers.__setitem__(write.commit, write.error))
         await until(lambda: answers)
@@ -131,11 +131,11 @@ async def test_a_topic_that_could_not_be_deleted_has_refused_what_waited():
         (topic,) = await full_topics(broker, 1)
         (job,) = published(broker, topic, 1)
         await until(lambda: topic.stats()["blocked"])
-        store = broker.journal.store
-        broker.journal.store = Failing(store, OutOfSpace("no space"))
+        store = broker.store.store
+        broker.store.store = Failing(store, OutOfSpace("no space"))
         with pytest.raises(BrokerError, match="no space"):
             await broker.delete(topic.name)
         with pytest.raises(TopicError, match="deleted"):
             await job
-        broker.journal.store = store
+        broker.store.store = store
         assert broker.topic(topic.name).stats()["blocked"] == 0

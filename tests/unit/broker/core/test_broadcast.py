@@ -81,15 +81,15 @@ async def test_ids_that_are_no_longer_kept_are_an_overrun_that_names_the_oldest(
 async def test_a_slow_subscriber_that_retention_overtakes_is_told():
     async with core() as broker:
         topic = await prepared(broker, settings={"max_messages": 2})
-        slow, fresh = Taker(left=1), Taker(left=0)
+        slow, fresh = Taker(room_left=1), Taker(room_left=0)
         one = broker.subscribe(topic, topic.state().first - 1, slow)
         other = broker.subscribe(topic, "earliest", fresh)
         await until(lambda: slow.got)
         for number in range(20):
             await append(broker, topic, [b"%d" % number])
-        slow.left = fresh.left = 1 << 20
-        one.more()
-        other.more()
+        slow.room_left = fresh.room_left = 1 << 20
+        one.resume()
+        other.resume()
         await until(lambda: slow.errors)
         assert isinstance(slow.errors[0], Overrun)
         # Who asked for the beginning and had nothing yet begins with the oldest one.
@@ -103,14 +103,14 @@ async def test_a_subscriber_gets_no_more_than_it_has_room_for():
         topic = await prepared(broker, count=0)
         for _ in range(50):
             await append(broker, topic, [b"x" * 1000] * 10)
-        taker = Taker(left=1)
+        taker = Taker(room_left=1)
         subscription = broker.subscribe(topic, "earliest", taker)
         await quiet(broker)
         assert taker.blocks == 1
         while len(taker.got) < 500:
-            taker.left = 1
+            taker.room_left = 1
             before = taker.blocks
-            subscription.more()
+            subscription.resume()
             await quiet(broker)
             assert taker.blocks == before + 1
         assert taker.ids == list(range(1, 501))
@@ -158,7 +158,7 @@ async def test_a_subscription_that_ends_gets_nothing_more():
         subscription = broker.subscribe(topic, "earliest", taker)
         subscription.end()
         subscription.end()
-        subscription.more()
+        subscription.resume()
         await append(broker, topic, [b"6"])
         await quiet(broker)
         assert taker.got == []
@@ -172,7 +172,7 @@ async def test_damage_ends_a_subscription_with_its_ids(monkeypatch):
         def damaged(id):
             raise DamagedError("messages 2 to 3 are damaged", topic.id, 2, 3)
 
-        monkeypatch.setattr(broker.journal.store, "read", damaged)
+        monkeypatch.setattr(broker.store.store, "read", damaged)
         taker = Taker()
         broker.subscribe(topic, "earliest", taker)
         await until(lambda: taker.errors)
@@ -200,14 +200,14 @@ async def test_a_name_has_one_holder_and_keeps_its_position():
         topic.flush(told.append)
         await until(lambda: told)
         assert told == [None]
-        assert broker.journal.store.positions(topic.id) == {"n": 5}
+        assert broker.store.store.positions(topic.id) == {"n": 5}
 
 
 async def test_where_a_name_begins_is_kept_at_once():
     async with core() as broker:
         topic = await prepared(broker)
         broker.subscribe(topic, "latest", Taker(), name="n")
-        await until(lambda: broker.journal.store.positions(topic.id) == {"n": 5})
+        await until(lambda: broker.store.store.positions(topic.id) == {"n": 5})
 
 
 async def test_a_name_can_be_forgotten_unless_it_is_held():
@@ -220,7 +220,7 @@ async def test_a_name_can_be_forgotten_unless_it_is_held():
         assert [name["name"] for name in topic.stats()["names"]] == ["n"]
         await topic.delete_durable("n")
         assert topic.stats()["names"] == []
-        assert broker.journal.store.positions(topic.id) == {}
+        assert broker.store.store.positions(topic.id) == {}
         with pytest.raises(TopicError, match="no durable subscription"):
             await topic.delete_durable("n")
 
@@ -230,13 +230,13 @@ async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
         topic = await prepared(broker)
         broker.subscribe(topic, 2, Taker(), name="n").end()
         await quiet(broker)
-        store, broker.journal.store = broker.journal.store, Failing(broker.journal.store, OutOfSpace("no space"))
+        store, broker.store.store = broker.store.store, Failing(broker.store.store, OutOfSpace("no space"))
         forgetting = asyncio.create_task(topic.delete_durable("n"))
         await asyncio.sleep(0)
         assert topic.stats()["names"] == []
         with pytest.raises(BrokerError, match="no space"):
             await forgetting
-        broker.journal.store = store
+        broker.store.store = store
         assert [(name["name"], name["position"]) for name in topic.stats()["names"]] == [("n", 2)]
 
 
@@ -260,14 +260,14 @@ async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_co
 async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
-        store = broker.journal.store
+        store = broker.store.store
         submit, full = store.submit_many, [True]
 
         def fails(writes):
             for write in writes:
                 if full and isinstance(write, SetCursor) and write.name == "a":
                     write.error = OutOfSpace("no space")
-                    broker.journal._notify([write])
+                    broker.store._notify([write])
                 else:
                     submit([write])
 
@@ -278,8 +278,8 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         topic.flush(told.append)
         await until(lambda: told)
         assert told[0].code == "full"
-        assert not topic.knows("a")
-        assert topic.knows("b")
+        assert not topic.is_durable("a")
+        assert topic.is_durable("b")
         # The same again is no better as long as nothing is durable.
         broker.subscribe(topic, "latest", Taker(), name="a").end()
         topic.flush(told.append)
@@ -289,26 +289,26 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         topic.flush(told.append)
         await until(lambda: len(told) == 3)
         assert told[2] is None
-        assert topic.knows("a")
+        assert topic.is_durable("a")
         assert store.positions(topic.id) == {"a": 0, "b": 0}
 
 
 async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkeypatch):
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker(left=0)
+        taker = Taker(room_left=0)
         subscription = broker.subscribe(topic, "earliest", taker, name="n")
         # A commit whose news have not reached the loop.
         news = []
-        monkeypatch.setattr(broker.journal.store, "_notify", news.append)
-        monkeypatch.setattr(broker.journal.store, "_appended", news.append)
+        monkeypatch.setattr(broker.store.store, "_notify", news.append)
+        monkeypatch.setattr(broker.store.store, "_appended", news.append)
         write = Append(topic.id, blocks.encode([b"6"]), 1, context=lambda write: None)
-        broker.journal._outstanding += 1
-        broker.journal.store.submit(write)
+        broker.store._outstanding += 1
+        broker.store.store.submit(write)
         await until(lambda: len(news) == 2)
         assert topic.state().last == 6
-        taker.left = 1 << 20
-        subscription.more()
+        taker.room_left = 1 << 20
+        subscription.resume()
         await until(lambda: len(taker.got) == 5)
         await quiet(broker)
         assert taker.ids == [1, 2, 3, 4, 5]
@@ -321,7 +321,7 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
             subscription.move(7)
         monkeypatch.undo()
         for one in news:
-            (broker.journal._notify if isinstance(one, list) else broker.journal._appended)(one)
+            (broker.store._notify if isinstance(one, list) else broker.store._appended)(one)
         await until(lambda: taker.ids == [1, 2, 3, 4, 5, 6])
         assert other.got == []
 
@@ -339,7 +339,7 @@ async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked
         assert raised.value.first == first > before + 1
         again = broker.subscribe(topic, "earliest", Taker(), name="n", reset=True)
         assert again.position == first - 1
-        assert not topic.knows("n")
+        assert not topic.is_durable("n")
         again.end()
         # What is kept goes on where it was.
         kept = broker.subscribe(topic, "latest", Taker(), name="n", reset=True)
@@ -429,7 +429,7 @@ async def test_what_was_acknowledged_before_the_broker_died_is_dropped_at_the_st
     async with core(tmp_path) as broker:
         topic = await broker.create("t", persistence=persistence, settings=settings)
         await append(broker, topic, [b"x"] * 5)
-        await broker.journal.do(SetCursor(topic.id, "n", 5))  # and the broker ends before it has dropped them
+        await broker.store.do(SetCursor(topic.id, "n", 5))  # and the broker ends before it has dropped them
         assert topic.state().first == 1
     async with core(tmp_path) as broker:
         topic = broker.topic("t")
@@ -442,7 +442,7 @@ async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
     async with core() as broker:
         topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
         await append(broker, topic, [b"x"] * 5)
-        submit, refused = broker.journal.submit, []
+        submit, refused = broker.store.submit, []
 
         def full(write, done):
             if isinstance(write, Trim) and not refused:
@@ -452,7 +452,7 @@ async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
             else:
                 submit(write, done)
 
-        monkeypatch.setattr(broker.journal, "submit", full)
+        monkeypatch.setattr(broker.store, "submit", full)
         broker.subscribe(topic, "latest", Taker(), name="n").move(5)
         await until(lambda: topic.state().first == 6)
         assert refused

@@ -30,7 +30,7 @@ async def play(steps):
                 if number not in readers:
                     replay = min(replay, topic.last)
                     name = f"n{number}" if named else None
-                    taker = Taker(left=0)
+                    taker = Taker(room_left=0)
                     one = broker.subscribe(topic, replay, taker, name=name)
                     if name is not None:
                         replay = positions.setdefault(name, replay)
@@ -38,8 +38,8 @@ async def play(steps):
             elif arguments[0] in readers:
                 one, taker, replay = readers[arguments[0]]
                 if what == "credit":
-                    taker.left += arguments[1]
-                    one.more()
+                    taker.room_left += arguments[1]
+                    one.resume()
                 else:
                     if one.name is not None:
                         one.move(one.position)
@@ -49,10 +49,10 @@ async def play(steps):
             await quiet(broker)
             for one, taker, replay in readers.values():
                 assert taker.ids == list(range(replay + 1, one.position + 1))
-                assert one.position == topic.readable or not taker.left
+                assert one.position == topic.readable or not taker.room_left
         for one, taker, replay in readers.values():
-            taker.left = 1 << 30
-            one.more()
+            taker.room_left = 1 << 30
+            one.resume()
             await quiet(broker)
             assert taker.ids == list(range(replay + 1, topic.last + 1))
             assert taker.errors == []

@@ -119,15 +119,15 @@ async def test_a_ring_with_a_default_dead_letter_topic_is_refused(first):
 async def test_a_topic_that_could_not_be_deleted_is_in_no_ring():
     async with core() as broker:
         await broker.create("t", delivery="round-robin", persistence="weak", settings={"dead_letter": "u"})
-        store = broker.journal.store
-        broker.journal.store = Failing(store, OutOfSpace("no space"))
+        store = broker.store.store
+        broker.store.store = Failing(store, OutOfSpace("no space"))
         made = [
             broker.delete("t"),
             broker.create("u", delivery="round-robin", persistence="weak", settings={"dead_letter": "t"}),
         ]
         refused = await asyncio.gather(*made, return_exceptions=True)
         assert ["no space" in str(refused[0]), "come back" in str(refused[1])] == [True, True]
-        broker.journal.store = store
+        broker.store.store = store
         assert list(broker.topics) == ["t"]
 
 
@@ -166,10 +166,10 @@ async def test_a_deleted_topic_takes_nothing_and_its_name_can_be_used_again_with
 async def test_what_waits_for_the_store_is_bounded():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
-        broker.journal.waiting = MAX_WAITING_BYTES
+        broker.store.waiting = MAX_WAITING_BYTES
         with pytest.raises(Busy):
             await append(broker, topic, [b"x"])
-        broker.journal.waiting = 0
+        broker.store.waiting = 0
 
 
 async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
@@ -205,18 +205,18 @@ async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, 
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
-        store = broker.journal.store
-        broker.journal.store = Failing(store, error)
+        store = broker.store.store
+        broker.store.store = Failing(store, error)
         for _ in range(3):
             with pytest.raises(Exception) as failed:
                 await append(broker, topic, [b"b"])
             assert failed.value.code == code
         assert [str(error) in told.getMessage() for told in caplog.records] == [True]
-        assert broker.journal.full == (code == "full")
+        assert broker.store.full == (code == "full")
         taker = Taker()
         broker.subscribe(topic, "earliest", taker)
         await until(lambda: taker.got)
-        broker.journal.store = store
+        broker.store.store = store
         assert await append(broker, topic, [b"c"]) == 2
 
 
@@ -233,7 +233,7 @@ async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refus
                     return ["full" in health, json.loads(topics)["store"]["full"], "store_full 1.0" in metrics]
 
                 assert await told() == [False] * 3
-                monkeypatch.setattr(type(broker.journal.store), "full", True)
+                monkeypatch.setattr(type(broker.store.store), "full", True)
                 assert await told() == [True] * 3
         finally:
             await http.close()
@@ -246,8 +246,8 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         await append(broker, topic, [b"a"] * 3)
         named = broker.subscribe(topic, "earliest", Taker(), name="n")
         await quiet(broker)
-        store = broker.journal.store
-        broker.journal.store = Failing(store, OutOfSpace("no space"))
+        store = broker.store.store
+        broker.store.store = Failing(store, OutOfSpace("no space"))
         named.move(2)
         told = []
         await quiet(broker)
@@ -255,7 +255,7 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         await until(lambda: told)
         assert told[0].code == "full"
         assert store.positions(topic.id) == {"n": 0}
-        broker.journal.store = store
+        broker.store.store = store
         await until(lambda: store.positions(topic.id) == {"n": 2})
         told.clear()
         topic.flush(told.append)
@@ -311,7 +311,7 @@ async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
-        await broker.journal.do(DeleteTopic(topic.id))
+        await broker.store.do(DeleteTopic(topic.id))
         told = json.loads(topic.info())
         assert (told["first"], told["last"], told["bytes"]) == (2, 1, 0)
         assert broker.stats()["topics"][0]["first"] == 2

@@ -67,7 +67,7 @@ def test_what_is_remembered_has_a_bound() -> None:
     permissions = Permissions([Permission("*", "t*", ["publish"])])
     for number in range(2 * MAX_CACHED + 10):
         assert permissions.allows(None, "publish", f"t{number}")
-    assert len(permissions._known) <= MAX_CACHED
+    assert len(permissions._cache) <= MAX_CACHED
 
 
 @pytest.mark.parametrize(

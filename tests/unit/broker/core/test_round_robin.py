@@ -29,7 +29,7 @@ async def prepared(broker, count=10, **settings):
 
 
 def settled(broker, topic):
-    return broker.journal.store.settled(topic.id)
+    return broker.store.store.settled(topic.id)
 
 
 async def flushed(topic):
@@ -84,12 +84,12 @@ async def test_credit_bounds_what_a_consumer_has_and_comes_back_with_what_it_ack
 async def test_a_consumer_without_room_leaves_the_messages_to_others():
     async with core() as broker:
         topic = await prepared(broker)
-        full, free = Taker(left=0), Taker()
+        full, free = Taker(room_left=0), Taker()
         share = broker.consume(topic, full)
         broker.consume(topic, free)
         await until(lambda: len(free.got) == 10)
         assert full.got == []
-        full.left = 1000
+        full.room_left = 1000
         share.more(0)
         await append(broker, topic, [b"x"] * 2)
         await until(lambda: len(full.got) == 1)
@@ -125,7 +125,7 @@ async def test_what_is_not_acknowledged_in_time_is_delivered_again():
         await until(lambda: len(late.got) == 3)
         share.ack([(2, 2)])
         broker.consume(topic, other, ack_timeout=30, credit=10)
-        late.left = 0
+        late.room_left = 0
         await until(lambda: len(other.got) == 2)
         assert sorted(other.ids) == [1, 3]
         assert other.counts == [2, 2]
@@ -149,7 +149,7 @@ async def test_a_late_acknowledgement_counts_while_nobody_else_has_begun():
         taker = Taker()
         share = broker.consume(topic, taker, ack_timeout=0.02, credit=3)
         await until(lambda: len(taker.got) == 3)
-        taker.left = 0
+        taker.room_left = 0
         await until(lambda: topic.backlog == 3)
         share.ack([(1, 3)])
         assert topic.backlog == 0
@@ -242,7 +242,7 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         dead = broker.topic("j.dead")
         assert dead.delivery == "broadcast"
         assert dead.persistence == "weak"
-        with broker.journal.store.read(dead.id) as reader:
+        with broker.store.store.read(dead.id) as reader:
             (message,) = [one for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")]
         assert (message.body, message.key, message.headers) == (b"body", b"key", {"h": b"v"})
         share.ack([(2, 2)])
@@ -277,7 +277,7 @@ async def test_dead_letters_count_as_published(tmp_path, source, target):
 async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
     async with core() as broker:
         topic = await prepared(broker, count=2000, max_deliveries=1)
-        store, turns, bad = broker.journal.store, [], list(range(refused))
+        store, turns, bad = broker.store.store, [], list(range(refused))
         submit = store.submit_many
 
         def counted(writes):
@@ -287,7 +287,7 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
                 bad.pop()
                 for write in moves:
                     write.error = OutOfSpace("no space")
-                broker.journal._notify(moves)
+                broker.store._notify(moves)
                 writes = [write for write in writes if write not in moves]
             if writes:
                 submit(writes)
@@ -330,7 +330,7 @@ async def test_what_came_back_is_there_after_a_restart_with_its_counts():
         share.nack([(4, 4)])
         await until(lambda: len(taker.got) == 10)
         await flushed(topic)
-        again = RoundRobinTopic(topic.state(), broker.journal, broker, broker)
+        again = RoundRobinTopic(topic.state(), broker.store, broker, broker)
         broker.topics["j"] = broker._by_id[topic.id] = again
         other = Taker()
         again.consume(other, 30.0, 100)
@@ -392,7 +392,7 @@ class DamagedReader:
 async def test_damaged_messages_are_told_and_the_others_delivered(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        broker.journal.store = Damaged(broker.journal.store, 4, 6)
+        broker.store.store = Damaged(broker.store.store, 4, 6)
         taker = Taker()
         share = broker.consume(topic, taker)
         await until(lambda: len(taker.got) == 7)
@@ -406,7 +406,7 @@ async def test_damaged_messages_are_told_and_the_others_delivered(caplog):
 async def test_damage_of_which_nobody_knows_the_end_ends_the_consumers(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        broker.journal.store = Damaged(broker.journal.store, 4, 0)
+        broker.store.store = Damaged(broker.store.store, 4, 0)
         taker = Taker()
         broker.consume(topic, taker)
         await until(lambda: taker.errors)
@@ -438,7 +438,7 @@ async def test_what_lmdb_cannot_read_ends_the_consumers_and_settles_nothing(tmp_
         assert taker.ids == [1]
         await flushed(topic)
         assert [id for id in range(1, 4) if id in settled(broker, topic)] == []
-        assert broker.journal.store.stats().damaged == []
+        assert broker.store.store.stats().damaged == []
         monkeypatch.undo()
         other = Taker()
         broker.consume(topic, other)
@@ -536,7 +536,7 @@ async def test_a_slow_consumer_has_time_for_each_job_and_one_that_hangs_goes_to_
         slow, other = Taker(), Taker()
         share = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
         await until(lambda: len(slow.got) == 8)
-        slow.left = 0  # nothing comes back to it
+        slow.room_left = 0  # nothing comes back to it
         loop = asyncio.get_running_loop()
         began = loop.time()
         broker.consume(topic, other, credit=100)
@@ -554,14 +554,14 @@ async def test_what_a_killed_broker_delivered_is_settled_however_far_it_is_and_s
     async with core() as broker:
         topic = await prepared(broker, count=20_000)
         for at in range(5_001, 15_000, 2):
-            topic.settled_again(at, at)
-        topic.settled_again(15_000, 19_990)
+            topic.ack_late(at, at)
+        topic.ack_late(15_000, 19_990)
         left = 20_000 - 5_000 - 4_991
         assert topic.backlog == left
         await flushed(topic)
         for again in range(2):
             if again:
-                topic = RoundRobinTopic(topic.state(), broker.journal, broker, broker)
+                topic = RoundRobinTopic(topic.state(), broker.store, broker, broker)
                 broker.topics["j"] = broker._by_id[topic.id] = topic
             assert topic.backlog == left
             taker = Taker()
@@ -598,11 +598,11 @@ async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else
         share.end()
         broker.consume(topic, other, credit=1)
         await until(lambda: other.ids == [1])
-        topic.settled_again(1, 3)
+        topic.ack_late(1, 3)
         assert topic.backlog == 7
         # A broker that was killed does not know of all that it has delivered.
-        topic.settled_again(6, 7)
-        topic.settled_again(1 << 40, 1 << 41)
+        topic.ack_late(6, 7)
+        topic.ack_late(1 << 40, 1 << 41)
         broker.consume(topic, other, credit=10)
         await until(lambda: len(other.got) == 6)
         assert other.ids == [1, 4, 5, 8, 9, 10]
@@ -675,7 +675,7 @@ async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
         for number in range(20):  # deadlines of their own
             await append(broker, topic, [b"%d" % number])
         await until(lambda: len(hung.got) == 20)
-        hung.left = 0
+        hung.room_left = 0
         await until(lambda: topic.backlog == 20)
         other = Taker()
         broker.consume(topic, other, credit=100)
@@ -804,7 +804,7 @@ async def test_a_repetition_needs_no_room():
         with pytest.raises(errors.StoreFull):
             await append(broker, topic, [b"3"], producer=b"p", sequence=2)
         assert topic.stats()["rejected"] == 1
-        assert broker.journal.waiting == 0
+        assert broker.store.waiting == 0
 
 
 async def accepted_until_full(broker, topic, body):
@@ -841,7 +841,7 @@ async def test_publishers_wait_for_room_in_their_order():
         assert [body for _, body in taker.got] == [b"%d" % number for number in range(12)]
         assert [await job for job in jobs] == list(range(1, 13))
         assert topic.stats()["blocked"] == 0
-        assert broker.journal.waiting == 0
+        assert broker.store.waiting == 0
 
 
 async def test_more_than_a_whole_topic_waits_until_it_is_empty():
@@ -903,7 +903,7 @@ async def test_the_oldest_work_goes_to_the_dead_letters_where_that_is_wanted(cap
         broker.consume(topic, other, credit=100)
         await until(lambda: topic.backlog == 0)
         await quiet(broker)
-        with broker.journal.store.read(dead.id) as reader:
+        with broker.store.store.read(dead.id) as reader:
             buried = [
                 int(one.body) for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")
             ]
@@ -915,7 +915,7 @@ async def test_a_commit_finds_no_more_room_than_a_publisher(overflow):
     async with core() as broker:
         topic = await prepared(broker, count=3, max_messages=5, overflow=overflow)
         stage = Stage(topic.id, blocks.encode([b"x"] * 3), 3, b"s")
-        await broker.journal.do(stage)
+        await broker.store.do(stage)
         answers = []
         broker.commit(b"c", [b"s"], lambda id: True, answers.append)
         taker = Taker()
@@ -942,7 +942,7 @@ async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
     try:
         topic = await prepared(broker, count=0, max_bytes=10_000, overflow=overflow)
         await append(broker, topic, [bytes(8000)])
-        await broker.journal.do(Stage(topic.id, blocks.encode([bytes(3000)]), 1, b"s"))
+        await broker.store.do(Stage(topic.id, blocks.encode([bytes(3000)]), 1, b"s"))
         answers = []
         broker.commit(b"c", [b"s"], lambda id: True, answers.append)
         taker = Taker()
@@ -963,7 +963,7 @@ async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
         assert answers[0].error is None
         await until(lambda: len(taker.got) == 2)
         # More than the whole topic waits until that is empty.
-        await broker.journal.do(Stage(topic.id, blocks.encode([bytes(9999)] * 2), 2, b"s2"))
+        await broker.store.do(Stage(topic.id, blocks.encode([bytes(9999)] * 2), 2, b"s2"))
         broker.commit(b"c2", [b"s2"], lambda id: True, answers.append)
         if overflow == "reject":
             await until(lambda: len(answers) == 2)
@@ -993,7 +993,7 @@ async def test_a_broker_that_is_killed_charges_nothing():
         topic = await prepared(broker, count=20, max_deliveries=1)
         broker.consume(topic, Taker(), credit=20)
         await until(lambda: settled(broker, topic).handed == 20)
-        again = RoundRobinTopic(topic.state(), broker.journal, broker, broker)
+        again = RoundRobinTopic(topic.state(), broker.store, broker, broker)
         broker.topics["j"] = broker._by_id[topic.id] = again
         other = Taker()
         again.consume(other, 30.0, 100)

@@ -88,7 +88,7 @@ class World:
             self.held[number] -= mine
 
     async def settle_again(self, ids):
-        self.topic.settled_again(*ids)
+        self.topic.ack_late(*ids)
         self.done |= {id for id in range(ids[0], ids[1] + 1) if self.waits(id)}
 
     def waits(self, id):
@@ -120,12 +120,12 @@ class World:
     async def more(self, number, messages):
         if number in self.shares:
             share, taker = self.shares[number]
-            taker.left = 1 << 30
+            taker.room_left = 1 << 30
             share.more(messages)
 
     async def full(self, number):
         if number in self.shares:
-            self.shares[number][1].left = 0
+            self.shares[number][1].room_left = 0
 
     async def overdue(self, number):
         if number in self.shares:
@@ -151,8 +151,8 @@ class World:
             await self.leave(number)
         await quiet(self.broker)
         self.topic.flush(lambda error: None)
-        await self.broker.journal.drained()
-        self.topic = RoundRobinTopic(self.topic.state(), self.broker.journal, self.broker, self.broker)
+        await self.broker.store.drained()
+        self.topic = RoundRobinTopic(self.topic.state(), self.broker.store, self.broker, self.broker)
         self.broker.topics["j"] = self.broker._by_id[self.topic.id] = self.topic
 
     def look(self):
@@ -174,7 +174,7 @@ class World:
         assert self.topic.backlog == waiting
         assert self.topic.unfinished == waiting + len(everything)
         if waiting:
-            assert not any(share.credit > 0 and taker.left for share, taker in self.shares.values())
+            assert not any(share.credit > 0 and taker.room_left for share, taker in self.shares.values())
 
 
 async def play(steps):
@@ -196,8 +196,8 @@ async def play(steps):
         told = []
         world.topic.flush(told.append)
         await quiet(broker)
-        await broker.journal.drained()
-        assert broker.journal.store.settled(topic.id).watermark == world.topic.last
+        await broker.store.drained()
+        assert broker.store.store.settled(topic.id).watermark == world.topic.last
         assert world.topic.backlog == 0
 
 

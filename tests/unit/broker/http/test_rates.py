@@ -18,7 +18,7 @@ def at(moment: float, published: int, number: int = 1) -> BrokerStats:
 def test_rates_are_taken_over_the_window() -> None:
     rates = Rates(at(100.0, 0))
     for second in range(1, 21):
-        rates.note(at(100.0 + second, 50 * second if second <= 10 else 500))
+        rates.add(at(100.0 + second, 50 * second if second <= 10 else 500))
     assert rates.of(at(120.0, 500)["topics"], 120.0)[1][0] == 0.0
     now = at(120.0, 500 + 100)
     published, _, delivered, _ = rates.of(now["topics"], 120.0)[1]
@@ -60,9 +60,9 @@ def test_syncs_are_those_of_the_window() -> None:
     assert now.mean == pytest.approx(0.003)
     assert now.p50 == pytest.approx(0.003)
     assert 0.0039 < (now.p99 or 0) <= 0.004
-    rates.note(later)
+    rates.add(later)
     later["uptime"] += SYNC_WINDOW_S + 1
-    rates.note(later)
+    rates.add(later)
     assert rates.syncs(later).p50 is None
 
 

@@ -40,7 +40,7 @@ def test_texts_that_were_kept_are_those_of_a_new_page() -> None:
         known = {id: known.get(id) for id in news.get("ids", [one["id"] for one in news["topics"]])}
         known.update((one["id"], one) for one in news["topics"])
         assert sorted(known.values(), key=lambda one: one["name"]) == kept["topics"]
-        rates.note(stats)
+        rates.add(stats)
 
 
 def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.MonkeyPatch) -> None:

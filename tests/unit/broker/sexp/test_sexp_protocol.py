@@ -181,10 +181,10 @@ V1 = b"\x00\x00\x00\x00\x00\x00\x00\x01"
 V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 
-@pytest.mark.parametrize(("said", "version"), [(V1, 1), (V2, 2)])
-def test_the_handshake_of_a_server(said, version):
+@pytest.mark.parametrize(("version_bytes", "version"), [(V1, 1), (V2, 2)])
+def test_the_handshake_of_a_server(version_bytes, version):
     side = ServerSide()
-    assert side.handshake(said + b"(Conn") == (said, b"(Conn")
+    assert side.handshake(version_bytes + b"(Conn") == (version_bytes, b"(Conn")
     assert side.version == version
 
 
@@ -195,10 +195,10 @@ def test_the_handshake_byte_by_byte():
     assert side.handshake(V1[-1:]) == (V1, b"")
 
 
-@pytest.mark.parametrize("said", [bytes(8), b"\xff" * 8, b"GET / HTTP/1.1", b"\x00\x00\x00\x00\x00\x00\x00\x03"])
-def test_no_version_of_a_server(said):
+@pytest.mark.parametrize("start", [bytes(8), b"\xff" * 8, b"GET / HTTP/1.1", b"\x00\x00\x00\x00\x00\x00\x00\x03"])
+def test_no_version_of_a_server(start):
     with pytest.raises(VersionFault):
-        ServerSide().handshake(said)
+        ServerSide().handshake(start)
 
 
 def connected(version: bytes = V1) -> ServerSide:
@@ -256,38 +256,38 @@ def test_no_length_of_a_frame(length):
 
 
 def test_two_pings_without_an_answer():
-    pings, said = Pings(), 0
+    pings, queued = Pings(), 0
     for time in (25, 50):
-        ping = pings.next(time, said, said)
+        ping = pings.next(time, queued, queued)
         assert ping == write_frame(Ping(time))
-        said += len(ping)
-        pings.sent(said)
-    assert pings.next(75, said, said) is None
+        queued += len(ping)
+        pings.sent(queued)
+    assert pings.next(75, queued, queued) is None
 
 
 def test_an_answer_answers_the_pings_before_it():
-    pings, said = Pings(), 0
+    pings, queued = Pings(), 0
     for time in range(25, 1000, 25):
-        ping = pings.next(time, said, said)
+        ping = pings.next(time, queued, queued)
         assert ping is not None
-        said += len(ping)
-        pings.sent(said)
+        queued += len(ping)
+        pings.sent(queued)
         if time % 50 == 0:
             pings.ack(time + 0.25)
     pings.ack(10)  # of a ping that was never sent
-    assert pings.next(1000, said, said) is not None
-    pings.sent(said + 9)
-    assert pings.next(1025, said + 9, said + 9) is None
+    assert pings.next(1000, queued, queued) is not None
+    pings.sent(queued + 9)
+    assert pings.next(1025, queued + 9, queued + 9) is None
 
 
 def test_a_ping_that_waits_is_not_missed():
-    pings, said, taken = Pings(), 1_000_000, 0
+    pings, queued, written = Pings(), 1_000_000, 0
     for time in range(25, 500, 25):
-        taken += 1000  # a slow reader
-        ping = pings.next(time, said, taken)
+        written += 1000  # a slow reader
+        ping = pings.next(time, queued, written)
         assert ping is not None
-        said += len(ping)
-        pings.sent(taken)
+        queued += len(ping)
+        pings.sent(written)
 
 
 def test_who_takes_nothing_is_dead():

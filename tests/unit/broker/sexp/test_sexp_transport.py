@@ -18,22 +18,22 @@ class TransportOwner:
 
     def __init__(self) -> None:
         self.data = b""
-        self.told: list[str] = []
+        self.events: list[str] = []
         self.changed = asyncio.Event()
 
-    def received(self, data: bytes) -> None:
+    def data_received(self, data: bytes) -> None:
         self.data += data
         self.changed.set()
 
-    def ended(self) -> None:
-        self.told.append("ended")
+    def eof_received(self) -> None:
+        self.events.append("eof_received")
         self.changed.set()
 
-    def taken(self) -> None:
+    def data_written(self) -> None:
         self.changed.set()
 
-    def lost(self) -> None:
-        self.told.append("lost")
+    def connection_lost(self) -> None:
+        self.events.append("connection_lost")
         self.changed.set()
 
     async def until(self, true) -> None:
@@ -52,12 +52,12 @@ def run(request):
             here.setblocking(False)
             there.settimeout(10)
             owner = TransportOwner()
-            wire = SexpTransport(asyncio.get_running_loop(), here, owner)
+            transport = SexpTransport(asyncio.get_running_loop(), here, owner)
             with there:
                 try:
-                    await test(wire, owner, there)
+                    await test(transport, owner, there)
                 finally:
-                    wire.close()
+                    transport.close()
 
         with asyncio.Runner(loop_factory=request.param) as runner:
             runner.run(main())
@@ -73,97 +73,97 @@ def drain(there: socket.socket, size: int) -> bytes:
 
 
 def test_everything_goes_out_in_order(run):
-    async def test(wire, owner, there) -> None:
-        wire.write(b"")
+    async def test(transport, owner, there) -> None:
+        transport.write(b"")
         await asyncio.sleep(0)
         pieces = [bytes([at % 256]) * (at * 37 % 5000) for at in range(600)]
         whole = b"".join(pieces)
         for piece in pieces:
-            wire.write(piece)
-        assert (wire.said, wire.taken) == (len(whole), 0)
+            transport.write(piece)
+        assert (transport.queued, transport.written) == (len(whole), 0)
         assert await asyncio.to_thread(drain, there, len(whole)) == whole
-        await owner.until(lambda: not wire.unsent)
-        assert wire.taken == len(whole)
+        await owner.until(lambda: not transport.unsent)
+        assert transport.written == len(whole)
 
     run(test)
 
 
 def test_what_the_kernel_has_not_taken_is_known_when_the_peer_is_gone(run):
-    async def test(wire, owner, there) -> None:
+    async def test(transport, owner, there) -> None:
         for _ in range(100):
-            wire.write(bytes(1000))
-        wire.flush()
-        taken = wire.taken
+            transport.write(bytes(1000))
+        transport.flush()
+        taken = transport.written
         assert 0 < taken < 100_000
         assert drain(there, taken) == bytes(taken)
         there.close()
-        wire.read(True)
-        await owner.until(lambda: owner.told)
-        wire.close()
-        assert "lost" in owner.told
-        assert wire.taken == taken
-        wire.write(b"nobody hears it")
-        wire.flush()
-        wire.close()
-        assert owner.told.count("lost") == 1
+        transport.read(True)
+        await owner.until(lambda: owner.events)
+        transport.close()
+        assert "connection_lost" in owner.events
+        assert transport.written == taken
+        transport.write(b"nobody hears it")
+        transport.flush()
+        transport.close()
+        assert owner.events.count("connection_lost") == 1
 
     run(test)
 
 
 def test_what_has_gone_out_in_part_is_not_dropped(run):
-    async def test(wire, owner, there) -> None:
-        wire.write(b"a" * 50_000)
-        wire.write(b"b" * 50_000)
-        wire.flush()
-        assert 0 < wire.taken < 50_000
-        wire.drop()
-        assert wire.said == 50_000
-        wire.write(b"c")
+    async def test(transport, owner, there) -> None:
+        transport.write(b"a" * 50_000)
+        transport.write(b"b" * 50_000)
+        transport.flush()
+        assert 0 < transport.written < 50_000
+        transport.drop()
+        assert transport.queued == 50_000
+        transport.write(b"c")
         assert await asyncio.to_thread(drain, there, 50_001) == b"a" * 50_000 + b"c"
-        wire.write(b"d")
-        wire.drop()
+        transport.write(b"d")
+        transport.drop()
         await asyncio.sleep(0)
-        assert wire.said == wire.taken == 50_001
+        assert transport.queued == transport.written == 50_001
 
     run(test)
 
 
 def test_finish_lets_the_peer_read_everything(run):
-    async def test(wire, owner, there) -> None:
+    async def test(transport, owner, there) -> None:
         there.sendall(b"x" * 1000)  # which nobody reads
-        wire.write(b"last words")
-        wire.flush()
-        wire.finish(10)
+        transport.write(b"last words")
+        transport.flush()
+        transport.finish(10)
         assert await asyncio.to_thread(there.recv, 100) == b"last words"
         assert await asyncio.to_thread(there.recv, 100) == b""
         there.sendall(b"more for nobody")
         there.shutdown(socket.SHUT_WR)
-        await owner.until(lambda: owner.told)
-        assert owner.told == ["lost"]
+        await owner.until(lambda: owner.events)
+        assert owner.events == ["connection_lost"]
         assert owner.data == b""
 
     run(test)
 
 
 def test_finish_waits_no_longer_than_it_should(run):
-    async def test(wire, owner, there) -> None:
-        wire.finish(0.02)
-        await owner.until(lambda: owner.told)
-        assert owner.told == ["lost"]
+    async def test(transport, owner, there) -> None:
+        transport.finish(0.02)
+        await owner.until(lambda: owner.events)
+        assert owner.events == ["connection_lost"]
 
     run(test)
 
 
 def test_reading_can_be_held_up(run):
-    async def test(wire, owner, there) -> None:
+    async def test(transport, owner, there) -> None:
         there.sendall(b"a")
-        wire.read(True)
+        transport.read(True)
         await owner.until(lambda: owner.data == b"a")
-        wire.read(False)
+        transport.read(False)
         there.sendall(b"b")
         await asyncio.sleep(0.02)
         assert owner.data == b"a"
-        wire.read(True)
+        transport.read(True)
         await owner.until(lambda: owner.data == b"ab")
 
     run(test)
@@ -200,7 +200,7 @@ def test_a_server_without_descriptors_looks_again_later():
 
 
 def test_who_takes_long_over_what_came_gets_less_at_once(run):
-    async def test(wire, owner, there) -> None:
+    async def test(transport, owner, there) -> None:
         there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         sizes: list[int] = []
         slow = True
@@ -212,9 +212,9 @@ def test_who_takes_long_over_what_came_gets_less_at_once(run):
                 pass
             owner.changed.set()
 
-        owner.received = received
+        owner.data_received = received
         sending = asyncio.create_task(asyncio.to_thread(there.sendall, bytes(1 << 19)))
-        wire.read(True)
+        transport.read(True)
         await owner.until(lambda: sizes and sizes[-1] <= 1024)
         slow = False
         await owner.until(lambda: max(sizes[-3:]) >= 8192)

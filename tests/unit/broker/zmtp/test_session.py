@@ -314,25 +314,25 @@ async def test_a_handler_that_fails_costs_its_request_only(monkeypatch, caplog):
 async def test_a_new_session_of_a_client_takes_over():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = SessionTransport(broker)
-        before = outlet.session()
+        transport = SessionTransport(broker)
+        before = transport.session()
         await ask(before, b"SUBSCRIBE", b"s", b"t", j(name="n"))
-        after = outlet.session(identity=b"b")
+        after = transport.session(identity=b"b")
         assert before.got[-1][:3] == [b"ERROR", b"s", b"state"]
         assert (await ask(after, b"SUBSCRIBE", b"s", b"t", j(name="n")))[0] == b"SUBSCRIBED"
         assert (await ask(before, b"SUBSCRIBE", b"s", b"t", b""))[2] == b"state"
-        before.lost()
+        before.connection_lost()
         assert broker.topic("t").readers == 1
-        assert outlet.clients == {(None, CLIENT): after}
+        assert transport.clients == {(None, CLIENT): after}
 
 
 async def test_the_client_id_of_another_user_is_another_one():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = SessionTransport(broker)
-        mine = outlet.session(user="me")
+        transport = SessionTransport(broker)
+        mine = transport.session(user="me")
         await ask(mine, b"SUBSCRIBE", b"s", b"t", b"")
-        outlet.session(user="you", identity=b"b")
+        transport.session(user="you", identity=b"b")
         assert broker.topic("t").readers == 1
 
 
@@ -340,13 +340,13 @@ async def test_a_session_that_is_lost_gives_back_what_it_holds():
     async with core() as broker:
         await broker.create("j", delivery="round-robin", persistence="weak")
         await broker.create("t", persistence="weak")
-        outlet = SessionTransport(broker)
-        one, other = outlet.session(), outlet.session(identity=b"b", client="f" * 32)
+        transport = SessionTransport(broker)
+        one, other = transport.session(), transport.session(identity=b"b", client="f" * 32)
         await ask(one, b"APPEND", b"1", b"j", RECORDS)
         await ask(one, b"CONSUME", b"c", b"j", b"")
         await until(lambda: one.got and one.got[-1][0] == b"JOBS")
         await ask(one, b"SUBSCRIBE", b"s", b"t", b"")
-        one.lost()
+        one.connection_lost()
         assert broker.topic("t").readers == 0
         await ask(other, b"CONSUME", b"c", b"j", b"")
         await until(lambda: len(other.got) == 2)
@@ -397,13 +397,13 @@ async def test_a_subscription_has_no_more_than_its_credit():
 async def test_a_peer_that_does_not_read_gets_nothing_until_it_does():
     async with core() as broker:
         session = await prepared(broker)
-        outlet = session._outlet
+        transport = session._transport
         await ask(session, b"APPEND", b"1", b"t", RECORDS)
-        outlet.waiting = sessions.MAX_PENDING_BYTES
+        transport.waiting = sessions.MAX_PENDING_BYTES
         await ask(session, b"SUBSCRIBE", b"s", b"t", j(replay="earliest"))
         session.handle([b"READ", b"r", b"t", p.u64(1), p.u64(0), p.u32(1000)])
         assert await ask(session, b"PING", b"1") == [b"PONG", b"1"]
-        outlet.waiting = 0
+        transport.waiting = 0
         session.resume()
         await until(lambda: len(session.got) == 2)
         assert {answer[0] for answer in session.got} == {b"RANGE", b"BLOCK"}
@@ -560,8 +560,8 @@ async def test_a_topic_that_is_refused_is_deleted_by_its_name(tmp_path):
 async def test_the_stages_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = SessionTransport(broker)
-        one, other = outlet.session("one"), outlet.session("other", identity=b"b")
+        transport = SessionTransport(broker)
+        one, other = transport.session("one"), transport.session("other", identity=b"b")
         assert await ask(one, b"STAGE", b"1", b"t", RECORDS, b"s") == [b"STAGED", b"1"]
         assert (await ask(other, b"COMMIT", b"2", b"c", b'["cw=="]'))[2] == b"state"
         assert await ask(other, b"ABORT", b"3", b"s") == [b"ABORTED", b"3"]
@@ -611,10 +611,10 @@ async def test_a_commit_asks_again_whether_its_user_may_publish(tmp_path, persis
 async def test_the_producers_of_another_user_are_others():
     async with core() as broker:
         await broker.create("t", persistence="weak")
-        outlet = SessionTransport(broker)
+        transport = SessionTransport(broker)
         ids = {}
         for user in ("one", "other", None, "-"):
-            session = outlet.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
+            session = transport.session(user, client=(user or "nobody").encode().hex().ljust(32, "0"))
             appended = await ask(session, b"APPEND", b"1", b"t", RECORDS, b"p", p.u64(1))
             again = await ask(session, b"PUBLISH", b"1", b"t", b"x", b"", b"", b"p", p.u64(1))
             assert appended == again
@@ -692,11 +692,11 @@ async def test_each_command_needs_its_permission(action, message):
     async with core(permissions=permissions) as broker:
         await broker.create("t", persistence="weak")
         await broker.create("j", delivery="round-robin", persistence="weak")
-        outlet = SessionTransport(broker)
+        transport = SessionTransport(broker)
         for user in ("bob", None, "*"):
-            answer = await ask(outlet.session(user), *message)
+            answer = await ask(transport.session(user), *message)
             assert answer[:3] == [b"ERROR", b"1", b"permission"], user
-        assert (await ask(outlet.session("alice"), *message))[0] != b"ERROR"
+        assert (await ask(transport.session("alice"), *message))[0] != b"ERROR"
 
 
 @pytest.mark.parametrize(
@@ -707,19 +707,19 @@ async def test_a_name_that_no_topic_has_never_reaches_the_permissions(name):
         session = SessionTransport(broker).session()
         assert (await ask(session, b"DURABLES", b"1", name))[2] == b"topic"
         assert (await ask(session, b"READ", b"1", name, p.u64(1), p.u64(0), p.u32(9)))[2] == b"topic"
-        assert broker.permissions._known == {}
+        assert broker.permissions._cache == {}
 
 
 async def test_topics_are_those_that_a_client_may_do_something_with():
     async with core(permissions=[Permission("alice", "a*", ["subscribe"])]) as broker:
         for name in ("a2", "a1", "b"):
             await broker.create(name, persistence="weak")
-        outlet = SessionTransport(broker)
-        (_, _, told) = await ask(outlet.session("alice"), b"TOPICS", b"1")
+        transport = SessionTransport(broker)
+        (_, _, told) = await ask(transport.session("alice"), b"TOPICS", b"1")
         assert [topic["name"] for topic in json.loads(told)] == ["a1", "a2"]
-        assert (await ask(outlet.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
+        assert (await ask(transport.session("alice"), b"TOPICS", b"1", b"b"))[2] == b"permission"
         # Whether there is a topic is nobody's business who may not use it.
-        assert (await ask(outlet.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
+        assert (await ask(transport.session("alice"), b"APPEND", b"1", b"none", RECORDS))[2] == b"permission"
 
 
 async def test_many_lists_of_many_topics_leave_turns_to_others():
@@ -743,15 +743,15 @@ async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
     async with core() as broker:
         for number in range(200):
             await broker.create(f"t{number:03}", persistence="transient")
-        outlet = SessionTransport(broker)
-        greedy, gone, other = outlet.session(), outlet.session(), outlet.session()
+        transport = SessionTransport(broker)
+        greedy, gone, other = transport.session(), transport.session(), transport.session()
         for number in range(100):
             greedy.handle([b"TOPICS", b"%d" % number])
             gone.handle([b"TOPICS", b"%d" % number])
-        gone.lost()
+        gone.connection_lost()
         await ask(other, b"TOPICS", b"o")
         assert len(greedy.got) <= 2
-        await asyncio.gather(*outlet.tasks)
+        await asyncio.gather(*transport.tasks)
         assert len(greedy.got) == 100
         assert not gone.got
 
@@ -781,7 +781,7 @@ async def test_random_messages_are_answered_or_passed_over():
         for _ in range(3000):
             message = [drawn.choice(commands), *drawn.choices(parts, k=drawn.randrange(7))]
             session.handle(message)
-        await asyncio.gather(*session._outlet.tasks)
+        await asyncio.gather(*session._transport.tasks)
         assert not [answer for answer in session.got if answer[0] == b"ERROR" and answer[2] == b"failed"]
         assert (await ask(session, b"PING", b"done"))[0] is not None
 
@@ -844,17 +844,17 @@ async def test_what_another_session_acknowledged_is_settled_where_the_topic_is_t
         await ask(session, b"CONSUME", b"c", b"j", b"{}")
         await until(lambda: session.got)
         topic = broker.topic("j")
-        again = session._outlet.session(identity=b"b")  # the same client
+        again = session._transport.session(identity=b"b")  # the same client
         assert topic.backlog == 2
         assert (await ask(again, b"SETTLE", b"1", b"j", p.u64(topic.id + 1), p.u64(1), p.u64(2)))[2] == b"topic"
         assert topic.backlog == 2
         assert await ask(again, b"SETTLE", b"2", b"j", p.u64(topic.id), p.u64(1), p.u64(1)) == [b"SETTLED", b"2"]
-        assert broker.journal.store.settled(topic.id).watermark == 1
+        assert broker.store.store.settled(topic.id).watermark == 1
         await ask(again, b"CONSUME", b"c", b"j", b"{}")
         await until(lambda: again.got)
         assert blocks.read_header(again.got.pop()[2])[:2] == (2, 1)
         # Also what was delivered again in this session.
         assert (await ask(again, b"SETTLE", b"3", b"j", p.u64(topic.id), p.u64(2), p.u64(2)))[0] == b"SETTLED"
-        assert broker.journal.store.settled(topic.id).watermark == 2
-        nobody = session._outlet.session(identity=b"n", hello=False)
+        assert broker.store.store.settled(topic.id).watermark == 2
+        nobody = session._transport.session(identity=b"n", hello=False)
         assert (await ask(nobody, b"SETTLE", b"4", b"j", p.u64(topic.id), p.u64(1), p.u64(1)))[2] == b"state"
