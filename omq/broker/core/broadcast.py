@@ -17,19 +17,19 @@ from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
 
 log = logging.getLogger("omq.broker")
 
-#: Until messages that could not be dropped, as the disk was full, are dropped after all.
+#: After the disk was full, until a trim is submitted again.
 _TRIM_RETRY_DELAY_S: Final = 1.0
 
 
 class TopicSubscription:
-    """A reader of a broadcast topic: a position, and nothing else in memory.
+    """A subscription to a broadcast topic: a position, without messages in memory.
 
     Attributes:
         topic: The topic.
-        sink: Where its messages go.
-        name: What the broker keeps its position under; `None` for none.
-        position: The id of the last message that was given to the sink.
-        active: It has not ended.
+        sink: Receives its messages.
+        name: The name of a durable subscription; `None` for a transient one.
+        position: The id of the last message that was sent to the sink.
+        active: The subscription has not ended.
     """
 
     __slots__ = ("_from_earliest", "active", "name", "position", "sink", "topic")
@@ -40,25 +40,25 @@ class TopicSubscription:
         self.name = name
         self.position = position
         self.active = True
-        self._from_earliest = from_earliest  # and has got nothing yet
+        self._from_earliest = from_earliest  # and nothing was sent yet
 
     def resume(self) -> None:
-        """The sink has room."""
+        """Continues the delivery; the sink has room."""
         if self.active and self.position < self.topic.readable:
             self.topic.schedule(self)
 
     def move(self, position: int) -> None:
-        """Keeps a position under the subscription's name.
+        """Moves the stored position of a durable subscription.
 
         Raises:
-            TopicError: It has no name, or the position is from the future.
+            TopicError: The subscription has no name, or the position is above the newest id.
         """
         if self.name is None:
-            raise TopicError("this subscription has no name to keep a position under")
+            raise TopicError("this subscription has no name, so it has no stored position; subscribe with a name")
         self.topic.move(self.name, position)
 
     def end(self) -> None:
-        """Ends it; `ended` of the sink is not called. Idempotent."""
+        """Ends the subscription without calling `closed` of the sink. Idempotent."""
         if self.active:
             self.active = False
             self.topic.remove(self)
@@ -69,14 +69,17 @@ class TopicSubscription:
         self.sink.send_block(header, records, b"")
 
     def _skip_dropped(self, first: int) -> bool:
-        """Ids below *first* are no longer kept: whether that means nothing to it, which begins with the oldest."""
+        """Skips to *first*, the oldest id; returns `False` if that would lose messages of the subscription.
+
+        A subscription from the earliest message that has received nothing yet loses nothing.
+        """
         if self._from_earliest:
             self.position = first - 1
         return self._from_earliest
 
 
 class BroadcastTopic(Topic):
-    """A topic whose messages every subscriber gets; it keeps positions under the names that they give."""
+    """A topic whose subscribers all get every message. It stores the positions of durable subscriptions."""
 
     delivery: Literal["broadcast", "round-robin"] = "broadcast"
 
@@ -85,31 +88,31 @@ class BroadcastTopic(Topic):
     ) -> None:
         super().__init__(state, store, scheduler)
         self._subscriptions: dict[TopicSubscription, None] = {}
-        #: Those that may have something to read and room for it, first come first served.
+        #: Those that may have messages to deliver and room for them, in the order of their turns.
         self._ready: dict[TopicSubscription, None] = {}
         self._cursors = cursors
         self._holders: dict[str, TopicSubscription] = {}
         self._dirty: dict[str, int] = {}
-        self._unconfirmed: set[str] = set()  # names whose beginning is not durable yet
-        #: The durable subscription that messages are kept for: it exists as long as the topic does.
+        self._unconfirmed: set[str] = set()  # names whose first position is not durable yet
+        #: The durable subscription of `retain_for`; it exists as long as the topic does.
         self._retained_for: str | None = self.settings.get("retain_for")
         if self._retained_for is not None:
             cursors.setdefault(self._retained_for, 0)
-            self._trim(cursors[self._retained_for])  # the broker may have ended between the ack and this
+            self._trim(cursors[self._retained_for])  # the broker may have stopped between the ack and the trim
 
     # ------------------------------------------------------------------ subscribing
 
     def subscribe(
         self, replay: str | int, sink: Sink, name: str | None = None, reset: bool = False
     ) -> TopicSubscription:
-        """Begins to read; see `Broker.subscribe`."""
+        """Opens a subscription; see `Broker.subscribe`."""
         if self.deleted:
-            raise TopicError(f"topic {self.name!r} is deleted")
+            raise TopicError(f"topic {self.name!r} was deleted")
         if name is not None and name in self._holders:
             raise TopicError(f"another subscription to {self.name!r} as {name!r} is open already")
         known = None if name is None else self._cursors.get(name)
         if known == -1 and not reset:
-            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; with reset it starts over")
+            raise Damaged(f"the position of {name!r} in {self.name!r} is damaged; subscribe with reset to start over")
         if known is not None and known + 1 < (first := self.state().first):
             if not reset:
                 raise _overrun(self.name, known + 1, first)
@@ -121,34 +124,34 @@ class BroadcastTopic(Topic):
         if name is not None:
             self._holders[name] = subscription
             if known is None:
-                # A name is kept from now on, also where it is not moved and the broker dies.
+                # The subscription is durable from now on, even if its position is never moved.
                 self._unconfirmed.add(name)
                 self.move(name, position)
         subscription.resume()
         return subscription
 
     def _start_position(self, replay: str | int) -> tuple[int, bool]:
-        """The position where a subscription begins, and whether that is wherever the messages begin."""
+        """Returns the position where a subscription starts, and whether it starts at the earliest message."""
         if replay == "latest":
             return self.last, False
         first = self.state().first
         if replay == "earliest":
             return first - 1, True
         if not isinstance(replay, int) or isinstance(replay, bool) or replay < 0:
-            raise TopicError(f"replay is 'latest', 'earliest' or an id, not {str(replay)[:80]!r}")
+            raise TopicError(f"replay must be 'latest', 'earliest' or an id, not {str(replay)[:80]!r}")
         self._check_not_future(replay)
         if replay + 1 < first:
             raise _overrun(self.name, replay + 1, first)
         return replay, False
 
     def is_durable(self, name: str) -> bool:
-        """Returns whether a position is kept under a name durably."""
+        """Returns whether the position of a durable subscription is stored durably."""
         return name in self._cursors and name not in self._unconfirmed
 
     def _check_not_future(self, position: int) -> None:
-        """Refuses an id that was never given.
+        """Raises `TopicError` for an id above the newest one.
 
-        What a commit has stored can be read a moment before this loop is notified, by READ for instance.
+        The newest one is that of the store: READ may return messages before this loop is notified of them.
         """
         if position > self.last and position > (newest := max(self.last, self.state().last)):
             raise TopicError(f"the newest message of {self.name!r} is {newest}: {position} is from the future")
@@ -158,7 +161,7 @@ class BroadcastTopic(Topic):
         return len(self._subscriptions)
 
     def remove(self, subscription: TopicSubscription) -> None:
-        """A subscription has ended."""
+        """Removes a subscription that has ended."""
         self.touch()
         self._subscriptions.pop(subscription, None)
         self._ready.pop(subscription, None)
@@ -173,16 +176,16 @@ class BroadcastTopic(Topic):
     def revoke_access(self, permissions: Permissions) -> None:
         for subscription in tuple(self._subscriptions):
             if not permissions.allows(subscription.sink.user, "subscribe", self.name):
-                self._end(subscription, PermissionDenied(f"permission to subscribe {self.name!r} was taken away"))
+                self._end(subscription, PermissionDenied(f"the permission to subscribe to {self.name!r} was revoked"))
 
     def _end(self, subscription: TopicSubscription, error: BrokerError | None) -> None:
         subscription.end()
         try:
             subscription.sink.closed(error)
         except Exception:
-            log.exception("topic %r: a server has failed", self.name)
+            log.exception("topic %r: the sink of a subscription failed", self.name)
 
-    # ------------------------------------------------------------------ handing out
+    # ------------------------------------------------------------------ delivering
 
     def grown(self, last: int) -> None:
         if self._subscriptions and last > self.readable:
@@ -190,7 +193,7 @@ class BroadcastTopic(Topic):
         super().grown(last)
 
     def schedule(self, subscription: TopicSubscription) -> None:
-        """A subscription has room, and there is something for it."""
+        """Schedules a turn for a subscription that has room and messages to deliver."""
         self._ready[subscription] = None
         self._scheduler.ready(self)
 
@@ -207,31 +210,31 @@ class BroadcastTopic(Topic):
         return bool(self._ready)
 
     def _next_group(self) -> list[TopicSubscription]:
-        """The hungry ones at the place of the first one: they share one read and one check."""
+        """Returns the ready subscriptions at the position of the first one: they share one read and one check."""
         group: list[TopicSubscription] = []
         for subscription in tuple(self._ready):
             if group and subscription.position != group[0].position:
                 continue
             if subscription.position >= self.readable or subscription.sink.room() <= 0:
-                del self._ready[subscription]  # it is hungry again when the topic grows, or its sink has room
+                del self._ready[subscription]  # ready again when the topic grows, or its sink has room
                 continue
             group.append(subscription)
         return group
 
     def _serve(self, group: list[TopicSubscription], limit: int) -> int:
-        """Gives a group some blocks; how many bytes that were."""
+        """Delivers about *limit* bytes of blocks to a group; returns how many bytes."""
         self.touch()
         served = 0
         try:
             with self._store.store.read(self.id) as reader:
                 id = group[0].position + 1
-                # The store may be ahead of what this loop was notified of: that is delivered afterwards.
+                # Records that this loop was not notified of yet are delivered later.
                 for header, records in reader.blocks(id, self.readable + 1):
                     size = len(records)
                     count = int.from_bytes(header[4:8], "big")
                     last = int.from_bytes(header[8:16], "big") + count - 1
                     if len(group) > 1 and not isinstance(records.obj, bytes):
-                        # One copy, which sockets that are full keep together, instead of one for each of them.
+                        # Sockets that are full share one copy instead of making one each.
                         records = memoryview(bytes(records))
                     served += max(size, MIN_BLOCK_BYTES, len(group) << 10)
                     group = [one for one in group if self._deliver_block(one, header, records, last)]
@@ -239,7 +242,7 @@ class BroadcastTopic(Topic):
                     self.delivered_bytes += size * len(group)
                     if served >= limit or not group:
                         return served
-                # What the store counts is not there: ids that were never given, after a crash.
+                # The ids that follow have no records: a crash skips ids.
                 for one in group:
                     one.position = max(one.position, self.readable)
         except Gone as error:
@@ -256,26 +259,26 @@ class BroadcastTopic(Topic):
         return max(served, MIN_BLOCK_BYTES)
 
     def _deliver_block(self, subscription: TopicSubscription, header: bytes, records: memoryview, last: int) -> bool:
-        """Gives one block; whether the subscription goes on in its group."""
+        """Delivers one block; returns whether the subscription takes more."""
         if not subscription.active or subscription.sink.room() <= 0:
             self._ready.pop(subscription, None)
             return False
         try:
             subscription._deliver(header, records, last)
         except Exception:
-            log.exception("topic %r: a server has failed", self.name)
+            log.exception("topic %r: the sink of a subscription failed", self.name)
             self._end(subscription, BrokerFailed("the broker has failed to send"))
             return False
         return subscription.active
 
-    # ------------------------------------------------------------------ names
+    # ------------------------------------------------------------------ durable subscriptions
 
     def move(self, name: str, position: int) -> None:
-        """Keeps a position under a name."""
+        """Moves the position of a durable subscription."""
         self._check_not_future(position)
         self.touch()
         if name == self._retained_for:
-            position = max(position, self._cursors[name])  # what is before it is not kept any more
+            position = max(position, self._cursors[name])  # earlier messages are dropped
         self._cursors[name] = self._dirty[name] = position
         self._schedule_save()
 
@@ -297,7 +300,7 @@ class BroadcastTopic(Topic):
             self._dirty.setdefault(write.name, self._cursors[write.name])
 
     def _trim(self, position: int) -> None:
-        """Has the store drop what the subscription of `retain_for` has acknowledged, once that is durable."""
+        """Drops the messages that the subscription of `retain_for` has acknowledged durably."""
         if position >= self.state().first and not self.deleted:
             self._store.submit(Trim(self.id, position + 1), self._trimmed)
 
@@ -310,13 +313,13 @@ class BroadcastTopic(Topic):
             self.admission.resume()
 
     async def delete_durable(self, name: str) -> None:
-        """Forgets a named position.
+        """Deletes a durable subscription.
 
         Raises:
-            TopicError: It does not exist, or is in use, or messages are kept for it (`retain_for`).
+            TopicError: It does not exist, is open, or is the one of `retain_for`.
         """
         if name == self._retained_for:
-            raise TopicError(f"{self.name!r} keeps its messages for {name!r} (retain_for): the name lasts as it does")
+            raise TopicError(f"{self.name!r} keeps its messages for {name!r} (retain_for), which cannot be deleted")
         if name not in self._cursors:
             raise TopicError(f"topic {self.name!r} has no durable subscription {name!r}")
         if name in self._holders:
@@ -341,7 +344,7 @@ class BroadcastTopic(Topic):
         ]
 
     def _lag_counter(self) -> Callable[[int], int]:
-        """Returns a position with the number of messages that follow."""
+        """Returns a function that counts the messages after a position."""
         state = self.state()
         return lambda position: state.messages(position, self.last)
 
@@ -350,15 +353,15 @@ class BroadcastTopic(Topic):
         return [
             {
                 "kind": "subscriber",
-                "door": one.sink.listener,
-                "name": one.name,
-                "user": one.sink.user,
-                "peer": one.sink.peer,
-                "position": one.position,
-                "lag": lag(one.position),
+                "door": subscription.sink.listener,
+                "name": subscription.name,
+                "user": subscription.sink.user,
+                "peer": subscription.sink.peer,
+                "position": subscription.position,
+                "lag": lag(subscription.position),
                 "in_flight": 0,
             }
-            for one in self._subscriptions
+            for subscription in self._subscriptions
         ]
 
 

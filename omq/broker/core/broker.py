@@ -1,4 +1,4 @@
-"""The core of a broker: its topics, whatever server their messages come through."""
+"""The core of a broker: its topics, independent of the servers that clients connect to."""
 
 from __future__ import annotations
 
@@ -37,30 +37,34 @@ from omq.store.memory import MemoryStore
 
 log = logging.getLogger("omq.broker")
 
-#: Counted for each stage of a commit that waits for room, besides its name.
+#: The approximate size of each stage of a commit that waits for room, without its name.
 _STAGE_OVERHEAD_BYTES: Final = 64
-#: Seconds of handing out before the loop looks after its connections.
+#: Seconds of delivering before the loop serves its connections.
 _TIME_SLICE_S = 0.004
 
 
 class Broker:
-    """Topics and who reads them; lives in one event loop, whose thread makes all calls.
+    """The topics and their readers. Lives in one event loop; all calls come from its thread.
+
+    The servers check permissions before they call, and count connections, refusals and failed handshakes.
 
     Args:
-        directory: Where the topics are kept; `None` keeps everything in memory.
-        permissions: Who may do what; the servers ask.
+        directory: The directory of the store; `None` keeps everything in memory.
+        permissions: The grants; empty allows everything.
         flush_interval: Seconds between two flushes of weak topics.
 
     Attributes:
-        topics: All of them, by name.
-        permissions: Who may do what.
-        refused: How many requests were answered by an error, by its code: the servers count.
-        handshakes_failed: How many clients have not been let in: the servers count.
-        connections: How many there are, by server: the servers count.
-        endpoints: Where the servers are, by name.
+        topics: All topics by name.
+        permissions: The permissions in force.
+        refused: The number of requests that were answered with an error, by its code.
+        handshakes_failed: The number of clients whose handshake failed.
+        connections: The number of connections by server.
+        endpoints: The endpoints by server.
+        store: The store.
         listing_lock: Held while all topics are listed.
-        held: The account of the publications that wait for room in all topics.
-        ended: It has ended, or is about to.
+        held: The memory of the publications that wait for room in all topics.
+        ended: The broker has stopped or is stopping.
+        loop: The event loop, once the broker was started.
     """
 
     def __init__(
@@ -83,9 +87,8 @@ class Broker:
         self._flush_interval = flush_interval
         self._by_id: dict[int, Topic] = {}
         self._changing: dict[str, asyncio.Future[None]] = {}
-        self._pending_targets: dict[
-            str, str | None
-        ] = {}  # the dead-letter topics of those that are being made or deleted
+        #: The dead-letter topics of topics that are being created or deleted.
+        self._pending_targets: dict[str, str | None] = {}
         self._ready: dict[Topic, None] = {}
         self._scheduled = False
         self.ended = False
@@ -93,15 +96,15 @@ class Broker:
         self._started_monotonic = time.monotonic()
         self.loop: asyncio.AbstractEventLoop
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
         """Opens the store.
 
         Raises:
-            StoreLocked: Another process has the directory.
-            StoreError: It is one of `omq pzq`.
-            ImportError: A package is missing that a store on disk needs.
+            StoreLocked: Another process uses the directory.
+            StoreError: The directory belongs to `omq pzq`.
+            ImportError: A package that a store on disk needs is missing.
         """
         self.loop = asyncio.get_running_loop()
         await self.store.open(self._open)
@@ -123,7 +126,7 @@ class Broker:
         )
 
     async def close(self) -> None:
-        """Answers what was taken, ends what reads, and closes the store. Idempotent."""
+        """Answers the requests that were accepted, ends all readers, and closes the store. Idempotent."""
         if self.ended:
             return
         self.ended = True
@@ -141,7 +144,7 @@ class Broker:
 
     @property
     def persistent(self) -> bool:
-        """Returns whether topics are kept when the broker ends."""
+        """Returns whether the store is on disk."""
         return self._directory is not None
 
     # ------------------------------------------------------------------ topics
@@ -163,10 +166,10 @@ class Broker:
         persistence: str = "strong",
         settings: Mapping[str, Any] | None = None,
     ) -> Topic:
-        """Makes a topic, or finds it as asked.
+        """Creates a topic, or returns the existing one if it has the same settings.
 
         Raises:
-            TopicError: It is there with other settings; or a name or a setting does not fit.
+            TopicError: The topic exists with other settings, or a name or a setting is not valid.
         """
         check_name(name)
         try:
@@ -179,7 +182,7 @@ class Broker:
         if target is not None:
             check_name(target, "the name of a dead-letter topic")
         if persistence == "strong" and not self.persistent:
-            raise TopicError("this broker keeps everything in memory: it has no strong topics")
+            raise TopicError("this broker keeps everything in memory: persistence cannot be 'strong'")
         while (change := self._changing.get(name)) is not None:
             await change
         topic = self.topics.get(name)
@@ -202,7 +205,7 @@ class Broker:
         return topic
 
     async def delete(self, name: str) -> None:
-        """Deletes a topic and ends what reads it; also one that the store refuses as it is damaged.
+        """Deletes a topic and ends its readers. It also deletes a damaged topic that the store could not open.
 
         Raises:
             TopicError: The topic does not exist.
@@ -212,7 +215,7 @@ class Broker:
             await self.store.do(DeleteTopic(refused.topic_id))
             return
         topic = self.topic(name)
-        # Another topic that is made meanwhile closes no ring with it, as it may be there again.
+        # A topic that is created meanwhile may not close a ring with it: the deletion may fail.
         self._pending_targets[name] = self._target_of(name)
         del self.topics[name]
         topic.deleted = True
@@ -223,7 +226,6 @@ class Broker:
         try:
             await self.store.do(DeleteTopic(topic.id))
         except BrokerError:
-            # It is there as before.
             topic.deleted = False
             self.topics[name] = topic
             raise
@@ -234,10 +236,11 @@ class Broker:
         log.info("topic %r: deleted", name)
 
     def topic(self, name: str) -> Topic:
-        """The topic of this name.
+        """Returns a topic by its name.
 
         Raises:
             TopicError: The topic does not exist.
+            Damaged: The store could not open it.
         """
         topic = self.topics.get(name)
         if topic is None:
@@ -247,11 +250,11 @@ class Broker:
         return topic
 
     def topic_of(self, id: int) -> Topic | None:
-        """The topic of this number."""
+        """Returns a topic by its id; `None` if it does not exist."""
         return self._by_id.get(id)
 
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
-        """The id of the topic for what was delivered too often; it is made if it is not there."""
+        """Returns the id of a topic's dead-letter topic, and creates that if it does not exist."""
         name = topic.dead_letter or default_dead_letter(topic.name)
         found = self.topics.get(name)
         if found is None:
@@ -259,12 +262,12 @@ class Broker:
         return found.id
 
     def _target_of(self, name: str) -> str | None:
-        """Returns the dead-letter topic of a topic that is there, or is being made."""
+        """Returns the dead-letter topic of a topic that exists or is being created or deleted."""
         topic = self.topics.get(name)
         return topic.dead_letter if isinstance(topic, RoundRobinTopic) else self._pending_targets.get(name)
 
     def set_permissions(self, permissions: Iterable[Permission]) -> None:
-        """Puts other permissions in force, for requests to come; who reads what it may not read any more is ended."""
+        """Replaces the permissions, and ends the readers that the new ones do not allow."""
         self.permissions = Permissions(permissions)
         for topic in tuple(self.topics.values()):
             topic.revoke_access(self.permissions)
@@ -279,30 +282,30 @@ class Broker:
         done: Callable[[CommitStages], None],
         alive: Callable[[], bool] = lambda: True,
     ) -> None:
-        """Publishes stages at once; see `CommitStages`.
+        """Publishes stages atomically; see `CommitStages`.
 
         Args:
-            commit: Its name.
-            stages: Theirs.
-            may: Asked in the store's thread whether the topic of this id may be published to.
-            done: Gets it back in the loop, with its result or its error.
-            alive: Returns whether a client waits for that.
+            commit: The name of the commit.
+            stages: The names of the stages.
+            may: Returns whether the client may publish to the topic with this id; called in the store's thread.
+            done: Called in the loop with the write, which has the result or the error.
+            alive: Returns whether a client still waits for the answer.
 
         Raises:
-            Busy: Too much waits for the store.
-            BrokerFailed: The broker ends.
+            Busy: Too many bytes wait for the store.
+            BrokerFailed: The broker is stopping.
         """
         check_waiting(self, self.store, 0)
         write = CommitStages(commit, stages, may=may, has_room=self._has_room)
         CommitPublication(self, write, done, alive).submit()
 
     def _has_room(self, topic_id: int, count: int, size: int) -> bool:
-        """Returns whether a topic takes `count` more messages of `size` bytes; in any thread."""
+        """Returns whether a topic has room for *count* messages of *size* bytes; in any thread."""
         topic = self._by_id.get(topic_id)
         return topic is None or topic.admission is None or topic.admission.has_room(count, size)
 
     def count_published(self, id: int, count: int, size: int) -> None:
-        """A topic has got messages otherwise than by `append`."""
+        """Counts messages that a commit or a move to the dead letters has added to a topic."""
         topic = self._by_id.get(id)
         if topic is not None:
             topic.count_published(count, size)
@@ -318,33 +321,41 @@ class Broker:
         name: str | None = None,
         reset: bool = False,
     ) -> TopicSubscription:
-        """Begins to read a broadcast topic.
+        """Opens a subscription to a broadcast topic.
 
         Args:
             topic: The topic.
-            replay: `"latest"`, `"earliest"`, or an id: those after it.
-            sink: Where to.
-            name: The broker keeps the position under it, and goes on there. One holder a name.
-            reset: A name whose position is no longer kept starts over, as `replay` has it.
+            replay: `"latest"`, `"earliest"`, or the id after which the subscription starts.
+            sink: Receives the messages.
+            name: Makes the subscription durable: the broker stores its position, and the next subscription with this
+                name resumes there. Only one subscription with a name can be open.
+            reset: Starts over at *replay* if messages after the stored position were dropped.
 
         Raises:
-            TopicError: It is a round-robin topic; the name is held; the id is from the future.
-            Overrun: Ids that are no longer kept are asked for.
+            TopicError: It is a round-robin topic, the name is in use, or the id is above the newest one.
+            Overrun: Messages that the subscription starts with were dropped.
+            Damaged: The stored position is damaged, and *reset* is false.
         """
         if not isinstance(topic, BroadcastTopic):
-            raise TopicError(f"{topic.name!r} is a round-robin topic: it is consumed")
+            raise TopicError(f"{topic.name!r} is a round-robin topic: consume it")
         if name is not None:
             check_name(name, "a subscription's name")
         return topic.subscribe(replay, sink, name, reset)
 
     def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> TopicConsumer:
-        """Takes a share of a round-robin topic.
+        """Adds a consumer to a round-robin topic.
+
+        Args:
+            topic: The topic.
+            sink: Receives the messages.
+            ack_timeout: Seconds until an unacknowledged message is delivered again.
+            credit: How many messages may be in flight.
 
         Raises:
             TopicError: It is a broadcast topic.
         """
         if not isinstance(topic, RoundRobinTopic):
-            raise TopicError(f"{topic.name!r} is a broadcast topic: it is subscribed to")
+            raise TopicError(f"{topic.name!r} is a broadcast topic: subscribe to it")
         return topic.consume(sink, ack_timeout, credit)
 
     # ------------------------------------------------------------------ turns
@@ -356,14 +367,14 @@ class Broker:
                 topic.grown(last)
 
     def ready(self, topic: Topic) -> None:
-        """The topic has something to hand out: it gets a turn."""
+        """Schedules a turn for a topic that has something to deliver."""
         self._ready[topic] = None
         if not self._scheduled:
             self._scheduled = True
             self.loop.call_soon(self._pump_ready)
 
     def _pump_ready(self) -> None:
-        """Gives each topic that has something a turn; the loop looks after its connections in between."""
+        """Gives each ready topic a turn, for one time slice; the loop serves its connections between two slices."""
         self._scheduled = False
         until = time.perf_counter() + _TIME_SLICE_S
         for topic in tuple(self._ready):
@@ -373,7 +384,7 @@ class Broker:
             try:
                 more = topic.pump()
             except Exception:
-                log.exception("topic %r cannot hand out", topic.name)
+                log.exception("topic %r cannot deliver", topic.name)
                 more = False
             if more:
                 self._ready[topic] = None
@@ -384,7 +395,7 @@ class Broker:
             self.loop.call_soon(self._pump_ready)
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Makes a call later, unless the broker has ended by then."""
+        """Makes a call later, unless the broker has stopped by then."""
 
         def due() -> None:
             if not self.ended:
@@ -395,7 +406,7 @@ class Broker:
     # ------------------------------------------------------------------ statistics
 
     def count_refusal(self, error: BrokerError) -> None:
-        """A request is answered by an error: counts it."""
+        """Counts a request that is answered with an error."""
         self.refused[error.code] = self.refused.get(error.code, 0) + 1
 
     def stats(self) -> BrokerStats:
@@ -403,7 +414,7 @@ class Broker:
         return {**self.summary(), "topics": [*self.topic_stats()]}
 
     def topic_stats(self) -> Iterator[TopicStats]:
-        """Yields the statistics of each topic; topics may come and go meanwhile."""
+        """Yields the statistics of each topic; topics may be created and deleted meanwhile."""
         for topic in tuple(self.topics.values()):
             if not topic.deleted:
                 yield topic.stats()
@@ -442,7 +453,7 @@ class Broker:
 
 
 class CommitPublication(Publication):
-    """A commit, which waits where the store finds a topic full; see `Broker.commit`."""
+    """A commit; it waits for room if the store finds a topic full. See `Broker.commit`."""
 
     __slots__ = ("_broker", "_done", "_write")
 
@@ -455,8 +466,8 @@ class CommitPublication(Publication):
         self._done = done
 
     def submit(self) -> None:
-        before = self._write
-        write = CommitStages(before.commit, before.stages, may=before.may, has_room=before.has_room)
+        first = self._write
+        write = CommitStages(first.commit, first.stages, may=first.may, has_room=first.has_room)
         self._broker.store.submit(write, self._committed)
 
     def _committed(self, write: CommitStages) -> None:
@@ -498,11 +509,11 @@ def _environment(stats: Stats) -> EnvironmentStats:
 
 
 def _compare(topic: Topic, delivery: str, persistence: str, settings: dict[str, Any]) -> None:
-    """Raises where a topic is not as it is asked for."""
-    for what, has, wanted in (
+    """Raises `TopicError` if an existing topic differs from the one that is asked for."""
+    for key, has, wanted in (
         ("delivery", topic.delivery, delivery),
         ("persistence", topic.persistence, persistence),
         *((name, topic.settings.get(name), settings.get(name)) for name in {**topic.settings, **settings}),
     ):
         if has != wanted:
-            raise TopicError(f"topic {topic.name!r} is there with {what} {has!r}, not {wanted!r}")
+            raise TopicError(f"topic {topic.name!r} exists with {key} {has!r}, not {wanted!r}")

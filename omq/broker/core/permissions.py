@@ -1,7 +1,7 @@
 """The permissions of users on topics.
 
-Without any permission in force every client may do everything. With one, only what a permission grants is
-allowed: they add up, and their order means nothing.
+Without any permission every client may do everything. With at least one, a client may do only what a permission grants.
+Permissions add up, and their order does not matter.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Any, Final, Literal, get_args
 
 from omq.errors import UsageError
 
-#: `subscribe` is also needed to read by range; `publish` also to stage and to commit.
+#: Reading a range of ids needs `subscribe`; staging and committing need `publish`.
 Action = Literal["publish", "subscribe", "consume", "create", "delete"]
 ACTIONS: Final[tuple[str, ...]] = get_args(Action)
 EVERYBODY: Final = "*"
-MAX_CACHED: Final = 4096  # answers that are kept
+MAX_CACHED: Final = 4096  # pairs of user and topic
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,12 +26,12 @@ class Permission:
     """One grant: a row of `[[permission]]`.
 
     Attributes:
-        who: A public key (40 characters of Z85), a user name, or `*`: every client, also without a key and a name.
-        topics: A pattern of topic names: `*` stands for any characters, `?` for one, `[a-z]` for one of these.
-        may: What they may do.
+        who: A public key (40 characters of Z85), a user name, or `*` for every client, with or without a key or name.
+        topics: A pattern of topic names: `*` matches any characters, `?` one, `[a-z]` one of the set.
+        may: The actions that are granted.
 
     Raises:
-        UsageError: A value does not fit.
+        UsageError: A value is not valid.
     """
 
     who: str
@@ -40,38 +40,38 @@ class Permission:
 
     def __init__(self, who: str, topics: str, may: Iterable[str]) -> None:
         if not isinstance(who, str) or not who:
-            raise UsageError(f"who is a key, a user or '*', not {who!r}")
+            raise UsageError(f"who must be a key, a user or '*', not {who!r}")
         if not isinstance(topics, str) or not topics:
-            raise UsageError(f"topics is a pattern such as 'prices.*', not {topics!r}")
+            raise UsageError(f"topics must be a pattern such as 'prices.*', not {topics!r}")
         if isinstance(may, str) or not isinstance(may, Iterable):
-            raise UsageError(f"may is a list of {', '.join(ACTIONS)}, not {may!r}")
+            raise UsageError(f"may must be a list of {', '.join(ACTIONS)}, not {may!r}")
         actions = list(may)
         for action in actions:
             if action not in ACTIONS:
-                raise UsageError(f"may is a list of {', '.join(ACTIONS)}; {action!r} is not one of them")
+                raise UsageError(f"may must be a list of {', '.join(ACTIONS)}; {action!r} is not one of them")
         object.__setattr__(self, "who", who)
         object.__setattr__(self, "topics", topics)
         object.__setattr__(self, "may", frozenset(actions))
 
 
 def permission_of(row: Permission | Mapping[str, Any]) -> Permission:
-    """A permission in either of its forms: as it is, or as a row of `[[permission]]`.
+    """Converts a row of `[[permission]]` to a permission; a `Permission` is returned as it is.
 
     Raises:
-        UsageError: It has other keys than `who`, `topics` and `may`, or a value does not fit.
+        UsageError: The keys are not `who`, `topics` and `may`, or a value is not valid.
     """
     if isinstance(row, Permission):
         return row
     if not isinstance(row, Mapping) or set(row) != {"who", "topics", "may"}:
-        raise UsageError(f"a permission has who, topics and may; this is {row!r}")
+        raise UsageError(f"a permission must have exactly the keys who, topics and may, not {row!r}")
     return Permission(**row)
 
 
 class Permissions:
-    """All permissions of a broker, looked up quickly.
+    """All permissions of a broker, with a cache of lookups.
 
     Args:
-        permissions: The grants; none of them: everything is allowed.
+        permissions: The grants; empty allows everything.
     """
 
     def __init__(self, permissions: Iterable[Permission] = ()) -> None:
@@ -82,11 +82,11 @@ class Permissions:
         self._cache: dict[tuple[str | None, str], frozenset[str]] = {}
 
     def __bool__(self) -> bool:
-        """Returns whether anything is restricted at all."""
+        """Returns whether there is any permission, so that access is restricted."""
         return bool(self._grants)
 
     def allows(self, user: str | None, action: str, topic: str) -> bool:
-        """Returns whether a user may do that.
+        """Returns whether a user may perform an action on a topic.
 
         Args:
             user: The user id of the connection (`Peer.user_id`): a key or a user name; `None` without one.
@@ -96,7 +96,7 @@ class Permissions:
         return not self._grants or action in self.granted(user, topic)
 
     def granted(self, user: str | None, topic: str) -> frozenset[str]:
-        """Returns all that a user may do to a topic."""
+        """Returns all actions that a user may perform on a topic."""
         if not self._grants:
             return _ALL
         granted = self._cache.get((user, topic))
@@ -107,7 +107,7 @@ class Permissions:
         return granted
 
     def _collect(self, user: str | None, topic: str) -> frozenset[str]:
-        # A user named "*" gets only the grants to all.
+        # A user who is named "*" gets only the grants to every client.
         rows = [*self._grants.get(EVERYBODY, ())]
         if user is not None and user != EVERYBODY:
             rows += self._grants.get(user, ())

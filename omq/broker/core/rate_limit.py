@@ -1,4 +1,4 @@
-"""Log lines that would come as often as what they report."""
+"""A rate limit for log lines about frequent events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class RateLimit:
         interval: Seconds.
 
     Attributes:
-        suppressed: How many did not come through since the last one that did; when one does, how many before it.
+        suppressed: How many lines were suppressed since the last one that passed. Right after a line has passed: how
+            many were suppressed before it.
     """
 
     __slots__ = ("_interval", "_last_passed", "_next", "suppressed")
@@ -24,7 +25,7 @@ class RateLimit:
         self.suppressed = 0
         self._interval = interval
         self._next = 0.0  # on the monotonic clock
-        self._last_passed = False  # the last one came through
+        self._last_passed = False
 
     def passes(self) -> bool:
         """Returns whether a line may be written now."""

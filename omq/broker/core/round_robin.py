@@ -1,4 +1,4 @@
-"""Round-robin topics: every message goes to one consumer, and to the next one where that does not acknowledge it."""
+"""Round-robin topics: each message goes to one consumer, and to another one if it is not acknowledged."""
 
 from __future__ import annotations
 
@@ -22,29 +22,28 @@ from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.broker")
 
-#: Messages that one consumer gets at most before the next one has its turn.
+#: The most messages that one consumer gets before the next one has its turn.
 DELIVERY_BATCH: Final = 4096
-#: Ranges of messages that clients report as acknowledged, and that were not delivered as far as is known.
+#: The most ranges that clients may acknowledge above the highest id that is recorded as delivered.
 _MAX_AHEAD_RANGES: Final = 1 << 17
 
 
 class DeadLetters(Protocol):
-    """Finds the topic for what was delivered too often."""
+    """Finds the dead-letter topics; the broker does."""
 
     async def dead_letter(self, topic: RoundRobinTopic) -> int:
-        """Returns the id of that topic, which is made if it is not there."""
+        """Returns the id of the topic's dead-letter topic, and creates that if it does not exist."""
 
     def count_published(self, id: int, count: int, size: int) -> None:
-        """Notes that the topic has got dead letters."""
+        """Counts messages that were moved to a dead-letter topic."""
 
 
 class RoundRobinTopic(Topic):
-    """A topic whose messages go to one consumer each, and are finished when it acknowledges them.
+    """A topic whose messages go to one consumer each, which acknowledges them.
 
     Attributes:
-        dead_letter: The topic that its dead letters go to; `None` where it has none. It differs from the setting where
-            the broker had to break a ring of such topics.
-        queue: Its messages, as consumers share them.
+        dead_letter: The name of its dead-letter topic; `None` for none.
+        queue: The work queue of its messages.
     """
 
     delivery: Literal["broadcast", "round-robin"] = "round-robin"
@@ -57,7 +56,7 @@ class RoundRobinTopic(Topic):
         self.dead_letter = dead_letter_of(self.name, self.delivery, self.settings)
         self._drops_oldest = overflow_of(self.delivery, self.settings) == "drop-oldest"
         self.dropped = self.expired = 0
-        self._log_limit = RateLimit()  # about dropped work
+        self._log_limit = RateLimit()  # for lines about dropped messages
         self.queue = WorkQueue(self, store, state, max_tries=self.settings.get("max_deliveries"))
         self._dispatcher: Dispatcher[TopicConsumer] = Dispatcher(
             store, [self.queue], DELIVERY_BATCH, lambda: scheduler.ready(self), self._unreadable
@@ -66,9 +65,9 @@ class RoundRobinTopic(Topic):
     # ------------------------------------------------------------------ consuming
 
     def consume(self, sink: Sink, ack_timeout: float, credit: int) -> TopicConsumer:
-        """Takes a consumer; see `Broker.consume`."""
+        """Adds a consumer; see `Broker.consume`."""
         if self.deleted:
-            raise TopicError(f"topic {self.name!r} is deleted")
+            raise TopicError(f"topic {self.name!r} was deleted")
         consumer = TopicConsumer(self._dispatcher, sink, ack_timeout, credit)
         self.touch()
         self._dispatcher.add(consumer)
@@ -90,25 +89,23 @@ class RoundRobinTopic(Topic):
     def revoke_access(self, permissions: Permissions) -> None:
         for consumer in tuple(self._dispatcher.consumers):
             if not permissions.allows(consumer.sink.user, "consume", self.name):
-                consumer.terminate(PermissionDenied(f"permission to consume {self.name!r} was taken away"))
+                consumer.terminate(PermissionDenied(f"the permission to consume {self.name!r} was revoked"))
 
     def ack_late(self, first: int, last: int) -> None:
-        """Finishes messages that were acknowledged in a session that is over, if no other consumer has begun with them.
+        """Acknowledges messages of an earlier session, except those that another consumer has now.
 
         Raises:
-            Busy: Too many ranges of what was never delivered, as far as is known, are acknowledged already.
+            Busy: Too many ranges above the highest delivered id are acknowledged already.
         """
         self.queue.finish_late(first, last)
         last = min(last, self.queue.readable)  # no client can have more
         if last > self.queue.handed:
-            # They were delivered, and a broker that was killed has not kept that.
+            # A broker that was killed delivered them and did not store that.
             if len(self.queue.ahead) >= _MAX_AHEAD_RANGES:
-                raise Busy(
-                    f"{len(self.queue.ahead)} ranges of {self.name!r} are acknowledged ahead of what was delivered"
-                )
+                raise Busy(f"{len(self.queue.ahead)} ranges of {self.name!r} are acknowledged above the delivered ids")
             self.queue.finish_ahead(first, last)
 
-    # ------------------------------------------------------------------ what its queue needs
+    # ------------------------------------------------------------------ QueueOwner
 
     def changed(self) -> None:
         self._schedule_save()
@@ -151,16 +148,16 @@ class RoundRobinTopic(Topic):
 
     @property
     def backlog(self) -> int:  # type: ignore[override]
-        """Messages that wait to be delivered."""
+        """The number of messages that wait to be delivered."""
         return self.queue.waiting
 
     @property
     def unfinished(self) -> int:
-        """Messages that are not acknowledged, and not on their way to the dead letters; in any thread."""
+        """The number of messages that are neither acknowledged nor being moved to the dead letters; in any thread."""
         return self.queue.unfinished(self.last) + self._dispatcher.in_flight
 
     def used(self) -> tuple[int, int]:
-        """Returns how many messages are not finished, and about how many bytes they have; in any thread."""
+        """Returns the number of unacknowledged messages and about how many bytes they have; in any thread."""
         unfinished, state = self.unfinished, self.state()
         kept = state.messages(0, self.last)
         return unfinished, state.bytes * min(unfinished, kept) // kept if kept else 0
@@ -172,27 +169,26 @@ class RoundRobinTopic(Topic):
             self._drop_oldest()
 
     def _drop_oldest(self) -> None:
-        """Moves the oldest work that no consumer has to the dead letters, as far as the topic has too much."""
+        """Moves the oldest messages that no consumer has to the dead letters, until the topic is within its bounds."""
         messages, size = self.used()
-        most = self.settings.get("max_messages")
-        excess = max(messages - most, 0) if most is not None else 0
-        limit = self.settings.get("max_bytes")
-        if limit is not None and size > limit and messages > 1:
-            excess = max(excess, messages - max(messages * limit // size, 1))
+        max_messages, max_bytes = self.settings.get("max_messages"), self.settings.get("max_bytes")
+        excess = max(messages - max_messages, 0) if max_messages is not None else 0
+        if max_bytes is not None and size > max_bytes and messages > 1:
+            excess = max(excess, messages - max(messages * max_bytes // size, 1))
         if excess and (dropped := self.queue.drop_oldest(excess)):
             self.dropped += dropped
             self._log_dropped(f"it is full: {dropped} unfinished messages go to the dead letters")
 
     def refresh(self) -> None:
-        """Forgets what `max_age` has dropped."""
+        """Drops the messages from the queue that `max_age` has dropped from the store."""
         if "max_age" in self.settings and (expired := self.queue.expire(self.state().first)):
             self.touch()
             self.expired += expired
             self._log_dropped(f"{expired} unfinished messages are older than max_age={self.settings.get('max_age')}")
 
-    def _log_dropped(self, what: str) -> None:
+    def _log_dropped(self, text: str) -> None:
         if self._log_limit.passes():
-            log.warning("topic %r: %s", self.name, what)
+            log.warning("topic %r: %s", self.name, text)
 
     def pump(self) -> bool:
         self.refresh()
@@ -207,7 +203,7 @@ class RoundRobinTopic(Topic):
     def _unreadable(self, queue: WorkQueue, error: StoreError) -> None:
         self.end(broker_error(error))
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ saving acknowledgements
 
     def save(self) -> None:
         if (write := self.queue.unsaved()) is not None:
@@ -223,13 +219,13 @@ class RoundRobinTopic(Topic):
         return [
             {
                 "kind": "consumer",
-                "door": one.sink.listener,
+                "door": consumer.sink.listener,
                 "name": None,
-                "user": one.sink.user,
-                "peer": one.sink.peer,
-                "position": one.last,
+                "user": consumer.sink.user,
+                "peer": consumer.sink.peer,
+                "position": consumer.last,
                 "lag": self.backlog,
-                "in_flight": one.flight.count,
+                "in_flight": consumer.flight.count,
             }
-            for one in self._dispatcher.consumers
+            for consumer in self._dispatcher.consumers
         ]

@@ -1,4 +1,4 @@
-"""The interface through which the core delivers."""
+"""The interface through which the core delivers messages to a server."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from omq.broker.errors import BrokerError
 
 
 class Sink(Protocol):
-    """Takes what a subscription or a share delivers, for a server. All of it is called in the broker's loop.
+    """Receives the messages of one subscription or consumer. All methods are called in the broker's loop.
 
     Attributes:
-        listener: The server's name, for the statistics.
-        user: The user id of its connection.
-        peer: Where its client is.
+        listener: The name of the server, for the statistics.
+        user: The user id of the connection; `None` without one.
+        peer: The address of the client.
     """
 
     listener: Literal["zmtp", "sexp"]
@@ -21,20 +21,21 @@ class Sink(Protocol):
     peer: str
 
     def room(self) -> int:
-        """Returns the bytes of records that it takes now; at 0, `more` of the subscription is called once it has room.
+        """Returns how many bytes of records the sink takes now.
 
-        Shares count messages by themselves and ask only whether this is 0.
+        After it has returned 0, the sink calls `resume` of its subscription, or `more` of its consumer, once it has
+        room. A consumer counts messages by its own credit and only compares the result with 0.
         """
 
     def send_block(self, header: bytes, records: memoryview, deliveries: bytes) -> None:
-        """Takes a block.
+        """Sends a block of records to the client.
 
         Args:
             header: 32 bytes; see docs/reference/broker-protocol.md.
-            records: The store's own memory: valid until the call returns, and to be copied if they are to stay; unless
-                they are a view over `bytes`.
-            deliveries: A `u32` a record, which delivery this is; empty where all are 1, and for subscriptions.
+            records: The store's own memory, valid until the call returns. A sink that keeps it copies it, unless it is
+                a view over `bytes`.
+            deliveries: The delivery count of each record as `u32`; empty where all are 1, and for subscriptions.
         """
 
     def closed(self, error: BrokerError | None) -> None:
-        """Ends: the topic is deleted, or cannot be read; `None` where the broker ends."""
+        """Ends the delivery: the topic was deleted or cannot be read. `None` means that the broker stops."""

@@ -1,6 +1,6 @@
-"""The statistics of the broker: the shape of `Broker.stats()`, and of `/topics.json`.
+"""The statistics of the broker: the types of `Broker.stats()` and of `/topics.json`.
 
-Counters only ever grow while the broker runs, and begin at 0 with it. Readers take rates from them.
+Counters start at 0 with the broker and never decrease while it runs.
 """
 
 from __future__ import annotations
@@ -9,25 +9,25 @@ from typing import Literal, TypedDict
 
 
 class SubscriptionStats(TypedDict):
-    """One subscription or consumer that is in force."""
+    """One open subscription or consumer."""
 
     kind: Literal["subscriber", "consumer"]
     door: Literal["zmtp", "sexp"]
-    name: str | None  # of the named position, if it has one
-    user: str | None  # the user, if the mechanism has one
-    peer: str  # where it is
-    position: int  # ids up to it were sent
-    lag: int  # messages that are stored and were not sent to it yet
-    in_flight: int  # a consumer's: sent, and not acknowledged yet
+    name: str | None  # of the durable subscription
+    user: str | None  # None without a mechanism that identifies users
+    peer: str  # the address of the client
+    position: int  # the last id that was sent
+    lag: int  # stored messages that were not sent to it yet
+    in_flight: int  # consumers: messages that were sent and are not acknowledged
 
 
 class CursorStats(TypedDict):
-    """One position that the broker keeps under a name."""
+    """The cursor of one durable subscription."""
 
     name: str
     position: int
     lag: int  # messages after the position
-    held: bool  # whether a subscription by that name is open now
+    held: bool  # a subscription with this name is open
 
 
 class TopicStats(TypedDict):
@@ -37,22 +37,22 @@ class TopicStats(TypedDict):
     id: int
     delivery: Literal["broadcast", "round-robin"]
     persistence: Literal["transient", "strong", "weak", "async"]
-    settings: dict[str, int | float | str]  # those that are set
-    first: int  # the oldest id kept
-    last: int  # the newest id given
-    bytes: int  # kept now
-    messages: int  # kept now
+    settings: dict[str, int | float | str]  # without defaults
+    first: int  # the oldest id in the store
+    last: int  # the newest id
+    bytes: int  # in the store
+    messages: int  # in the store
     backlog: int  # round robin: neither acknowledged nor in flight; broadcast: 0
     published: int  # messages accepted (counter)
     published_bytes: int  # (counter)
     delivered: int  # messages sent to subscribers and consumers (counter)
     delivered_bytes: int  # (counter)
     redelivered: int  # deliveries that were not the first (counter)
-    dead_lettered: int  # messages that went to the dead-letter topic (counter)
-    rejected: int  # messages that were refused as the topic was full (counter)
+    dead_lettered: int  # messages moved to the dead-letter topic (counter)
+    rejected: int  # messages rejected because the topic was full (counter)
     blocked: int  # messages whose publishers wait for room in the topic
-    dropped: int  # round robin, overflow drop-oldest: unfinished work that went to the dead letters (counter)
-    expired: int  # round robin: unfinished work that max_age has dropped (counter)
+    dropped: int  # round robin, overflow drop-oldest: unacknowledged messages moved to the dead letters (counter)
+    expired: int  # round robin: unacknowledged messages dropped by max_age (counter)
     subscriptions: list[SubscriptionStats]
     names: list[CursorStats]
 
@@ -60,35 +60,35 @@ class TopicStats(TypedDict):
 class EnvironmentStats(TypedDict):
     """One of the store's two environments, `strong` or `weak`."""
 
-    bytes: int  # its file on disk
+    bytes: int  # the size of its file
     commits: int  # (counter)
     syncs: int  # fsyncs (counter)
-    sync_seconds: float  # spent in them (counter)
-    #: How many fsyncs took at most each bound, and more than the bound before (counters); the last is inf.
+    sync_seconds: float  # total duration of the fsyncs (counter)
+    #: A histogram of fsync durations: upper bounds in seconds and counts (counters). The last bound is inf.
     sync_buckets: list[tuple[float, int]]
 
 
 class StoreStats(TypedDict):
-    """The store. `directory` is `None` where everything is kept in memory."""
+    """The store."""
 
-    directory: str | None
-    free: int | None  # bytes that the file system still has; `None`: in memory, or the directory is gone
-    full: bool  # what is written finds no space; reads go on, writes are tried again
-    failed: str | None  # an fsync failed, and nothing is acknowledged any more: its error
-    findings: list[str]  # what opening found, and what was quarantined since
+    directory: str | None  # `None` for a store in memory
+    free: int | None  # bytes free in the file system; `None` in memory, or if the directory is missing
+    full: bool  # the disk is full: reads go on, writes are retried
+    failed: str | None  # the error of a failed fsync: nothing is acknowledged any more
+    findings: list[str]  # problems found when the store was opened, and quarantined messages
     environments: dict[str, EnvironmentStats]
 
 
 class BrokerStats(TypedDict):
-    """The whole."""
+    """The whole broker."""
 
     version: str  # of omq
-    endpoints: dict[str, list[str]]  # where it listens, by server: zmtp, sexp, http
-    broker: str  # id of the store
+    endpoints: dict[str, list[str]]  # by server: zmtp, sexp, http
+    broker: str  # the id of the store
     started: float  # seconds since 1970
     uptime: float  # seconds
-    connections: dict[str, int]  # open now, by server: zmtp, sexp
-    handshakes_failed: int  # clients that were not let in, for a wrong key or password for instance (counter)
-    refused: dict[str, int]  # requests answered by an error, by its code (counters)
+    connections: dict[str, int]  # open connections by server: zmtp, sexp
+    handshakes_failed: int  # for instance with a wrong key or password (counter)
+    refused: dict[str, int]  # requests answered with an error, by its code (counters)
     store: StoreStats
     topics: list[TopicStats]

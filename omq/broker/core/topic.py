@@ -1,6 +1,6 @@
-"""A topic: what its two kinds, broadcast and round-robin, have in common.
+"""The base class of broadcast and round-robin topics, and the admission of publications to bounded topics.
 
-What is published to a bounded topic is admitted to it first: `overflow` decides about what has no room.
+A bounded topic admits a publication if it has room. Otherwise the setting `overflow` decides what happens to it.
 """
 
 from __future__ import annotations
@@ -31,49 +31,51 @@ from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, 
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes of records that one topic hands out before the next one has its turn.
+#: Bytes of records that one topic delivers before the next one has its turn.
 TURN_BYTES: Final = 1 << 20
-#: As how many of them a block counts at least, and a read that finds none: so a turn is short with the smallest blocks.
+#: The least that a block, or a read without a result, counts towards `TURN_BYTES`: it bounds turns of small blocks.
 MIN_BLOCK_BYTES: Final = 16 << 10
 #: Bytes of all connections that may wait for the store.
 MAX_WAITING_BYTES: Final = 256 << 20
-#: The most bytes of one topic's publications that wait for room; beyond, the broker answers that it is busy.
+#: Bytes of one topic's publications that may wait for room; after that the broker answers `busy`.
 _MAX_HELD_BYTES: Final = 16 << 20
-#: The most bytes of all topics' publications that wait for room.
+#: Bytes of all topics' publications that may wait for room.
 MAX_TOTAL_HELD_BYTES: Final = 256 << 20
-#: Counted for each publication that waits, besides its messages: about what its objects take.
+#: The approximate size of the objects of a waiting publication, without its messages.
 HELD_OVERHEAD_BYTES: Final = 3 << 10
-#: Between two looks whether a topic has room again, where no event reports it.
+#: Between two checks whether a full topic has room again: not all that makes room causes an event.
 _POLL_INTERVAL_S: Final = 0.25
+#: After the disk was full, until a write that failed is submitted again.
+_SAVE_RETRY_DELAY_S: Final = 1.0
 
-#: Called with the first record's id, or 0 and why nothing was stored.
+#: Called with the id of the first record; or with 0 and the error if nothing was stored.
 OnAppended = Callable[[int, BrokerError | None], None]
 
 
 class TopicScheduler(Protocol):
-    """Gives topics their turns.
+    """Schedules the deliveries of topics; the broker does.
 
     Attributes:
-        held: The account of the publications that wait for room in all topics.
-        ended: The broker has ended, or is about to.
+        held: The size of the publications that wait for room in all topics.
+        ended: The broker has stopped or is stopping.
     """
 
     held: HeldBytes
     ended: bool
 
     def ready(self, topic: Topic) -> None:
-        """The topic has something to hand out."""
+        """Schedules a turn for a topic that has something to deliver."""
 
     def later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Makes a call later, unless the broker has ended by then."""
+        """Makes a call later, unless the broker has stopped by then."""
 
 
 def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> None:
-    """Refuses what is to be stored while the store cannot take it.
+    """Checks that the store can take *size* more bytes.
 
     Raises:
-        Busy: Too much waits for the store.
-        BrokerFailed: The broker ends.
+        Busy: Too many bytes wait for the store.
+        BrokerFailed: The broker is stopping.
     """
     if scheduler.ended:
         raise BrokerFailed("the broker ends")
@@ -82,22 +84,23 @@ def check_waiting(scheduler: TopicScheduler, store: AsyncStore, size: int) -> No
 
 
 class Topic:
-    """One topic: its settings, its counters, and what is to be kept for its readers.
+    """One topic: its settings, its counters, and the progress of its readers that is to be stored.
 
     Args:
         state: Its state in the store.
-        store: Where it is stored.
-        scheduler: Called when it has something to hand out.
+        store: The store.
+        scheduler: Gives the topic its turns.
 
     Attributes:
-        id: Its number, never used for another one.
+        id: Its id, never used again for another topic.
         name: Its name.
         delivery: `broadcast` or `round-robin`.
-        persistence: What an acknowledgement means.
-        settings: Those that were given.
-        last: The newest id given.
-        readable: The newest id that can be read already.
-        deleted: It is gone, or about to go.
+        persistence: `transient`, `strong`, `weak` or `async`.
+        settings: The settings without defaults.
+        last: The newest id.
+        readable: The newest id that can be read; it may be behind `last`.
+        deleted: The topic was deleted or is being deleted.
+        admission: Admits publications to a bounded topic; `None` admits everything.
     """
 
     delivery: Literal["broadcast", "round-robin"]
@@ -113,17 +116,16 @@ class Topic:
         self.delivered = self.delivered_bytes = 0
         self._store = store
         self._scheduler = scheduler
-        #: `None`: it takes whatever is published.
         self.admission = self._admission(store)
         self._saving: Write | None = None  # the last write of `_submit_save` that is not answered
-        self._save_error: BrokerError | None = None  # why the last one was not done
+        self._save_error: BrokerError | None = None  # of the last write
         self._retrying = False
         self._flush_waiters: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
-        self._flush_error: BrokerError | None = None  # why a write that a flush waits for was not done
-        # Its cached statistics; `None`: something has changed since.
+        self._flush_error: BrokerError | None = None  # the first error since a flush began to wait
+        # Cached statistics; `None` after a change.
         self._stats: TopicStats | None = None
         self._info: bytes | None = None
-        self._cached_state: TopicState | None = None  # its state in the store then
+        self._cached_state: TopicState | None = None  # in the store, when the statistics were cached
 
     def __repr__(self) -> str:
         return f"<{self.delivery} topic {self.name!r}, {self.persistence}, {self.last} messages>"
@@ -131,7 +133,7 @@ class Topic:
     # ------------------------------------------------------------------ publishing
 
     def _admission(self, store: AsyncStore) -> TopicAdmission | None:
-        """Returns what decides where it is full; `None` where it has no bounds, or drops its oldest messages."""
+        """Returns the admission control; `None` for a topic without bounds, or one that drops its oldest messages."""
         overflow = overflow_of(self.delivery, self.settings)
         if overflow == "drop-oldest":
             return None
@@ -155,13 +157,14 @@ class Topic:
         """Stores records that were checked (`omq._core.blocks.check`), once the topic has room for them.
 
         Args:
-            records: Borrowed: nothing changes them.
-            count: The number of them.
-            done: Called in the loop with the first record's id, or 0 and the error, once the topic's persistence holds.
-            producer: With `sequence`, makes a repetition harmless.
-            sequence: See `producer`.
-            settled: The producer has the answers of all sequences below.
-            alive: Returns whether a client waits for that: what waits for room in a full topic is dropped otherwise.
+            records: The records; they must not change until *done* is called.
+            count: How many records.
+            done: Called in the loop once the topic's persistence holds: with the first record's id, or 0 and the error.
+            producer: The id of the producer; with `sequence` it makes the append idempotent.
+            sequence: The producer's number of this append; 0 without one.
+            settled: The producer has the answers of all lower sequences.
+            alive: Returns whether a client still waits for the answer. If not, a publication that waits for room is
+                dropped.
         """
         try:
             if self.deleted:
@@ -177,12 +180,12 @@ class Topic:
             self.admission.admit(publication)
 
     def complete_append(self, write: Append, done: OnAppended) -> None:
-        """Counts what the store has appended, and answers it."""
+        """Counts the records that the store has appended, and calls *done*."""
         if write.error is not None:
             done(0, broker_error(write.error))
             return
         if not write.first:
-            done(0, AlreadySettled(f"sequence {write.sequence} is below what its producer has settled: not stored"))
+            done(0, AlreadySettled(f"sequence {write.sequence} is lower than its producer has settled: not stored"))
             return
         if not write.duplicate:
             self.count_published(write.count, len(write.records))
@@ -192,21 +195,21 @@ class Topic:
         done(write.first, None)
 
     def used(self) -> tuple[int, int]:
-        """Returns the messages that count for its bounds, and about how many bytes they have; in any thread."""
+        """Returns the number and the approximate bytes of the messages that count for its bounds; in any thread."""
         state = self.state()
         return state.messages(0, self.last), state.bytes
 
     def refresh(self) -> None:
-        """Takes note of what the store has dropped by itself."""
+        """Takes account of messages that the store has dropped by age."""
 
     def count_published(self, count: int, size: int) -> None:
-        """Counts messages that were published, however they came."""
+        """Counts messages that were appended, committed or moved to the topic."""
         self.touch()
         self.published += count
         self.published_bytes += size
 
     def grown(self, last: int) -> None:
-        """Messages up to *last* can be read."""
+        """Makes messages up to *last* readable, and schedules their delivery."""
         self.touch()
         if last > self.last:
             self.last = last
@@ -215,7 +218,7 @@ class Topic:
             self._scheduler.ready(self)
 
     def pump(self) -> bool:
-        """Hands out some of what is there, about `TURN_BYTES`; returns whether more is to do."""
+        """Delivers about `TURN_BYTES` of messages; returns whether more can be delivered."""
         raise NotImplementedError
 
     def end(self, error: BrokerError | None) -> None:
@@ -223,24 +226,24 @@ class Topic:
         raise NotImplementedError
 
     def revoke_access(self, permissions: Permissions) -> None:
-        """Ends those who read and may not any more."""
+        """Ends the readers that *permissions* do not allow."""
         raise NotImplementedError
 
     async def close(self) -> None:
-        """Ends all readers, and saves what they have left; the broker ends."""
+        """Ends all readers and saves their progress, when the broker stops."""
         self.end(None)
         if self.admission is not None:
             self.admission.end(None)
         self.save()
 
-    # ------------------------------------------------------------------ what readers leave
+    # ------------------------------------------------------------------ saving the readers' progress
 
     def save(self) -> None:
-        """Submits what readers want to be kept and is not submitted yet, by `_submit_save`."""
+        """Submits all unsaved acknowledgements and positions by `_submit_save`."""
         raise NotImplementedError
 
     def _schedule_save(self) -> None:
-        """Saves changes; one write at a time is under way, so that the next one takes them all."""
+        """Saves changes, unless a save is in progress: the changes meanwhile are saved together after it."""
         if self._saving is None and not self._retrying:
             self.save()
 
@@ -254,7 +257,7 @@ class Topic:
         if error is not None:
             self._restore_unsaved(write)
             self._flush_error = self._flush_error or error
-        # Several writes may be under way: a flush waits for the last of them, and reports any that was not done.
+        # Several writes may be in progress: a flush waits for the last one, and reports the first error of any.
         while self._flush_waiters and self._flush_waiters[0][0] is write:
             self._flush_waiters.pop(0)[1](self._flush_error)
         if self._saving is write or not self._flush_waiters:
@@ -266,18 +269,18 @@ class Topic:
             self.save()
         elif error.code == "full" and not self.deleted:
             self._retrying = True
-            self._scheduler.later(1.0, self._retry)
+            self._scheduler.later(_SAVE_RETRY_DELAY_S, self._retry)
 
     def _retry(self) -> None:
         self._retrying = False
         self._schedule_save()
 
     def _restore_unsaved(self, write: Write) -> None:
-        """A write of `_submit_save` was not done: it is to be part of the next one."""
+        """Adds the content of a failed write to the next save."""
         raise NotImplementedError
 
     def flush(self, done: Callable[[BrokerError | None], None]) -> None:
-        """Calls *done* once all that readers have left so far is durable, or was not kept."""
+        """Calls *done* once all acknowledgements and positions so far are durable, or with the error."""
         self.save()
         if self._saving is None:
             done(self._save_error)
@@ -287,7 +290,7 @@ class Topic:
     # ------------------------------------------------------------------ statistics
 
     def state(self) -> TopicState:
-        """Returns its state in the store; an empty one where the store has just deleted it."""
+        """Returns the state of the topic in the store; an empty one if the store has just deleted it."""
         try:
             return self._store.store.topic(self.id)
         except UnknownTopic:
@@ -297,11 +300,11 @@ class Topic:
 
     @property
     def readers(self) -> int:
-        """Subscriptions or shares in force."""
+        """The number of open subscriptions or consumers."""
         raise NotImplementedError
 
     def info(self) -> bytes:
-        """Returns the topic as `TOPICS` sends it, in JSON."""
+        """Returns the JSON of the topic in the answer `TOPICS`."""
         state = self._refresh_state()
         if self._info is None:
             self._info = pack_json(
@@ -320,19 +323,22 @@ class Topic:
         return self._info
 
     def durables(self) -> list[CursorStats]:
-        """Its named positions."""
+        """Returns the durable subscriptions."""
         return []
 
     def subscriptions(self) -> list[SubscriptionStats]:
-        """The subscriptions in force."""
+        """Returns the open subscriptions or consumers."""
         raise NotImplementedError
 
     def touch(self) -> None:
-        """Drops the cached statistics. Every change of them calls this."""
+        """Drops the cached statistics. Each method that changes a statistic calls it."""
         self._stats = self._info = None
 
     def _refresh_state(self) -> TopicState:
-        """Returns its state in the store, and notices whether that has changed: the store drops messages by itself."""
+        """Returns the state in the store; drops the cached statistics if it has changed.
+
+        The store drops messages by itself, without a call of `touch`.
+        """
         state = self.state()
         if state != self._cached_state:
             self.touch()
@@ -340,7 +346,7 @@ class Topic:
         return state
 
     def stats(self) -> TopicStats:
-        """Returns its statistics: the same object, not to be altered, until they change."""
+        """Returns the statistics: the same object until they change. The caller must not modify it."""
         self.refresh()
         state = self._refresh_state()
         if self._stats is None:
@@ -381,18 +387,18 @@ class Topic:
 
 
 class Publication:
-    """Messages that are to be published together, and may have to wait for room.
+    """Messages that are published together, and may have to wait for room.
 
     Args:
-        count: Their number.
-        size: Their bytes.
-        memory: Bytes that it keeps while it waits for room, besides its objects.
-        alive: Returns whether a client waits for the answer. Else it is refused, unless the store has it by then.
+        count: The number of messages.
+        size: The bytes of the messages.
+        memory: The bytes that the publication keeps in memory while it waits, without its objects.
+        alive: Returns whether a client still waits for the answer. If not, a waiting publication is refused.
     """
 
     __slots__ = ("alive", "count", "held_bytes", "size")
 
-    #: Its place is taken until `TopicAdmission.answered`. If not, the store asks for room when it gets there.
+    #: It reserves room when it is submitted, until `TopicAdmission.release`. Otherwise the store checks for room.
     reserves: ClassVar[bool] = False
 
     def __init__(self, count: int, size: int, memory: int, alive: Callable[[], bool]) -> None:
@@ -402,16 +408,16 @@ class Publication:
         self.alive = alive
 
     def submit(self) -> None:
-        """Hands them to the store."""
+        """Submits the messages to the store."""
         raise NotImplementedError
 
     def refuse(self, error: BrokerError) -> None:
-        """Answers with an error."""
+        """Answers the publication with an error."""
         raise NotImplementedError
 
 
 class RecordsPublication(Publication):
-    """Records that are to be appended to a topic; see `Topic.append`."""
+    """Records to append to a topic; see `Topic.append`."""
 
     __slots__ = ("_answered", "_done", "_producer", "_records", "_sequence", "_settled", "_topic")
 
@@ -435,18 +441,18 @@ class RecordsPublication(Publication):
         self._producer = producer
         self._sequence = sequence
         self._settled = settled
-        self._answered = False  # once, though it may be submitted while the store is asked about a repetition
+        self._answered = False  # a probe may be answered after the submit, or before it
 
     @property
     def deduplicated(self) -> bool:
-        """Publishes records again; the store detects those that it has."""
+        """Returns whether the store can detect a repetition of the records."""
         return bool(self._producer and self._sequence)
 
     def submit(self) -> None:
         self._append(self._stored)
 
     def probe(self) -> None:
-        """Has the store answer them if they are a repetition."""
+        """Asks the store for the answer in case the records are a repetition; it stores nothing."""
         self._append(self._probed, repeats_only=True)
 
     def _append(self, back: Callable[[Append], None], *, repeats_only: bool = False) -> None:
@@ -475,7 +481,7 @@ class RecordsPublication(Publication):
         topic._store.waiting -= self.size
         repeats = not isinstance(write.error, TopicFull)
         if not repeats:
-            write.error = None  # its traceback refers to the write, and the collector comes rarely
+            write.error = None  # breaks the reference cycle of the write and the error's traceback
         assert topic.admission is not None
         topic.admission.probed(self, repeats)
         if repeats:
@@ -493,10 +499,10 @@ class RecordsPublication(Publication):
 
 
 class HeldBytes:
-    """The account of what waits for room in all full topics of a broker.
+    """The memory of the publications that wait for room in all full topics of a broker.
 
     Attributes:
-        used: Bytes of publications that wait.
+        used: The bytes in use.
     """
 
     def __init__(self) -> None:
@@ -504,26 +510,26 @@ class HeldBytes:
         self._log_limit = RateLimit()
 
     def has_room(self, size: int) -> bool:
-        """Returns whether a publication of `size` bytes may wait, and logs where it may not."""
+        """Returns whether a publication of *size* bytes may wait; logs if it may not."""
         if not self.used or self.used + size <= MAX_TOTAL_HELD_BYTES:
             return True
         if self._log_limit.passes():
-            log.warning("%d bytes wait for room in all full topics: publishers to one are answered busy", self.used)
+            log.warning("%d bytes wait for room in all full topics: their publishers are answered busy", self.used)
         return False
 
 
 class TopicAdmission:
-    """Admits publications to a topic as long as it has room. Lives in the broker's loop.
+    """Admits publications to a topic while it has room. Lives in the broker's loop.
 
     Args:
         topic: The topic.
-        overflow: `reject` or `block`: what happens to the others.
-        max_messages: How many messages it may have; `None` for no bound.
-        max_bytes: How many bytes they may have, about; `None` for no bound.
-        scheduler: Makes calls later, and has the account of what waits in all topics.
+        overflow: `reject` or `block`: what a publication without room does.
+        max_messages: The most messages of the topic; `None` for no bound.
+        max_bytes: The most bytes of the topic, approximately; `None` for no bound.
+        scheduler: Makes calls later, and counts the publications that wait in all topics.
 
     Attributes:
-        rejected: Messages that were refused, since the broker has started.
+        rejected: Messages that were rejected since the broker started.
     """
 
     def __init__(
@@ -540,47 +546,47 @@ class TopicAdmission:
         self._max_messages = max_messages
         self._max_bytes = max_bytes
         self._scheduler = scheduler
-        self._submitted = self._submitted_bytes = 0  # handed to the store, and not answered
-        self._held: deque[Publication] = deque()  # waiting for room, the first one first
+        self._submitted = self._submitted_bytes = 0  # not answered by the store
+        self._held: deque[Publication] = deque()  # waiting for room, oldest first
         self._held_bytes = 0
         self._polling = False
         self._log_limit = RateLimit()
 
     @property
     def blocked(self) -> int:
-        """Messages that wait for room."""
+        """The number of messages that wait for room."""
         return sum(publication.count for publication in self._held)
 
     def has_room(self, count: int, size: int) -> bool:
-        """Returns whether the topic takes `count` more messages of `size` bytes; in any thread."""
+        """Returns whether the topic has room for *count* messages of *size* bytes; in any thread."""
         messages, used = self._topic.used()
         messages += self._submitted
         used += self._submitted_bytes
         if not messages and self._blocks:
-            return True  # what is larger than the whole topic would wait for ever
+            return True  # a publication larger than the bounds would wait for ever
         if self._max_messages is not None and messages + count > self._max_messages:
             return False
         return self._max_bytes is None or used + size <= self._max_bytes
 
     def admit(self, publication: RecordsPublication) -> None:
-        """Hands a publication to the store, keeps it until there is room, or refuses it."""
+        """Submits a publication, holds it until there is room, or rejects it."""
         self._topic.refresh()
         if not self._held and self.has_room(publication.count, publication.size):
             self._submit(publication)
         elif not self._blocks and not publication.deduplicated:
             self._reject(publication)
         elif (not self._blocks or self._hold(publication)) and publication.deduplicated:
-            publication.probe()  # the store answers a repetition, which needs no room
+            publication.probe()  # a repetition needs no room
 
     def hold_or_reject(self, publication: Publication) -> None:
-        """Keeps what the store had no room for until there is some, or refuses it."""
+        """Holds a publication for which the store found no room, or rejects it."""
         if self._blocks:
             self._hold(publication)
         else:
             self._reject(publication)
 
     def _hold(self, publication: Publication) -> bool:
-        """Keeps a publication until there is room; returns whether it was not too much, else it is refused."""
+        """Holds a publication until there is room; refuses it and returns `False` if too many bytes wait."""
         size = publication.held_bytes
         if self._held and self._held_bytes + size > _MAX_HELD_BYTES:
             waiting, where = self._held_bytes, "it"
@@ -591,7 +597,7 @@ class TopicAdmission:
             self._held_bytes += size
             self._scheduler.held.used += size
             self._topic.touch()
-            self._log("those who publish wait")
+            self._log("publishers wait")
             self._schedule_poll()
             return True
         publication.refuse(
@@ -600,13 +606,13 @@ class TopicAdmission:
         return False
 
     def release(self, publication: RecordsPublication) -> None:
-        """The store has answered a publication."""
+        """Releases the room that a publication reserved; the store has answered it."""
         self._submitted -= publication.count
         self._submitted_bytes -= publication.size
         self.resume()
 
     def resume(self) -> None:
-        """Submits what waits for room, which there may be."""
+        """Submits the waiting publications for which there is room now."""
         while self._held:
             publication = self._held[0]
             if (
@@ -622,7 +628,7 @@ class TopicAdmission:
                 self._abandon(publication)
 
     def end(self, error: BrokerError | None) -> None:
-        """Refuses what waits for room; with `None` its clients are to send it again to the next broker."""
+        """Refuses all waiting publications; with `None` they get no answer, and clients repeat them after a restart."""
         held, self._held = self._held, deque()
         self._topic.touch()
         self._scheduler.held.used -= self._held_bytes
@@ -647,7 +653,7 @@ class TopicAdmission:
         self._scheduler.held.used -= publication.held_bytes
 
     def probed(self, publication: RecordsPublication, repeats: bool) -> None:
-        """The store has been asked whether a publication is a repetition, which it has answered then."""
+        """Handles the result of a probe: a repetition is answered and waits no longer."""
         if repeats:
             if publication in self._held:
                 self._remove(publication)
@@ -657,7 +663,7 @@ class TopicAdmission:
     def _reject(self, publication: Publication) -> None:
         self.rejected += publication.count
         self._topic.touch()
-        self._log("what is published is refused")
+        self._log("publications are rejected")
         messages, used = self._topic.used()
         bounds = [
             f"{name}={bound}"
@@ -671,9 +677,9 @@ class TopicAdmission:
             )
         )
 
-    def _log(self, what: str) -> None:
+    def _log(self, consequence: str) -> None:
         if self._log_limit.passes():
-            log.warning("topic %r is full: %s", self._topic.name, what)
+            log.warning("topic %r is full: %s", self._topic.name, consequence)
 
     def _schedule_poll(self) -> None:
         if not self._polling and self._held:

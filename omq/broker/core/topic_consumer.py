@@ -17,7 +17,7 @@ class TopicConsumer(QueueConsumer):
     """A consumer of a round-robin topic.
 
     Attributes:
-        sink: Where its messages go.
+        sink: Receives its messages.
     """
 
     def __init__(self, dispatcher: DispatcherView, sink: Sink, ack_timeout: float, credit: int) -> None:
@@ -34,9 +34,9 @@ class TopicConsumer(QueueConsumer):
         self.terminate(BrokerFailed("the broker has failed to send"))
 
     def terminate(self, error: BrokerError | None) -> None:
-        """Ends it, and reports why; `None`: the broker ends."""
+        """Ends the consumer and reports *error* to its sink; `None` means that the broker stops."""
         self.end()
         try:
             self.sink.closed(error)
         except Exception:
-            log.exception("the sink of a consumer has failed")
+            log.exception("the sink of a consumer failed")
