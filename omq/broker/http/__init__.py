@@ -1,1 +1,1 @@
-"""The broker over HTTP: a page (`/`), JSON (`/topics.json`), Prometheus' metrics (`/metrics`) and `/healthz`."""
+"""The HTTP server of the broker: a page (`/`), JSON (`/topics.json`), Prometheus metrics (`/metrics`), `/healthz`."""

@@ -1,11 +1,11 @@
-"""`/metrics`: the broker's statistics as Prometheus reads them.
+"""`/metrics`: the broker's statistics in Prometheus' formats.
 
-One label may have many values: `topic`. Of a broker with more than `MAX_SERIES` topics the oldest have their own;
-all others share one under `topic=""`, which is not a valid name. Names of positions, users and peers are not labels:
-clients choose them, and their number has no bound.
+The number of series is bounded. Of more than `MAX_SERIES` topics the oldest have series of their own; all others share
+those with `topic=""`, which is not a valid name. Names of subscriptions, users and peers are not labels, because
+clients choose them.
 
-A server that is scraped each second has other work: the values of topics are kept until they change, and their lines
-are written here, in a tenth of the time that `prometheus_client` takes.
+The values of topics are cached until they change. This module writes their lines itself, in a tenth of the time that
+`prometheus_client` takes.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, Top
 from omq.broker.http.view import Each, lag_of
 from omq.unpatched import threading
 
-MAX_SERIES: Final = 1000  # topics that have a series each
+MAX_SERIES: Final = 1000  # topics with series of their own
 PREFIX: Final = "omq_broker"
 
 Row = tuple[int, ...]  # a topic's values, one of each of `COUNTERS` and `GAUGES`
 
-#: Names without their suffix, descriptions, and what they are made of; those of the rest are added up.
+#: Names without their suffix, descriptions and values. The topics above `MAX_SERIES` share their sum.
 COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("messages_published", "Messages that the topic has taken.", lambda topic: topic["published"]),
     ("published_bytes", "Bytes of records that the topic has taken.", lambda topic: topic["published_bytes"]),
@@ -59,15 +59,15 @@ GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ("topic_messages", "Messages that the topic keeps.", lambda topic: topic["messages"]),
     ("topic_blocked_messages", "Messages whose publishers wait for room in the topic.", lambda topic: topic["blocked"]),
     ("topic_subscribers", "Subscriptions and consumers in force.", lambda topic: len(topic["subscriptions"])),
-    # Of the rest the longest.
-    ("topic_lag_messages", "Messages that the last reader is behind; of shares, what waits.", lag_of),
+    # The topics above `MAX_SERIES` share the maximum.
+    ("topic_lag_messages", "Lag of the slowest subscription; backlog of a work queue.", lag_of),
 )
 #: The names of samples, in the order of a row.
 SAMPLES: Final = (
     *(f"{PREFIX}_{name}_total" for name, _, _ in COUNTERS),
     *(f"{PREFIX}_{name}" for name, _, _ in GAUGES),
 )
-#: What an encoder makes the headers of.
+#: Empty families, from which an encoder makes the headers.
 FAMILIES: Final[tuple[Metric, ...]] = (
     *(CounterMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in COUNTERS),
     *(GaugeMetricFamily(f"{PREFIX}_{name}", text, labels=["topic"]) for name, text, _ in GAUGES),
@@ -76,19 +76,19 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", "\n": r"\n", '"': r"\""})
 
 
 class MetricsPage:
-    """Encodes statistics; topics whose statistics are the same object as before cost next to nothing."""
+    """Encodes statistics for Prometheus, with a cache of the topics whose statistics are the same object as before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._rows: dict[int, tuple[TopicStats, Row]] = {}  # by a topic's id
 
     def encode(self, stats: BrokerStats, accept: str = "", each: Each = iter) -> tuple[bytes, str]:
-        """Encodes statistics, in whatever thread.
+        """Encodes statistics; in any thread.
 
         Args:
             stats: The statistics.
-            accept: The formats that are asked for, as an `Accept` header has them.
-            each: Goes through topics; it may rest between two.
+            accept: The `Accept` header of the request.
+            each: Iterates over topics; it may yield the GIL between two.
 
         Returns:
             The page, and its content type.
@@ -102,7 +102,7 @@ class MetricsPage:
         ]
         if len(rows) > MAX_SERIES:
             samples.append(("", _sum_rows(rows[MAX_SERIES:], each)))
-        headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two of each
+        headers = encode(_Families(FAMILIES)).decode().splitlines(keepends=True)  # two lines a family
         parts: list[str] = []
         for at, name in enumerate(each(SAMPLES)):
             parts += headers[2 * at : 2 * at + 2]
@@ -126,7 +126,7 @@ class MetricsPage:
 
 
 class _Families(Collector):
-    """Families that are there already.
+    """A collector of given families.
 
     Args:
         families: The families.
@@ -136,7 +136,7 @@ class _Families(Collector):
         self._families = families
 
     def describe(self) -> list[Metric]:
-        """Returns nothing: statistics are not taken for the sake of their names."""
+        """Returns an empty list: the registry needs no names in advance."""
         return []
 
     def collect(self) -> Iterable[Metric]:
@@ -146,17 +146,17 @@ class _Families(Collector):
 def _broker(stats: BrokerStats) -> Iterator[Metric]:
     yield InfoMetricFamily(PREFIX, "The broker.", {"version": stats["version"], "broker": stats["broker"]})
     yield _gauge("start_time_seconds", "When the broker started, in seconds since 1970.", stats["started"])
-    yield _gauge("topics", "Topics that there are.", len(stats["topics"]))
+    yield _gauge("topics", "Number of topics.", len(stats["topics"]))
     connections = GaugeMetricFamily(f"{PREFIX}_connections", "Open connections.", labels=["door"])
     for listener, number in stats["connections"].items():
         connections.add_metric([listener], number)
     yield connections
-    refused = CounterMetricFamily(f"{PREFIX}_requests_refused", "Requests answered by an error.", labels=["code"])
+    refused = CounterMetricFamily(f"{PREFIX}_requests_refused", "Requests answered with an error.", labels=["code"])
     for code, number in stats["refused"].items():
         refused.add_metric([code], number)
     yield refused
     yield CounterMetricFamily(
-        f"{PREFIX}_handshakes_failed", "Clients that were not let in.", stats["handshakes_failed"]
+        f"{PREFIX}_handshakes_failed", "Clients whose handshake failed.", stats["handshakes_failed"]
     )
 
 
@@ -169,7 +169,7 @@ def _row(topic: TopicStats) -> Row:
 
 
 def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
-    """Returns the values of many topics in one row."""
+    """Returns one row for many topics: sums, and the longest lag."""
     *summed, lags = zip(*rows, strict=True)
     return (*map(sum, each(summed)), max(lags))
 
@@ -177,12 +177,12 @@ def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
 def _store(store: StoreStats) -> Iterator[Metric]:
     yield _gauge("store_full", "1 while the disk is full, and what is published is refused.", store["full"])
     yield _gauge("store_failed", "1 once the store has failed: nothing is acknowledged.", store["failed"] is not None)
-    yield _gauge("store_findings", "What opening has found, and what was quarantined since.", len(store["findings"]))
+    yield _gauge("store_findings", "Problems found at opening, and quarantined messages.", len(store["findings"]))
     if store["free"] is not None:
         yield _gauge("store_free_bytes", "Bytes that the file system still has.", store["free"])
     size = GaugeMetricFamily(f"{PREFIX}_store_bytes", "Bytes of the store's file.", labels=["environment"])
     commits = CounterMetricFamily(f"{PREFIX}_store_commits", "Transactions committed.", labels=["environment"])
-    syncs = HistogramMetricFamily(f"{PREFIX}_store_sync_seconds", "What fsync took.", labels=["environment"])
+    syncs = HistogramMetricFamily(f"{PREFIX}_store_sync_seconds", "Durations of fsync.", labels=["environment"])
     for name, environment in store["environments"].items():
         size.add_metric([name], environment["bytes"])
         commits.add_metric([name], environment["commits"])
@@ -191,7 +191,7 @@ def _store(store: StoreStats) -> Iterator[Metric]:
 
 
 def _cumulative(environment: EnvironmentStats) -> list[tuple[str, float]]:
-    """Buckets as Prometheus has them: each counts those below it, too."""
+    """Returns Prometheus' cumulative buckets: each count includes those of lower bounds."""
     rows: list[tuple[str, float]] = []
     total = 0
     for bound, number in environment["sync_buckets"]:

@@ -1,4 +1,4 @@
-"""Parts of `/topics.json`: some topics by their names, and of these what is new to who asks."""
+"""The parameters of `/topics.json`: select topics by name, and only those that have changed."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Final
 from omq.broker.core.stats import TopicStats
 
 _PARAMETERS: Final = ("match", "after", "limit", "since")
-_MAX_DIGITS: Final = 18  # of a number of an answer, at most
+_MAX_DIGITS: Final = 18  # of an answer's number
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics that an answer is about, in the order of their names.
+    """The topics of one answer, sorted by name.
 
     Attributes:
         topics: The topics.
-        matching: How many topics the query has in all.
-        next: The name after which the next part begins; `None` where this is the last one.
+        matching: The number of all topics that match the query.
+        next: The `after` of the next page; `None` on the last one.
     """
 
     topics: Sequence[TopicStats]
@@ -31,13 +31,13 @@ class Selection:
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """The question of one request for topics.
+    """The parameters of one request.
 
     Attributes:
-        match: Text that is in the topics' names; case does not matter.
-        after: Topics begin after this name; `None`: with the first.
-        limit: The most topics in the answer; `None`: all.
-        since: The `revision` of an earlier answer: topics that are the same are left out. `None`: none are.
+        match: Selects topics whose names contain this text; case-insensitive.
+        after: The answer begins after this name; `None` begins with the first topic.
+        limit: The most topics in the answer; `None` returns all.
+        since: The `revision` of an earlier answer; topics that have not changed since are left out.
     """
 
     match: str = ""
@@ -47,13 +47,13 @@ class Query:
 
     @classmethod
     def parse(cls, given: Mapping[str, str]) -> Query:
-        """Reads the parameters of an address.
+        """Parses the parameters of a URL.
 
         Raises:
-            ValueError: One is not known, or its value is not valid; the text names it.
+            ValueError: A parameter is unknown, or its value is not valid.
         """
         if len(set(given)) < len(given):
-            raise ValueError("a parameter is there twice")
+            raise ValueError("a parameter may be given only once")
         for name in given:
             if name not in _PARAMETERS:
                 raise ValueError(f"{name[:40]!r} is not a parameter; there are {', '.join(_PARAMETERS)}")
@@ -64,7 +64,7 @@ class Query:
         return cls(given.get("match", ""), given.get("after"), max_topics, given.get("since"))
 
     def select(self, topics: Iterable[TopicStats]) -> Selection:
-        """Returns the topics that are asked for."""
+        """Returns the topics that the query selects."""
         wanted = self.match.lower()
         found = sorted(
             (one for one in topics if wanted in one["name"].lower()) if wanted else topics, key=lambda one: one["name"]
@@ -75,32 +75,34 @@ class Query:
 
 
 class Changes:
-    """Numbers the answers, and keeps in which one each topic was new."""
+    """Numbers the answers, and records in which answer each topic has changed last."""
 
     def __init__(self) -> None:
-        self._broker_run = secrets.token_hex(4)  # numbers of a broker before mean nothing
+        self._broker_run = secrets.token_hex(4)  # revisions of an earlier run are unknown
         self._answers = 0
-        self._seen: dict[int, tuple[int, int]] = {}  # by a topic's id: the answer in which it was new, and its hash
+        self._seen: dict[
+            int, tuple[int, int]
+        ] = {}  # by topic id: the answer of its last change, and the hash of its JSON
 
     def since(self, revision: str | None) -> int | None:
-        """Returns the number of an earlier answer; `None` where this broker has given none of that revision."""
+        """Returns the number of an earlier answer; `None` if this run of the broker has not sent that revision."""
         broker_run, _, number = (revision or "").partition("-")
         known = broker_run == self._broker_run and number.isascii() and number.isdecimal()
         return int(number) if known and len(number) < _MAX_DIGITS and int(number) <= self._answers else None
 
     def record(self, topics: Mapping[int, str], existing: int) -> tuple[str, dict[int, int]]:
-        """Notes what an answer has of topics.
+        """Records the content of an answer.
 
         Args:
-            topics: Their JSON, by their ids.
+            topics: The JSON of its topics, by their ids.
             existing: The number of all topics.
 
         Returns:
-            The answer's revision, and by a topic's id the number of the answer in which it was new.
+            The revision of the answer, and by topic id the number of the answer in which the topic changed last.
         """
         self._answers += 1
         if len(self._seen) > 2 * existing + 1024:
-            self._seen.clear()  # most of them are of topics that were deleted
+            self._seen.clear()  # most entries are of deleted topics
         numbers = {}
         for id, text in topics.items():
             number, before = self._seen.get(id, (0, 0))

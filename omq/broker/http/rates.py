@@ -1,4 +1,4 @@
-"""Rates and latencies, taken from the counters that a broker shows, over a window that moves with the time."""
+"""Rates and latencies over a sliding window, computed from the broker's counters."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from typing import Final
 from omq.broker.core.stats import BrokerStats, TopicStats
 
 COUNTERS: Final = ("published", "published_bytes", "delivered", "delivered_bytes")
-WINDOW_S: Final = 5.0  # that a topic's rates are taken over
-MIN_WINDOW_S: Final = 0.1  # a rate over less means nothing
-SYNC_WINDOW_S: Final = 60.0  # that the latency of fsync is taken over
+WINDOW_S: Final = 5.0  # of the rates of topics
+MIN_WINDOW_S: Final = 0.1  # a rate over less time is meaningless
+SYNC_WINDOW_S: Final = 60.0  # of the latency of fsync
 
 Counts = tuple[int, int, int, int]
 Buckets = Mapping[float, int]
@@ -27,10 +27,10 @@ class Syncs:
     """The rate and the durations of fsyncs within the window.
 
     Attributes:
-        rate: How many a second.
-        mean: Seconds; `None` where there was none.
-        p50: The median, read off the histogram.
-        p99: The 99th percentile.
+        rate: Fsyncs per second.
+        mean: The mean duration in seconds; `None` without an fsync.
+        p50: The median, estimated from the histogram.
+        p99: The 99th percentile, estimated likewise.
     """
 
     rate: float
@@ -40,10 +40,10 @@ class Syncs:
 
 
 class Rates:
-    """Remembers counters, and returns how fast they grow, in any thread: moments do not change.
+    """Keeps samples of the counters and computes rates; in any thread, as samples do not change.
 
     Args:
-        stats: The counters of the first moment.
+        stats: The first sample.
     """
 
     def __init__(self, stats: BrokerStats) -> None:
@@ -52,11 +52,11 @@ class Rates:
         self.add(stats)
 
     def add(self, stats: BrokerStats, each: Callable[[Iterable[TopicStats]], Iterable[TopicStats]] = iter) -> None:
-        """Remembers the counters of a moment, and forgets those that are out of the window but for one.
+        """Adds a sample, and drops those that are out of the window except the latest of them.
 
         Args:
             stats: The counters.
-            each: Goes through topics; it may rest between two.
+            each: Iterates over topics; it may yield the GIL between two.
         """
         now = stats["uptime"]
         self._topics.append((now, {topic["id"]: topic for topic in each(stats["topics"])}))
@@ -65,13 +65,13 @@ class Rates:
         _drop_old(self._syncs, now - SYNC_WINDOW_S)
 
     def of(self, topics: Iterable[TopicStats], now: float) -> dict[int, tuple[float, float, float, float]]:
-        """Messages and bytes a second in, then out, by the id of each topic that has changed within the window.
+        """Returns messages and bytes per second, in and out, by the id of each topic that has changed in the window.
 
-        A topic that was not there began at 0.
+        A topic that was created within the window counts from 0.
 
         Args:
-            topics: The counters now.
-            now: Their moment: the broker's uptime.
+            topics: The current counters.
+            now: The broker's uptime in seconds.
         """
         then, before = self._topics[0]
         seconds = now - then
@@ -89,7 +89,7 @@ class Rates:
         return found
 
     def syncs(self, stats: BrokerStats) -> Syncs:
-        """Returns the rate and the durations of fsyncs within the window."""
+        """Returns the rate and the durations of fsyncs in the window."""
         then, count, spent, before = self._syncs[0]
         new_count, new_spent, after = _sync_counts(stats)
         new, seconds = new_count - count, stats["uptime"] - then
@@ -103,14 +103,14 @@ class Rates:
 
 
 def quantile(buckets: Iterable[tuple[float, int]], fraction: float) -> float | None:
-    """The value that a share of all does not exceed, read off a histogram: a line is drawn through each bucket.
+    """Returns a quantile of a histogram, interpolated linearly within its bucket.
 
     Args:
-        buckets: Upper bounds, ascending, and how many lie in each.
+        buckets: Upper bounds, ascending, and the number of values in each bucket.
         fraction: From 0 to 1.
 
     Returns:
-        `None` where all buckets are empty. In the last bucket, which has no bound, the one before is returned.
+        `None` if all buckets are empty. In the last bucket, which has no bound, its lower bound.
     """
     rows = list(buckets)
     wanted = fraction * sum(number for _, number in rows)
@@ -127,7 +127,7 @@ def _counts(topic: TopicStats) -> Counts:
 
 
 def _sync_counts(stats: BrokerStats) -> tuple[int, float, Buckets]:
-    """Returns all environments' fsyncs together: their number, their seconds, and their buckets."""
+    """Returns the fsyncs of all environments: their number, their total duration, and their histogram."""
     environments = stats["store"]["environments"].values()
     buckets: dict[float, int] = {}
     for environment in environments:
@@ -137,6 +137,6 @@ def _sync_counts(stats: BrokerStats) -> tuple[int, float, Buckets]:
 
 
 def _drop_old(samples: deque[TopicSample] | deque[SyncSample], before: float) -> None:
-    """Keeps one moment from before the window, so that the window is always full."""
+    """Drops the samples before the window, except the latest of them, so that rates cover the whole window."""
     while len(samples) > 1 and samples[1][0] <= before:
         samples.popleft()

@@ -1,4 +1,4 @@
-"""The HTTP server of a broker. Its requests only read."""
+"""The HTTP server of a broker, which is read-only."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ LOG: Final = logging.getLogger("omq.broker")
 T = TypeVar("T")
 
 SAMPLE_INTERVAL_S: Final = 1.0  # between two samples of the counters
-COLLECT_SLICE_S: Final = 0.001  # of looks at topics, after which the loop serves others
-REFRESH_FACTOR: Final = 20.0  # a page waits at least this many times as long as its last answer took
-CACHE_FACTOR: Final = 5.0  # statistics serve all requests this many times as long as they took
-MAX_LOOP_SHARE: Final = 0.01  # of the loop's time that these looks may take
-MAX_INLINE_TOPICS: Final = 50  # topics: more of them are encoded outside of the loop
+COLLECT_SLICE_S: Final = 0.001  # of collecting statistics, before the loop gets a turn
+REFRESH_FACTOR: Final = 20.0  # a page waits this many times as long as its last answer took, or longer
+CACHE_FACTOR: Final = 5.0  # statistics are cached this many times as long as collecting them took
+MAX_LOOP_SHARE: Final = 0.01  # the part of the loop's time that sampling may take
+MAX_INLINE_TOPICS: Final = 50  # with more topics, answers are encoded in a thread
 
 
 class HttpServer:
     """Serves the broker's statistics, on the broker's event loop.
 
     Args:
-        stats: Called in the loop.
-        topics: Yields the statistics of all topics, where *stats* leaves them out.
+        stats: Returns the statistics; called in the loop.
+        topics: Yields the statistics of all topics, if *stats* leaves them out.
     """
 
     def __init__(
@@ -50,8 +50,8 @@ class HttpServer:
         self._topics = topics
         self._collecting = asyncio.Lock()
         self._last: BrokerStats | None = None
-        self._cost = 0.0  # seconds that the last answer with all topics has taken
-        self._cached_until = 0.0  # how long the last look at all topics serves, on the loop's clock
+        self._cost = 0.0  # seconds that the last answer of /topics.json took
+        self._cached_until = 0.0  # on the loop's clock
         self._rates = Rates(stats())
         self._json = JsonPage()
         self._metrics = MetricsPage()
@@ -70,24 +70,24 @@ class HttpServer:
         self._sampler: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
-        """Listens.
+        """Starts to listen.
 
         Args:
-            address: `host:port`, `:port` or `port`; without a host 127.0.0.1; port 0 or `*`: any free one.
+            address: `host:port`, `:port` or `port`. The default host is 127.0.0.1; port 0 or `*` is any free port.
 
         Returns:
-            The URL, with the port resolved: `http://127.0.0.1:8222`.
+            The URL with the resolved port: `http://127.0.0.1:8222`.
 
         Raises:
             UsageError: The address is not valid.
-            BindError: It cannot be listened on.
+            BindError: The address cannot be bound.
         """
         url = await self._listener.start(address)
         self._sampler = asyncio.get_running_loop().create_task(self._sample())
         return url
 
     async def close(self) -> None:
-        """Stops listening and ends what is open. Idempotent."""
+        """Stops listening and closes all connections. Idempotent."""
         sampler, self._sampler = self._sampler, None
         if sampler is not None:
             sampler.cancel()
@@ -95,7 +95,7 @@ class HttpServer:
         await self._listener.close()
 
     async def _sample(self) -> None:
-        """Remembers the counters again and again; with many topics less often."""
+        """Samples the counters once a second, and less often if that takes long."""
         loop = asyncio.get_running_loop()
         pause = SAMPLE_INTERVAL_S
         while True:
@@ -109,7 +109,7 @@ class HttpServer:
             pause = max(SAMPLE_INTERVAL_S, (loop.time() - began) / MAX_LOOP_SHARE)
 
     async def _collect(self) -> BrokerStats:
-        """Looks at all topics, in slices of a millisecond: messages do not wait for a scrape."""
+        """Collects the statistics of all topics, in slices of a millisecond, so that messages do not wait."""
         if self._topics is None:
             return self._stats()
         loop = asyncio.get_running_loop()
@@ -156,12 +156,12 @@ class HttpServer:
 
 
 async def _run_encoder(stats: BrokerStats, work: Callable[[Each], T]) -> T:
-    """Does something with statistics; with those of many topics in a thread, as messages shall not wait for it."""
+    """Encodes statistics; those of many topics in a thread, so that messages do not wait."""
     return work(iter) if len(stats["topics"]) <= MAX_INLINE_TOPICS else await in_yielding_thread(work, resting)
 
 
 def _policy(page: str) -> str:
-    """The content security policy of a page: its own style and script, its own JSON, and nothing else."""
+    """Returns the content security policy of a page, which allows its own style, script and JSON only."""
     style, script = (
         base64.b64encode(hashlib.sha256(found.encode()).digest()).decode()
         for name in ("style", "script")

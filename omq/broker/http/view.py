@@ -20,7 +20,7 @@ _IDLE: Final[TopicRates] = (0.0, 0.0, 0.0, 0.0)
 
 
 class JsonPage:
-    """Encodes statistics; topics whose statistics are the same object as before cost next to nothing."""
+    """Encodes statistics as JSON, with a cache of the topics whose statistics are the same object as before."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -30,14 +30,14 @@ class JsonPage:
     def encode(
         self, stats: BrokerStats, rates: Rates, query: Query | None = None, refresh: float = 0.0, each: Each = iter
     ) -> bytes:
-        """Encodes what is shown, in whatever thread; topics stand in the order of their names.
+        """Encodes statistics; in any thread. Topics are sorted by name.
 
         Args:
             stats: The counters.
-            rates: How fast they grow.
-            query: Which topics are shown; `None`: all. Rates and sizes are of all in any case.
-            refresh: Seconds after which it should be asked for again at the earliest.
-            each: Goes through topics; it may rest between two.
+            rates: The rates of the counters.
+            query: Selects topics; `None` selects all. The broker's rates and sizes always count all topics.
+            refresh: Seconds that a page should wait at least before its next request.
+            each: Iterates over topics; it may yield the GIL between two.
         """
         query = query or Query()
         selection = query.select(stats["topics"])
@@ -46,7 +46,7 @@ class JsonPage:
         page["refresh"] = refresh
         with self._lock:
             if len(self._texts) > 2 * len(stats["topics"]) + 1024:
-                self._texts.clear()  # most of them are of topics that were deleted
+                self._texts.clear()  # most entries are of deleted topics
             topics = self._encode_topics(each(selection.topics), by_id)
             since = self._changes.since(query.since)
             page["revision"], numbers = self._changes.record(topics, len(stats["topics"]))
@@ -69,7 +69,7 @@ class JsonPage:
 
 
 def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -> dict[str, Any]:
-    """Returns what is shown of the broker itself."""
+    """Returns the statistics of the broker without its topics."""
     total = [sum(column) for column in zip(*by_id.values(), strict=True)] or [0.0] * 4
     return {
         **{
@@ -86,7 +86,7 @@ def _broker(stats: BrokerStats, rates: Rates, by_id: Mapping[int, TopicRates]) -
 
 
 def lag_of(topic: TopicStats) -> int:
-    """Returns the lag of a topic's slowest reader or kept position; for a work queue its backlog."""
+    """Returns the lag of a topic's slowest subscription, open or durable; for a work queue its backlog."""
     if topic["delivery"] == "round-robin":
         return topic["backlog"]
     lags = [reader["lag"] for reader in topic["subscriptions"]] + [position["lag"] for position in topic["names"]]

@@ -1,1 +1,1 @@
-"""The ZMTP server: what omq's clients, and those of any ZeroMQ library, speak to a broker."""
+"""The ZMTP server of the broker, for omq's clients and those of any ZeroMQ library."""

@@ -1,4 +1,4 @@
-"""Answers READ with blocks of a topic as they are stored, and OFFSET_AFTER with the offset after a number of bytes."""
+"""The answers to READ, which are blocks of a topic as stored, and to OFFSET_AFTER."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from omq.store.block_builder import reaching
 from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Log
 
-#: Bytes of the blocks of one RANGE, and how many they are.
+#: Limits of one RANGE.
 MAX_RANGE_BYTES: Final = 4 << 20
 _MAX_RANGE_BLOCKS: Final = 1024
-#: Bytes of blocks that one OFFSET_AFTER looks at.
+#: Bytes of blocks that one OFFSET_AFTER scans.
 MAX_REACH_BYTES: Final = 32 << 20
 
 
@@ -24,11 +24,11 @@ class RangeRead(NamedTuple):
     """The arguments of one READ.
 
     Attributes:
-        tag: Its tag.
-        topic: Where.
+        tag: The tag of the request.
+        topic: The topic to read.
         start: The first id.
-        stop: The id after the last; 0: to the end.
-        limit: Bytes of records, about; `MAX_RANGE_BYTES` at most.
+        stop: The id after the last one; 0 reads to the end.
+        limit: The approximate bytes of records to return, at most `MAX_RANGE_BYTES`.
     """
 
     tag: bytes
@@ -39,41 +39,43 @@ class RangeRead(NamedTuple):
 
 
 def offset_after(store: Log, topic: Topic, start: int, stop: int, size: int) -> tuple[int, int]:
-    """Returns how far *size* bytes of messages reach, one message at least; damaged ones count as nothing.
+    """Returns the offset after *size* bytes of messages, and after at least one message.
+
+    Damaged messages count 0 bytes.
 
     Args:
-        store: Where the topic is.
-        topic: Which.
+        store: The store that has the topic.
+        topic: The topic.
         start: The first id.
-        stop: Where to end in any case; 0: after the last id.
+        stop: The id to stop at; 0 is the end of the topic.
         size: Bytes of records.
 
     Returns:
-        The id after them, and how many bytes they have. Where these are fewer than asked for, and the id is not the
-        end, that was enough for one time.
+        The offset, and the bytes of records before it. The bytes may be less than *size* before the end: a call scans
+        at most `MAX_REACH_BYTES`, and the caller continues from the offset.
 
     Raises:
         BrokerError: The topic cannot be read.
     """
-    seen = 0
+    scanned = 0
     try:
         with store.read(topic.id) as reader:
             end = min(stop, reader.last + 1) if stop else reader.last + 1
-            at = max(start, reader.first)
-            while at < end:
+            offset = max(start, reader.first)
+            while offset < end:
                 try:
-                    for header, records in reader.blocks(at, end):
+                    for header, records in reader.blocks(offset, end):
                         first, count, _, length = read_header(header)
-                        if seen + length >= size:
-                            number = reaching(records, max(size - seen, 1))
-                            return first + number, seen + len(slice(records, 0, number))
-                        seen, at = seen + length, first + count
-                        if seen >= MAX_REACH_BYTES:
-                            return at, seen
-                    return end, seen
+                        if scanned + length >= size:
+                            needed = reaching(records, max(size - scanned, 1))
+                            return first + needed, scanned + len(slice(records, 0, needed))
+                        scanned, offset = scanned + length, first + count
+                        if scanned >= MAX_REACH_BYTES:
+                            return offset, scanned
+                    return end, scanned
                 except DamagedError as error:
-                    at = max(error.last, at) + 1
-            return max(end, start), seen
+                    offset = max(error.last, offset) + 1
+            return max(end, start), scanned
     except StoreError as error:
         raise broker_error(error) from None
 
@@ -84,10 +86,10 @@ def answer_read(store: Log, read: RangeRead, put: Callable[[tuple[bytes | memory
     Args:
         store: The store that has the topic.
         read: The READ.
-        put: Sends the answer. The views in it hold until it returns: it sends them, or copies them.
+        put: Sends the answer. The memory views in it are valid until it returns, so it copies what it does not send.
 
     Raises:
-        BrokerError: It cannot be answered.
+        BrokerError: The topic cannot be read.
     """
     limit = min(read.limit, MAX_RANGE_BYTES)
     try:
@@ -96,7 +98,7 @@ def answer_read(store: Log, read: RangeRead, put: Callable[[tuple[bytes | memory
             start = max(read.start, first)
             end = min(read.stop, last + 1) if read.stop else last + 1
             parts: list[bytes | memoryview] = []
-            size, on = 0, start
+            size, next_id = 0, start
             try:
                 if start < end:
                     for header, records in reader.blocks(start, end):
@@ -104,14 +106,14 @@ def answer_read(store: Log, read: RangeRead, put: Callable[[tuple[bytes | memory
                             break
                         parts += (header, records)
                         size += len(records)
-                        on = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
+                        next_id = int.from_bytes(header[8:16], "big") + int.from_bytes(header[4:8], "big")
                     else:
-                        on = end
+                        next_id = end
             except DamagedError as error:
                 if not parts:
                     raise Damaged(f"topic {read.topic.name!r}: {error}", error.first, error.last) from None
-                on = error.first
-            following = on if on < end else 0
+                next_id = error.first
+            following = next_id if next_id < end else 0
             put((p.RANGE, read.tag, p.u64(following), p.u64(first), *parts))
     except StoreError as error:
         raise broker_error(error) from None

@@ -23,40 +23,40 @@ from omq.types import Security
 
 log = logging.getLogger("omq.broker")
 
-#: Messages that are taken from the socket at once.
+#: Messages that are received in one call.
 RECV_BATCH: Final = 256
-#: Messages of one peer that wait in the socket, before its connection is not read for a while.
+#: Messages of one peer that may wait in the socket before its connection is no longer read.
 RECV_HWM: Final = 256
-#: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
+#: A larger message closes its connection. A request that is too large, but not that large, is answered with an error.
 MAX_MESSAGE_BYTES: Final = MAX_APPEND_BYTES + (16 << 20)
-#: Bytes that may be accepted for a peer between two looks at what has left.
+#: Bytes that are sent to a peer between two checks of how many were written.
 _CHECK_INTERVAL_BYTES: Final = 4 << 20
-#: Bytes that wait for a peer that does not read its answers, beyond which it gets no more.
+#: Bytes that may wait for a peer that does not read its answers; above that its session ends.
 _MAX_UNREAD_BYTES: Final = 192 << 20
-#: Seconds between two looks at peers that have no room.
+#: Seconds between two checks whether blocked peers have room.
 _POLL_INTERVAL_S: Final = 0.005
-#: Seconds after which the loop gets a turn between two batches.
+#: Seconds of work after which the loop gets a turn.
 _TIME_SLICE_S: Final = 0.002
 #: Seconds between two log lines about handshakes that have failed.
 _LOG_INTERVAL_S: Final = 10.0
 
 
 class ZmtpServer:
-    """Lets ZeroMQ clients in.
+    """Serves ZeroMQ clients at a ROUTER socket.
 
     Args:
         broker: The core.
-        endpoints: Where to listen.
+        endpoints: The endpoints to bind.
         security: The mechanism; `None` admits every client.
-        max_connections: How many clients each endpoint serves; `None`: as many as there are descriptors for, less some
-            for the store and the status page.
+        max_connections: How many clients each endpoint serves. `None` derives it from the descriptor limit of the
+            process, with a reserve for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
-        heartbeat_timeout: Seconds without a sign of life after one, when the client is taken for dead: what it was
-            delivered goes to others.
+        heartbeat_timeout: Seconds without an answer to a PING after which a client is dead: its connection is closed,
+            and its messages in flight go to others.
 
     Attributes:
-        sessions: The connections that there are, by the peer's identity.
-        clients: Those that have sent HELLO, by user and client id.
+        sessions: The sessions by the peer's identity.
+        clients: The sessions that have sent HELLO, by user and client id.
     """
 
     def __init__(
@@ -88,14 +88,14 @@ class ZmtpServer:
         self._ending = False
 
     def start(self) -> list[str]:
-        """Listens; the endpoints, resolved.
+        """Binds the socket and starts to serve; returns the resolved endpoints.
 
         Raises:
-            EndpointError: An endpoint cannot be understood.
-            BindError: One cannot be listened on.
+            EndpointError: An endpoint is not valid.
+            BindError: An endpoint cannot be bound.
         """
         self._socket = omq.ROUTER(
-            # Answers and blocks never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound what a peer is sent.
+            # Sends never wait for a peer: credit and `_MAX_UNREAD_BYTES` bound the bytes that are queued for it.
             send_hwm=0,
             recv_hwm=RECV_HWM,
             max_message_size=MAX_MESSAGE_BYTES,
@@ -119,7 +119,7 @@ class ZmtpServer:
         return bound
 
     async def pause(self) -> None:
-        """Takes nothing more from clients; what was taken is answered yet."""
+        """Stops receiving; requests that were received are still answered."""
         if not hasattr(self, "_receiver"):
             return
         self._ending = True
@@ -132,7 +132,7 @@ class ZmtpServer:
             await asyncio.wait(self._tasks, timeout=5.0)
 
     async def close(self) -> None:
-        """Sends what is to be sent, and ends. Idempotent."""
+        """Sends what is queued, and closes all connections. Idempotent."""
         if not hasattr(self, "_receiver"):
             return
         await self.pause()
@@ -149,15 +149,15 @@ class ZmtpServer:
         self.sessions.clear()
         self._broker.connections["zmtp"] = 0
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ receiving
 
     async def _serve(self) -> None:
-        """Receives messages, many at once, and carries them out."""
+        """Receives and executes requests."""
         socket = self._socket
         sessions = self.sessions
         slice_start = time.monotonic()
         while True:
-            # What is there is taken without a turn of the loop, and some peers always have more.
+            # recv_many does not yield to the loop while messages wait, and some peers always have more.
             if time.monotonic() - slice_start > _TIME_SLICE_S:
                 await asyncio.sleep(0)
                 slice_start = time.monotonic()
@@ -167,7 +167,7 @@ class ZmtpServer:
                 return
             self._events.handle()
             for message in batch:
-                if time.monotonic() - slice_start > _TIME_SLICE_S:  # some messages are much work
+                if time.monotonic() - slice_start > _TIME_SLICE_S:  # some requests take long
                     self._broker.store.flush()
                     self._events.held = True
                     await asyncio.sleep(0)
@@ -179,9 +179,9 @@ class ZmtpServer:
                     try:
                         session.handle(message)
                     except Exception:
-                        log.exception("%s gets nothing more", session.peer)
+                        log.exception("the session of %s failed and has ended", session.peer)
                         session.connection_lost()
-                # Else its connection is over: the answer would not arrive.
+                # Without a session the connection is closed, and nothing could be answered.
             self._broker.store.flush()
             self._events.handle()
             self._end_sessions()
@@ -196,7 +196,7 @@ class ZmtpServer:
             self._broker.handshakes_failed += 1
             if self._handshake_log.passes():
                 log.info(
-                    "%s: no handshake: %s (%d others failed before it)",
+                    "%s: handshake failed: %s (%d earlier failures were not logged)",
                     event.remote_address,
                     event.reason,
                     self._handshake_log.suppressed,
@@ -209,7 +209,7 @@ class ZmtpServer:
     def _log_refusal(self, event: Event) -> None:
         if self._refusal_log.passes():
             log.warning(
-                "%s: a client is turned away (%d others were before it): %s",
+                "%s: a client is turned away (%d earlier ones were not logged): %s",
                 event.endpoint,
                 self._refusal_log.suppressed,
                 event.reason,
@@ -218,9 +218,9 @@ class ZmtpServer:
     def _add_peer(self, identity: bytes, user: str | None, address: str, since: float) -> None:
         current = self.sessions.get(identity)
         if current is not None:
-            # Peers choose their identities, if they want to. The socket reads the second one when the first is gone.
+            # A peer may choose its identity. The socket reads the second peer once the first one is gone.
             if current.user != user:
-                # What is still to be read of one must not be done in the name of the other: it stays without a session.
+                # Unread requests of one user must not be executed with the permissions of another one.
                 log.warning(
                     "%s of %s has the identity of %s of %s: it is not served", address, user, current.peer, current.user
                 )
@@ -233,26 +233,26 @@ class ZmtpServer:
         self._broker.connections["zmtp"] = len(self.sessions)
 
     def _remove_peer(self, identity: bytes, address: str, since: float, reason: str) -> None:
-        """A connection is over."""
+        """Removes a peer whose connection was closed; the next peer with its identity takes its place."""
         session = self.sessions.get(identity)
         waiting = self._waiting_peers.get(identity, [])
         if session is None:
             return
         if session.in_flight and (session.peer, session.since) == (address, since):
-            log.info("%s: %s; %d messages that it had go to others", address, reason, session.in_flight)
-        # On ipc all addresses are alike.
+            log.info("%s: %s; its %d messages in flight go to others", address, reason, session.in_flight)
+        # On ipc all addresses are equal, so the time of the handshake is compared, too.
         if (session.peer, session.since) != (address, since):
             if (address, since) in waiting:
                 waiting.remove((address, since))
         elif waiting:
             self._replace(session, *waiting.pop(0))
         else:
-            self._events.leave(identity)  # what it sent before is done first
+            self._events.leave(identity)  # requests that it sent before are executed first
         if not waiting:
             self._waiting_peers.pop(identity, None)
 
     def _replace(self, current: ClientSession, address: str, since: float) -> None:
-        """The next peer of an identity is read from now on."""
+        """Gives an identity's session to the next peer, which the socket reads from now on."""
         self._events.stay(current.identity)
         self._blocked.pop(current, None)
         current.connection_lost()
@@ -261,7 +261,7 @@ class ZmtpServer:
         )
 
     def _end_sessions(self) -> None:
-        """Ends the sessions whose connections are over, once their last messages are done."""
+        """Ends the sessions of closed connections, once their last requests are executed."""
         gone = self._events.take_gone()
         if not gone:
             return
@@ -272,17 +272,17 @@ class ZmtpServer:
                 try:
                     session.connection_lost()
                 except Exception:
-                    log.exception("a session has failed to end")
+                    log.exception("the end of a session failed")
         self._broker.connections["zmtp"] = len(self.sessions)
 
     def _recount(self) -> None:
         for peer in self._events.recount(self.sessions):
             self._add_peer(peer.identity, peer.user_id, peer.endpoint, peer.since)
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ sending
 
     def put(self, session: ClientSession, parts: Parts) -> None:
-        """Sends a message; never waits."""
+        """Sends a message to the session's peer; never waits."""
         for part in parts:
             session.bytes_queued += len(part) + 2
         try:
@@ -295,25 +295,29 @@ class ZmtpServer:
         ):
             self._update_written()
             if session.bytes_queued - session.bytes_written > _MAX_UNREAD_BYTES and session.alive:
-                log.warning("%s does not read what it asks for: it gets nothing more", session.peer)
+                log.warning(
+                    "%s does not read: %d bytes wait for it; its session has ended",
+                    session.peer,
+                    session.bytes_queued - session.bytes_written,
+                )
                 session.connection_lost()
 
     def _update_written(self) -> None:
-        """Looks how much has left for each peer; that takes a twentieth of the time at most, however many they are."""
+        """Updates how many bytes were written to each peer; with many peers at most a twentieth of the time."""
         began = time.monotonic()
         for peer in self._socket.peers:
             session = self.sessions.get(peer.identity)
             if session is not None:
                 session.bytes_checked = session.bytes_queued
                 session.bytes_written = peer.bytes_out
-                # Frames have headers, which are not counted here: what has left may seem to be more than all.
+                # bytes_out counts frame headers, too, so that it may exceed the bytes that were queued.
                 if session.bytes_written > session.bytes_queued:
                     session.bytes_queued = session.bytes_checked = session.bytes_written
         now = time.monotonic()
         self._next_update = now + 20 * (now - began)
 
     def pending(self, session: ClientSession) -> int:
-        """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
+        """Returns about how many bytes wait for the session's peer; see `SessionTransport.pending`."""
         unwritten = session.bytes_queued - session.bytes_written
         if unwritten >= MAX_PENDING_BYTES:
             self._blocked[session] = None
@@ -332,13 +336,13 @@ class ZmtpServer:
             try:
                 session.resume()
             except Exception as error:
-                log.exception("a session has failed")
+                log.exception("the session of %s failed", session.peer)
                 session.end(BrokerFailed(f"the broker has failed: {type(error).__name__}"))
 
     # ------------------------------------------------------------------ tasks
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something next to the connections."""
+        """Runs a coroutine in a task of its own."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)

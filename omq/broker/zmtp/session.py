@@ -1,4 +1,4 @@
-"""One connection of the ZMTP server: the requests of its client, and what is delivered to it."""
+"""The session of a ZMTP client: executes its requests and sends its deliveries."""
 
 from __future__ import annotations
 
@@ -37,17 +37,17 @@ from omq.store.interface import AbortStage, CommitStages, Stage, Write
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes that may wait for a connection's peer before what it reads pauses.
+#: Bytes that may wait for a peer before its deliveries and READs pause.
 MAX_PENDING_BYTES: Final = 16 << 20
-#: Subscriptions and consumers of one connection, and other requests that are under way.
+#: Subscriptions and consumers of one session, and background requests of it.
 _MAX_TAGS: Final = 65_536
 _MAX_TASKS: Final = 1024
-#: Topics that a connection has read until it looks which of them are gone.
+#: After this many new topics a session forgets those that were deleted.
 _MAX_READ_TOPICS: Final = 64
-#: Producers of a connection, and refused sequences of one of them, that are remembered; beyond, all are forgotten.
+#: Limits of what `BusyRetryOrder` remembers; above one of them it forgets everything.
 _MAX_REFUSED_PRODUCERS: Final = 64
 _MAX_REFUSED_SEQUENCES: Final = 1024
-#: READs of one connection that may wait for their turn.
+#: READs of one session that may wait.
 _MAX_READS: Final = 4096
 #: Topics that are listed in one turn of the loop.
 _LIST_BATCH: Final = 128
@@ -57,51 +57,55 @@ _MIN_ACK_TIMEOUT_S: Final = 0.01
 _MAX_ACK_TIMEOUT_S: Final = 1e9
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
 
-#: Where a session's messages go: `(parts, bytes in them)`.
+#: The parts of a message to a client.
 Parts: TypeAlias = tuple[bytes | memoryview, ...]
 
 
 class SessionTransport(Protocol):
-    """The server of a session."""
+    """Sends the messages of sessions; `ZmtpServer` implements it."""
 
-    #: Sessions that have sent HELLO, by user and client id.
+    #: The sessions that have sent HELLO, by user and client id.
     clients: dict[tuple[str | None, str], ClientSession]
 
     def put(self, session: ClientSession, parts: Parts) -> None:
         """Sends a message to the session's peer; never waits."""
 
     def pending(self, session: ClientSession) -> int:
-        """Returns about how many bytes wait for the session's peer; from `MAX_PENDING_BYTES` on, `resume` follows."""
+        """Returns about how many bytes wait for the session's peer.
+
+        After a result of `MAX_PENDING_BYTES` or more, `resume` of the session is called once there is room.
+        """
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Runs something next to the connections."""
+        """Runs a coroutine in a task of its own."""
 
 
 class BusyRetryOrder:
-    """The `APPEND`s of one connection that were refused as `busy`: those after one are, too, until it comes again.
+    """Keeps a producer's order when an `APPEND` was refused as `busy`.
 
-    Producers that send what is settled use it: an append that is given up is not waited for, it is settled.
+    All later appends of that producer are refused too, until it repeats the first one. An append that the producer
+    gives up is reported as settled, and then no longer blocks the others.
     """
 
     def __init__(self) -> None:
         self._refused: dict[bytes, set[int]] = {}
 
     def admit(self, reserve: Callable[[int], None], size: int, producer: bytes, sequence: int, settled: int) -> None:
-        """Takes something in, where nothing before it waits to be repeated.
+        """Admits an append, unless an earlier one of its producer waits to be repeated.
 
         Args:
-            admit: Takes a number of bytes in, if there is room.
-            size: How many.
-            producer: Who it is of.
-            sequence: Its place.
-            settled: Nothing below is repeated.
+            reserve: Reserves a number of bytes, or raises `Busy`.
+            size: The bytes of the append.
+            producer: The id of the producer.
+            sequence: The producer's number of the append.
+            settled: The producer repeats no lower sequence.
 
         Raises:
-            Busy: The broker has no room, or something before it was refused.
+            Busy: The broker has no room, or an earlier append was refused.
         """
         try:
             if self._refused and self._follows_refused(producer, sequence, settled):
-                raise Busy("what this producer sent before was refused: repeat that first")
+                raise Busy("an earlier append of this producer was refused: repeat that one first")
             reserve(size)
         except Busy:
             self.record_refusal(producer, sequence)
@@ -116,7 +120,7 @@ class BusyRetryOrder:
         return bool(refused) and min(refused) < sequence
 
     def record_refusal(self, producer: bytes, sequence: int) -> None:
-        """Notes a sequence that was refused as `busy`: what follows it waits for its repetition."""
+        """Records a sequence that was refused as `busy`."""
         refused = self._refused.setdefault(producer, set())
         refused.add(sequence)
         if len(refused) > _MAX_REFUSED_SEQUENCES or len(self._refused) > _MAX_REFUSED_PRODUCERS:
@@ -124,10 +128,11 @@ class BusyRetryOrder:
 
 
 class DeliverySink:
-    """The sink of a subscription or a consumer, which has a tag.
+    """The sink of a subscription or a consumer, identified by a tag.
 
     Attributes:
-        started: The client has its answer: messages may follow.
+        reader: The subscription or consumer.
+        started: The answer was sent to the client, so that messages may follow.
     """
 
     listener: Literal["zmtp", "sexp"] = "zmtp"
@@ -152,7 +157,7 @@ class DeliverySink:
 
 
 class SubscriptionSink(DeliverySink):
-    """A subscription's sink; its credit counts bytes."""
+    """The sink of a subscription; its credit counts bytes."""
 
     reader: TopicSubscription
 
@@ -170,15 +175,15 @@ class SubscriptionSink(DeliverySink):
         self.session.put((p.BLOCK, self.tag, header, records))
 
     def add_credit(self, more: int) -> None:
-        """The client takes more, or with 0 has read on."""
-        # What a block took beyond the credit is owed: a client that gives back what it has used would else be sent more
-        # and more ahead, by each block that exceeds what is left.
+        """Adds *more* bytes of credit and resumes the delivery; with 0 it only resumes."""
+        # The credit may be negative, as a block may exceed it. Otherwise the bytes in flight would grow with each block
+        # that exceeds the credit.
         self._credit = min(self._credit + more, p.MAX_CREDIT_BYTES)
         self.reader.resume()
 
 
 class ConsumerSink(DeliverySink):
-    """A consumer's sink; the core counts its credit, in messages."""
+    """The sink of a consumer; the core counts its credit, in messages."""
 
     reader: TopicConsumer
 
@@ -189,28 +194,29 @@ class ConsumerSink(DeliverySink):
         self.session.put((p.JOBS, self.tag, header, records, deliveries))
 
     def add_credit(self, more: int) -> None:
-        """The client takes more, or with 0 has read on."""
+        """Adds *more* messages of credit and resumes the delivery; with 0 it only resumes."""
         self.reader.more(min(more, p.MAX_JOBS - min(self.reader.credit, p.MAX_JOBS)))
 
 
 class ClientSession:
-    """One connection.
+    """The session of one connection.
 
     Args:
         broker: The core.
-        transport: Its server.
-        identity: What the ROUTER calls the peer.
-        user: Its user id; `None` for none.
-        peer: Where it is.
-        since: When its handshake was done: seconds since the epoch.
+        transport: Sends its messages.
+        identity: The identity of the peer at the ROUTER.
+        user: The user id of the peer; `None` without one.
+        peer: The address of the peer.
+        since: The end of its handshake, in seconds since 1970.
 
     Attributes:
-        tags: What is delivered to it.
-        bytes_queued: Bytes that its server has accepted for it.
-        bytes_written: The number of them that had left when its server looked last.
-        alive: The connection is not over.
+        tags: Its subscriptions and consumers by tag.
+        bytes_queued: The bytes that its server has accepted for it.
+        bytes_written: How many of them had been written to the socket when the server checked last.
+        bytes_checked: `bytes_queued` at that check.
+        alive: The connection is open.
         broker: The core.
-        listing_lock: Held by its list of all topics.
+        listing_lock: Held while all topics are listed for this session.
     """
 
     def __init__(
@@ -232,22 +238,21 @@ class ClientSession:
         self.broker = broker
         self.listing_lock = asyncio.Lock()
         self._transport = transport
-        self._client: str | None = None  # its id, once it has sent HELLO
-        self._unanswered_bytes = 0  # bytes of its messages that are not answered
-        self._publishing: Counter[bytes] = Counter()  # publications and commits that are not answered, by their tags
-        self._cancelled: set[bytes] = set()  # tags of those that are not to be stored any more
+        self._client: str | None = None  # the client id, after HELLO
+        self._unanswered_bytes = 0  # of publications
+        self._publishing: Counter[bytes] = Counter()  # unanswered publications and commits, by tag
+        self._cancelled: set[bytes] = set()  # tags of publications that the client has cancelled
         self._busy_order = BusyRetryOrder()
-        self._unflushed: dict[Topic, None] = {}  # where it has left something that is to be durable
+        self._unflushed: dict[Topic, None] = {}  # topics that FLUSH waits for
         self._tasks = 0
-        # What one user stages, another one neither publishes nor forgets; nor takes the place of its producers. None of
-        # these names is one of the store's own, which begin with a zero.
+        # Separates the stages and producers of users. The store's own names begin with a zero byte.
         self._prefix = b"-" if user is None else b"u" + hashlib.blake2b(user.encode(), digest_size=16).digest()
-        self._reads: deque[RangeRead] = deque()  # that wait until the peer reads on
+        self._reads: deque[RangeRead] = deque()  # waiting for room
 
-    # ------------------------------------------------------------------ in and out
+    # ------------------------------------------------------------------ messages
 
     def handle(self, message: list[bytes]) -> None:
-        """Carries out one message, without the peer's identity; answers with an error if it is wrong."""
+        """Executes the request in a message, which has no identity part; answers with an error if it is not valid."""
         tag = message[1] if len(message) > 1 else b""
         try:
             handler = self._HANDLERS.get(message[0])
@@ -257,25 +262,25 @@ class ClientSession:
                 raise SyntaxFault(f"{message[0].decode()} has no tag")
             if len(tag) > p.MAX_TAG_BYTES:
                 raise SyntaxFault(f"a tag has {p.MAX_TAG_BYTES} bytes at most, not {len(tag)}")
-            call, least, most = handler
+            call, fewest, most = handler
             given = len(message) - 2
-            if not least <= given <= most:
-                wanted = str(least) if least == most else f"{least} to {most}"
+            if not fewest <= given <= most:
+                wanted = str(fewest) if fewest == most else f"{fewest} to {most}"
                 raise SyntaxFault(f"{message[0].decode()} has {wanted} parts after its tag, not {given}")
             call(self, tag, message)
         except BrokerError as error:
             self.fail(tag, error)
         except Exception as error:
-            log.exception("%s of %s has failed", message[0][:40], self.peer)
+            log.exception("%s of %s failed", message[0][:40], self.peer)
             self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
 
     def put(self, parts: Parts) -> None:
-        """Sends a message; one to a connection that is over goes nowhere."""
+        """Sends a message, if the connection is open."""
         if self.alive:
             self._transport.put(self, parts)
 
     def fail(self, tag: bytes, error: BrokerError) -> None:
-        """Answers with an error, which ends what its tag names."""
+        """Answers with an error, and ends the subscription or consumer with this tag."""
         held = self.tags.pop(tag, None)
         if held is not None:
             held.end()
@@ -293,23 +298,23 @@ class ClientSession:
         self.put(parts)
 
     def _answer(self, tag: bytes, error: BrokerError | None, *answer: bytes) -> None:
-        """Sends an answer, or the error in place of it."""
+        """Sends an answer, or the error instead."""
         if error is not None:
             self.fail(tag, error)
         else:
             self.put(answer)
 
     def has_room(self) -> bool:
-        """Returns whether its peer reads what it is sent."""
+        """Returns whether fewer than `MAX_PENDING_BYTES` wait for the peer."""
         return self._transport.pending(self) < MAX_PENDING_BYTES
 
     @property
     def in_flight(self) -> int:
-        """Messages that its consumers have and did not acknowledge."""
+        """The number of messages that its consumers have not acknowledged."""
         return sum(one.reader.flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
 
     def resume(self) -> None:
-        """Its peer has read on."""
+        """Resumes the waiting READs and the deliveries; the transport has room."""
         while self._reads and self.has_room():
             read = self._reads.popleft()
             try:
@@ -320,7 +325,7 @@ class ClientSession:
             one.add_credit(0)
 
     def end(self, error: BrokerError | None = None) -> None:
-        """Ends the session: gives back what it holds, and sends its peer the error if there is one."""
+        """Ends the session: requeues its messages in flight, and sends *error* for each tag, if there is one."""
         held, self.tags = self.tags, {}
         for one in held.values():
             one.end()
@@ -334,23 +339,23 @@ class ClientSession:
             self._client = None
 
     def connection_lost(self) -> None:
-        """The connection is over."""
+        """Ends the session of a connection that was closed."""
         self.alive = False
         self._reads.clear()
         self.end()
 
-    # ------------------------------------------------------------------ what commands have in common
+    # ------------------------------------------------------------------ shared by commands
 
     def topic(self, part: bytes, action: str) -> Topic:
-        """The topic that a part names, if the client may do *action* with it."""
-        # No topic's name has a surrogate, so what is not UTF-8 is not the name of one.
+        """Returns the topic with the name in a part, if the client has the permission for *action*."""
+        # Bytes that are not UTF-8 become surrogates, which are not in the name of any topic.
         topic = self.broker.topics.get(part.decode("utf-8", "surrogateescape"))
         name = p.topic_name(part) if topic is None else topic.name
         self.check_permission(action, name)
         return topic or self.broker.topic(name)
 
     def check_permission(self, action: str, name: str) -> None:
-        """Raises `PermissionDenied` if the client may not do *action* with what has this name."""
+        """Raises `PermissionDenied` if the client may not perform *action* on the topic with this name."""
         if not self.broker.permissions.allows(self.user, action, name):
             raise self._denied(action, name)
 
@@ -358,26 +363,26 @@ class ClientSession:
         who = "a client without a name" if self.user is None else self.user
         return PermissionDenied(f"{who} may not {action} {name!r}")
 
-    def _check_new_tag(self, tag: bytes, what: str) -> None:
-        """Checks that a tag is free for a delivery."""
+    def _check_new_tag(self, tag: bytes, command: str) -> None:
+        """Checks that a new subscription or consumer may have this tag."""
         if self._client is None:
-            raise WrongState(f"HELLO comes before {what}")
+            raise WrongState(f"HELLO must come before {command}")
         if tag in self.tags:
-            raise WrongState(f"the tag {tag!r} was in use: that is over, too")
+            raise WrongState(f"the tag {tag!r} is in use; its subscription or consumer ends, too")
         if len(self.tags) >= _MAX_TAGS:
             raise Busy(f"a connection has {_MAX_TAGS} subscriptions and consumers at most")
 
     def _track(self, topic: Topic) -> None:
-        """Remembers a topic of the session; those that were deleted meanwhile are dropped now and then."""
+        """Adds a topic to those that FLUSH waits for, and from time to time removes those that were deleted."""
         if topic not in self._unflushed and len(self._unflushed) % _MAX_READ_TOPICS == _MAX_READ_TOPICS - 1:
             self._unflushed = {one: None for one in self._unflushed if not one.deleted}
         self._unflushed[topic] = None
 
     def _run(self, tag: bytes, work: Coroutine[Any, Any, None], answer: bytes = b"") -> None:
-        """Has the request with this tag go on in the background; its errors are the answer, or else *answer* is."""
+        """Executes a request in the background, then sends its error, or else *answer*, if that is not empty."""
         if self._tasks >= _MAX_TASKS:
             work.close()
-            raise Busy(f"{self._tasks} requests of this connection are under way")
+            raise Busy(f"{self._tasks} requests of this connection are in progress; send fewer at once")
         self._tasks += 1
 
         async def run() -> None:
@@ -388,7 +393,7 @@ class ClientSession:
             except BrokerError as error:
                 self.fail(tag, error)
             except Exception as error:
-                log.exception("a request of %s has failed", self.peer)
+                log.exception("a request of %s failed", self.peer)
                 self.fail(tag, BrokerFailed(f"the broker has failed: {type(error).__name__}"))
             finally:
                 self._tasks -= 1
@@ -429,18 +434,18 @@ class ClientSession:
         self._flushed(tag, p.FLUSHED)
 
     def _flushed(self, tag: bytes, answer: bytes) -> None:
-        """Answers once everything that this connection has left with topics is durable."""
+        """Answers once all acknowledgements and positions of this session are durable."""
         topics = [topic for topic in self._unflushed if not topic.deleted]
-        self._unflushed = {one.topic: None for one in self.tags.values()}
-        bytes_written = len(topics) + 1
-        failed: BrokerError | None = None
+        self._unflushed = {sink.topic: None for sink in self.tags.values()}
+        remaining = len(topics) + 1
+        first_error: BrokerError | None = None
 
         def done(error: BrokerError | None) -> None:
-            nonlocal bytes_written, failed
-            bytes_written -= 1
-            failed = failed or error
-            if not bytes_written:
-                self._answer(tag, failed, answer, tag)
+            nonlocal remaining, first_error
+            remaining -= 1
+            first_error = first_error or error
+            if not remaining:
+                self._answer(tag, first_error, answer, tag)
 
         for topic in topics:
             topic.flush(done)
@@ -452,13 +457,17 @@ class ClientSession:
     # ------------------------------------------------------------------ publishing
 
     def _reserve(self, size: int) -> None:
-        """Takes a number of bytes in, if they are not too many."""
+        """Reserves *size* bytes of the session's publish window.
+
+        Raises:
+            Busy: The window is full.
+        """
         if self._unanswered_bytes and self._unanswered_bytes + size > p.WINDOW_BYTES:
             raise Busy(f"{self._unanswered_bytes} bytes of this connection wait for their answers: send fewer at once")
         self._unanswered_bytes += size
 
     def _check(self, records: bytes) -> int:
-        """Checks records, and returns how many they are."""
+        """Checks the records of a request, and returns their number."""
         if len(records) > p.MAX_APPEND_BYTES:
             raise TooLarge(f"{len(records)} bytes of records are more than {p.MAX_APPEND_BYTES}")
         try:
@@ -468,7 +477,7 @@ class ClientSession:
         except ValueError as error:
             raise SyntaxFault(str(error)) from None
         if not 1 <= count <= p.MAX_RECORDS:
-            raise SyntaxFault(f"1 to {p.MAX_RECORDS} records, not {count}")
+            raise SyntaxFault(f"a request must have 1 to {p.MAX_RECORDS} records, not {count}")
         return count
 
     def _append(self, tag: bytes, message: list[bytes]) -> None:
@@ -489,7 +498,7 @@ class ClientSession:
         headers: dict[str, bytes] = {}
         for name, value in p.json_object(message, 5, "headers").items():
             if not isinstance(value, str):
-                raise SyntaxFault(f"the header {name[:80]!r} is a string, not {type(value).__name__}")
+                raise SyntaxFault(f"the header {name[:80]!r} must be a string, not {type(value).__name__}")
             headers[name] = value.encode("utf-8", "surrogatepass")
         try:
             record = blocks.encode_record(body, key or None, headers or None)
@@ -497,8 +506,8 @@ class ClientSession:
             raise SyntaxFault(str(error)) from None
         if len(record) > p.MAX_APPEND_BYTES:
             raise TooLarge(f"{len(record)} bytes of a record are more than {p.MAX_APPEND_BYTES}")
-        who, sequence = p.producer(message, 6)
-        self._store(tag, topic, record, 1, who and self._prefix + who, sequence)
+        producer, sequence = p.producer(message, 6)
+        self._store(tag, topic, record, 1, producer and self._prefix + producer, sequence)
 
     def _store(
         self,
@@ -564,18 +573,18 @@ class ClientSession:
             self._answer(tag, self._stage_error(write), p.COMMITTED, tag, p.pack_json(published))
 
         def check_permission(topic_id: int) -> bool:
-            # It was asked when they were staged: that may be long ago.
+            # The permissions may have changed since the messages were staged.
             return self.broker.permissions.allows(self.user, "publish", self._name_of(topic_id))
 
         self._publishing[tag] += 1
         self.broker.commit(commit, stages, check_permission, on_committed, lambda: self._waits_for(tag))
 
     def _waits_for(self, tag: bytes) -> bool:
-        """Returns whether the client waits for what it publishes under a tag."""
+        """Returns whether the client waits for the answer to a publication with this tag."""
         return self.alive and tag not in self._cancelled
 
     def _publication_done(self, tag: bytes) -> None:
-        """A publication or a commit is answered."""
+        """Forgets a publication or commit that is answered."""
         if self._publishing[tag] > 1:
             self._publishing[tag] -= 1
         else:
@@ -583,7 +592,7 @@ class ClientSession:
             self._cancelled.discard(tag)
 
     def _stage_error(self, write: Write) -> BrokerError | None:
-        """Returns why a stage was left alone, which has another name at the client."""
+        """Returns the error of a write of stages, in which stages have the client's names."""
         error = write.error
         if error is None:
             return None
@@ -612,13 +621,13 @@ class ClientSession:
         credit = p.whole(arguments, "credit", _DEFAULT_CREDIT_BYTES)
         name = arguments.get("name")
         if name is not None and not isinstance(name, str):
-            raise SyntaxFault("name is a string or null")
+            raise SyntaxFault(f"name must be a string or null, not {str(name)[:40]!r}")
         replay = arguments.get("replay", "latest")
         if not isinstance(replay, str | int):
-            raise SyntaxFault("replay is 'latest', 'earliest' or an id")
+            raise SyntaxFault(f"replay must be 'latest', 'earliest' or an id, not {str(replay)[:40]!r}")
         reset = arguments.get("reset", False)
         if not isinstance(reset, bool):
-            raise SyntaxFault("reset is true or false")
+            raise SyntaxFault(f"reset must be true or false, not {str(reset)[:40]!r}")
         sink = SubscriptionSink(self, tag, topic, credit)
 
         def start(error: BrokerError | None) -> None:
@@ -640,7 +649,7 @@ class ClientSession:
         self.tags[tag] = sink
         self._track(topic)
         if name is not None and isinstance(topic, BroadcastTopic) and not topic.is_durable(name):
-            topic.flush(start)  # where a name begins is durable before a client relies on it
+            topic.flush(start)  # the first position must be durable before the client relies on it
         else:
             start(None)
 
@@ -651,10 +660,10 @@ class ClientSession:
         credit = min(p.whole(arguments, "credit", _DEFAULT_PREFETCH), p.MAX_JOBS)
         timeout = arguments.get("ack_timeout", 30.0)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
-            raise SyntaxFault(f"ack_timeout is a number of seconds, not {str(timeout)[:40]!r}")
+            raise SyntaxFault(f"ack_timeout must be a number of seconds, not {str(timeout)[:40]!r}")
         if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:
             raise SyntaxFault(
-                f"ack_timeout is {_MIN_ACK_TIMEOUT_S} s to {_MAX_ACK_TIMEOUT_S:.0f} s, not {str(timeout)[:40]!r}"
+                f"ack_timeout must be {_MIN_ACK_TIMEOUT_S} s to {_MAX_ACK_TIMEOUT_S:.0f} s, not {str(timeout)[:40]!r}"
             )
         sink = ConsumerSink(self, tag, topic)
         sink.reader = self.broker.consume(topic, sink, ack_timeout=float(timeout), credit=credit)
@@ -675,30 +684,30 @@ class ClientSession:
         if isinstance(held, SubscriptionSink):
             held.reader.move(position)
         elif held is not None:
-            raise WrongState("a consumer has no position: it acknowledges")
+            raise WrongState("a consumer has no position: send ACK instead")
 
     def _ack(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if consumer := self._consumer_of(tag, "a subscription has nothing to acknowledge: it moves its position"):
+        if consumer := self._consumer_of(tag, "a subscription cannot acknowledge messages: send POSITION instead"):
             consumer.ack(ranges)
 
     def _nack(self, tag: bytes, message: list[bytes]) -> None:
         delay, ranges = p.delayed_ranges(message[2:])
-        if consumer := self._consumer_of(tag, "a subscription has nothing to give back"):
+        if consumer := self._consumer_of(tag, "a subscription cannot send NACK, only a consumer can"):
             consumer.nack(ranges, delay)
 
     def _progress(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if consumer := self._consumer_of(tag, "a subscription has nothing to work at"):
+        if consumer := self._consumer_of(tag, "a subscription cannot send PROGRESS, only a consumer can"):
             consumer.progress(ranges)
 
     def _return(self, tag: bytes, message: list[bytes]) -> None:
         ranges = p.ranges(message[2:])
-        if consumer := self._consumer_of(tag, "a subscription has nothing to give back"):
+        if consumer := self._consumer_of(tag, "a subscription cannot send RETURN, only a consumer can"):
             consumer.give_back(ranges)
 
     def _consumer_of(self, tag: bytes, otherwise: str) -> TopicConsumer | None:
-        """Returns the consumer of a tag; `None` where it is over. *otherwise* is the error for a subscription's tag."""
+        """Returns the consumer with this tag; `None` if it has ended. *otherwise* is the error for a subscription."""
         held = self.tags.get(tag)
         if held is None:
             return None
@@ -707,13 +716,13 @@ class ClientSession:
         return held.reader
 
     def _settle(self, tag: bytes, message: list[bytes]) -> None:
-        """Settles what the client acknowledged in another session, which this broker may not have received."""
+        """Acknowledges messages of an earlier session, whose ACKs may have been lost."""
         if self._client is None:
-            raise WrongState("HELLO comes before SETTLE")  # it gives back what the session before holds
+            raise WrongState("HELLO must come before SETTLE")  # HELLO ends the client's earlier session
         topic = self.topic(message[2], "consume")
         topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
-            raise TopicError(f"the topic {topic.name!r} is not the one with the id {topic_id}")
+            raise TopicError(f"topic {topic.name!r} was deleted: it no longer has the id {topic_id}")
         for held in self.tags.values():
             if isinstance(held, ConsumerSink) and held.topic is topic:
                 held.reader.ack(ranges)
@@ -741,7 +750,7 @@ class ClientSession:
             answer_read(self.broker.store.store, read, self.put)
             return
         if len(self._reads) >= _MAX_READS:
-            raise Busy(f"{len(self._reads)} READs wait for their answers")
+            raise Busy(f"{len(self._reads)} READs of this connection wait for their answers; read these first")
         self._reads.append(read)
 
     def _offset_after(self, tag: bytes, message: list[bytes]) -> None:
@@ -749,17 +758,17 @@ class ClientSession:
         start, stop, size = map(p.number, message[3:6], ("start", "stop", "bytes"))
         self.put((p.OFFSET, tag, *map(p.u64, offset_after(self.broker.store.store, topic, start or 1, stop, size))))
 
-    # ------------------------------------------------------------------ topics and names
+    # ------------------------------------------------------------------ topics and durable subscriptions
 
     def _create(self, tag: bytes, message: list[bytes]) -> None:
-        """Makes a topic, or finds it as it is asked for."""
+        """Creates a topic, or finds it with the same settings."""
         arguments = p.json_object(message, 2)
         name, settings = arguments.get("name"), arguments.get("settings", {})
         delivery, persistence = arguments.get("delivery", "broadcast"), arguments.get("persistence", "strong")
         if not isinstance(name, str):
-            raise SyntaxFault("name is a string")
+            raise SyntaxFault(f"name must be a string, not {str(name)[:40]!r}")
         if not isinstance(settings, dict):
-            raise SyntaxFault("settings is an object")
+            raise SyntaxFault(f"settings must be an object, not {str(settings)[:40]!r}")
         p.check_name(name)
         self.check_permission("create", name)
         if name not in self.broker.topics:
@@ -774,7 +783,7 @@ class ClientSession:
         self._run(tag, made())
 
     def _check_dead_letter(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
-        """Refuses dead letters that would go where the client may not publish, or make what it may not create."""
+        """Checks that the client may publish to the dead-letter topic, and create it if it does not exist."""
         target = dead_letter_of(name, delivery, settings)
         if target is not None:
             self.check_permission("publish", target)
@@ -782,53 +791,53 @@ class ClientSession:
                 self.check_permission("create", target)
 
     def _delete(self, tag: bytes, message: list[bytes]) -> None:
-        """Deletes a topic, with everything in it."""
+        """Deletes a topic with all its messages."""
         name = p.topic_name(message[2])
         self.check_permission("delete", name)
         self._run(tag, self.broker.delete(name), p.DELETED)
 
     def _topics(self, tag: bytes, message: list[bytes]) -> None:
-        """Sends the topics on which the client has any permission."""
+        """Sends the topics on which the client has at least one permission."""
         granted = self.broker.permissions.granted
         if p.optional(message, 2):
             name = p.topic_name(message[2])
             if not granted(self.user, name):
-                raise PermissionDenied(f"{self.user or 'a client without a name'} may do nothing with {name!r}")
+                raise PermissionDenied(f"{self.user or 'a client without a name'} has no permission for {name!r}")
             self.put((p.TOPICS, tag, b"[" + self.broker.topic(name).info() + b"]"))
             return
 
         async def list_topics() -> None:
             infos: list[bytes] = []
-            # One list at a time, of each connection in turn, and bit by bit: the loop has others to look after.
+            # The sessions take turns, and each list yields to the loop, so that other requests do not wait.
             async with self.listing_lock, self.broker.listing_lock:
-                for at, name in enumerate(sorted(self.broker.topics)):
+                for number, name in enumerate(sorted(self.broker.topics), 1):
                     if not self.alive:
                         return
                     topic = self.broker.topics.get(name)
                     if topic is not None and granted(self.user, name):
                         infos.append(topic.info())
-                    if at % _LIST_BATCH == _LIST_BATCH - 1:
+                    if number % _LIST_BATCH == 0:
                         await asyncio.sleep(0)
             self.put((p.TOPICS, tag, b"[" + b",".join(infos) + b"]"))
 
         self._run(tag, list_topics())
 
     def _durables(self, tag: bytes, message: list[bytes]) -> None:
-        """Sends the named positions of a topic."""
+        """Sends the durable subscriptions of a topic."""
         topic = self.topic(message[2], "subscribe")
         self.put((p.DURABLES, tag, p.pack_json(topic.durables())))
 
     def _delete_durable(self, tag: bytes, message: list[bytes]) -> None:
-        """Forgets a named position."""
+        """Deletes a durable subscription."""
         topic = self.topic(message[2], "subscribe")
         if len(message[3]) > p.MAX_NAME_BYTES:
             raise TopicError(f"a subscription's name has {p.MAX_NAME_BYTES} bytes at most, not {len(message[3])}")
         name = message[3].decode("utf-8", "replace")
         if not isinstance(topic, BroadcastTopic):
-            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no named positions")
+            raise TopicError(f"{topic.name!r} is a round-robin topic: it has no durable subscriptions")
         self._run(tag, topic.delete_durable(name), p.DURABLE_DELETED)
 
-    #: The method of a command, and how many parts it has after its tag.
+    #: The method of a command, and the least and the most parts after its tag.
     _HANDLERS: ClassVar[dict[bytes, tuple[Callable[[ClientSession, bytes, list[bytes]], None], int, int]]] = {
         p.HELLO: (_hello, 1, 1),
         p.BYE: (_bye, 0, 0),

@@ -97,7 +97,7 @@ def test_a_worker_that_is_stopped_loses_its_job_after_the_heartbeats(caplog: pyt
                 assert job.deliveries == 2
                 job.ack()
             assert time.monotonic() - began < 3
-            assert "1 messages that it had go to others" in caplog.text
+            assert "its 1 messages in flight go to others" in caplog.text
         finally:
             worker.kill()
             worker.wait()

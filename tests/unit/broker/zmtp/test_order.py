@@ -27,10 +27,10 @@ def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
     order.admit(room, 1, b"p", 1, 1)
     refuse(order, 2)
     for sequence in (3, 4):
-        with pytest.raises(Busy, match="before"):
+        with pytest.raises(Busy, match="earlier"):
             order.admit(room, 1, b"p", sequence, 1)
     for late in (2, 3, 4, 5):
-        with pytest.raises(Busy, match="before"):
+        with pytest.raises(Busy, match="earlier"):
             order.admit(room, 1, b"p", late + 1, 1)
         order.admit(room, 1, b"p", late, 1)
 
@@ -38,7 +38,7 @@ def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
 def test_one_that_is_refused_again_is_still_waited_for():
     order = BusyRetryOrder()
     refuse(order, 1, 2, 1)
-    with pytest.raises(Busy, match="before"):
+    with pytest.raises(Busy, match="earlier"):
         order.admit(room, 1, b"p", 2, 1)
     order.admit(room, 1, b"p", 1, 1)
     order.admit(room, 1, b"p", 2, 1)
