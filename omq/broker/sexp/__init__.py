@@ -1,4 +1,4 @@
-"""The broker's protocol of S-expressions: readable on the wire, and easily spoken without a library."""
+"""The broker's S-expression protocol: human-readable, and simple to implement without a library."""
 
 from omq.broker.sexp.client import Client, Subscription
 

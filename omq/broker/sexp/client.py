@@ -1,6 +1,6 @@
-"""The blocking client of the protocol of S-expressions.
+"""The blocking client of the S-expression protocol.
 
-Calls write in the caller's thread. Another thread reads, so that pings are answered while the program is busy.
+Calls write in the caller's thread. A background thread reads, so that pings are answered while the program is busy.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
 
-#: Bytes of messages that wait for the program; beyond, nothing is read, and what follows waits at the server.
+#: Bytes of messages that may wait for the program; above that the client stops to read.
 MAX_BACKLOG_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 256 << 10
-#: Commands in one write. Their answers, refusals too, fit into what the server holds while it goes on reading, so a
-#: write never waits for a read.
+#: Commands in one write. The server can hold all their answers while it reads on, so that a write never blocks until
+#: the client reads.
 _MAX_COMMANDS: Final = 64
 _ANSWERS: Final[dict[type[Command], type[Frame]]] = {
     protocol.Subscribe: protocol.Subscribed,
@@ -37,11 +37,11 @@ _ANSWERS: Final[dict[type[Command], type[Frame]]] = {
 
 
 class Subscription:
-    """Messages of one topic, in order; an iterator.
+    """A subscription to one topic: an iterator of its messages, in order.
 
     Attributes:
         topic: The topic's name.
-        topic_id: The topic's number.
+        topic_id: The topic's id.
         note: The server's last remark about the topic, such as the id with which a replay begins; empty for none.
     """
 
@@ -51,20 +51,20 @@ class Subscription:
         self.topic_id = topic_id
         self.note = ""
         self._messages: deque[Message] = deque()
-        self._bytes = 0  # of the messages
-        self._end: OmqError | None = None  # the reason why nothing follows
+        self._bytes = 0  # of the bodies
+        self._end: OmqError | None = None  # set once no more messages follow
 
     def recv(self, *, timeout: float | None = None) -> Message:
         """Returns the next message.
 
         Args:
-            timeout: In seconds; `None` waits without end.
+            timeout: In seconds; `None` waits for ever.
 
         Raises:
-            ReceiveTimeout: No message came in time.
+            ReceiveTimeout: No message arrived in time.
             BrokerError: The server has ended the subscription.
-            ClosedError: The connection is over, or the subscription closed. A new subscription with the last id as
-                `replay` misses nothing of a kept topic.
+            ClosedError: The connection or the subscription is closed. For a persistent topic, a new subscription with
+                the last id as `replay` continues without a gap.
         """
         changed = self._client._changed
         with changed:
@@ -74,7 +74,7 @@ class Subscription:
                 raise type(self._end)(*self._end.args)
             message = self._messages.popleft()
             self._bytes -= len(message.body)
-            changed.notify_all()  # the reader may wait for room
+            changed.notify_all()  # the reading thread may wait for room
         return message
 
     def _append(self, id: int, body: bytes) -> None:
@@ -112,7 +112,7 @@ class Subscription:
 
 
 class _Request:
-    """Commands of one kind about one topic, and the answers that have come."""
+    """Commands of one kind about one topic, and their answers."""
 
     def __init__(self, command: Command, count: int) -> None:
         self.topic: bytes = getattr(command, "topic", b"")
@@ -124,49 +124,49 @@ class _Request:
 
     @property
     def pending(self) -> int:
-        """The number of answers that have not come."""
+        """The number of missing answers."""
         return self._count - len(self.numbers) - len(self.errors)
 
     def matches(self, frame: Frame) -> bool:
-        """Returns whether the frame answers it."""
+        """Returns whether the frame answers the request."""
         return isinstance(frame, self._kind) and getattr(frame, "topic", self.topic) == self.topic
 
 
 class Client:
-    """A client of a broker's S-expression listener, or of any server that speaks the protocol.
+    """A client of the broker's S-expression server, or of any server of the protocol.
 
-    Calls may come from any thread. The client answers pings by itself. It does not connect again by itself: a program
-    that wants to go on makes another client and subscribes with the last message's id as `replay`.
+    It can be used from any thread. It answers pings in the background. It does not reconnect: a program that wants to
+    continue creates another client and subscribes with the last message's id as `replay`.
 
     Args:
         endpoint: The server's `tcp://host:port`.
-        client: The client's id, which one connection at a time has. Made up by default.
-        version: 1 can only subscribe; 2 can publish and create, too.
-        timeout: Seconds that the server has for an answer; `None` waits without end.
+        client: The client's id, which only one connection can have at a time. The default is random.
+        version: The version of the protocol; 1 can only subscribe, 2 can also publish and create.
+        timeout: Seconds to wait for a connection and for each answer; `None` waits for ever.
 
     Raises:
         ConnectError: The connection fails.
-        VersionFault: The server does not speak this version.
+        VersionFault: The server does not support this version.
     """
 
     def __init__(
         self, endpoint: str, *, client: str | bytes | None = None, version: int = 2, timeout: float | None = 5.0
     ) -> None:
         if version not in protocol.VERSIONS:
-            raise StateError(f"versions are {protocol.VERSIONS}, unlike {version}")
+            raise StateError(f"version must be one of {protocol.VERSIONS}, not {version}")
         host, port = protocol.parse_endpoint(endpoint)
         if client is None:
             client = f"omq-{os.urandom(8).hex()}"
         self._protocol = ClientSide(client.encode() if isinstance(client, str) else client, version)
         self._timeout = timeout
-        self._changed = threading.Condition()  # for all that both threads know
-        self._call_lock = threading.Lock()  # of a request: its answers do not name it
+        self._changed = threading.Condition()  # guards the state that both threads use
+        self._call_lock = threading.Lock()  # one request at a time, as answers have no id
         self._write_lock = threading.Lock()
         self._request: _Request | None = None
         self._subscriptions: dict[int, Subscription] = {}
-        self._ended: Subscription | None = None  # the server has ended it, and sends the reason next
-        self._acks = b""  # answers to pings that are to be written
-        self._last_text = ""  # the last text about the connection
+        self._ended: Subscription | None = None  # by the server, which sends the reason next
+        self._acks = b""  # unsent answers to pings
+        self._last_text = ""  # of the last error about the connection
         self._error: OmqError | None = None
         self._closed = False  # by the program
         try:
@@ -185,7 +185,7 @@ class Client:
             raise
 
     def _connect(self, endpoint: str) -> None:
-        with suppress(OSError):  # the reader finds out
+        with suppress(OSError):  # the reading thread reports it
             self._write(self._protocol.hello())
         with self._changed:
             if not self._changed.wait_for(lambda: self._protocol.agreed or self._error, self._timeout):
@@ -196,47 +196,47 @@ class Client:
             self._write(self._protocol.connect())
 
     def create(self, topic: str, *, delivery: Delivery = "broadcast", persistence: Persistence = "strong") -> int:
-        """Makes a topic, or finds it as asked; returns its number.
+        """Creates a topic, or finds it with the same settings; returns its id.
 
         Raises:
-            BrokerError: The server refuses.
+            BrokerError: The server has refused the command.
         """
         self._needs_version_2()
         return self._call([protocol.Create(check_name(topic).encode(), delivery, persistence)])[0]
 
     def publish(self, topic: str, body: bytes) -> int:
-        """Publishes a message; returns its id, once the topic's persistence holds for it.
+        """Publishes a message, and returns its id once the topic's persistence holds for it.
 
         Raises:
-            BrokerError: The server refuses.
-            TooLarge: The command has more than 64 KiB; bytes that are not printable need four each.
+            BrokerError: The server has refused the command.
+            TooLarge: The command has more than 64 KiB; a byte that is not printable takes four.
         """
         return self.publish_many(topic, [body])[0]
 
     def publish_many(self, topic: str, bodies: Iterable[bytes]) -> list[int]:
-        """Publishes messages, pipelined; returns their ids. After an error some of them may be published."""
+        """Publishes messages in a pipeline, and returns their ids. After an error some of them may be published."""
         self._needs_version_2()
         name = check_name(topic).encode()
         return self._call([protocol.Publish(name, bytes(body)) for body in bodies])
 
     def subscribe(self, topic: str, *, replay: Replay = "latest") -> Subscription:
-        """Subscribes, and waits until that is in force.
+        """Subscribes, and returns once the subscription is active.
 
         Args:
             topic: The topic.
-            replay: `"latest"`, `"earliest"`, or an id: those after it. A round-robin topic has only `"latest"`.
+            replay: `"latest"`, `"earliest"`, or the id after which to start; for a round-robin topic only `"latest"`.
 
         Raises:
-            BrokerError: The server refuses.
+            BrokerError: The server has refused the command.
         """
         (topic_id,) = self._call([protocol.Subscribe(check_name(topic).encode(), replay)])
         subscription = self._subscriptions.get(topic_id)
-        if subscription is None:  # it was deleted just now, or the connection ended
-            raise ClosedError("the subscription ended as it began")
+        if subscription is None:  # the topic was deleted meanwhile, or the connection was closed
+            raise ClosedError("the subscription ended before it was returned")
         return subscription
 
     def close(self) -> None:
-        """Ends the connection. Idempotent."""
+        """Closes the connection. Idempotent."""
         self._closed = True
         self._end(ClosedError("the client is closed"))
         self._reader.join()
@@ -254,15 +254,17 @@ class Client:
 
     def _needs_version_2(self) -> None:
         if self._protocol.version < 2:
-            raise StateError(f"version {self._protocol.version} of the protocol has no such command")
+            raise StateError(
+                f"version {self._protocol.version} of the protocol cannot publish or create; use version 2"
+            )
 
     def _call(self, commands: list[Command]) -> list[int]:
         """Sends commands of one kind about one topic; returns the ids of the answers.
 
         Raises:
             BrokerError: The server refused a command.
-            Timeout: No answer came in time. The connection is over: a later answer could belong to anything.
-            ClosedError: The connection is over.
+            Timeout: No answer arrived in time. The connection is closed, as a late answer could not be assigned.
+            ClosedError: The connection is closed.
         """
         lines = [protocol.write_command(command) for command in commands]
         for line in lines:
@@ -279,7 +281,7 @@ class Client:
         with self._changed:
             self._request = request
         try:
-            with suppress(OSError):  # the reader finds out why
+            with suppress(OSError):  # the reading thread reports why
                 self._write(b"".join(lines))
             with self._changed:
                 while pending := request.pending:
@@ -290,7 +292,7 @@ class Client:
         finally:
             self._request = None
             if request.pending:
-                self._end(ClosedError("the connection is over: an answer was not waited for"))
+                self._end(ClosedError("the connection is closed: a call did not wait for its answer"))
         if request.errors:
             raise request.errors[0]
         return request.numbers
@@ -314,11 +316,11 @@ class Client:
         with suppress(OSError):
             self._sock.shutdown(socket.SHUT_RDWR)
 
-    # ------------------------------------------------------------------------------------------------ the reader
+    # ---------------------------------------------------------------------------------------- the reading thread
 
     def _read(self) -> None:
         error: OmqError | None = None
-        reason = "the server has ended it"
+        reason = "the server has closed it"
         try:
             while data := self._recv():
                 self._feed(data)
@@ -330,11 +332,11 @@ class Client:
             error = fault
         except OSError as fault:
             reason = str(fault)
-        self._end(error or ClosedError(f"the connection is over: {self._last_text or reason}"))
+        self._end(error or ClosedError(f"the connection is closed: {self._last_text or reason}"))
 
     def _recv(self) -> bytes:
         while True:
-            with suppress(TimeoutError):  # the timeout is that of a write
+            with suppress(TimeoutError):  # the socket's timeout is for writes
                 return self._sock.recv(_READ_BYTES)
 
     def _feed(self, data: bytes) -> None:
@@ -349,7 +351,7 @@ class Client:
                 self._changed.wait_for(lambda: self._error or self._backlog_bytes() < MAX_BACKLOG_BYTES // 2)
 
     def _backlog_bytes(self) -> int:
-        """Returns the bytes of messages that wait for the program."""
+        """Returns the size of the messages that wait for the program."""
         return sum(one._bytes for one in self._subscriptions.values() if one._end is None)
 
     def _handle_frame(self, frame: Frame) -> None:
@@ -372,7 +374,7 @@ class Client:
             self._ended = self._subscriptions.pop(frame.topic_id, None)
 
     def _handle_error(self, text: str) -> None:
-        """Finds out what an error is about: it names the command, or the topic."""
+        """Assigns an error to a subscription or a request by its text, which names the topic or the command."""
         request = self._request
         if self._ended is not None:
             self._ended._end = BrokerError(text)

@@ -1,4 +1,4 @@
-"""One client of the S-expressions' server: its commands, and what is delivered to it."""
+"""The connection of one S-expression client: executes its commands and sends its deliveries."""
 
 from __future__ import annotations
 
@@ -40,25 +40,25 @@ from omq.broker.sexp.transport import SexpTransport
 from omq.ranges import ranges_of
 from omq.unpatched import socket
 
-#: Seconds that a message may wait for the kernel: it is given back when the connection ends, and not before.
+#: The ack timeout of consumers: a message is only redelivered after its connection has ended.
 _NO_TIMEOUT_S: Final = 1e8
-_PREFETCH: Final = 256  # messages of a round-robin topic that wait for the kernel
+_PREFETCH: Final = 256  # messages of a round-robin topic that may wait for the kernel
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Times in seconds, sizes in bytes.
+    """The limits of a connection: times in seconds, sizes in bytes.
 
     Attributes:
-        ping: Between two pings.
-        handshake: Until a connection has sent `Connect`.
-        linger: For a peer to end its side after ours.
-        closing: For answers to go out when the broker ends.
-        unsent: Of messages of transient topics that wait for a slow subscriber.
-        window: Of messages of kept topics that wait; the rest waits in the store.
-        consumer_window: Of messages of round-robin topics that wait: what waits here is not given to others.
-        publishing: Of messages that wait for the store; beyond, the connection is not read.
-        answers: Of answers that wait for the client; beyond, the connection is not read.
+        ping: The interval between two pings.
+        handshake: The time until a connection must have sent `Connect`.
+        linger: The time that the peer has to close its side after the server has closed its own.
+        closing: The time to send answers when the broker stops.
+        unsent: The size of transient topics' messages that may wait for a slow subscriber.
+        window: The size of persistent topics' messages that may wait for a subscriber; the rest waits in the store.
+        consumer_window: The size of round-robin topics' messages that may wait: other consumers cannot get these.
+        publishing: The size of publications that may wait for the store before the connection is no longer read.
+        answers: The size of answers that may wait for the client before the connection is no longer read.
     """
 
     ping: float = 25.0
@@ -73,14 +73,14 @@ class Limits:
 
 
 class FrameCache:
-    """Encodes each block once for all connections that get it in one turn of the loop."""
+    """Encodes each block once for all connections that send it in one turn of the loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._found: dict[tuple[int, bytes], tuple[bytes, list[int]]] = {}
 
     def encode(self, header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-        """Returns the frames of a block, and the offset at which each of them ends."""
+        """Returns the frames of a block, and the end offset of each frame."""
         key = (topic_id, header)
         found = self._found.get(key)
         if found is None:
@@ -91,17 +91,21 @@ class FrameCache:
 
 
 class SexpConnection:
-    """A client, from its first byte to its last. It owns its transport.
+    """The connection of one client. It owns its transport.
 
     Args:
-        sock: Connected, and not blocking.
-        peer: The endpoint that it came from.
+        sock: A connected, non-blocking socket.
+        peer: The endpoint of the peer.
         loop: The broker's loop.
         broker: The core.
-        limits: See there.
-        frames: Shared by the connections of one listener.
-        clients: The connections of one listener by client id, which this one enters and leaves.
-        on_close: Called once the connection is over.
+        limits: The limits of the connection.
+        frames: The cache that the connections of one server share.
+        clients: The connections of one server by client id; this one adds and removes itself.
+        on_close: Called once the connection is closed.
+
+    Attributes:
+        sinks: The sinks of open subscriptions and consumers, by topic name.
+        leaving: The sinks of consumers that have unsubscribed, while their last messages wait for the kernel.
     """
 
     def __init__(
@@ -124,25 +128,25 @@ class SexpConnection:
         self._clients = clients
         self._on_close = on_close
         self.transport = SexpTransport(loop, sock, self)
-        self.sinks: dict[str, SexpSubscriptionSink] = {}  # by topic
-        self.leaving: set[SexpConsumerSink] = set()  # of shares that were unsubscribed from: their last messages wait
+        self.sinks: dict[str, SexpSubscriptionSink] = {}
+        self.leaving: set[SexpConsumerSink] = set()
         self._protocol = ServerSide()
         self._pings = Pings()
-        self._commands: deque[Command | BrokerError] = deque()  # that wait for the one before
-        self._creating: asyncio.Task[None] | None = None  # the command that the others wait for
+        self._commands: deque[Command | BrokerError] = deque()  # waiting for an earlier one
+        self._creating: asyncio.Task[None] | None = None  # other commands wait for it
         self._batch: tuple[Topic, str, list[bytes]] | None = None
-        self._publishing = 0  # bytes that wait for the store
+        self._publishing = 0  # bytes of publications that wait for the store
         self._answers = Backlog()
-        self._last_frame: bytes | None = None  # the last bytes to send, once this is the end
-        self._finished = False  # they are sent, and the kernel has them
-        self._last_written = 0  # at the last look whether a connection that ends moves
+        self._last_frame: bytes | None = None  # sent before the connection closes; `None` while it is open
+        self._finished = False  # the kernel has taken all that was queued
+        self._last_written = 0  # at the last progress check of a closing connection
         self._timer: asyncio.TimerHandle = loop.call_later(limits.handshake, self._handshake_timeout)
         self.transport.read(True)
 
-    # ------------------------------------------------------------------------------------------- what comes
+    # ------------------------------------------------------------------------------------------- receiving
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes of the client."""
+        """Executes the commands in bytes of the client."""
         if self.ending:
             return
         if not self._protocol.version:
@@ -160,14 +164,14 @@ class SexpConnection:
             self._run_commands()
 
     def eof_received(self) -> None:
-        """The client sends nothing more: it gets the answers that it waits for."""
+        """Closes the connection after the client has closed its side; pending answers are sent first."""
         if self.sinks or self._protocol.client is None:
             self.transport.close()
         else:
             self._end(b"")
 
     def _run_commands(self) -> None:
-        """Obeys the commands that came, one after the other."""
+        """Executes the received commands in order."""
         while self._commands and self._creating is None and not self.ending:
             self._execute(self._commands.popleft())
         if self._creating is None:
@@ -202,14 +206,14 @@ class SexpConnection:
     def _answer_error(
         self, command: Subscribe | Unsubscribe | Publish | Create | Ack | Connect, error: BrokerError
     ) -> None:
-        """Answers a command that a topic refuses; the connection stays open."""
+        """Answers a command with an error; the connection stays open."""
         self.broker.count_refusal(error)
         topic = command.topic if not isinstance(command, Ack | Connect) else b""
         self.answer(Error(f"{type(command).__name__} {shown(topic)}: {error}"))
 
     def _connect(self, command: Connect) -> None:
         if command.client in self._clients:
-            self._protocol.client = None  # it is another's
+            self._protocol.client = None  # another connection has this id
             self._end(write_frame(Error(f"client {shown(command.client)} is connected already")))
             return
         self._clients[command.client] = self
@@ -234,7 +238,7 @@ class SexpConnection:
         self.answer(Unsubscribed(sink.topic.id, command.topic))
 
     def _add_to_batch(self, command: Publish) -> None:
-        """Messages for one topic that came together go to the store together."""
+        """Adds a message to the batch for its topic: messages received together are appended together."""
         name = topic_name(command.topic)
         if self._batch is None or self._batch[1] != name:
             self._publish_batch()
@@ -277,30 +281,30 @@ class SexpConnection:
         name = topic_name(command.topic)
         if not self.broker.permissions.allows(None, "create", name):
             raise PermissionDenied("that is not permitted")
-        # The protocol has no other settings: a topic that has some is as asked if the rest fits.
+        # The protocol has no other settings, so these are not compared.
         topic = self.broker.topics.get(name)
         if topic is None:
             topic = await self.broker.create(
                 name, delivery=command.delivery, persistence=command.persistence, settings=None
             )
         elif (topic.delivery, topic.persistence) != (command.delivery, command.persistence):
-            raise TopicError(f"it is there, as {topic.delivery} and {topic.persistence}")
+            raise TopicError(f"it exists with delivery {topic.delivery} and persistence {topic.persistence}")
         return Created(topic.id, command.topic)
 
     def _permitted(
         self, name: str, broadcast: Literal["subscribe", "publish"], round_robin: Literal["consume", "publish"]
     ) -> Topic:
-        """Returns the topic, if `*` may do that: a client of this server has shown no key."""
+        """Returns the topic, if `*` has the permission: clients of this server have no user id."""
         topic = self.broker.topic(name)
         action = round_robin if topic.delivery == "round-robin" else broadcast
         if not self.broker.permissions.allows(None, action, name):
             raise PermissionDenied("that is not permitted")
         return topic
 
-    # ------------------------------------------------------------------------------------------ what is sent
+    # --------------------------------------------------------------------------------------------- sending
 
     def answer(self, frame: Frame) -> None:
-        """Sends a frame that is not a message."""
+        """Sends an answer, which is a frame that is not a message."""
         self._send(write_frame(frame))
 
     def _send(self, data: bytes) -> None:
@@ -308,7 +312,7 @@ class SexpConnection:
         self._answers.add(len(data), self.transport.queued)
 
     def data_written(self) -> None:
-        """The kernel has taken more."""
+        """Resumes deliveries and reading, after the kernel has taken more."""
         self._answers.written(self.transport.written, self.transport.queued)
         for sink in (*self.sinks.values(), *self.leaving):
             sink.data_written()
@@ -316,7 +320,7 @@ class SexpConnection:
         self._try_finish()
 
     def _update_reading(self) -> None:
-        """Reads the client only while it can be served: what it sends waits with itself otherwise."""
+        """Reads from the client only while its commands can be executed, so that it gets back-pressure."""
         limits = self.limits
         self.transport.read(
             not self.ending
@@ -327,7 +331,7 @@ class SexpConnection:
 
     def _ping(self) -> None:
         if not self.transport.reading:
-            self._pings.clear()  # its answer may lie where we do not read
+            self._pings.clear()  # an answer may be unread
         ping = self._pings.next(int(time.time()), self.transport.queued, self.transport.written)
         if ping is None:
             self.fail("two pings were not answered")
@@ -338,27 +342,27 @@ class SexpConnection:
         self._set_timer(self.limits.ping, self._ping)
 
     def _set_timer(self, seconds: float, then: Callable[[], None]) -> None:
-        """One thing at a time is waited for."""
+        """Replaces the timer of the connection."""
         self._timer.cancel()
         if self.transport.open:
             self._timer = self.loop.call_later(seconds, then)
 
-    # ------------------------------------------------------------------------------------------------ the end
+    # ----------------------------------------------------------------------------------------------- closing
 
     @property
     def ending(self) -> bool:
-        """Returns whether nothing more is read, and only answers and the last frame are sent."""
+        """Returns whether the connection is closing: it reads nothing, and sends pending answers and a last frame."""
         return self._last_frame is not None
 
     def shut_down(self, text: str) -> None:
-        """Ends in an orderly way, after the answers to what was published."""
+        """Closes the connection with an error text, after the answers to all publications."""
         if not self.ending:
             self._commands.clear()
             self._publish_batch()
             self._end(write_frame(Error(text)) if self._protocol.version else b"")
 
     def fail(self, text: str) -> None:
-        """Ends with an error that comes before the messages that wait for the client; they are not sent."""
+        """Closes the connection with an error text; messages that wait for the client are discarded."""
         if not self.ending:
             self.transport.drop()
             for sink in (*self.sinks.values(), *self.leaving):
@@ -377,7 +381,7 @@ class SexpConnection:
         self._try_finish()
 
     def _try_finish(self) -> None:
-        """Goes on with the end, once what it waits for has come."""
+        """Closes the transport of a closing connection, once all answers are sent."""
         if self._last_frame is None or self._finished or self._publishing or self._creating is not None:
             return
         if self._last_frame:
@@ -389,7 +393,7 @@ class SexpConnection:
             self.transport.finish(self.limits.linger)
 
     def _check_progress(self) -> None:
-        """Closes a connection that should end and does not move."""
+        """Closes a closing connection that makes no progress."""
         if self.transport.written == self._last_written and not self._publishing:
             self.transport.close()
         self._last_written = self.transport.written
@@ -404,7 +408,7 @@ class SexpConnection:
             del self._clients[client]
 
     def connection_lost(self) -> None:
-        """The connection is over."""
+        """Ends all deliveries after the transport was closed."""
         for sink in (*self.sinks.values(), *self.leaving):
             sink.stop()
         self.sinks.clear()
@@ -417,28 +421,36 @@ class SexpConnection:
 
 
 class Backlog:
-    """Bytes of answers that wait for the client, about: in two parts, each gone when the kernel has its last byte."""
+    """Counts the bytes of answers that wait for the client, approximately.
+
+    It counts two parts. A part counts in full until the kernel has taken its last byte.
+    """
 
     __slots__ = ("_end", "_new", "_old")
 
     def __init__(self) -> None:
         self._old = self._new = 0
-        self._end = 0  # where in the stream the old part ends
+        self._end = 0  # of the old part, as an offset in the stream
 
     @property
     def size(self) -> int:
-        """The bytes that wait, at least."""
+        """The number of bytes that wait, or more."""
         return self._old + self._new
 
     def add(self, size: int, end: int) -> None:
-        """Notes the *end* of what was sent in the stream."""
+        """Counts *size* bytes that end at the offset *end* of the stream."""
         if self._old:
             self._new += size
         else:
             self._old, self._end = size, end
 
     def written(self, written: int, queued: int) -> None:
-        """The kernel has taken so much of the stream."""
+        """Updates the count.
+
+        Args:
+            written: The bytes of the stream that the kernel has taken.
+            queued: The bytes of the stream in all.
+        """
         if written >= self._end:
             self._old, self._new, self._end = self._new, 0, queued
 
@@ -446,19 +458,19 @@ class Backlog:
 class SexpSubscriptionSink:
     """The sink of a subscription to a broadcast topic.
 
-    Messages of a kept topic wait in the store for a slow client; those of a transient one wait here, until they are
-    too many.
+    For a slow client, messages of a persistent topic wait in the store. Those of a transient topic wait in memory; if
+    they are too many, the connection is closed.
 
     Args:
         connection: The connection of the client.
         topic: The topic.
-        replay: Where it begins.
+        replay: The start of the subscription.
 
     Attributes:
-        notice: A remark for the client; empty for none.
+        notice: A remark for the client, for instance that messages were dropped; empty for none.
 
     Raises:
-        BrokerError: That cannot be read.
+        BrokerError: The subscription is not possible.
     """
 
     listener: Literal["zmtp", "sexp"] = "sexp"
@@ -470,7 +482,7 @@ class SexpSubscriptionSink:
         self.peer = connection.peer
         self.notice = ""
         self._limits = connection.limits
-        self._paused = False  # `more` is to be called once there is room
+        self._paused = False  # the delivery resumes once there is room
         self._subscribe(replay)
 
     def _subscribe(self, replay: Replay) -> None:
@@ -505,7 +517,7 @@ class SexpSubscriptionSink:
             return
         name = self.topic.name.encode()
         if isinstance(error, Overrun | Damaged) and error.first:
-            # What follows the gap can be read.
+            # The messages after the gap can be read.
             try:
                 self._subscribe("earliest" if isinstance(error, Overrun) else error.last)
             except BrokerError as fault:
@@ -519,34 +531,37 @@ class SexpSubscriptionSink:
         self.connection.answer(Error(f"{shown(name)}: {error}"))
 
     def data_written(self) -> None:
-        """The kernel has taken something."""
+        """Resumes the delivery if there is room again, after the kernel has taken more."""
         if self._paused and 2 * self.connection.transport.unsent <= self._limits.window:
             self._paused = False
             self._subscription.resume()
 
     def end(self) -> None:
-        """Ends it; what was sent goes out."""
+        """Ends the delivery; messages that wait for the kernel are still sent."""
         self.stop()
 
     def discard_unsent(self) -> None:
-        """Drops what was sent and waited for the kernel: it will not go out."""
+        """Takes account of messages that the transport has dropped and will not send."""
 
     def stop(self) -> None:
-        """Ends it at once: what was sent and waits does not go out any more."""
+        """Ends the delivery at once; messages that wait for the kernel are not sent any more."""
         self._subscription.end()
 
     def _too_slow(self) -> None:
         limit = self._limits.unsent
-        self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes were not yet taken")
+        self.connection.fail(f"{shown(self.topic.name.encode())}: too slow: more than {limit} bytes wait to be read")
 
 
 class SexpConsumerSink(SexpSubscriptionSink):
-    """The sink of a consumer of a round-robin topic: what the kernel has taken is finished, the rest goes to others."""
+    """The sink of a consumer of a round-robin topic.
+
+    A message is acknowledged when the kernel has taken it. The others are redelivered if the connection breaks.
+    """
 
     def _subscribe(self, replay: Replay) -> None:
         if replay != "latest":
             raise TopicError("a round-robin topic is read From_current")
-        self._waiting: deque[tuple[int, int]] = deque()  # where in the stream a message ends, and its id
+        self._waiting: deque[tuple[int, int]] = deque()  # end offsets in the stream, and ids
         self._leaving = False
         self._consumer = self.connection.broker.consume(self.topic, self, ack_timeout=_NO_TIMEOUT_S, credit=_PREFETCH)
 
@@ -577,7 +592,7 @@ class SexpConsumerSink(SexpSubscriptionSink):
             self._consumer.more(0)
 
     def end(self) -> None:
-        """See `SexpSubscriptionSink`: ending it at once would redeliver what the kernel is about to take."""
+        """See `SexpSubscriptionSink`. It waits for the kernel: to end at once would redeliver the waiting messages."""
         self._leaving = True
         self.connection.leaving.add(self)
         self.data_written()
@@ -601,4 +616,4 @@ class SexpConsumerSink(SexpSubscriptionSink):
 
 
 def _overrun(error: Overrun) -> str:
-    return f"messages below {error.first} are no longer kept: it begins with {error.first}"
+    return f"messages below {error.first} are no longer kept: the subscription begins with {error.first}"

@@ -1,8 +1,7 @@
-"""The two sides of the protocol of S-expressions, versions 1 and 2; no I/O, and no clock.
+"""The S-expression protocol, versions 1 and 2, for servers and clients; without I/O and without a clock.
 
-The page is docs/reference/sexp-protocol.md. A client begins with its version and then sends commands, which are
-expressions; a server answers with the version and then sends frames: `u32 length, u8 type, payload`. All numbers are
-big-endian.
+docs/reference/sexp-protocol.md specifies it. A client sends its version and then commands, which are expressions. A
+server answers with the version and then sends frames: `u32 length, u8 type, payload`. All numbers are big-endian.
 """
 
 from __future__ import annotations
@@ -31,17 +30,17 @@ _VERSION: Final = struct.Struct(">q")
 HANDSHAKE_BYTES: Final = _VERSION.size
 
 ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
-#: Bytes of the longest frame's payload: the ids, and a body.
+#: The payload of the longest frame: the ids and a body.
 MAX_PAYLOAD_BYTES: Final = 12 + MAX_BODY_BYTES
 
 _FRAME: Final = struct.Struct(">IB")
 _PING: Final = struct.Struct(">IBI")
-#: What stands before the body of a message: length, type, its id, the topic's id.
+#: The header of a message: length, type, its id, the topic's id.
 MESSAGE_HEAD: Final = struct.Struct(">IBQI")
 _IDS: Final = struct.Struct(">QI")
 _U32: Final = struct.Struct(">I")
 _U16: Final = struct.Struct(">H")
-#: A record of the store (docs/reference/broker-protocol.md): its size, its checksum, its flags.
+#: The header of a record (docs/reference/broker-protocol.md): size, checksum, flags.
 _RECORD: Final = struct.Struct(">I4xB")
 _RECORD_HEAD: Final = _RECORD.size
 HAS_KEY: Final = 1
@@ -56,7 +55,7 @@ Persistence: TypeAlias = Literal["transient", "strong", "weak", "async"]
 
 @dataclass(frozen=True, slots=True)
 class Connect:
-    """The client's id, and once more the version."""
+    """Introduces a client by its id, and repeats the version of the handshake."""
 
     version: int
     client: bytes
@@ -64,7 +63,7 @@ class Connect:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Asks for a topic's messages; an id as `replay` means those after it."""
+    """Subscribes to a topic; an id as `replay` starts after that id."""
 
     topic: bytes
     replay: Replay
@@ -72,7 +71,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Asks for no more of them."""
+    """Ends the subscription to a topic."""
 
     topic: bytes
 
@@ -86,7 +85,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True)
 class Publish:
-    """A message for a topic (version 2)."""
+    """Publishes a message to a topic (version 2)."""
 
     topic: bytes
     body: bytes
@@ -94,7 +93,7 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Create:
-    """Makes a topic, or finds it as asked (version 2)."""
+    """Creates a topic, or finds it with the same settings (version 2)."""
 
     topic: bytes
     delivery: Delivery
@@ -116,10 +115,10 @@ _SYNC_OF: Final = {word: name for name, word in _SYNCS.items()}
 
 
 def read_command(expression: Expression, version: int) -> Command:
-    """Makes a command of an expression.
+    """Parses a command.
 
     Raises:
-        SyntaxFault: It is not a command, or not of this version.
+        SyntaxFault: The expression is not a command of this version.
     """
     tag, arguments = _variant(expression, "a command")
     since, kind, readers = _COMMANDS.get(tag, _NO_COMMAND)
@@ -131,11 +130,11 @@ def read_command(expression: Expression, version: int) -> Command:
 
 
 def _variant(expression: Expression, what: str) -> tuple[bytes, list[Expression]]:
-    """The tag, with its first letter in upper case, and the arguments of a list that is headed by one."""
+    """Returns the tag of a list, with its first letter in upper case, and the arguments."""
     if isinstance(expression, bytes):
-        raise SyntaxFault(f"{what} is a list, unlike {shown(expression)}")
+        raise SyntaxFault(f"{what} must be a list, not {shown(expression)}")
     if not expression or not isinstance(expression[0], bytes):
-        raise SyntaxFault(f"{what} is a list that begins with its name")
+        raise SyntaxFault(f"{what} must be a list that begins with its name")
     tag = expression[0]
     return tag[:1].upper() + tag[1:], expression[1:]
 
@@ -147,15 +146,15 @@ def _constant(atom: bytes) -> bytes:
 def _atom(expression: Expression, what: str) -> bytes:
     if isinstance(expression, bytes):
         return expression
-    raise SyntaxFault(f"{what} is an atom, not a list")
+    raise SyntaxFault(f"{what} must be an atom, not a list")
 
 
 def _integer(expression: Expression, what: str) -> int:
     text = _atom(expression, what)
     if _INTEGER.fullmatch(text) is None:
-        raise SyntaxFault(f"{what} is a number of decimal digits, unlike {shown(text)}")
+        raise SyntaxFault(f"{what} must be a decimal number, not {shown(text)}")
     digits = text.lstrip(b"0")
-    # No number of the protocol has more than 20 digits: what has is beyond all of them, whatever its value.
+    # No number of the protocol has more than 20 digits; one value stands for all that are larger.
     return int(digits or b"0") if len(digits) <= 20 else 1 << 64
 
 
@@ -170,13 +169,13 @@ def _replay(expression: Expression) -> Replay:
         match _variant(expression, "a replay"):
             case b"From_message", [number]:
                 return _integer(number, "a message's id")
-    raise SyntaxFault("a replay is From_beginning, From_current or (From_message <id>)")
+    raise SyntaxFault("a replay must be From_beginning, From_current or (From_message <id>)")
 
 
 def _delivery(expression: Expression) -> Delivery:
     found = _DELIVERY_OF.get(_constant(expression)) if isinstance(expression, bytes) else None
     if found is None:
-        raise SyntaxFault("a delivery is Broadcast or Round_robin")
+        raise SyntaxFault("a delivery must be Broadcast or Round_robin")
     return found
 
 
@@ -188,11 +187,11 @@ def _persistence(expression: Expression) -> Persistence:
         match _variant(expression, "a persistence"):
             case b"Persistent", [bytes(sync)] if _constant(sync) in _SYNC_OF:
                 return _SYNC_OF[_constant(sync)]
-    raise SyntaxFault("a persistence is Transient, or (Persistent <sync>) with Strong, Weak or Async")
+    raise SyntaxFault("a persistence must be Transient, or (Persistent <sync>) with Strong, Weak or Async")
 
 
 def _time(expression: Expression) -> float:
-    """Reads seconds since 1970: a number, or OCaml's Time.t, which is two atoms, or one with a space in it."""
+    """Parses a time to seconds since 1970. It is a number, or OCaml's `Time.t`: two atoms, or one that has a space."""
     if isinstance(expression, bytes):
         text = expression
         if _FLOAT.fullmatch(text) is not None:
@@ -202,10 +201,10 @@ def _time(expression: Expression) -> float:
             case [bytes(date), bytes(clock)]:
                 text = date + b" " + clock
             case _:
-                raise SyntaxFault("a time is a number of seconds, or a date and a time of day")
+                raise SyntaxFault("a time must be a number of seconds, or a date and a time of day")
     match_ = _TIME.fullmatch(text)
     if match_ is None:
-        raise SyntaxFault(f"a time is a number of seconds or a date and a time of day, unlike {shown(text)}")
+        raise SyntaxFault(f"a time must be a number of seconds, or a date and a time of day, not {shown(text)}")
     *numbers, fraction, sign, hours, minutes = match_.groups()
     try:
         moment = datetime(*map(int, numbers), tzinfo=UTC)  # type: ignore[misc,arg-type]
@@ -221,7 +220,7 @@ def _time(expression: Expression) -> float:
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 _TOPIC: Final = partial(_atom, what="a topic")
-#: The version from which a command is known, and how each of its arguments is read.
+#: The first version with a command, its class, and the parsers of its arguments.
 _COMMANDS: Final[dict[bytes, tuple[int, Callable[..., Command], tuple[Callable[[Expression], object], ...]]]] = {
     b"Connect": (1, Connect, (partial(_integer, what="a version"), partial(_atom, what="a client's id"))),
     b"Subscribe": (1, Subscribe, (_TOPIC, _replay)),
@@ -234,7 +233,7 @@ _NO_COMMAND: Final = (NEWEST + 1, Connect, ())
 
 
 def write_command(command: Command) -> bytes:
-    """Returns a command as a client sends it: one line."""
+    """Encodes a command as one line."""
     return encode(_expression(command)) + b"\n"
 
 
@@ -266,7 +265,7 @@ def _expression(command: Command) -> Writable:
 
 @dataclass(frozen=True, slots=True)
 class Error:
-    """Something is refused, or wrong, or worth knowing."""
+    """Reports an error, or a remark about a subscription."""
 
     text: str
 
@@ -289,7 +288,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Subscribed:
-    """The topic's messages follow."""
+    """Confirms `Subscribe`; the topic's messages follow."""
 
     topic_id: int
     topic: bytes
@@ -297,7 +296,7 @@ class Subscribed:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribed:
-    """No more of the topic's messages follow."""
+    """Reports that a subscription has ended; no more of the topic's messages follow."""
 
     topic_id: int
     topic: bytes
@@ -305,7 +304,7 @@ class Unsubscribed:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """The message has this id, and the topic's persistence holds for it."""
+    """Confirms `Publish`: the topic's persistence holds for the message."""
 
     id: int
     topic_id: int
@@ -313,7 +312,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True)
 class Created:
-    """The topic is there as asked."""
+    """Confirms `Create`; the topic exists with these settings."""
 
     topic_id: int
     topic: bytes
@@ -330,7 +329,7 @@ _TYPE_OF: Final = {kind: number for number, kind in _RECORDS.items()}
 
 
 def write_frame(frame: Frame) -> bytes:
-    """Returns a frame as a server sends it."""
+    """Encodes a frame."""
     match frame:
         case Error(text):
             return _framed(ERROR, text.encode("utf-8", "backslashreplace"))
@@ -346,7 +345,7 @@ def write_frame(frame: Frame) -> bytes:
 
 
 def write_block(header: bytes, records: memoryview, topic_id: int) -> tuple[bytes, list[int]]:
-    """The messages of a block as frames, one after the other, and where each of them ends."""
+    """Encodes the messages of a block as frames; returns these and the end offset of each frame."""
     first, count, _, _ = read_header(header)
     pieces: list[bytes | memoryview] = []
     ends = []
@@ -382,10 +381,10 @@ def _framed(kind: int, payload: bytes) -> bytes:
 
 
 def read_frame(kind: int, payload: bytes) -> Frame:
-    """Makes a frame of its type and what follows it.
+    """Parses the payload of a frame.
 
     Raises:
-        SyntaxFault: It is not a frame.
+        SyntaxFault: The payload does not fit the type, or the type is unknown.
     """
     match kind:
         case 0:
@@ -399,11 +398,11 @@ def read_frame(kind: int, payload: bytes) -> Frame:
             return _RECORDS[kind](*_record(payload))
         case 5 if len(payload) == 12:
             return Published(*_IDS.unpack(payload))
-    raise SyntaxFault(f"no frame has the type {kind} and {len(payload)} bytes")
+    raise SyntaxFault(f"a payload of {len(payload)} bytes is not valid for a frame of type {kind}")
 
 
 def _record(payload: bytes) -> tuple[int, bytes]:
-    """The id and the name of a topic; the fields stand in any order, and no other is there."""
+    """Parses the id and the name of a topic. The fields may be in any order; others are not allowed."""
     pairs = parse(payload, max_length=2 * len(payload) + 16)
     fields: dict[bytes, bytes] = {}
     for pair in pairs if isinstance(pairs, list) else ():
@@ -421,7 +420,7 @@ def _record(payload: bytes) -> tuple[int, bytes]:
 
 
 class ServerSide:
-    """The server's state of one connection: its version, its client, and its position in the stream.
+    """The server's protocol state of one connection.
 
     Attributes:
         version: The version of the connection; 0 before the handshake.
@@ -437,13 +436,13 @@ class ServerSide:
         self.client: bytes | None = None
 
     def handshake(self, data: bytes) -> tuple[bytes, bytes]:
-        """Takes the first bytes of a connection.
+        """Handles the first bytes of a connection.
 
         Returns:
-            The answer, empty while bytes of the version are missing, and the bytes that follow it.
+            The answer, which is empty until the version is complete, and the bytes after the version.
 
         Raises:
-            VersionFault: The version is not supported: the client gets -1, and the connection ends.
+            VersionFault: The version is not supported. The server sends `REFUSAL` and closes the connection.
         """
         self._handshake_bytes += data
         if len(self._handshake_bytes) < HANDSHAKE_BYTES:
@@ -452,16 +451,16 @@ class ServerSide:
         self._handshake_bytes = b""
         (version,) = _VERSION.unpack(version_bytes)
         if version not in VERSIONS:
-            raise VersionFault(f"version {version} is not spoken here")
+            raise VersionFault(f"version {version} is not supported; the versions are {VERSIONS}")
         self.version = version
         return version_bytes, rest
 
     def commands(self, data: bytes) -> Iterator[Command]:
-        """Takes what follows the handshake; gives the commands, all of them to be taken before the next bytes.
+        """Parses bytes after the handshake, and yields the commands. The caller takes all before the next call.
 
         Raises:
-            SyntaxFault: The bytes are not commands, or the first is not `Connect`: the connection ends. What came
-                before was given.
+            SyntaxFault: The bytes are not commands, or the first command is not `Connect`. The commands before the
+                error were yielded. The server closes the connection.
         """
         for expression in self._parser.feed(data):
             command = read_command(expression, self.version)
@@ -471,39 +470,39 @@ class ServerSide:
                 if command.version != self.version:
                     raise SyntaxFault(f"Connect has version {command.version}, the handshake had {self.version}")
                 if not command.client:
-                    raise SyntaxFault("a client's id is not empty")
+                    raise SyntaxFault("a client's id must not be empty")
                 self.client = command.client
             elif self.client is None:
-                raise SyntaxFault("the first command is Connect")
+                raise SyntaxFault("the first command must be Connect")
             yield command
 
 
 #: The answer to a client of another version.
 REFUSAL: Final = _VERSION.pack(REFUSED)
 
-MAX_MISSED_PINGS: Final = 2  # pings without an answer that end a connection
+MAX_MISSED_PINGS: Final = 2  # unanswered pings that end a connection
 
 
 class Pings:
-    """The pings of one connection, and which of them were answered.
+    """The unanswered pings of one connection.
 
-    What waits for a slow reader stands before a ping: it is missed only after the kernel had taken it for a whole
-    interval. A client that takes nothing at all for two intervals is as dead as one that answers nothing.
+    Queued messages delay a ping to a slow reader. A ping counts as missed only if the kernel took it a whole interval
+    ago. A client that reads nothing for two intervals is dead, too.
     """
 
     __slots__ = ("_last_written", "_stalls", "_unanswered")
 
     def __init__(self) -> None:
-        self._unanswered: deque[tuple[int, int]] = deque()  # unanswered: their times, and where in the stream they end
+        self._unanswered: deque[tuple[int, int]] = deque()  # times, and end offsets in the stream
         self._last_written = 0  # bytes that the kernel had taken after the last ping
         self._stalls = 0
 
     def next(self, time: int, queued: int, written: int) -> bytes | None:
-        """Gives the next ping, once an interval; `None`: the client is dead.
+        """Returns the next ping, or `None` if the client is dead. It is called once an interval.
 
         Args:
-            time: Seconds since 1970.
-            queued: Bytes that the connection was given to send so far.
+            time: The time in seconds since 1970.
+            queued: The bytes that were queued on the connection so far.
             written: How many of them the kernel has taken.
         """
         missed = sum(end <= self._last_written for _, end in self._unanswered)
@@ -515,29 +514,29 @@ class Pings:
         return ping
 
     def sent(self, written: int) -> None:
-        """Notes how many bytes the kernel has taken once the ping was given to the connection."""
+        """Records how many bytes the kernel has taken after the ping was queued and flushed."""
         self._last_written = written
 
     def ack(self, time: float) -> None:
-        """Takes an answer: it is for the pings up to its time, whose fraction is the client's own affair."""
+        """Handles an answer, which answers all pings up to its time."""
         while self._unanswered and self._unanswered[0][0] <= time:
             self._unanswered.popleft()
 
     def clear(self) -> None:
-        """Waits for no answer to the pings so far."""
+        """Forgets the unanswered pings."""
         self._unanswered.clear()
         self._stalls = 0
 
 
 class ClientSide:
-    """The client's state of its connection.
+    """The client's protocol state of its connection.
 
     Args:
-        client: Its id.
-        version: The version that it speaks.
+        client: The client's id.
+        version: The version to use.
 
     Attributes:
-        agreed: Whether the server has sent the same version.
+        agreed: The server has answered with the same version.
     """
 
     __slots__ = ("_client", "_in", "_needed", "agreed", "version")
@@ -547,21 +546,21 @@ class ClientSide:
         self.version = version
         self.agreed = False
         self._in = bytearray()
-        self._needed = HANDSHAKE_BYTES  # bytes without which nothing can be read
+        self._needed = HANDSHAKE_BYTES  # bytes until the next frame is complete
 
     def hello(self) -> bytes:
-        """Returns the first bytes to send. The server answers with the same."""
+        """Returns the handshake, which the server answers with the same bytes."""
         return _VERSION.pack(self.version)
 
     def connect(self) -> bytes:
-        """Returns the bytes to send when the version is agreed upon."""
+        """Returns the `Connect` command, to be sent after the handshake."""
         return write_command(Connect(self.version, self._client))
 
     def receive(self, data: bytes | memoryview) -> Iterator[Frame]:
-        """Takes bytes of the server; gives the frames, all of them to be taken before the next bytes.
+        """Parses bytes of the server, and yields the frames. The caller takes all before the next call.
 
         Raises:
-            VersionFault: The server does not speak this version.
+            VersionFault: The server does not support this version.
             SyntaxFault: The bytes are not frames.
         """
         self._in += data
@@ -583,7 +582,7 @@ class ClientSide:
                     return
                 (length,) = _U32.unpack_from(text, at)
                 if not 1 <= length <= 1 + MAX_PAYLOAD_BYTES:
-                    raise SyntaxFault(f"no frame has {length} bytes")
+                    raise SyntaxFault(f"{length} bytes is not a valid length of a frame")
                 if end - at < 4 + length:
                     self._needed = 4 + length
                     return
@@ -595,15 +594,15 @@ class ClientSide:
 
 
 def parse_endpoint(endpoint: str) -> tuple[str | None, int]:
-    """Host and port of `tcp://host:port`; a `*` is every host (`None`), or any port (0).
+    """Returns host and port of `tcp://host:port`. The host `*` is `None`, all addresses; the port `*` is 0, any port.
 
     Raises:
-        EndpointError: It is not an endpoint.
+        EndpointError: It is not a `tcp://host:port`.
     """
     scheme, _, rest = endpoint.partition("://")
     host, _, port = rest.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     number = 0 if port == "*" else int(port) if port.isascii() and port.isdecimal() and len(port) < 6 else -1
     if scheme != "tcp" or not host or not 0 <= number < 65536:
-        raise EndpointError(f"endpoint {endpoint!r}: S-expressions go by tcp://host:port")
+        raise EndpointError(f"endpoint {endpoint!r} is not valid for S-expressions; expected tcp://host:port")
     return (None if host == "*" else host), number

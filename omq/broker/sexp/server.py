@@ -1,4 +1,4 @@
-"""The server of the protocol of S-expressions: its tcp port, and the connections."""
+"""The server of the S-expression protocol over TCP."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from omq.unpatched import socket
 log = logging.getLogger("omq.broker")
 
 _BACKLOG: Final = 1024
-_ACCEPT_BATCH: Final = 64  # connections let in before others have their turn
-_ACCEPT_RETRY_DELAY_S: Final = 0.2  # when the process has no descriptors left
+_ACCEPT_BATCH: Final = 64  # connections accepted in one turn of the loop
+_ACCEPT_RETRY_DELAY_S: Final = 0.2  # after accept has failed without a free descriptor
 
 
 class SexpServer:
-    """Lets clients in at a tcp port. All of it runs in the broker's loop.
+    """Serves S-expression clients at a TCP port. All of it runs in the broker's loop.
 
     Args:
         broker: The core.
-        limits: See there.
-        max_connections: How many clients it serves; `None`: as many as there are descriptors for, less some for the
-            store and the status page, together with the clients of the other listener.
+        limits: The limits of each connection.
+        max_connections: How many clients it serves. `None` derives it from the descriptor limit of the process, with a
+            reserve for the store and the status page; the clients of the ZMTP server count, too.
 
     Attributes:
-        endpoint: Where it listens, once it does.
-        clients: Who is connected, by client id.
-        connections: All of them, also those that have not sent `Connect`.
+        endpoint: The resolved endpoint, once it listens.
+        clients: The connections that have sent `Connect`, by client id.
+        connections: All connections.
     """
 
     def __init__(self, broker: Broker, *, limits: Limits | None = None, max_connections: int | None = None) -> None:
@@ -47,14 +47,14 @@ class SexpServer:
         self._max_connections = max_connections
         self._refusal_log = RateLimit()
         self._listeners: list[socket.socket] = []
-        self._closed = asyncio.Event()  # a connection is over
+        self._closed = asyncio.Event()  # set when a connection is closed
 
     async def start(self, endpoint: str) -> str:
-        """Listens; gives the endpoint with its port.
+        """Starts to listen; returns the endpoint with the resolved port.
 
         Raises:
-            EndpointError: It is not a `tcp://host:port`.
-            BindError: It cannot be listened on.
+            EndpointError: The endpoint is not a `tcp://host:port`.
+            BindError: The endpoint cannot be bound.
         """
         self.loop = asyncio.get_running_loop()
         self._frames = FrameCache(self.loop)
@@ -75,7 +75,7 @@ class SexpServer:
         return self.endpoint
 
     async def close(self) -> None:
-        """Accepts no more connections; answers what was published, says good-bye, and closes what is open."""
+        """Stops to accept, sends the answers to publications and a last error, and closes all connections."""
         for listener in self._listeners:
             self.loop.remove_reader(listener)
             listener.close()
@@ -102,7 +102,7 @@ class SexpServer:
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError:
-                # Without descriptors the listener stays readable: to look again at once would be all that is done.
+                # Without descriptors the listener stays readable, and the loop would call this again at once.
                 self.loop.remove_reader(listener)
                 self.loop.call_later(_ACCEPT_RETRY_DELAY_S, self._accept_again, listener)
                 return
@@ -125,7 +125,7 @@ class SexpServer:
             self.broker.connections["sexp"] = len(self.connections)
 
     def _has_room(self) -> bool:
-        """Returns whether one client more is served."""
+        """Returns whether another client can be served."""
         if self._max_connections is not None:
             return len(self.connections) < self._max_connections
         return sum(self.broker.connections.values()) < room_for_connections()
@@ -137,10 +137,10 @@ class SexpServer:
             reason = f"max_connections is {self._max_connections}"
         else:
             reason = (
-                f"{sum(self.broker.connections.values())} are connected, and descriptors are kept back for the store"
+                f"{sum(self.broker.connections.values())} are connected, and the other descriptors are for the store"
             )
         log.warning(
-            "%s: a client of tcp://%s:%d is turned away (%d others were before it): %s",
+            "%s: a client of tcp://%s:%d is turned away (%d earlier ones were not logged): %s",
             self.endpoint,
             *address[:2],
             self._refusal_log.suppressed,

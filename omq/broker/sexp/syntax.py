@@ -1,7 +1,7 @@
-"""S-expressions as OCaml's sexplib writes and reads them: bytes to atoms and lists, and back.
+"""An encoder and an incremental parser of S-expressions, compatible with OCaml's sexplib.
 
-An atom is `bytes`, of any values. `SexpParser` takes a stream that is cut anywhere. It looks at each byte once,
-keeps at most four bytes that it cannot judge yet, and raises at the first invalid one.
+An atom is `bytes` of any values. `SexpParser` takes a stream in pieces of any size. It reads each byte once, keeps at
+most four bytes of an incomplete token, and raises at the first invalid byte.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Final, TypeAlias
 
 from omq.broker.errors import SyntaxFault
 
-#: What a reader gives: an atom, or a list of expressions.
+#: A parsed expression: an atom or a list of expressions.
 Expression: TypeAlias = "bytes | list[Expression]"
-#: What can be written.
+#: An expression that can be encoded.
 Writable: TypeAlias = "bytes | Sequence[Writable]"
 
-MAX_EXPRESSION_BYTES: Final = 64 << 10  # of one expression, with the comments in it
-MAX_DEPTH: Final = 64  # lists within one another
+MAX_EXPRESSION_BYTES: Final = 64 << 10  # of one expression with its comments
+MAX_DEPTH: Final = 64  # of nested lists
 
 # ---------------------------------------------------------------------------------------------------------- writing
 
-#: An atom that is written as it is holds none of these; and it is not empty, and has no comment's mark in it.
+#: Atoms that must be quoted: empty ones, and those with special characters or with comment marks.
 _QUOTED: Final = re.compile(rb'[^!-~]|["();\\]|#\||\|#|\A\Z')
-#: What is not written as it is between quotes.
+#: Bytes that must be escaped between quotes.
 _ESCAPED: Final = re.compile(rb'[^ -~]|["\\]')
 _ESCAPES: Final = {byte: b"\\%03d" % byte for byte in range(256)} | {
     0x0A: b"\\n",
@@ -38,14 +38,14 @@ def _escape(match: re.Match[bytes]) -> bytes:
 
 
 def encode_atom(atom: bytes) -> bytes:
-    """Writes an atom, between quotes where it needs them."""
+    """Encodes an atom, with quotes if it needs them."""
     if _QUOTED.search(atom) is None:
         return atom
     return b'"%b"' % _ESCAPED.sub(_escape, atom)
 
 
 def encode(expression: Writable) -> bytes:
-    """Writes an expression on one line: a space stands between neighbours unless both are lists."""
+    """Encodes an expression on one line, with a space between neighbours unless both are lists."""
     if isinstance(expression, bytes):
         return encode_atom(expression)
     text = b""
@@ -57,23 +57,23 @@ def encode(expression: Writable) -> bytes:
 
 
 def shown(data: bytes, longest: int = 60) -> str:
-    """An atom for a message to people: in quotes where it needs them, and cut when it is long."""
+    """Formats an atom for an error text: quoted if it needs that, and truncated to *longest* bytes."""
     text = encode_atom(data[:longest]).decode("ascii")
     return text if len(data) <= longest else f"{text}... ({len(data)} bytes)"
 
 
 # ---------------------------------------------------------------------------------------------------------- reading
 
-#: A backslash within quotes and what belongs to it. Where nothing fits it stands for itself, as what follows does.
+#: An escape between quotes. A backslash that does not begin one stands for itself.
 _ESCAPE: Final = re.compile(rb"\\(?:([0-9]{3})|x([0-9a-fA-F]{2})|([\\'\"ntbr ])|(\r?\n))")
-#: The beginning of one, which the bytes to come decide.
+#: An incomplete escape.
 _ESCAPE_START: Final = re.compile(rb"\\(?:[0-9]{0,2}|x[0-9a-fA-F]?|\r)\Z")
 _NAMED: Final = {b"n": 10, b"t": 9, b"b": 8, b"r": 13, b"\\": 92, b"'": 39, b'"': 34, b" ": 32}
 
-# Where in the text a reader is.
+# The states of the parser.
 _BETWEEN, _IN_ATOM, _IN_QUOTES, _CONTINUATION, _IN_LINE, _IN_COMMENT, _IN_COMMENT_QUOTES = range(7)
-#: The bytes there that do not change that. sexplib accepts a carriage return only before a line feed; here it is blank
-#: anywhere.
+#: By state, the bytes that do not change it. sexplib accepts a carriage return only before a line feed; this parser
+#: takes it as a blank anywhere.
 _RUNS: Final = (
     re.compile(rb"[ \t\n\f\r]*"),
     re.compile(rb'[^ \t\n\f\r"();]*'),
@@ -88,11 +88,11 @@ _QUOTE, _OPEN, _CLOSE, _SEMICOLON, _HASH, _PIPE, _BACKSLASH = b'"();#|\\'
 
 
 class SexpParser:
-    """Reads expressions from a stream.
+    """An incremental parser of a stream of expressions.
 
     Args:
-        max_length: Bytes of one expression, from its first to its last, and of a comment.
-        max_depth: Lists within one another.
+        max_length: The most bytes of one expression, or of a comment outside of expressions.
+        max_depth: The most nested lists.
     """
 
     __slots__ = (
@@ -114,28 +114,29 @@ class SexpParser:
         self._max_length = max_length
         self._max_depth = max_depth
         self._state = _BETWEEN
-        self._undecided = b""  # bytes that cannot be judged before the next ones
-        self._length = 0  # bytes of the expression, or comment, that is being read; of earlier pieces
+        self._undecided = b""  # an incomplete token
+        self._length = 0  # bytes of the current expression or comment in earlier pieces
         self._atom = bytearray()
-        self._comments = 0  # block comments that are open, within one another
-        self._items: list[Expression] = []  # of the list that is being read
-        self._skip = 0  # expressions that are to be skipped next, in this list
-        self._lists: list[list[Expression]] = []  # lists around it
-        self._skips: list[int] = []  # the same for these
+        self._comments = 0  # the depth of nested block comments
+        self._items: list[Expression] = []  # of the current list
+        self._skip = 0  # expressions to skip next in the current list, after `#;`
+        self._lists: list[list[Expression]] = []  # the enclosing lists
+        self._skips: list[int] = []  # `_skip` of the enclosing lists
         self._fault: str | None = None
 
     @property
     def idle(self) -> bool:
-        """Returns whether no expression and no comment is begun."""
+        """Returns whether the parser is between expressions and outside of comments."""
         return self._state == _BETWEEN and not self._lists and not self._skip and not self._undecided
 
     def feed(self, data: bytes) -> Iterator[Expression]:
-        """Takes the next bytes of the stream; gives the expressions that they complete, one by one.
+        """Parses the next bytes of the stream, and yields the expressions that they complete.
 
-        All that is given is to be taken before the next bytes are fed.
+        The caller takes all expressions before it feeds more bytes.
 
         Raises:
-            SyntaxFault: The bytes are not expressions. What came before was given; nothing is read any more.
+            SyntaxFault: The bytes are not expressions. The expressions before the error were yielded; all further
+                calls raise the same error.
         """
         if self._fault is not None:
             raise SyntaxFault(self._fault)
@@ -148,7 +149,7 @@ class SexpParser:
 
     def _read(self, text: bytes) -> Iterator[Expression]:
         self._undecided = b""
-        at = start = 0  # where in this text the expression begins; what came of it before is counted in _length
+        at = start = 0  # of the expression in this text; `_length` counts its bytes in earlier pieces
         while True:
             state = self._state
             run: re.Match[bytes] = _RUNS[state].match(text, at)  # type: ignore[assignment]
@@ -171,7 +172,7 @@ class SexpParser:
                 yield self._items.pop()
         self._length += at - start
 
-    # One step for the first byte after a run; each returns the number of bytes that it takes, `None` if it needs more.
+    # One step a state, for the first byte after a run. It returns the number of bytes consumed; `None` if it needs more.
 
     def _step_between(self, text: bytes, at: int) -> int | None:
         byte, following = text[at], text[at + 1 : at + 2]
@@ -200,7 +201,7 @@ class SexpParser:
     def _step_in_atom(self, text: bytes, at: int) -> int | None:
         self._state = _BETWEEN
         if b"#|" in self._atom or b"|#" in self._atom:
-            raise SyntaxFault("the mark of a comment within an atom: such an atom is quoted")
+            raise SyntaxFault("an atom with #| or |# must be quoted")
         self._add_atom()
         return 0
 
@@ -245,16 +246,16 @@ class SexpParser:
 
     def _open(self) -> None:
         if len(self._lists) == self._max_depth:
-            raise SyntaxFault(f"at most {self._max_depth} lists stand within one another")
+            raise SyntaxFault(f"lists must not be nested deeper than {self._max_depth}")
         self._lists.append(self._items)
         self._skips.append(self._skip)
         self._items, self._skip = [], 0
 
     def _close(self) -> None:
         if not self._lists:
-            raise SyntaxFault("a closing parenthesis that nothing has opened")
+            raise SyntaxFault("unexpected closing parenthesis")
         if self._skip:
-            raise SyntaxFault("nothing follows #; that could be skipped")
+            raise SyntaxFault("#; must be followed by an expression in the same list")
         done = self._items
         self._items, self._skip = self._lists.pop(), self._skips.pop()
         self._add(done)
@@ -271,7 +272,7 @@ class SexpParser:
             self._items.append(expression)
 
     def _take_escape(self, text: bytes, at: int) -> int | None:
-        """Reads what a backslash begins."""
+        """Parses an escape; returns how many bytes it has consumed, or `None` if it needs more."""
         match = _ESCAPE.match(text, at)
         if match is None:
             if _ESCAPE_START.match(text, at) is not None:
@@ -282,7 +283,7 @@ class SexpParser:
         if decimal is not None:
             value = int(decimal)
             if value > 255:
-                raise SyntaxFault(f"\\{value} is not a byte")
+                raise SyntaxFault(f"\\{value} is not a valid byte; the largest is \\255")
             self._atom.append(value)
         elif hexadecimal is not None:
             self._atom.append(int(hexadecimal, 16))
@@ -305,10 +306,10 @@ _STEPS: Final = (
 
 
 def parse(text: bytes, *, max_length: int = MAX_EXPRESSION_BYTES, max_depth: int = MAX_DEPTH) -> Expression:
-    """Reads a text that is one expression.
+    """Parses a text that is one expression.
 
     Raises:
-        SyntaxFault: It is not an expression, or more than one.
+        SyntaxFault: The text is not exactly one expression.
     """
     reader = SexpParser(max_length=max_length, max_depth=max_depth)
     found = [*reader.feed(text), *reader.feed(b"\n")]

@@ -1,8 +1,8 @@
-"""One tcp connection on an event loop, where it is known to the byte what the kernel has taken.
+"""A TCP transport that knows exactly how many bytes the kernel has taken.
 
-A transport of asyncio forgets what it had not written when its connection breaks; here a message counts as delivered
-when the kernel has it, so the socket is written to directly. What is written in one turn of the loop goes out in one
-call, from where it stands: nothing is copied.
+A message counts as delivered when the kernel has taken it. A transport of asyncio does not report that when its
+connection breaks, so this one writes to the socket itself. The writes of one turn of the loop are sent in one call,
+without copying.
 """
 
 from __future__ import annotations
@@ -15,41 +15,41 @@ from typing import Final, Protocol
 
 from omq.unpatched import socket
 
-MAX_READ_BYTES: Final = 32 << 10  # of one read: the commands in it are one connection's turn
+MAX_READ_BYTES: Final = 32 << 10  # of one read, whose commands are executed in one turn
 _MIN_READ_BYTES: Final = 512
-_TIME_SLICE_S: Final = 0.002  # of a turn after which the next one is half as large
-_MAX_WRITE_BYTES: Final = 1 << 20  # written before others have their turn
-_MAX_PIECES: Final = 256  # pieces of one call
+_TIME_SLICE_S: Final = 0.002  # of executing one read; after a longer one the next read is half as large
+_MAX_WRITE_BYTES: Final = 1 << 20  # in one turn
+_MAX_PIECES: Final = 256  # in one call
 
 
 class TransportOwner(Protocol):
     """The callbacks of a transport. None is called after `connection_lost`."""
 
     def data_received(self, data: bytes) -> None:
-        """Takes bytes of the peer."""
+        """Handles bytes of the peer."""
 
     def eof_received(self) -> None:
-        """The peer sends nothing more."""
+        """Handles the end of the peer's bytes."""
 
     def data_written(self) -> None:
-        """Notes that the kernel has taken more of what was sent."""
+        """Reacts to the kernel having taken more bytes."""
 
     def connection_lost(self) -> None:
-        """The connection is over; what was not taken never will be."""
+        """Handles the end of the connection; bytes that the kernel has not taken are lost."""
 
 
 class SexpTransport:
-    """A connected socket, which it owns.
+    """A transport over a connected socket, which it owns.
 
     Args:
-        loop: Whose loop.
-        sock: Connected, and not blocking.
-        owner: Its callbacks are called.
+        loop: The event loop.
+        sock: A connected, non-blocking socket.
+        owner: Receives the callbacks.
 
     Attributes:
-        queued: Bytes that were given to be sent.
+        queued: The number of bytes that were queued so far.
         written: How many of them the kernel has taken.
-        open: Whether it is not closed.
+        open: The transport is not closed.
     """
 
     __slots__ = (
@@ -73,17 +73,17 @@ class SexpTransport:
         self._size = MAX_READ_BYTES
         self._owner = owner
         self._pieces: deque[bytes | memoryview] = deque()
-        self._flushing: asyncio.Handle | None = None  # a flush at the end of this turn
-        self._timer: asyncio.Handle | None = None  # the end of the peer's time to end
+        self._flushing: asyncio.Handle | None = None  # a scheduled flush
+        self._timer: asyncio.Handle | None = None  # closes the transport after `finish`
         self._reading = False
-        self._writing = False  # the loop reports when the kernel takes more
+        self._writing = False  # the loop watches for the socket to become writable
         self.queued = 0
         self.written = 0
         self.open = True
 
     @property
     def unsent(self) -> int:
-        """The bytes that wait for the kernel."""
+        """The number of bytes that wait for the kernel."""
         return self.queued - self.written
 
     @property
@@ -92,8 +92,8 @@ class SexpTransport:
         return self._reading
 
     def write(self, data: bytes) -> None:
-        """Sends bytes, at the end of this turn at the latest."""
-        if not self.open or not data:  # the kernel never takes an empty piece
+        """Queues bytes, which are sent in the next turn of the loop or earlier."""
+        if not self.open or not data:  # `_advance` never removes an empty piece
             return
         self._pieces.append(data)
         self.queued += len(data)
@@ -101,7 +101,7 @@ class SexpTransport:
             self._flushing = self._loop.call_soon(self.flush)
 
     def drop(self) -> None:
-        """Forgets what waits, but for the piece that has gone out in part."""
+        """Drops the queued bytes, except the rest of a piece that was sent in part."""
         kept = self._pieces[0] if self._pieces and isinstance(self._pieces[0], memoryview) else None
         self._pieces.clear()
         if kept is not None:
@@ -109,7 +109,7 @@ class SexpTransport:
         self.queued = self.written + (0 if kept is None else len(kept))
 
     def read(self, on: bool) -> None:
-        """Listens to the peer, or not. A transport that has finished listens by itself."""
+        """Starts or stops reading. It has no effect after `finish`, which reads until the end."""
         if self.open and self._timer is None:
             self._read(on)
 
@@ -122,7 +122,7 @@ class SexpTransport:
                 self._loop.remove_reader(self._sock)
 
     def close(self) -> None:
-        """Ends the connection at once, and calls `connection_lost`. Idempotent."""
+        """Closes the connection at once, and calls `connection_lost`. Idempotent."""
         if not self.open:
             return
         self._read(False)
@@ -137,10 +137,9 @@ class SexpTransport:
         self._owner.connection_lost()
 
     def finish(self, timeout: float) -> None:
-        """Shuts the sending side down, and closes once the peer does so as well, or the time is over.
+        """Shuts down the sending side, and closes once the peer has closed its side, or after *timeout* seconds.
 
-        A socket that is closed while bytes of the peer lie unread in it resets the connection, and the peer might
-        never see what it was sent last.
+        A socket that is closed with unread bytes resets the connection, and the peer may lose the last bytes.
         """
         try:
             self._sock.shutdown(socket.SHUT_WR)
@@ -158,14 +157,14 @@ class SexpTransport:
         except OSError:
             self.close()
             return
-        if self._timer is not None:  # finished: what comes is dropped
+        if self._timer is not None:  # after `finish`: bytes are dropped
             if not data:
                 self.close()
         elif data:
             began = time.perf_counter()
             self._owner.data_received(data)
             elapsed_s = time.perf_counter() - began
-            # Thousands of small commands are more work than as many bytes of one message.
+            # Thousands of small commands take longer than one message of the same size.
             if elapsed_s > _TIME_SLICE_S:
                 self._size = max(_MIN_READ_BYTES, self._size // 2)
             elif elapsed_s < _TIME_SLICE_S / 4:
@@ -175,7 +174,7 @@ class SexpTransport:
             self._owner.eof_received()
 
     def flush(self) -> None:
-        """Gives the kernel what it takes, now."""
+        """Writes queued bytes to the socket now, as many as the kernel takes."""
         if not self.open:
             return
         if self._flushing is not None:
@@ -214,7 +213,7 @@ class SexpTransport:
 
 
 def set_up(sock: socket.socket) -> None:
-    """Readies an accepted socket."""
+    """Sets the options of an accepted socket."""
     sock.setblocking(False)
     if sock.family in (socket.AF_INET, socket.AF_INET6):
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

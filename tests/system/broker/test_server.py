@@ -285,7 +285,7 @@ def test_who_talks_without_end_leaves_the_others_their_turns(server):
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
         try:
             zmtp = server._server._zmtp
-            until(lambda: any(one.sent > 1 << 20 for one in tuple(zmtp.sessions.values())))
+            until(lambda: any(one.bytes_queued > 1 << 20 for one in tuple(zmtp.sessions.values())))
             took = []
             for _ in range(10):
                 began = time.monotonic()

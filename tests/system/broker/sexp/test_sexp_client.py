@@ -57,7 +57,7 @@ def test_what_is_refused(stage):
         with pytest.raises(BrokerError, match="no slash"):
             client.publish("a/b", b"")
         client.create("t", persistence="transient")
-        with pytest.raises(BrokerError, match="it is there"):
+        with pytest.raises(BrokerError, match="it exists"):
             client.create("t", persistence="weak")
         with pytest.raises(BrokerError, match="from the future"):
             client.subscribe("t", replay=7)

@@ -89,10 +89,10 @@ def test_who_says_nothing_is_sent_away():
 @pytest.mark.parametrize(
     ("said", "error"),
     [
-        (b"(Subscribe t From_current)", "the first command is Connect"),
-        (b"(Ack 1)", "the first command is Connect"),
+        (b"(Subscribe t From_current)", "the first command must be Connect"),
+        (b"(Ack 1)", "the first command must be Connect"),
         (b"(Connect 2 c)", "Connect has version 2, the handshake had 1"),
-        (b'(Connect 1 "")', "a client's id is not empty"),
+        (b'(Connect 1 "")', "a client's id must not be empty"),
         (b"(Connect 1)", "Connect has 2 arguments, not 1"),
         (b"(Connect 1 c)(Connect 1 c)", "Connect may be sent only once"),
         (b"(Connect 1 c)(From_beginning)", "From_beginning is not a command of version 1"),
@@ -100,10 +100,10 @@ def test_who_says_nothing_is_sent_away():
         (b"(Connect 1 c)(Create t Broadcast Transient)", "Create is not a command of version 1"),
         (
             b"(Connect 1 c)(Subscribe t (From_beginning))",
-            "a replay is From_beginning, From_current or (From_message <id>)",
+            "a replay must be From_beginning, From_current or (From_message <id>)",
         ),
-        (b"(Connect 1 c)hello\n", "a command is a list, unlike hello"),
-        (b"(Connect 1 c))", "a closing parenthesis that nothing has opened"),
+        (b"(Connect 1 c)hello\n", "a command must be a list, not hello"),
+        (b"(Connect 1 c))", "unexpected closing parenthesis"),
     ],
 )
 def test_what_ends_a_connection(stage, said, error):
@@ -160,7 +160,7 @@ def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monke
         stage.broker.connections["zmtp"] = 4
         with stage.peer(), Peer(stage.address) as late:
             assert turned_away(late)
-            assert "5 are connected, and descriptors are kept back" in caplog.text
+            assert "5 are connected, and the other descriptors are for the store" in caplog.text
             stage.broker.connections["zmtp"] = 3
             with stage.peer():
                 assert stage.broker.connections["sexp"] == 2
@@ -284,7 +284,7 @@ def test_a_replay_from_below_what_is_kept_begins_at_the_oldest(stage):
         stage.publish("t", body)
     with stage.peer() as peer:
         peer.subscribe(b"t", b"(From_message 1)")
-        assert peer.error() == "Subscribe t: messages below 3 are no longer kept: it begins with 3"
+        assert peer.error() == "Subscribe t: messages below 3 are no longer kept: the subscription begins with 3"
         assert [peer.message(), peer.message()] == [(3, topic, b"c"), (4, topic, b"d")]
     with stage.peer() as peer:
         peer.subscribe(b"t", b"From_beginning")
@@ -327,7 +327,7 @@ def test_create_finds_a_topic_as_asked_or_refuses(stage):
         peer.say(b"(Create t Round_robin Transient)")
         assert peer.frame() == (CREATED, b"((id 1)(topic t))")
         peer.say(b"(Create t Round_robin (Persistent Weak))")
-        assert peer.error() == "Create t: it is there, as round-robin and transient"
+        assert peer.error() == "Create t: it exists with delivery round-robin and persistence transient"
         peer.say(b"(Create a/b Broadcast Transient)")
         assert peer.error().startswith("Create a/b: ")
         peer.say(b"(Create s Broadcast (Persistent Strong))")
@@ -427,7 +427,7 @@ def test_a_slow_subscriber_of_a_transient_topic_is_told_and_sent_away():
         found = []
         while (frame := slow.frame())[0] == MESSAGE:
             found.append(struct.unpack_from(">Q", frame[1])[0])
-        assert frame == (0, b"t: too slow: more than 4194304 bytes were not yet taken")
+        assert frame == (0, b"t: too slow: more than 4194304 bytes wait to be read")
         assert slow.over()
         assert found == list(range(1, len(found) + 1))
         assert len(found) < count

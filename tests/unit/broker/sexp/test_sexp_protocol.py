@@ -220,11 +220,11 @@ def test_connect_comes_first_and_once():
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        (b"(Ack 1)", "first command is Connect"),
+        (b"(Ack 1)", "first command must be Connect"),
         (b"(Connect 2 c)", "the handshake had 1"),
-        (b'(Connect 1 "")', "not empty"),
+        (b'(Connect 1 "")', "must not be empty"),
         (b"(Hello)", "not a command"),
-        (b")", "nothing has opened"),
+        (b")", "unexpected closing"),
     ],
 )
 def test_what_no_connection_begins_with(text, fault):
