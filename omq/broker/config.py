@@ -1,4 +1,4 @@
-"""The configuration of a broker: its file, `broker.toml`, and its command line.
+"""The configuration of a broker: the file `broker.toml` and the topics on the command line.
 
     bind = "tcp://0.0.0.0:5555"
     http = "127.0.0.1:8222"
@@ -19,7 +19,7 @@
     topics = "prices*"
     may = ["subscribe"]
 
-A value that does not fit raises `ConfigError`, which names the file, the table, the key and the value.
+A value that is not valid raises `ConfigError`, which names the file, the table, the key and the value.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ _TEXTS: Final = frozenset({"dead_letter", "overflow", "retain_for"})
 
 
 class ConfigError(UsageError):
-    """A setting of a broker does not fit; the text has its place."""
+    """A setting of a broker is not valid; the text names its place."""
 
 
 class _InvalidValue(ConfigError):
-    """A value does not fit: its key, itself, and why."""
+    """The value of a key is not valid."""
 
     def __init__(self, key: str, value: object, reason: str) -> None:
         super().__init__(f"{key} = {shown(value)}: {reason}")
@@ -67,7 +67,7 @@ class _InvalidValue(ConfigError):
 
 @dataclass(frozen=True, slots=True)
 class TopicSpec:
-    """A topic that is to be there: a row of `[[topic]]`, or a `--topic`.
+    """A topic that the broker creates at its start: a row of `[[topic]]`, or a `--topic`.
 
     Attributes:
         name: Its name.
@@ -77,7 +77,7 @@ class TopicSpec:
             `retry_delay`.
 
     Raises:
-        ConfigError: Something of it does not fit.
+        ConfigError: A value is not valid.
     """
 
     name: str
@@ -95,11 +95,11 @@ class TopicSpec:
         except InvalidSetting as fault:
             raise _InvalidValue(fault.key, fault.value, fault.reason) from None
         if self.settings.get("dead_letter") == self.name:
-            raise _InvalidValue("dead_letter", self.name, "is the topic itself")
+            raise _InvalidValue("dead_letter", self.name, "must not be the topic itself")
 
 
 def shown(value: object) -> str:
-    """A value as a message shows it: as in TOML, and of bounded length."""
+    """Formats a value for an error text: as in TOML, with a bounded length."""
     if isinstance(value, bool):
         text = str(value).lower()
     elif isinstance(value, str):
@@ -110,24 +110,24 @@ def shown(value: object) -> str:
 
 
 def parse_topic(text: str) -> TopicSpec:
-    """Reads `NAME:DELIVERY:PERSISTENCE[:SETTING=VALUE...]`; the name itself may have colons.
+    """Parses `NAME:DELIVERY:PERSISTENCE[:SETTING=VALUE...]`; the name may contain colons.
 
     Raises:
-        ConfigError: It is not of that form, or a value does not fit.
+        ConfigError: The text does not have this form, or a value is not valid.
     """
     words = text.split(":")
     pairs = (at for at in range(len(words) - 2, 0, -1) if words[at] in DELIVERIES and words[at + 1] in PERSISTENCES)
-    # Without one, the first words are taken for it, and the message reports what is wrong with them.
+    # Without such a pair, the words after the first colon are checked, so that the error names them.
     at = next(pairs, 1)
     if at + 1 >= len(words):
-        raise ConfigError("is NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
+        raise ConfigError("must be NAME:DELIVERY:PERSISTENCE, such as prices:broadcast:strong")
     settings: dict[str, int | float | str | list[int | float | str]] = {}
     for word in words[at + 2 :]:
         key, mark, value = word.partition("=")
         if not mark:
             raise ConfigError(f"{shown(word)}: is not a valid SETTING=VALUE, such as max_age=3600")
         if key in settings:
-            raise ConfigError(f"{key} = {shown(value)}: is there twice")
+            raise ConfigError(f"{key} = {shown(value)}: is given twice")
         settings[key] = value if key in _TEXTS else _numbers(value) if "," in value else _number(value)
     return TopicSpec(":".join(words[:at]), words[at], words[at + 1], settings)
 
@@ -146,10 +146,10 @@ def _numbers(text: str) -> list[int | float | str]:
 
 
 def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
-    """A topic in any of its forms: as it is, as for `--topic`, or as a row of `[[topic]]`.
+    """Converts a `--topic` text or a row of `[[topic]]` to a `TopicSpec`; a `TopicSpec` is returned as it is.
 
     Raises:
-        ConfigError: Something of it does not fit.
+        ConfigError: A value is not valid.
     """
     if isinstance(topic, TopicSpec):
         return topic
@@ -159,7 +159,7 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
         except ConfigError as fault:
             raise ConfigError(f"topic {shown(topic)}: {fault}") from None
     if not isinstance(topic, Mapping):
-        raise ConfigError(f"a topic is a string, a mapping or a TopicSpec, not a {type(topic).__name__}")
+        raise ConfigError(f"a topic must be a string, a mapping or a TopicSpec, not a {type(topic).__name__}")
     row = dict(topic)
     settings = {key: row.pop(key) for key in list(row) if key in SETTINGS}
     settings |= row.pop("settings", {})
@@ -170,10 +170,10 @@ def topic_spec(topic: TopicSpec | str | Mapping[str, Any]) -> TopicSpec:
 
 
 def check_dead_letters(topics: Iterable[TopicSpec]) -> None:
-    """Refuses topics that are each other's dead-letter topics.
+    """Checks that the dead-letter topics form no ring.
 
     Raises:
-        ConfigError: The dead letters of one would come back to it.
+        ConfigError: The dead letters of a topic would return to it.
     """
     targets = {topic.name: dead_letter_of(topic.name, topic.delivery, topic.settings) for topic in topics}
     for name in targets:
@@ -191,16 +191,16 @@ class Config:
 
     Attributes:
         bind: Endpoints of the ZMTP server.
-        sexp: The endpoint of the S-expressions' server.
+        sexp: The endpoint of the S-expression server.
         http: The address of the status page.
-        memory: Whether everything is kept in memory.
-        topics: Topics that are to be there.
-        security: Where the keys and users of the ZMTP server are.
-        permissions: Who may do what.
-        max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
-            there are descriptors for.
+        memory: Everything is kept in memory.
+        topics: Topics that are created if they do not exist.
+        security: The files with keys and users of the ZMTP server.
+        permissions: The permissions; empty allows everything.
+        max_connections: How many clients each endpoint of ZMTP and of S-expressions admits; `None` derives it from the
+            descriptor limit of the process.
         heartbeat_interval: Seconds between two PINGs to a client.
-        heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead.
+        heartbeat_timeout: Seconds without an answer to a PING after which a client is dead.
     """
 
     bind: tuple[str, ...] = ()
@@ -216,14 +216,14 @@ class Config:
 
 
 def read_config(path: str | os.PathLike[str], *, security: SecurityFiles | None = None) -> Config:
-    """Reads a `broker.toml`. Relative paths in it start from its directory.
+    """Reads a `broker.toml`. Paths in it are relative to its directory.
 
     Args:
         path: The file.
-        security: What holds instead of the file's `[security]`.
+        security: Replaces the `[security]` of the file.
 
     Raises:
-        ConfigError: It cannot be read, or something in it does not fit.
+        ConfigError: The file cannot be read, or a value in it is not valid.
     """
     try:
         with open(file_path(path), "rb") as file:
@@ -245,7 +245,7 @@ def _config(content: dict[str, Any], folder: Path, override: SecurityFiles | Non
     _check_keys(content, _TOP, "the file")
     memory = content.get("memory", False)
     if not isinstance(memory, bool):
-        raise _InvalidValue("memory", memory, "is true or false")
+        raise _InvalidValue("memory", memory, "must be true or false")
     http = _text(content, "http")
     if http is not None:
         try:
@@ -280,16 +280,16 @@ _MIN_HEARTBEAT_S: Final = 0.1
 
 
 def _table(content: dict[str, Any], name: str, keys: tuple[str, ...]) -> dict[str, Any]:
-    """A table of the file, all of whose keys are known."""
+    """Returns a table of the file after a check of its keys; an empty one if it is missing."""
     table = content.get(name, {})
     if not isinstance(table, dict):
-        raise _InvalidValue(name, table, f"is written as a table: [{name}]")
+        raise _InvalidValue(name, table, f"must be a table: [{name}]")
     _check_keys(table, keys, f"[{name}]")
     return table
 
 
 def _check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> None:
-    """Refuses keys that are not known."""
+    """Raises `ConfigError` for an unknown key."""
     for key, value in table.items():
         if key not in known:
             raise _InvalidValue(key, value, f"is not a key of {what}{suggestion(key, known)}")
@@ -298,7 +298,7 @@ def _check_keys(table: Mapping[str, Any], known: Iterable[str], what: str) -> No
 def _text(table: dict[str, Any], key: str) -> str | None:
     value = table.get(key)
     if value is not None and (not isinstance(value, str) or not value):
-        raise _InvalidValue(key, value, "is a string")
+        raise _InvalidValue(key, value, "must be a string that is not empty")
     return value
 
 
@@ -306,15 +306,15 @@ def _endpoints(content: dict[str, Any]) -> tuple[str, ...]:
     value = content.get("bind", [])
     endpoints = [value] if isinstance(value, str) else value
     if not isinstance(endpoints, list) or not all(isinstance(endpoint, str) for endpoint in endpoints):
-        raise _InvalidValue("bind", value, "is an endpoint, or a list of endpoints")
+        raise _InvalidValue("bind", value, "must be an endpoint or a list of endpoints")
     return tuple(endpoints)
 
 
 def _rows(content: dict[str, Any], name: str) -> Iterable[tuple[str, dict[str, Any]]]:
-    """The rows of an array of tables, each with the place that an error names."""
+    """Yields the rows of an array of tables, each after its place for error texts."""
     rows = content.get(name, [])
     if not isinstance(rows, list) or not all(isinstance(row, dict) for row in rows):
-        raise ConfigError(f"{name} is written as tables: [[{name}]]")
+        raise ConfigError(f"{name} must be an array of tables: [[{name}]]")
     for number, row in enumerate(rows, 1):
         yield f"[[{name}]] number {number}", row
 
@@ -324,13 +324,15 @@ def _topics(content: dict[str, Any]) -> Iterable[TopicSpec]:
     for place, row in _rows(content, "topic"):
         at = f"{place} ({shown(row['name'])})" if isinstance(row.get("name"), str) else place
         if "settings" in row:
-            raise ConfigError(f"{at}: settings = {shown(row['settings'])}: settings stand in the topic's table itself")
+            raise ConfigError(
+                f"{at}: settings = {shown(row['settings'])}: put the settings in the topic's table itself"
+            )
         try:
             spec = topic_spec(row)
         except ConfigError as fault:
             raise ConfigError(f"{at}: {fault}") from None
         if spec.name in seen:
-            raise ConfigError(f"{at}: name = {shown(spec.name)}: is there twice")
+            raise ConfigError(f"{at}: name = {shown(spec.name)}: is given twice")
         seen.add(spec.name)
         yield spec
 
@@ -342,13 +344,13 @@ def _security(table: object, folder: Path) -> SecurityFiles:
     if table is None:
         return SecurityFiles()
     if not isinstance(table, dict):
-        raise _InvalidValue("security", table, "is written as a table: [security]")
+        raise _InvalidValue("security", table, "must be a table: [security]")
     try:
         _check_keys(table, _SECURITY, "[security]")
         for key in table:
             _text(table, key)
         if "mechanism" not in table:
-            raise ConfigError(f"mechanism is missing: {', '.join(MECHANISMS)}")
+            raise ConfigError(f"mechanism is missing; expected one of {', '.join(MECHANISMS)}")
         paths = {key: folder / table[key] for key in _SECURITY[1:] if key in table}
         return SecurityFiles(table["mechanism"], **paths)
     except UsageError as fault:
@@ -370,7 +372,7 @@ def _permission(row: dict[str, Any], security: SecurityFiles, at: str) -> Permis
 
 
 def _check_who(who: str, mechanism: str) -> None:
-    """Rejects a grant that no user can have."""
+    """Rejects a permission whose `who` matches no client under this mechanism."""
     if who == EVERYBODY:
         return
     if mechanism == "null":

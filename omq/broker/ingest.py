@@ -1,4 +1,4 @@
-"""Carries messages from a ZeroMQ socket into a topic, in columns: no Python object is made of a message of one part."""
+"""Copies messages from a ZeroMQ socket to a topic, in columns: one-part messages never become Python objects."""
 
 from __future__ import annotations
 
@@ -28,17 +28,17 @@ log = logging.getLogger("omq.ingest")
 DEFAULT_IN_FLIGHT_BYTES: Final = 8 << 20
 
 _END_BYTES: Final = 4  # of the offset after a body
-_RECORD_BYTES: Final = 16  # that a record has besides its body and its key, about
-#: As many batches have room in a bounded topic, at least.
+_RECORD_BYTES: Final = 16  # approximate overhead of a record, without body and key
+#: The least number of batches that a bounded topic has room for.
 _MIN_BATCHES: Final = 4
-#: A wait for the first message of a batch: the longest time until `stop` is noticed.
+#: The wait for the first message of a batch, and so the longest delay of `stop`.
 _POLL_INTERVAL_S: Final = 0.25
-#: A wait for one more message of a batch, while the batch before it is being published.
+#: The wait for another message of a batch, while the batch before it is being published.
 _FILL_INTERVAL_S: Final = 0.005
-#: Without a message for this long, peers that have not ended their connections are not waited for any more.
+#: After `stop`, the time without a message after which open connections are no longer waited for.
 _DRAIN_TIMEOUT_S: Final = 2.0
 _DRAIN_INTERVAL_S: Final = 0.01
-#: Until what the broker had no room for is published again.
+#: Before a batch that the broker had no room for is published again.
 _RETRY_DELAY_S: Final = 0.5
 
 
@@ -47,11 +47,11 @@ class IngestStats:
     """The counters of an `Ingest`.
 
     Attributes:
-        received: Messages that were taken from the socket.
+        received: Messages received from the socket.
         received_bytes: Bytes of their bodies and keys.
         published: Messages that the broker has acknowledged.
-        batches: Requests that they were published in.
-        refused: Requests that the broker refused, as its disk was full for instance, and that were repeated.
+        batches: Requests that the broker has acknowledged.
+        refused: Requests that the broker refused, for instance because its disk was full, and that were repeated.
     """
 
     received: int = 0
@@ -62,24 +62,24 @@ class IngestStats:
 
 
 class Ingest:
-    """Carries messages from a socket into a topic until `stop` is called.
+    """Copies messages from a socket to a topic until `stop` is called.
 
-    Two batches are in memory at most: one that is being published, and one that is being taken. While the broker does
-    not acknowledge the former nothing is taken but the latter, so the peers of the socket have back-pressure. A message
-    of two parts has its key in the first one; a DISH's message has its group as its key.
+    At most two batches are in memory: one is being published, and one is being received. Until the broker acknowledges
+    the first one, no third one is received, so that the peers of the socket get back-pressure. The first part of a
+    two-part message is its key; the key of a DISH's message is its group.
 
     Args:
-        socket: A PULL, SUB, GATHER or DISH with no endpoint yet. `close` stops it.
-        client: The broker's, whose calls wait as long as they take (`timeout=None`). `close` closes it.
+        socket: A PULL, SUB, GATHER or DISH without endpoints. `close` closes it.
+        client: A client of the broker without a timeout (`timeout=None`). `close` closes it.
         topic: The name of the topic.
         bind: Endpoints to bind.
         connect: Endpoints to connect.
-        in_flight_bytes: Bytes of messages that were taken and are not acknowledged, about; a larger message is taken
-            alone.
+        in_flight_bytes: The approximate size of the messages that may be received and not acknowledged. A larger
+            message is received alone.
 
     Attributes:
         stats: The counters.
-        endpoints: The socket's endpoints by name, once it has them: those that it has bound with their ports.
+        endpoints: The resolved endpoints of the socket by name, after `start`.
     """
 
     def __init__(
@@ -99,20 +99,20 @@ class Ingest:
         self._topic = topic
         self._bind, self._connect = tuple(bind), tuple(connect)
         self._batch_bytes, self._batch_rows = in_flight_bytes // 2, MAX_RECORDS
-        self._data = self._ends = memoryview(b"")  # of a batch; see `start`
+        self._data = self._ends = memoryview(b"")  # of a batch; `start` allocates them
         self._stopping = threading.Event()
         self._drained = False
-        self._idle_s = 0.0  # without a message, since the socket drains
+        self._idle_s = 0.0  # without a message, since `stop`
         self._publishing_since: float | None = None
         self._log_limit = RateLimit()
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and stop
 
     async def start(self) -> None:
-        """Waits until the broker has answered that the topic is there; then opens the endpoints.
+        """Waits until the broker confirms that the topic exists, then opens the endpoints.
 
         Raises:
-            BrokerError: The topic is not there, or the broker refuses this client.
+            BrokerError: The topic does not exist, or the broker refuses this client.
             OmqError: An endpoint cannot be opened.
         """
         (info,) = await self._client.topics(self._topic)
@@ -123,7 +123,7 @@ class Ingest:
             self.endpoints[name if number == 1 else f"{name}{number}"] = endpoint
 
     def _allocate(self, settings: Mapping[str, Any]) -> None:
-        """Makes the memory of a batch: a bounded topic takes several, so that it need not be empty to take one."""
+        """Allocates the memory of a batch, small enough that a bounded topic has room for several batches."""
         max_messages, max_bytes = settings.get("max_messages"), settings.get("max_bytes")
         size = self._batch_bytes
         if max_messages is not None:
@@ -135,10 +135,10 @@ class Ingest:
         self._ends = memoryview(bytearray(_END_BYTES * (self._batch_rows + 1)))
 
     async def run(self) -> None:
-        """Carries messages until `stop` was called and all that was taken is acknowledged.
+        """Copies messages until `stop` was called and all received messages are acknowledged.
 
         Raises:
-            BrokerError: The broker refuses what is published, and repeating it would not help.
+            BrokerError: The broker refuses a batch with an error that a repetition does not cure.
         """
         publishing: asyncio.Task[None] | None = None
         try:
@@ -156,10 +156,10 @@ class Ingest:
             if publishing is not None:
                 publishing.cancel()
             if self.in_flight:
-                log.error("%d messages that were taken are not acknowledged, and are lost", self.in_flight)
+                log.error("%d messages that were received are not acknowledged, and are lost", self.in_flight)
 
     def stop(self) -> None:
-        """Has `run` take what the peers have sent by now, and end once that is acknowledged; in any thread."""
+        """Makes `run` receive what the peers have sent so far, and return once that is acknowledged; in any thread."""
         self._stopping.set()
 
     async def close(self) -> None:
@@ -171,29 +171,29 @@ class Ingest:
 
     @property
     def in_flight(self) -> int:
-        """Messages that were taken and are not acknowledged."""
+        """The number of messages that were received and are not acknowledged."""
         return self.stats.received - self.stats.published
 
     @property
     def peers(self) -> int:
-        """Peers of the socket that are connected."""
+        """The number of connected peers of the socket."""
         return len(self._socket.peers)
 
     @property
     def waiting_s(self) -> float:
-        """Returns the seconds that the broker has not acknowledged what is being published; 0 if nothing is."""
+        """Returns for how long the current batch has waited for its acknowledgement; 0 without one."""
         since = self._publishing_since
         return 0.0 if since is None else time.monotonic() - since
 
-    # ------------------------------------------------------------------ taking, in a thread
+    # ------------------------------------------------------------------ receiving, in a thread
 
     def _receive(self) -> list[Records]:
-        """Takes a batch of messages; an empty one if none has come in time."""
+        """Receives a batch of messages; an empty one if no message arrives in time."""
         timeout = _POLL_INTERVAL_S
         alone = False
         if self._stopping.is_set():
             self._socket.drain()
-            alone = not self._socket.peers  # what waits now is all that will ever come
+            alone = not self._socket.peers  # no more messages can arrive
             timeout = 0 if alone else _DRAIN_INTERVAL_S
         try:
             batch = (
@@ -208,7 +208,7 @@ class Ingest:
         return batch
 
     def _receive_columns(self, timeout: float) -> list[Records]:
-        """Takes messages of one part; or others, where the first one has two parts or is larger than a batch."""
+        """Receives one-part messages. If the first message has two parts or exceeds a batch, it receives those."""
         count = size = 0
         while count < self._batch_rows and size < len(self._data):
             free = self._ends[_END_BYTES * (count + 1) :]
@@ -228,7 +228,7 @@ class Ingest:
         return list(encode_columns(Strings(self._ends, self._data, count), target=MAX_APPEND_BYTES // 2))
 
     def _receive_messages(self, timeout: float) -> list[Records]:
-        """Takes messages one by one, which may have a key."""
+        """Receives messages one by one, with their keys."""
         records: list[bytes] = []
         size = 0
         while len(records) < self._batch_rows and size < len(self._data):
@@ -245,7 +245,7 @@ class Ingest:
         return [Records(b"".join(records), len(records))]
 
     def _recv_keyed(self, timeout: float) -> tuple[bytes, bytes]:
-        """Takes a message: its body and its key, which may be empty."""
+        """Receives a message; returns its body and its key, which may be empty."""
         if isinstance(self._socket, DISH):
             message = self._socket.recv_message(timeout=timeout)
             return message.body, (message.group or "").encode(errors="surrogateescape")
@@ -259,9 +259,9 @@ class Ingest:
     # ------------------------------------------------------------------ publishing
 
     async def _publish(self, batch: list[Records]) -> None:
-        """Publishes a batch, however long the broker has no room for it.
+        """Publishes a batch, and repeats requests while the broker has no room.
 
-        Each request is answered before the next one: one that was refused is not stored, and is repeated in its place.
+        Each request is answered before the next one is sent, so that a repetition keeps the order.
         """
         try:
             for records in batch:
@@ -272,7 +272,7 @@ class Ingest:
                     except (StoreFull, BrokerFailed) as refusal:
                         self.stats.refused += 1
                         if self._log_limit.passes():
-                            log.warning("the broker refuses messages, which are kept and published again: %s", refusal)
+                            log.warning("the broker refuses messages, which will be published again: %s", refusal)
                         await asyncio.sleep(_RETRY_DELAY_S)
                 self.stats.published += records.count
                 self.stats.batches += 1

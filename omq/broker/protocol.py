@@ -1,6 +1,6 @@
-"""The words of the broker's protocol over ZMTP, for both of its sides; no I/O.
+"""Commands, limits and encodings of the broker's protocol over ZMTP, for clients and servers; without I/O.
 
-The page is docs/reference/broker-protocol.md.
+docs/reference/broker-protocol.md specifies it.
 """
 
 from __future__ import annotations
@@ -17,22 +17,22 @@ from omq.broker.errors import SyntaxFault, TooLarge, TopicError
 
 VERSION: Final = 1
 
-#: Seconds between two PINGs to a client, and without a sign of life after one when the client is taken for dead.
+#: Between two PINGs to a client, and the time to answer one.
 HEARTBEAT_INTERVAL_S: Final = 5.0
 HEARTBEAT_TIMEOUT_S: Final = 10.0
-MAX_TAG_BYTES: Final = 16  # of a tag
-MAX_NAME_BYTES: Final = 255  # of the name of a topic, a stage, a commit, a subscription
+MAX_TAG_BYTES: Final = 16
+MAX_NAME_BYTES: Final = 255  # of a topic, stage, commit or durable subscription
 MAX_PRODUCER_BYTES: Final = 64
 MAX_RECORDS: Final = 65_536  # records of one APPEND
 MAX_BODY_BYTES: Final = 64 << 20  # of one body
 MAX_APPEND_BYTES: Final = 80 << 20  # of one APPEND's records
-#: Bytes of a connection's messages that may wait for their answers; beyond, the broker answers `busy`.
+#: Bytes of a connection's publications that may wait for their answers; above that the broker answers `busy`.
 WINDOW_BYTES: Final = 64 << 20
-#: Bytes that a subscription's credit is cut to.
+#: The most credit of a subscription.
 MAX_CREDIT_BYTES: Final = 64 << 20
-#: Messages that a consumer's credit is cut to.
+#: The most credit of a consumer, in messages.
 MAX_JOBS: Final = 1 << 20
-#: Bytes of any part but a body, a key and records; of the list of a COMMIT, and how many stages that names.
+#: Limits of a part that is not a body, key or records; and of the list of stages in a COMMIT.
 MAX_ARGUMENT_BYTES: Final = 64 << 10
 MAX_STAGES_BYTES: Final = 1 << 20
 MAX_STAGES: Final = 4096
@@ -69,7 +69,7 @@ TOPICS: Final = b"TOPICS"
 DURABLES: Final = b"DURABLES"
 DELETE_DURABLE: Final = b"DELETE_DURABLE"
 
-# Answers of a broker; both send BYE and TOPICS.
+# Answers of a broker. BYE, TOPICS and DURABLES are their own answers.
 WELCOME: Final = b"WELCOME"
 FLUSHED: Final = b"FLUSHED"
 PONG: Final = b"PONG"
@@ -99,38 +99,38 @@ u32 = _U32.pack
 
 
 def number(part: bytes, what: str = "a number") -> int:
-    """Reads a `u64`.
+    """Decodes a `u64`.
 
     Raises:
         SyntaxFault: The part has another size.
     """
     if len(part) != 8:
-        raise SyntaxFault(f"{what} is a u64 of 8 bytes, not {len(part)} bytes")
+        raise SyntaxFault(f"{what} must be a u64 of 8 bytes, not {len(part)} bytes")
     value: int = _U64.unpack(part)[0]
     return value
 
 
 def short_number(part: bytes, what: str = "a number") -> int:
-    """Reads a `u32`; raises as `number`."""
+    """Decodes a `u32`; raises like `number`."""
     if len(part) != 4:
-        raise SyntaxFault(f"{what} is a u32 of 4 bytes, not {len(part)} bytes")
+        raise SyntaxFault(f"{what} must be a u32 of 4 bytes, not {len(part)} bytes")
     value: int = _U32.unpack(part)[0]
     return value
 
 
 def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
-    """Reads the pairs of ACK and NACK: first and last id, both included; in parts of their own or together.
+    """Decodes the ranges of ACK and NACK: pairs of first and last id, both inclusive, in one or several parts.
 
     Raises:
-        SyntaxFault: They are not pairs, or a pair's last id is before its first.
-        TooLarge: They are too many.
+        SyntaxFault: The parts are not pairs of ids, or the last id of a pair is lower than its first.
+        TooLarge: There are more than `MAX_PAIRS`.
     """
     size = sum(map(len, parts))
     if size > 16 * MAX_PAIRS:
-        raise TooLarge(f"{MAX_PAIRS} pairs of ids at once, which are {16 * MAX_PAIRS} bytes, not {size} bytes")
+        raise TooLarge(f"at most {MAX_PAIRS} pairs of ids, which are {16 * MAX_PAIRS} bytes, not {size} bytes")
     joined = parts[0] if len(parts) == 1 else b"".join(parts)
     if not joined or len(joined) % 16:
-        raise SyntaxFault(f"pairs of first and last id are 16 bytes each, not {len(joined)} bytes in all")
+        raise SyntaxFault(f"pairs of first and last id must have 16 bytes each, not {len(joined)} bytes in all")
     flat = struct.unpack(f"!{len(joined) // 8}Q", joined)
     pairs = list(zip(flat[::2], flat[1::2], strict=True))
     for first, last in pairs:
@@ -140,86 +140,86 @@ def ranges(parts: list[bytes]) -> list[tuple[int, int]]:
 
 
 def delayed_ranges(parts: list[bytes]) -> tuple[float | None, list[tuple[int, int]]]:
-    """Reads the arguments of NACK: pairs as in `ranges`, and before them a delay, if there is one.
+    """Decodes the arguments of NACK: an optional delay, and ranges.
 
     Returns:
-        The delay in seconds, or `None`; and the pairs.
+        The delay in seconds, or `None` without one; and the ranges.
     """
     if len(parts[0]) != 4:
         return None, ranges(parts)
     if len(parts) == 1:
-        raise SyntaxFault("NACK has pairs of ids after its delay")
+        raise SyntaxFault("NACK must have pairs of ids after its delay")
     return short_number(parts[0], "the delay") / 1000, ranges(parts[1:])
 
 
 def pack_delay(seconds: float) -> bytes:
-    """The delay of NACK: milliseconds, rounded up."""
+    """Encodes the delay of NACK: milliseconds, rounded up."""
     return u32(min(math.ceil(seconds * 1000), 2**32 - 1))
 
 
 def pack_ranges(pairs: Iterable[tuple[int, int]]) -> bytes:
-    """The pairs of ACK and NACK as one part."""
+    """Encodes the ranges of ACK and NACK as one part."""
     flat = [number for pair in pairs for number in pair]
     return struct.pack(f"!{len(flat)}Q", *flat)
 
 
 def packed_ranges(pairs: Sequence[tuple[int, int]]) -> list[bytes]:
-    """The pairs as the parts of as many ACKs or NACKs as they need."""
+    """Encodes any number of ranges: one part for each ACK or NACK that they need."""
     return [pack_ranges(pairs[at : at + MAX_PAIRS]) for at in range(0, len(pairs), MAX_PAIRS)]
 
 
 def pack_json(value: Any) -> bytes:
-    """A value as the protocol's JSON."""
+    """Encodes a value as compact JSON."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
 
 
 def read_json(part: bytes, what: str = "the argument") -> dict[str, Any]:
-    """Reads an object; an empty part is an empty one.
+    """Decodes a JSON object; an empty part is an empty object.
 
     Raises:
-        SyntaxFault: It is not a JSON object.
+        SyntaxFault: The part is not a JSON object.
     """
     value = read_value(part, what) if part else {}
     if not isinstance(value, dict):
-        raise SyntaxFault(f"{what} is a JSON object, not {type(value).__name__}")
+        raise SyntaxFault(f"{what} must be a JSON object, not {type(value).__name__}")
     return value
 
 
 def read_value(part: bytes, what: str = "the argument") -> Any:
-    """Reads any JSON value; raises as `read_json`."""
+    """Decodes any JSON value; raises like `read_json`."""
     try:
         return json.loads(part)
     except (ValueError, RecursionError) as error:
-        raise SyntaxFault(f"{what} is not JSON: {error}") from None
+        raise SyntaxFault(f"{what} is not valid JSON: {error}") from None
 
 
 def optional(message: list[bytes], at: int) -> bytes:
-    """Returns a part that may have been left out."""
+    """Returns an optional part; empty bytes if it was left out."""
     return message[at] if len(message) > at else b""
 
 
 def _bounded(part: bytes, what: str, limit: int = MAX_ARGUMENT_BYTES) -> bytes:
-    """Returns a part that is not too large: the broker's loop waits while it is read."""
+    """Returns a part after a check of its size, which bounds the time that the broker's loop takes to decode it."""
     if len(part) > limit:
         raise TooLarge(f"{what} has {limit} bytes at most, not {len(part)}")
     return part
 
 
 def json_object(message: list[bytes], at: int, what: str = "the argument") -> dict[str, Any]:
-    """Reads a JSON object that may have been left out; raises as `read_json`, and `TooLarge`."""
+    """Decodes an optional JSON object; raises like `read_json`, and `TooLarge`."""
     return read_json(_bounded(optional(message, at), what), what)
 
 
 def whole(arguments: dict[str, Any], key: str, default: int) -> int:
-    """Returns a whole number of a JSON object."""
+    """Returns a whole number of a JSON object, or the default."""
     value = arguments.get(key, default)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise SyntaxFault(f"{key} is a whole number, not {str(value)[:40]!r}")
+        raise SyntaxFault(f"{key} must be a whole number of 0 or more, not {str(value)[:40]!r}")
     return value
 
 
 def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
-    """Reads producer and sequence, which come together or not at all."""
+    """Decodes producer and sequence, which must be given together; empty and 0 if they were left out."""
     name, sequence = optional(message, at), optional(message, at + 1)
     if not name and not sequence:
         return b"", 0
@@ -227,23 +227,23 @@ def producer(message: list[bytes], at: int) -> tuple[bytes, int]:
         raise SyntaxFault(f"a producer has 1 to {MAX_PRODUCER_BYTES} bytes, not {len(name)}")
     value = number(sequence, "the sequence")
     if not value:
-        raise SyntaxFault("sequences begin with 1")
+        raise SyntaxFault("the sequence must be 1 or more, not 0")
     return name, value
 
 
 def named(part: bytes, what: str) -> bytes:
-    """Reads the name of a stage or a commit."""
+    """Decodes the name of a stage or a commit."""
     if not 1 <= len(part) <= MAX_NAME_BYTES:
         raise SyntaxFault(f"{what} has a name of 1 to {MAX_NAME_BYTES} bytes, not {len(part)}")
     return part
 
 
 def stage_names(part: bytes) -> list[bytes]:
-    """Reads the names of the stages of a COMMIT."""
+    """Decodes the names of the stages of a COMMIT."""
     what = "the list of stages"
     names = read_value(_bounded(part, what, MAX_STAGES_BYTES), what)
     if not isinstance(names, list) or not names:
-        raise SyntaxFault("the stages are a list of their names in base64")
+        raise SyntaxFault("the stages must be a list of their names in base64")
     if len(names) > MAX_STAGES:
         raise TooLarge(f"a commit has {MAX_STAGES} stages at most, not {len(names)}")
     return [_stage_name(name) for name in names]
@@ -251,43 +251,43 @@ def stage_names(part: bytes) -> list[bytes]:
 
 def _stage_name(name: Any) -> bytes:
     if not isinstance(name, str):
-        raise SyntaxFault(f"a stage's name in base64 is a string, not {type(name).__name__}")
+        raise SyntaxFault(f"a stage's name in base64 must be a string, not {type(name).__name__}")
     try:
         return named(base64.b64decode(name, validate=True), "a stage")
     except (binascii.Error, ValueError) as error:
-        raise SyntaxFault(f"{name[:80]!r} is not base64: {error}") from None
+        raise SyntaxFault(f"the stage's name {name[:80]!r} is not valid base64: {error}") from None
 
 
 def topic_name(part: bytes) -> str:
-    """Reads the name of a topic.
+    """Decodes the name of a topic.
 
     Raises:
-        TopicError: No topic can have this name.
+        TopicError: The name is not valid.
     """
     if len(part) > MAX_NAME_BYTES:
         raise TopicError(f"a topic's name has 1 to {MAX_NAME_BYTES} bytes, not {len(part)}: {part[:40]!r}")
     try:
         name = part.decode()
     except UnicodeDecodeError:
-        raise TopicError(f"a topic's name is UTF-8, unlike {part[:40]!r}") from None
+        raise TopicError(f"a topic's name must be UTF-8, not {part[:40]!r}") from None
     return check_name(name)
 
 
 def check_name(name: str, what: str = "a topic's name") -> str:
-    """Gives back a name that fits.
+    """Returns a name if it is valid.
 
     Raises:
-        TopicError: It is empty, longer than 255 bytes, or has a slash or a control character in it.
-        TypeError: It is not a string.
+        TopicError: The name is empty, longer than 255 bytes, or contains a slash or a control character.
+        TypeError: The name is not a string.
     """
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a string, unlike {name!r:.80}")
+        raise TypeError(f"{what} must be a string, not {name!r:.80}")
     try:
         size = len(name.encode())
     except UnicodeEncodeError:
-        raise TopicError(f"{what} is UTF-8, unlike {name[:40]!r}") from None
+        raise TopicError(f"{what} must be UTF-8, not {name[:40]!r}") from None
     if not 1 <= size <= MAX_NAME_BYTES:
         raise TopicError(f"{what} has 1 to {MAX_NAME_BYTES} bytes, not {size}: {name[:40]!r}")
     if "/" in name or any(ord(one) < 32 or 127 <= ord(one) < 160 for one in name):
-        raise TopicError(f"{what} has no slash and no control characters, unlike {name[:80]!r}")
+        raise TopicError(f"{what} must not contain a slash or control characters: {name[:80]!r}")
     return name

@@ -1,4 +1,4 @@
-"""A broker in a program: its core, its servers, and a thread for them."""
+"""A broker inside a program, in an event loop or in a thread of its own."""
 
 from __future__ import annotations
 
@@ -26,27 +26,27 @@ class AsyncServer:
         print(server.endpoints["zmtp"])
 
     Args:
-        directory: Where the topics are kept; made if it is not there. `None` with `memory`.
-        bind: The endpoint, or endpoints, of the ZMTP server; `None` for none.
-        sexp: The endpoint of the S-expressions' server (`tcp://host:port`); `None` for none.
+        directory: The directory of the store, which is created if it does not exist; `None` with `memory`.
+        bind: One or more endpoints of the ZMTP server; `None` for none.
+        sexp: The endpoint of the S-expression server (`tcp://host:port`); `None` for none.
         http: The address of the status page (`host:port`); `None` for none.
-        topics: Made at the start, or found as they are to be: `"prices:broadcast:strong"`, a mapping as in
+        topics: Topics that are created if they do not exist: `"prices:broadcast:strong"`, a mapping as in
             `broker.toml`, or a `TopicSpec`.
-        security: A `PlainServer` or `CurveServer` for the ZMTP server.
-        permissions: Permissions, also as mappings as in `broker.toml`; without any, every client may do everything.
-        memory: Keeps everything in memory, without a `directory` and `strong` topics.
-        max_connections: How many clients each endpoint serves, of ZeroMQ and of the S-expressions; `None`: as many as
-            the process has descriptors for, less some for the store and the status page.
+        security: A `PlainServer` or `CurveServer` for the ZMTP server; `None` admits every client.
+        permissions: Permissions, or mappings as in `broker.toml`; empty allows every client everything.
+        memory: Keeps everything in memory, without a `directory` and without `strong` topics.
+        max_connections: How many clients the ZMTP server (at each endpoint) and the S-expression server admit. `None`
+            derives it from the descriptor limit of the process, with a reserve for the store and the status page.
         heartbeat_interval: Seconds between two PINGs to a client.
-        heartbeat_timeout: Seconds without a sign of life after one, when a client is taken for dead: what it was
-            delivered goes to others. A client that works answers without its program's help.
+        heartbeat_timeout: Seconds without an answer to a PING after which a client is dead: its connection is closed,
+            and its messages in flight go to others. A client library answers in the background.
 
     Attributes:
-        endpoints: Where it serves: `zmtp` (the first one), `sexp`, `http`, once it is entered.
+        endpoints: The resolved endpoints, once it was started: `zmtp` (the first one), `sexp`, `http`.
         broker: The core.
 
     Raises:
-        UsageError: The arguments do not fit together.
+        UsageError: An argument is not valid, or two do not go together.
         ImportError: A package of the extra `broker` is missing.
     """
 
@@ -66,10 +66,10 @@ class AsyncServer:
         heartbeat_timeout: float = HEARTBEAT_TIMEOUT_S,
     ) -> None:
         if (directory is None) != memory:
-            raise UsageError("a broker has a directory, or memory=True: one of both")
+            raise UsageError("a broker needs either a directory or memory=True")
         if isinstance(topics, str):
-            raise UsageError("topics is a list of topics")
-        # A client's machine need not have what only a broker needs.
+            raise UsageError(f"topics must be a list of topics, not the string {topics!r}")
+        # A client need not have the packages that only a broker needs.
         from omq.broker.core.broker import Broker
         from omq.broker.zmtp.server import ZmtpServer
 
@@ -96,19 +96,19 @@ class AsyncServer:
         self._others: list[Any] = []  # the other servers, once they are open
 
     async def start(self) -> None:
-        """Opens the store and serves; `async with` does it.
+        """Opens the store and starts to serve; `async with` calls it.
 
         Raises:
-            StoreLocked: Another process has the directory.
-            StoreError: It is one of `omq pzq`.
-            DamagedError: The store cannot be opened.
-            TopicError: A topic is there with other settings.
-            EndpointError: An endpoint cannot be understood.
-            BindError: One cannot be listened on.
+            StoreLocked: Another process uses the directory.
+            StoreError: The directory belongs to `omq pzq`.
+            DamagedError: The store is damaged and cannot be opened.
+            TopicError: A topic exists with other settings.
+            EndpointError: An endpoint is not valid.
+            BindError: An endpoint cannot be bound.
         """
         try:
             await self.broker.start()
-            # All at once: they share commits.
+            # Created together, the topics share commits.
             await asyncio.gather(*map(self._make, self._topics))
             if self._zmtp is not None:
                 bound = self._zmtp.start()
@@ -140,7 +140,7 @@ class AsyncServer:
         self._others.append(server)
 
     async def close(self) -> None:
-        """Answers what was taken, and ends. Idempotent."""
+        """Answers the requests that were received, and stops. Idempotent."""
         others, self._others = self._others, []
         try:
             if self._zmtp is not None:
@@ -165,13 +165,13 @@ class AsyncServer:
 
 
 class Server(ServerThread):
-    """A broker in a thread of its own; see `AsyncServer` for what it takes.
+    """A broker in a thread of its own; `AsyncServer` documents the arguments.
 
     with omq.broker.Server("data", bind="tcp://127.0.0.1:*") as server:
         print(server.endpoints["zmtp"])
 
     Attributes:
-        endpoints: Where it serves: `zmtp` (the first one), `sexp`, `http`, once it is entered.
+        endpoints: The resolved endpoints, once it was started: `zmtp` (the first one), `sexp`, `http`.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The settings of a topic: which there are, which values they take, and what they mean."""
+"""The settings of a topic: names, checks and defaults."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ DELIVERIES: Final = ("broadcast", "round-robin")
 PERSISTENCES: Final = ("transient", "strong", "weak", "async")
 OVERFLOWS: Final = ("block", "reject", "drop-oldest")
 BOUNDS: Final = ("max_messages", "max_bytes")
-#: Settings that topics of one delivery alone have.
+#: Settings for one delivery only.
 _ONLY: Final = {
     "max_deliveries": "round-robin",
     "dead_letter": "round-robin",
@@ -25,7 +25,7 @@ _MIN_RETRY_DELAY_S: Final = 0.1
 _MAX_RETRY_DELAY_S: Final = 30.0
 _MAX_SECONDS: Final = 1e12
 _MAX_DELAYS: Final = 100
-_MAX_SHOWN_TOPICS: Final = 8  # of a ring, in an error
+_MAX_SHOWN_TOPICS: Final = 8  # of a ring, in an error text
 
 
 def _count(value: object) -> int:
@@ -69,7 +69,7 @@ def _delays(value: object) -> float | list[float]:
     return [_delay(one) for one in value]
 
 
-#: The settings, each with its check, which returns the value or raises `ValueError` with the reason.
+#: The check of each setting, which returns the normalized value or raises `ValueError` with the reason.
 SETTINGS: Final[Mapping[str, Callable[[object], Any]]] = {
     "max_messages": _count,
     "max_bytes": _count,
@@ -86,9 +86,9 @@ class InvalidSetting(ValueError):
     """A setting of a topic that is not valid.
 
     Attributes:
-        key: Its name.
-        value: Its value.
-        reason: The reason.
+        key: The name of the setting.
+        value: The value.
+        reason: The end of the error text, such as `must be a number of seconds above 0`.
     """
 
     def __init__(self, key: str, value: object, reason: str) -> None:
@@ -99,13 +99,13 @@ class InvalidSetting(ValueError):
 
 
 def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Checks what a topic is to be.
+    """Checks delivery, persistence and settings of a topic.
 
     Returns:
-        The settings in their normal form, seconds as `float`, without those that are `None`.
+        The normalized settings: seconds as `float`, and without those that are `None`.
 
     Raises:
-        Unfit: A value does not fit.
+        InvalidSetting: A value is not valid.
     """
     for key, chosen, known in (("delivery", delivery, DELIVERIES), ("persistence", persistence, PERSISTENCES)):
         if chosen not in known:
@@ -128,14 +128,14 @@ def check_topic(delivery: str, persistence: str, settings: Mapping[str, Any]) ->
 
 
 def suggestion(key: str, known: Iterable[str]) -> str:
-    """Returns the end of an error about an unknown key: the known one that is like it, or all of them."""
+    """Returns the end of an error text about an unknown key: the most similar known key, or all of them."""
     names = list(known)
     close = get_close_matches(key, names, 1)
     return f"; did you mean {close[0]}?" if close else f"; there are {', '.join(names)}"
 
 
 def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
-    """Returns what a full topic does: its setting, or the default, which drops nothing that a reader is promised."""
+    """Returns the setting `overflow` or its default, which never drops messages that a reader still needs."""
     chosen = settings.get("overflow")
     if chosen:
         return str(chosen)
@@ -143,7 +143,7 @@ def overflow_of(delivery: str, settings: Mapping[str, Any]) -> str:
 
 
 def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str | None:
-    """Returns the dead-letter topic of a topic: its setting, or the default of those that need one; `None` for none."""
+    """Returns the dead-letter topic of a topic: the setting, or the default if it needs one; `None` for none."""
     if delivery != "round-robin":
         return None
     chosen = settings.get("dead_letter")
@@ -154,19 +154,19 @@ def dead_letter_of(name: str, delivery: str, settings: Mapping[str, Any]) -> str
 
 
 def default_dead_letter(name: str) -> str:
-    """Returns the dead-letter topic of a topic that names none."""
+    """Returns the default name of a topic's dead-letter topic."""
     return f"{name}.dead"
 
 
 def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[str] | None:
-    """Finds the topics through which the dead letters of a topic come back to it.
+    """Finds a ring of dead-letter topics through which a topic's dead letters would return to it.
 
     Args:
         name: The topic.
-        target_of: Returns the dead-letter topic of a topic; `None` where it has none, or is not there.
+        target_of: Returns the dead-letter topic of a topic; `None` if it has none or does not exist.
 
     Returns:
-        Their names in the order of the moves, with *name* as the first and the last; `None` where none comes back.
+        The names in the order of the moves, with *name* as the first and the last one; `None` without a ring.
     """
     chain = [name]
     seen = {name}
@@ -174,14 +174,14 @@ def dead_letter_ring(name: str, target_of: Callable[[str], str | None]) -> list[
         chain.append(target)
         if target == name:
             return chain
-        if target in seen:  # a ring of others
+        if target in seen:  # a ring without *name*
             return None
         seen.add(target)
     return None
 
 
 def describe_ring(ring: list[str]) -> str:
-    """Returns the reason why a topic in a ring is refused; it is of bounded length."""
+    """Returns the error text about a ring of dead-letter topics, with a bounded length."""
     shown = [repr(name[:80]) for name in ring]
     if len(shown) > _MAX_SHOWN_TOPICS:
         shown[_MAX_SHOWN_TOPICS - 1 : -1] = [f"{len(shown) - _MAX_SHOWN_TOPICS} more"]
@@ -192,7 +192,7 @@ def describe_ring(ring: list[str]) -> str:
 
 
 def retry_delay_of(settings: Mapping[str, Any], attempts: int) -> float:
-    """Returns the seconds that a message waits after a number of attempts: 0.1, doubling to 30, unless it is set."""
+    """Returns the retry delay in seconds after a number of attempts; the default is 0.1, doubling to 30."""
     delay = settings.get("retry_delay")
     if isinstance(delay, list):
         return float(delay[min(max(attempts, 1), len(delay)) - 1])

@@ -1,4 +1,4 @@
-"""`omq broker`: named queues, served until a signal ends it."""
+"""`omq broker`: serves a broker until a signal stops it."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -28,7 +28,7 @@ LOOPBACK: Final = ("127.", "::1", "localhost")
 
 
 def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> tuple[TopicSpec, ...]:
-    """Reads the values of `--topic`."""
+    """Parses the values of `--topic`."""
     topics: dict[str, TopicSpec] = {}
     for value in values:
         try:
@@ -36,23 +36,23 @@ def read_topics(ctx: click.Context, param: click.Parameter, values: tuple[str, .
         except ConfigError as fault:
             raise click.BadParameter(f"{value!r}: {fault}", ctx, param) from None
         if topic.name in topics:
-            raise click.BadParameter(f"{value!r}: topic {topic.name!r} is there twice", ctx, param)
+            raise click.BadParameter(f"{value!r}: topic {topic.name!r} is given twice", ctx, param)
         topics[topic.name] = topic
     return tuple(topics.values())
 
 
 def security_of(mechanism: str | None, files: dict[str, Path | None], config: Path | None) -> SecurityFiles | None:
-    """Returns what holds instead of the file's `[security]`: `None` where the command line has nothing about it.
+    """Returns the security files of the command line, which replace `[security]`; `None` without such options.
 
-    Files that belong to the mechanism of the command line and that it does not name are those of the file.
+    If the file has the same mechanism, it provides the files that are not on the command line.
 
     Args:
-        mechanism: The mechanism on the command line; `None` for none.
-        files: The files on it, by their names in `[security]`.
-        config: The `broker.toml`.
+        mechanism: The mechanism on the command line; `None` without one.
+        files: The files on the command line, by their names in `[security]`.
+        config: The `broker.toml`; `None` without one.
 
     Raises:
-        UsageError: It does not fit.
+        UsageError: The options are not valid together.
     """
     if mechanism is None and any(files.values()):
         mechanism = "plain" if files["users_file"] else "curve"
@@ -73,10 +73,18 @@ def merge_config(
     topics: tuple[TopicSpec, ...],
     **options: Any,
 ) -> Config:
-    """Puts file and command line together; what is on the command line wins.
+    """Merges `broker.toml` and the command line; options override the file.
+
+    Args:
+        directory: The directory of the store; `None` without one.
+        path: The `broker.toml`; `None` without one.
+        override: Replaces the `[security]` of the file.
+        bind: The values of `--bind`.
+        topics: The topics of `--topic`.
+        options: The values of `sexp`, `http` and `memory`.
 
     Raises:
-        UsageError: They do not fit.
+        UsageError: A value is not valid, or two do not go together.
     """
     config = Config() if path is None else read_config(path, security=override)
     if override is not None:
@@ -85,7 +93,7 @@ def merge_config(
         raise ConfigError(f"--memory keeps everything in memory: it does not go with the directory {directory}")
     memory = directory is None and (config.memory or options["memory"])
     if directory is None and not memory:
-        raise ConfigError("DIR is missing: where the topics are kept; or --memory")
+        raise ConfigError("DIR is missing: give the directory of the topics, or --memory")
     given = {topic.name for topic in topics}
     all_topics = (*(topic for topic in config.topics if topic.name not in given), *topics)
     if memory:
@@ -102,21 +110,21 @@ def merge_config(
 
 
 def check_memory(topics: Iterable[TopicSpec]) -> None:
-    """Refuses what memory cannot hold.
+    """Checks that a broker in memory has no strong topic.
 
     Raises:
         ConfigError: A topic is strong.
     """
     for topic in topics:
         if topic.persistence == "strong":
-            raise ConfigError(f"topic {topic.name}: memory keeps no strong topics; it needs DIR instead of --memory")
+            raise ConfigError(f"topic {topic.name}: a strong topic needs DIR instead of --memory")
 
 
 def load_security(config: Config, path: Path | None, on_command_line: bool) -> Admission:
-    """Reads keys and users.
+    """Reads the files with keys and users.
 
     Raises:
-        UsageError: A file cannot be read, or holds something else.
+        UsageError: A file cannot be read, or its content is not valid.
     """
     try:
         return config.security.load()
@@ -127,28 +135,28 @@ def load_security(config: Config, path: Path | None, on_command_line: bool) -> A
 
 
 def reload(server: AsyncServer, admission: Admission, read: Callable[[], tuple[Config, Admission]]) -> None:
-    """Reads users, keys and permissions again; where anything does not fit, everything stays."""
+    """Reads users, keys and permissions again; after an error all of them stay in force."""
     try:
         config, now = read()
         if server.broker.permissions and not config.permissions:
-            raise ConfigError("the last permission is gone, so that every client could do everything")
+            raise ConfigError("the file no longer has permissions, which would allow every client everything")
         admission.become(now)
     except UsageError as fault:
-        LOG.error("SIGHUP: %s; what was read before stays", error_text(fault))
+        LOG.error("SIGHUP: %s; the earlier users, keys and permissions stay in force", error_text(fault))
         return
     server.broker.set_permissions(config.permissions)
     LOG.info("SIGHUP: users, keys and permissions are read again")
 
 
 def log_store(server: AsyncServer) -> None:
-    """Logs the version, and the store with the number of its topics."""
+    """Logs the version, the store and the number of its topics."""
     broker = server.broker
     place = broker.summary()["store"]["directory"] or "memory"
     LOG.info("omq %s, store %s: %d topics in %s", __version__, broker.id, len(broker.topics), place)
 
 
 def log_warnings(config: Config) -> None:
-    """Logs what is easily overlooked."""
+    """Logs warnings about an open configuration."""
     if config.security.mechanism == "null":
         for endpoint in config.bind:
             host = endpoint.removeprefix("tcp://").rpartition(":")[0]
@@ -162,33 +170,33 @@ def log_warnings(config: Config) -> None:
 
 @click.command()
 @click.argument("directory", metavar="[DIR]", required=False, type=NonEmptyPath(file_okay=False, path_type=Path))
-@click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where ZeroMQ clients connect; may be repeated.")
-@click.option("--sexp", metavar="tcp://HOST:PORT", help="Where clients that speak S-expressions connect.")
-@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where the status page is.")
+@click.option("--bind", multiple=True, metavar="ENDPOINT", help="Endpoint for ZeroMQ clients; may be repeated.")
+@click.option("--sexp", metavar="tcp://HOST:PORT", help="Endpoint for S-expression clients.")
+@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of the status page.")
 @click.option(
     "--topic",
     "topics",
     multiple=True,
     metavar="NAME:DELIVERY:PERSISTENCE",
     callback=read_topics,
-    help="A topic that is to be there: broadcast or round-robin; transient, strong, weak or async; "
-    "settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be repeated.",
+    help="A topic to create if it does not exist. DELIVERY is broadcast or round-robin, PERSISTENCE transient, strong, "
+    "weak or async. Settings may follow, as in jobs:round-robin:weak:max_deliveries=5. May be repeated.",
 )
-@click.option("--config", "path", type=FILE, help="A broker.toml; what is on the command line wins.")
-@click.option("--memory", is_flag=True, help="Keep everything in memory, instead of DIR.")
-@click.option("--mechanism", type=click.Choice(MECHANISMS), help="How clients show who they are.")
-@click.option("--secret-key-file", type=FILE, help="CURVE: the broker's key.")
+@click.option("--config", "path", type=FILE, help="A broker.toml; options on the command line override it.")
+@click.option("--memory", is_flag=True, help="Keep everything in memory instead of in DIR.")
+@click.option("--mechanism", type=click.Choice(MECHANISMS), help="The security mechanism of ZeroMQ clients.")
+@click.option("--secret-key-file", type=FILE, help="CURVE: the broker's secret key.")
 @click.option(
     "--authorized-keys-file",
     type=FILE,
-    help="CURVE: the public keys that are let in, one a line; every key if left out.",
+    help="CURVE: the public keys of admitted clients, one a line. Default: every key.",
 )
 @click.option("--users-file", type=FILE, help="PLAIN: name:password, one a line.")
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written when everything serves: the endpoints (zmtp, sexp, http) as JSON.",
+    help="Written once the broker serves: its endpoints (zmtp, sexp, http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def broker(
@@ -206,10 +214,10 @@ def broker(
     ready_file: Path | None,
     log_level: str,
 ) -> None:
-    """Serve named queues: topics that persist, replay and lose nothing that was acknowledged.
+    """Serve topics that persist, replay, and lose nothing that was acknowledged.
 
-    They are kept in DIR, which is made if it is not there. The broker stays in the foreground, logs to standard
-    error, and ends in an orderly way with SIGTERM or SIGINT. With SIGHUP it reads users, authorized keys and
+    DIR is the directory of the topics; it is created if it does not exist. The broker runs in the foreground and logs
+    to standard error. SIGTERM or SIGINT stops it in an orderly way; SIGHUP makes it read users, authorized keys and
     permissions again.
     """
     log_to_stderr(log_level)

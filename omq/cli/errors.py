@@ -1,4 +1,4 @@
-"""Errors of a command: what is raised becomes one line on standard error, in the words of the command line."""
+"""Reports errors of a command as one line on standard error that names the command's options."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from omq.serving.extras import missing_extra
 
 
 def error_text(fault: Exception, options: Mapping[str, str] | None = None) -> str:
-    """Returns the text of an error, with the option in place of the argument that it is about.
+    """Returns the text of an error, with the option instead of the argument that the error names.
 
     Args:
         fault: The error.
-        options: Options by argument; an argument that is not among them has an option of its own name.
+        options: Options by argument. An argument that is missing here has an option of the same name.
     """
     argument = fault.argument if isinstance(fault, OmqError) else None
     if argument is None:
@@ -28,12 +28,12 @@ def error_text(fault: Exception, options: Mapping[str, str] | None = None) -> st
 
 @contextmanager
 def errors_of_command(subject: str, extra: str, options: Mapping[str, str] | None = None) -> Iterator[None]:
-    """Ends the command with status 2 where an argument is not valid, and with 1 for all other errors.
+    """Ends the command with status 2 if an argument is not valid, and with status 1 after any other error.
 
     Args:
-        subject: The part of omq that runs, for an error about a package that is missing.
+        subject: The part of omq that runs, for an error about a missing package.
         extra: The extra of `omq-zmtp` that has its packages.
-        options: Options by argument, see `error_text`.
+        options: Options by argument; see `error_text`.
     """
     try:
         yield
@@ -42,7 +42,7 @@ def errors_of_command(subject: str, extra: str, options: Mapping[str, str] | Non
     except ImportError as missing:
         raise click.ClickException(str(missing_extra(subject, missing, extra))) from None
     except BrokenPipeError:
-        raise  # the reader of standard output has ended: click ends without a word
+        raise  # standard output was closed: click exits silently
     except OSError as fault:
         where = f"{os.fsdecode(fault.filename)}: " if fault.filename else ""
         raise click.ClickException(where + (fault.strerror or error_text(fault, options))) from None

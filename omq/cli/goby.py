@@ -1,4 +1,4 @@
-"""`omq goby`: a bus recorded, replayed and watched, and whom its hold waits for."""
+"""`omq goby`: records, replays and watches a Goby bus, and lists the clients that its hold waits for."""
 
 from __future__ import annotations
 
@@ -27,36 +27,44 @@ if TYPE_CHECKING:
     from omq.goby import Portal, Received
 
 LOG: Final = logging.getLogger("omq.goby")
-POLL_INTERVAL_S: Final = 0.2  # between two checks whether it is to end
-#: Groups of commands to end, and of health requests: a replay of them would end the programs of now.
+POLL_INTERVAL_S: Final = 0.2  # between two checks for the end
+#: Groups of terminate and health requests; a replay of them would stop running programs.
 CONTROL_GROUPS: Final = ("goby::terminate::", "goby::health::")
-DRAIN_TIMEOUT_S: Final = 1.0  # for the recording of what has come at the end
-CLOSE_TIMEOUT_S: Final = 10.0  # for what is played to leave
-REPLAY_BATCH: Final = 200  # publications that are replayed as fast as can be, before a pause
+DRAIN_TIMEOUT_S: Final = 1.0  # at the end, for the recording of received publications
+CLOSE_TIMEOUT_S: Final = 10.0  # at the end, for sending publications
+REPLAY_BATCH: Final = 200  # publications that are replayed at full speed before a pause
 REPLAY_PAUSE_S: Final = 0.002
 MAX_SHOWN_CHARACTERS: Final = 160  # of a payload
-MAX_EARLY_S: Final = 0.001  # that a publication may leave before its time
+MAX_EARLY_S: Final = 0.001  # by which a publication may be early
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def portal_options(name: str) -> Callable[[_F], _F]:
-    """The options of a client, whose default name this is."""
+    """Adds the options of a client of the bus to a command.
+
+    Args:
+        name: The default name of the client.
+    """
     options = [
-        click.option("--name", default=name, show_default=True, help="What it is called on the bus."),
+        click.option("--name", default=name, show_default=True, help="The name of this client on the bus."),
         click.option("--platform", default="default_goby_platform", show_default=True, help="The platform's name."),
         click.option("--transport", type=click.Choice(["ipc", "tcp"]), default="ipc", show_default=True),
-        click.option("--socket-name", help="ipc: what the paths begin with.  [default: /tmp/goby_ and the platform]"),
-        click.option("--address", default="127.0.0.1", show_default=True, help="tcp: where gobyd is."),
+        click.option("--socket-name", help="ipc: the prefix of the paths.  [default: /tmp/goby_ and the platform]"),
+        click.option("--address", default="127.0.0.1", show_default=True, help="tcp: the address of gobyd."),
         click.option(
-            "--tcp-port", type=click.IntRange(1, 65535), default=11144, show_default=True, help="tcp: its port."
+            "--tcp-port",
+            type=click.IntRange(1, 65535),
+            default=11144,
+            show_default=True,
+            help="tcp: the port of gobyd.",
         ),
         click.option(
             "--manager-timeout",
             type=FiniteFloat(0, min_open=True),
             default=5.0,
             show_default=True,
-            help="Seconds that gobyd has to answer.",
+            help="Seconds to wait for an answer of gobyd.",
         ),
         click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True),
     ]
@@ -70,13 +78,21 @@ def portal_options(name: str) -> Callable[[_F], _F]:
 
 
 def filter_options(function: _F) -> _F:
-    """The options that choose publications."""
+    """Adds the options that select publications to a command."""
     for option in (
-        click.option("--scheme", multiple=True, help="A marshalling scheme's name or number; all if left out."),
         click.option(
-            "--type", "type_", default=".*", show_default=True, help="A regular expression for all of a type."
+            "--scheme", multiple=True, help="The name or number of a marshalling scheme; may be repeated. Default: all."
         ),
-        click.option("--group", default=".*", show_default=True, help="A regular expression for all of a group."),
+        click.option(
+            "--type",
+            "type_",
+            default=".*",
+            show_default=True,
+            help="A regular expression that the whole type must match.",
+        ),
+        click.option(
+            "--group", default=".*", show_default=True, help="A regular expression that the whole group must match."
+        ),
     ):
         function = option(function)
     return function
@@ -84,7 +100,7 @@ def filter_options(function: _F) -> _F:
 
 @contextmanager
 def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
-    """A portal for a command, whose errors are the command's."""
+    """Opens the portal of a command, and reports its errors as errors of the command."""
     with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby import Portal
 
@@ -95,9 +111,9 @@ def portal_of(options: dict[str, Any]) -> Iterator[Portal]:
 
 
 def until_signal() -> threading.Event:
-    """An event that SIGTERM or SIGINT sets; the second one does not wait for the orderly end.
+    """Returns an event that SIGTERM or SIGINT sets. The second signal ends the program at once.
 
-    It is asked for once the portal is there: while the manager is looked for, the first signal ends the program.
+    It is called once the portal is open: while that waits for the manager, the first signal ends the program.
     """
     ended = threading.Event()
 
@@ -119,10 +135,10 @@ def goby() -> None:
 @goby.command()
 @click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
 @filter_options
-@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="How long; until a signal if left out.")
+@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="The duration. Default: until a signal.")
 @portal_options("omq_goby_log")
 def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: float | None, **options: Any) -> None:
-    """Record what is published into FILE, until SIGTERM or SIGINT comes. A FILE that is there is gone on with."""
+    """Record publications to FILE until SIGTERM or SIGINT. If FILE exists, it is appended to."""
     end = None if seconds is None else time.monotonic() + seconds
     with portal_of(options) as portal:
         ended = until_signal()
@@ -135,12 +151,12 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
             while not ended.is_set() and (end is None or time.monotonic() < end):
                 with suppress(Timeout):
                     recorder.append(frame_of(found.recv(timeout=POLL_INTERVAL_S)), time.time_ns())
-                if time.monotonic() - flushed >= POLL_INTERVAL_S:  # what a killed logger may lose
+                if time.monotonic() - flushed >= POLL_INTERVAL_S:  # bounds what a killed recorder loses
                     recorder.flush()
                     flushed = time.monotonic()
             end = time.monotonic() + DRAIN_TIMEOUT_S
             with suppress(Timeout):
-                while time.monotonic() < end:  # what has come by now
+                while time.monotonic() < end:  # already received
                     recorder.append(frame_of(found.recv(timeout=0)), time.time_ns())
         LOG.info("%s: %d publications recorded, %d dropped", file, recorder.count, found.dropped)
 
@@ -153,14 +169,13 @@ def log(file: Path, group: str, type_: str, scheme: tuple[str, ...], seconds: fl
     type=FiniteFloat(0),
     default=1.0,
     show_default=True,
-    help="How much faster than it was; 0: as fast as can be.",
+    help="The speed relative to the recording; 0: as fast as possible.",
 )
 @portal_options("omq_goby_play")
 def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: float, **options: Any) -> None:
-    """Publish what FILE holds once more, with the timing that it had.
+    """Publish the content of FILE again, with the recorded timing.
 
-    What asks programs to end or how they are (`goby::terminate`, `goby::health`) is left out, unless --group speaks of
-    `goby`.
+    Terminate and health requests (`goby::terminate`, `goby::health`) are left out, unless --group contains `goby`.
     """
     with portal_of(options) as portal:
         ended = until_signal()
@@ -198,17 +213,17 @@ def play(file: Path, group: str, type_: str, scheme: tuple[str, ...], speed: flo
 
 
 def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: float, ended: threading.Event) -> int:
-    """Publishes what a recording holds.
+    """Publishes the content of a recording.
 
     Args:
-        portal: Where.
+        portal: The portal to publish with.
         recording: The recording.
-        fits: Which identifiers are wanted.
-        speed: How much faster than it was; 0: as fast as can be.
-        ended: Set when it is to end early.
+        fits: Returns whether to publish a record with this identifier.
+        speed: The speed relative to the recording; 0 is as fast as possible.
+        ended: Stops the replay when it is set.
 
     Returns:
-        How many publications.
+        The number of publications.
     """
     from omq.goby.errors import Malformed
     from omq.goby.identifier import head_of, read_identifier, split_frame
@@ -220,14 +235,14 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
             head, payload = split_frame(frame)
             identifier = read_identifier(head)
         except Malformed as fault:
-            LOG.warning("%s: the record before byte %d is passed over: %s", recording.path, recording.good, fault)
+            LOG.warning("%s: the record before byte %d is skipped: %s", recording.path, recording.good, fault)
             continue
         if not fits(identifier):
             continue
         first = at if first is None else first
         if speed:
-            left = began + (at - first) / 1e9 / speed - time.monotonic()
-            if left > MAX_EARLY_S and ended.wait(min(left, threading.TIMEOUT_MAX)):
+            wait = began + (at - first) / 1e9 / speed - time.monotonic()
+            if wait > MAX_EARLY_S and ended.wait(min(wait, threading.TIMEOUT_MAX)):
                 break
         elif count % REPLAY_BATCH == REPLAY_BATCH - 1:
             wait_until_sent(portal, ended)
@@ -235,21 +250,21 @@ def replay(portal: Portal, recording: Any, fits: Callable[[Any], bool], speed: f
                 break
         if ended.is_set():
             break
-        # As it was, also what this program would not publish itself; but by this process.
+        # Unchecked, as a recording may contain what `publish` rejects; with the process and thread of this program.
         portal._send(head_of(identifier.group, identifier.scheme, identifier.type, pid, thread) + payload)
         count += 1
     return count
 
 
 def wait_until_sent(portal: Portal, ended: threading.Event) -> None:
-    """Waits until what was published has left, which it does not while no gobyd runs.
+    """Waits until all publications are sent, which needs a running gobyd.
 
     Args:
-        portal: Whose publications.
-        ended: Set when it is to end early: it waits no longer then.
+        portal: The portal.
+        ended: Stops the wait when it is set.
 
     Raises:
-        SendTimeout: It has not.
+        SendTimeout: Publications were not sent in time.
     """
     begun = time.monotonic()
     while True:
@@ -265,14 +280,14 @@ def wait_until_sent(portal: Portal, ended: threading.Event) -> None:
 
 @goby.command()
 @filter_options
-@click.option("--count", type=click.IntRange(1), help="End after this many.")
-@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="How long; until a signal if left out.")
+@click.option("--count", type=click.IntRange(1), help="The number of publications after which to end.")
+@click.option("--seconds", type=FiniteFloat(0, min_open=True), help="The duration. Default: until a signal.")
 @click.option(
     "--import",
     "modules",
     multiple=True,
     metavar="MODULE",
-    help="A module of protobuf classes, whose messages are shown decoded; may be repeated.",
+    help="A module of protobuf classes, to decode their messages; may be repeated.",
 )
 @portal_options("omq_goby_sniff")
 def sniff(
@@ -284,7 +299,7 @@ def sniff(
     modules: tuple[str, ...],
     **options: Any,
 ) -> None:
-    """Print what is published, a line each: the time, who publishes what to which group, and the payload."""
+    """Print publications, one a line: time, process id, group, scheme, type, size and payload."""
     for module in modules:
         try:
             importlib.import_module(module)
@@ -308,18 +323,18 @@ def sniff(
 @goby.command()
 @portal_options("omq_goby_missing")
 def missing(**options: Any) -> None:
-    """Print the required clients that a held bus waits for, a line each (of `omq gobyd`)."""
+    """Print the required clients that the hold of an `omq gobyd` waits for, one a line."""
     with portal_of(options) as portal:
         for name in portal.missing():
             click.echo(name)
 
 
 def line_of(publication: Received, now: float) -> str:
-    """A publication as a line.
+    """Formats a publication as a line.
 
     Args:
         publication: The publication.
-        now: When it came: seconds since 1970.
+        now: The time of its arrival, in seconds since 1970.
     """
     group, scheme, type, data = publication
     clock = time.strftime("%H:%M:%S", time.localtime(now)) + f".{int(now % 1 * 1000):03}"
@@ -330,12 +345,12 @@ def line_of(publication: Received, now: float) -> str:
 
 
 def printable(text: str) -> str:
-    """A text without what would break a line, or have a terminal do something."""
+    """Escapes line breaks and control characters of a text, which a terminal might interpret."""
     return text if text.isprintable() else "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
 
 
 def payload_text(scheme: str, type: str, data: bytes) -> str:
-    """A payload for people, as far as it is understood."""
+    """Formats a payload: decoded if its scheme and type are known, else in hex."""
     try:
         if scheme == "CSTR":
             return repr(data.removesuffix(b"\0").decode())
@@ -351,7 +366,7 @@ def payload_text(scheme: str, type: str, data: bytes) -> str:
 
 
 def protobuf_class(name: str) -> Any:
-    """The class of a protobuf message by its full name; `None` where no module that is loaded has it."""
+    """Returns a protobuf class by its full name; `None` if no imported module has it."""
     from google.protobuf import descriptor_pool, message_factory
 
     from omq.goby.protobuf.pool import POOL

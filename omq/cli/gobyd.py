@@ -1,4 +1,4 @@
-"""`omq gobyd`: the manager and the router of a Goby bus, served until a signal ends it."""
+"""`omq gobyd`: serves the manager and the router of a Goby bus until a signal stops it."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
     from omq.goby.daemon import Daemon
 
 LOG: Final = logging.getLogger("omq.goby")
-#: Options that have another name than their argument.
+#: Options whose names differ from their arguments.
 OPTIONS: Final = {"port": "--tcp-port", "required_clients": "--required-client"}
 
 
 class DaemonServer:
-    """A daemon as a server of an event loop, which only waits: the daemon's threads serve.
+    """The server of `run_server`: it starts and stops a daemon, whose own threads serve.
 
     Args:
         daemon: The daemon.
@@ -36,19 +36,19 @@ class DaemonServer:
         self._daemon = daemon
 
     async def start(self) -> None:
-        """Starts the daemon. A request on the bus ends this task, as a signal does."""
+        """Starts the daemon. A terminate request on the bus cancels this task, like a signal."""
         task = asyncio.current_task()
         assert task is not None
         self._daemon.on_terminate = partial(asyncio.get_running_loop().call_soon_threadsafe, task.cancel)
         self._daemon.start(ready=False)
 
     async def close(self) -> None:
-        """Ends the daemon."""
+        """Stops the daemon."""
         self._daemon.close()
 
 
 def verbosity(daemon_config: Any) -> str:
-    """The log's level that a configuration asks for, in Goby's words."""
+    """Returns the log level of a configuration."""
     glog = daemon_config.app.glog_config
     if not glog.HasField("tty_verbosity"):
         return "info"
@@ -61,12 +61,12 @@ def verbosity(daemon_config: Any) -> str:
 @click.option(
     "--socket-name",
     type=NonEmptyPath(),
-    help="ipc: what the paths of the sockets begin with.  [default: /tmp/goby_ and the platform]",
+    help="ipc: the prefix of the sockets' paths.  [default: /tmp/goby_ and the platform]",
 )
 @click.option(
     "--tcp-port",
     type=click.IntRange(0, 65535),
-    help="tcp: the manager's port; 0: one that the system chooses.  [default: 11144]",
+    help="tcp: the manager's port; 0: any free port.  [default: 11144]",
 )
 @click.option("--bind-address", default="*", show_default=True, help="tcp: the address to listen on; *: all.")
 @click.option(
@@ -78,20 +78,20 @@ def verbosity(daemon_config: Any) -> str:
 @click.option(
     "--config",
     type=FILE,
-    help="Its configuration (GobyDaemonConfig): text protobuf, or TOML of the same names (*.toml). Options come first.",
+    help="A GobyDaemonConfig as text protobuf, or as TOML with the same names (*.toml). Options override it.",
 )
 @click.option(
     "--health-interval",
     type=FiniteFloat(0),
     default=10.0,
     show_default=True,
-    help="Seconds between two requests for the health of all processes; 0: it never asks.",
+    help="Seconds between two health requests to all processes; 0: never.",
 )
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written when everything serves: the endpoints (manager, publish, subscribe) as JSON.",
+    help="Written once the daemon serves: its endpoints (manager, publish, subscribe) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), help="[default: info, or the configuration's]")
 def gobyd(
@@ -106,11 +106,11 @@ def gobyd(
     ready_file: Path | None,
     log_level: str | None,
 ) -> None:
-    """The daemon of a Goby bus: it sends clients its endpoints, holds them until all that are required are ready,
-    and carries what they publish.
+    """Run the daemon of a Goby bus. It sends its endpoints to clients, holds them until all required clients are ready,
+    and forwards their publications.
 
-    Processes that were written for Goby 3 work with it. It logs to standard error, and ends in an orderly way with
-    SIGTERM or SIGINT, or when it is asked to on the bus.
+    It works with processes written for Goby 3. It logs to standard error. SIGTERM, SIGINT or a terminate request on the
+    bus stops it in an orderly way.
     """
     with errors_of_command("omq.goby", "goby", OPTIONS):
         from omq.goby.config import read_gobyd

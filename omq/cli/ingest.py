@@ -1,4 +1,4 @@
-"""`omq ingest`: carries messages from ordinary ZeroMQ sockets into a topic of the broker, until a signal ends it."""
+"""`omq ingest`: copies messages from ordinary ZeroMQ sockets to a topic of the broker, until a signal stops it."""
 
 import asyncio
 import logging
@@ -36,7 +36,7 @@ MIN_IN_FLIGHT_BYTES: Final = 64 << 10
 
 
 def key_option(name: str, argument: str, read: Callable[[Path], Any], text: str) -> Callable[[_F], _F]:
-    """Returns an option that takes a file, whose content is the argument."""
+    """Returns an option that takes a file and passes its parsed content to the command."""
 
     def callback(ctx: click.Context, param: click.Parameter, value: Path | None) -> Any:
         try:
@@ -56,21 +56,21 @@ def read_topic(ctx: click.Context, param: click.Parameter, value: str) -> str:
 
 
 def read_user(path: Path) -> omq.PlainClient:
-    """Returns what a file with one `name:password` makes of a client.
+    """Returns the client security of a file with one line `name:password`.
 
     Raises:
-        UsageError: It holds something else.
+        UsageError: The content of the file is not valid.
     """
     users = read_users(path)
     if len(users) != 1:
-        raise UsageError(f"broker_user_file = {path}: must hold one line name:password, not {len(users)}")
+        raise UsageError(f"broker_user_file = {path}: must have one line name:password, not {len(users)}")
     return omq.PlainClient(*next(iter(users.items())))
 
 
 def socket_security(
     secret_key: bytes | None, authorized_keys: frozenset[bytes] | None, server_key: bytes | None
 ) -> omq.CurveServer | omq.CurveClient | None:
-    """Returns how the peers of the socket prove who they are.
+    """Returns the security of the socket towards its peers; `None` without any.
 
     Raises:
         UsageError: The options do not go together.
@@ -89,7 +89,7 @@ def socket_security(
 def broker_security(
     broker_key: bytes | None, secret_key: bytes | None, user: omq.PlainClient | None
 ) -> omq.CurveClient | omq.PlainClient | None:
-    """Returns how this process proves to the broker who it is.
+    """Returns the security towards the broker; `None` without any.
 
     Raises:
         UsageError: The options do not go together.
@@ -104,10 +104,10 @@ def broker_security(
 
 
 def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **options: Any) -> omq.Socket:
-    """Makes the socket; it has no endpoint yet.
+    """Creates the socket, without endpoints.
 
     Raises:
-        UsageError: An option does not fit its type.
+        UsageError: An option is not valid for its type.
     """
     if subscribe and name != "SUB":
         raise UsageError(f"--subscribe is for SUB, not for {name}")
@@ -123,14 +123,14 @@ def open_socket(name: str, subscribe: tuple[str, ...], join: tuple[str, ...], **
 
 
 class IngestServer:
-    """An ingest and its HTTP listener, as `run_server` takes them.
+    """The server of `run_server`: an ingest and its HTTP listener.
 
     Args:
         ingest: The ingest.
-        http: The address of the listener; `None`: there is none.
+        http: The address of the listener; `None` for none.
 
     Attributes:
-        endpoints: The endpoints of the socket, and of the listener, by name.
+        endpoints: The endpoints of the socket and the listener, by name.
     """
 
     def __init__(self, ingest: Ingest, http: str | None) -> None:
@@ -142,10 +142,10 @@ class IngestServer:
         self._server_task: asyncio.Task[Any] | None = None
 
     async def start(self) -> None:
-        """Waits for the broker, opens the endpoints and begins to carry messages."""
+        """Waits for the broker, opens the endpoints and starts to copy messages."""
         listening = {}
         if self._http is not None:
-            from omq.cli.ingest_http import http_listener  # needs aiohttp, which ingest without it need not have
+            from omq.cli.ingest_http import http_listener  # needs aiohttp, which is only required with --http
 
             self._listener = http_listener(self._ingest)
             listening["http"] = await self._listener.start(self._http)
@@ -156,12 +156,12 @@ class IngestServer:
         self._ingesting.add_done_callback(self._fail)
 
     def _fail(self, ingesting: asyncio.Task[None]) -> None:
-        """Has the server end, which raises what has ended the ingest."""
+        """Stops the server, whose `close` then raises the error of the ingest."""
         if self._server_task is not None:
             self._server_task.cancel()
 
     async def close(self) -> None:
-        """Takes nothing new, waits until all that was taken is acknowledged, and ends."""
+        """Stops to receive, waits until all received messages are acknowledged, and closes."""
         try:
             if self._ingesting is not None:
                 LOG.info("%d messages wait to be acknowledged", self._ingest.in_flight)
@@ -179,61 +179,66 @@ class IngestServer:
 @click.option(
     "--socket", "name", type=click.Choice(list(TYPES), case_sensitive=False), required=True, help="The socket's type."
 )
-@click.option("--bind", multiple=True, metavar="ENDPOINT", help="Where peers connect; may be repeated.")
-@click.option("--connect", multiple=True, metavar="ENDPOINT", help="A peer that binds; may be repeated.")
+@click.option("--bind", multiple=True, metavar="ENDPOINT", help="An endpoint to bind; may be repeated.")
+@click.option("--connect", multiple=True, metavar="ENDPOINT", help="An endpoint to connect to; may be repeated.")
 @click.option(
-    "--subscribe", multiple=True, metavar="PREFIX", help="SUB: the messages wanted; all if left out. May be repeated."
+    "--subscribe",
+    multiple=True,
+    metavar="PREFIX",
+    help="SUB: a prefix to subscribe to; may be repeated. Default: all messages.",
 )
-@click.option("--join", multiple=True, metavar="GROUP", help="DISH: a group; may be repeated.")
-@click.option("--broker", required=True, metavar="ENDPOINT", help="Where the broker's ZeroMQ clients connect.")
+@click.option("--join", multiple=True, metavar="GROUP", help="DISH: a group to join; may be repeated.")
+@click.option("--broker", required=True, metavar="ENDPOINT", help="The broker's endpoint for ZeroMQ clients.")
 @click.option(
     "--topic",
     required=True,
     metavar="NAME",
     callback=read_topic,
-    help="A topic of the broker; it has to be there.",
+    help="A topic of the broker, which must exist.",
 )
 @click.option(
     "--in-flight-bytes",
     type=click.IntRange(MIN_IN_FLIGHT_BYTES, 1 << 30),
     default=DEFAULT_IN_FLIGHT_BYTES,
     show_default=True,
-    help="Bytes of messages that are taken and not acknowledged, about.",
+    help="The approximate bytes of messages that may be received and not acknowledged.",
 )
 @click.option(
     "--recv-hwm",
     type=click.IntRange(1, 2**31 - 1),
     default=1000,
     show_default=True,
-    help="Messages of each peer that the socket holds besides, at most.",
+    help="The messages of each peer that may wait in the socket.",
 )
-@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Where /metrics (Prometheus) and /healthz are.")
-@key_option("--curve-secret-key-file", "secret_key", read_secret_key, "CURVE on the socket: the key of this process.")
+@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of /metrics (Prometheus) and /healthz.")
+@key_option(
+    "--curve-secret-key-file", "secret_key", read_secret_key, "CURVE on the socket: the secret key of this process."
+)
 @key_option(
     "--curve-authorized-keys-file",
     "authorized_keys",
     read_keys,
-    "CURVE: the public keys of the peers that are let in, one a line; every key if left out.",
+    "CURVE: the public keys of admitted peers, one a line. Default: every key.",
 )
 @key_option(
     "--curve-server-key-file",
     "server_key",
     read_public_key,
-    "CURVE: the public key of the peers, where they are the servers.",
+    "CURVE: the public key of the peers, if they are the servers.",
 )
 @key_option("--broker-key-file", "broker_key", read_public_key, "CURVE: the broker's public key.")
 @key_option(
     "--broker-secret-key-file",
     "broker_secret_key",
     read_secret_key,
-    "CURVE: the key by which the broker identifies this process; a new one if left out.",
+    "CURVE: the secret key that identifies this process to the broker. Default: a new key.",
 )
 @key_option("--broker-user-file", "broker_user", read_user, "PLAIN: name:password for the broker.")
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written when messages are taken: the endpoints (pull, sub, gather or dish; http) as JSON.",
+    help="Written once messages are received: the endpoints (pull, sub, gather or dish; http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def ingest(
@@ -256,16 +261,16 @@ def ingest(
     ready_file: Path | None,
     log_level: str,
 ) -> None:
-    """Publish what ordinary ZeroMQ peers send to a topic of omq broker.
+    """Publish the messages of ordinary ZeroMQ peers to a topic of omq broker.
 
-    It takes no more than the broker acknowledges, so that its peers wait while the topic is full or the broker is away.
-    With SIGTERM or SIGINT it takes nothing new, waits until everything is acknowledged, and ends with status 0.
+    It receives only as fast as the broker acknowledges: its peers wait while the topic is full or the broker is down.
+    After SIGTERM or SIGINT it stops to receive, waits until everything is acknowledged, and ends with status 0.
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)
     with errors_of_command("--http", "broker"):
         if not bind and not connect:
-            raise UsageError("--bind or --connect is missing: where the messages come from")
+            raise UsageError("--bind or --connect is missing: give at least one endpoint to receive from")
         kind = omq.SocketType[name.upper()]
         for endpoint in bind:
             omq.check_endpoint(endpoint, bind=True, socket_type=kind)

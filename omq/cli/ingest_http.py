@@ -18,12 +18,12 @@ from omq.serving.http import HttpListener
 log = logging.getLogger("omq.ingest")
 
 PREFIX: Final = "omq_ingest"
-#: Without an acknowledgement for this long `/healthz` reports the wait.
+#: After a longer wait for an acknowledgement `/healthz` reports it.
 ACK_TIMEOUT_S: Final = 5.0
 
 
 class IngestMetrics(Collector):
-    """The metrics of one look at an ingest."""
+    """Collects the current metrics of an ingest."""
 
     def __init__(self, ingest: Ingest) -> None:
         self._ingest = ingest
@@ -32,27 +32,27 @@ class IngestMetrics(Collector):
         """Yields the metrics."""
         stats = self._ingest.stats
         for name, text, value in (
-            ("messages_taken", "Messages that were taken from the socket.", stats.received),
+            ("messages_taken", "Messages received from the socket.", stats.received),
             ("taken_bytes", "Bytes of their bodies and keys.", stats.received_bytes),
             ("messages_published", "Messages that the broker has acknowledged.", stats.published),
-            ("batches_published", "Requests that they were published in.", stats.batches),
-            ("requests_refused", "Requests that the broker refused, and that were repeated.", stats.refused),
+            ("batches_published", "Requests that the broker has acknowledged.", stats.batches),
+            ("requests_refused", "Requests that the broker refused and that were repeated.", stats.refused),
         ):
             yield CounterMetricFamily(f"{PREFIX}_{name}", text, value)
         for name, text, gauge in (
-            ("in_flight_messages", "Messages that were taken and are not acknowledged.", self._ingest.in_flight),
-            ("waiting_seconds", "How long the oldest of them has waited for the broker.", self._ingest.waiting_s),
-            ("peers", "Peers of the socket that are connected.", self._ingest.peers),
+            ("in_flight_messages", "Messages that were received and are not acknowledged.", self._ingest.in_flight),
+            (
+                "waiting_seconds",
+                "How long the current batch has waited for its acknowledgement.",
+                self._ingest.waiting_s,
+            ),
+            ("peers", "Connected peers of the socket.", self._ingest.peers),
         ):
             yield GaugeMetricFamily(f"{PREFIX}_{name}", text, gauge)
 
 
 def http_listener(ingest: Ingest) -> HttpListener:
-    """Makes the listener for `/metrics` and `/healthz`.
-
-    Args:
-        ingest: The ingest that they are about.
-    """
+    """Creates the listener for `/metrics` and `/healthz` of an ingest."""
 
     async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
@@ -62,7 +62,7 @@ def http_listener(ingest: Ingest) -> HttpListener:
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     async def get_health(request: web.Request) -> web.Response:
-        # 200 also while the broker has no room or is away, which a restart of this process would not cure.
+        # 200 even while the broker is full or down: a restart of this process would not help.
         waiting_s = ingest.waiting_s
         slow = waiting_s > ACK_TIMEOUT_S
         return web.Response(text=f"ok, but the broker has not answered for {waiting_s:.0f} s\n" if slow else "ok\n")

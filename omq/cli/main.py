@@ -1,4 +1,4 @@
-"""`omq`: the command line of the package. Every command stands in a module of its own."""
+"""`omq`: the command line of the package. Each command has a module of its own."""
 
 from omq.serving.extras import missing_extra
 

@@ -1,4 +1,4 @@
-"""Parameters that several commands have."""
+"""Parameter types and callbacks that several commands use."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ LEVELS: Final = ("debug", "info", "warning", "error")
 
 
 class NonEmptyPath(click.Path):
-    """A path that is not empty: `Path("")` would be the current directory."""
+    """A path that must not be empty, as `Path("")` is the current directory."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """See `click.Path`."""
         if value == "":
-            self.fail("a path is missing: this one is empty", param, ctx)
+            self.fail("the path is empty", param, ctx)
         return super().convert(value, param, ctx)
 
 
 class FiniteFloat(click.FloatRange):
-    """A number in a range, and no NaN, which lies in all of them, and not infinite."""
+    """A finite number in a range. A plain `FloatRange` accepts NaN."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
-        """The number."""
+        """See `click.FloatRange`."""
         found = float(super().convert(value, param, ctx))
         if not math.isfinite(found):
             self.fail(f"{value!r} is not a finite number.", param, ctx)
@@ -49,7 +49,7 @@ def read_http(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def read_ready_file(ctx: click.Context, param: click.Parameter, value: Path | None) -> Path | None:
-    """Checks the value of `--ready-file`: what is there is replaced, so it has to be a file."""
+    """Checks the value of `--ready-file`, which may replace only a regular file."""
     if value is None:
         return None
     try:

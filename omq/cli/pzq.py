@@ -1,4 +1,4 @@
-"""`omq pzq`: the store-and-forward device, served until a signal ends it. Its options are those of the original."""
+"""`omq pzq`: serves a store-and-forward device until a signal stops it. It has the options of the original pzq."""
 
 import logging
 import os
@@ -35,7 +35,7 @@ COUNT: Final = click.IntRange(1, 2**53 - 1)
 
 
 def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> pwd.struct_passwd | None:
-    """Reads `--user`; an empty one changes nothing, as in the original."""
+    """Parses `--user`; an empty value changes nothing, as in the original."""
     try:
         return pwd.getpwnam(value) if value else None
     except KeyError:
@@ -43,10 +43,10 @@ def read_user(ctx: click.Context, param: click.Parameter, value: str | None) -> 
 
 
 def switch_user(user: pwd.struct_passwd) -> None:
-    """Goes on as another user.
+    """Changes the user of the process.
 
     Raises:
-        ClickException: The system does not let us.
+        ClickException: The process lacks the permission.
     """
     if os.geteuid() == user.pw_uid:
         return
@@ -59,11 +59,13 @@ def switch_user(user: pwd.struct_passwd) -> None:
 
 
 def daemonize() -> Callable[[], None]:
-    """Leaves the terminal; standard error stays, for the log.
+    """Moves the process to the background, detached from its terminal. Standard error stays open for the log.
+
+    The original process waits. It exits with status 0 once the returned function is called, or with status 1 if the
+    background process ends before.
 
     Returns:
-        The call that reports to the process that waits for this one that it serves: that one ends with status 0. If
-        this one ends before, with 1.
+        The function to call once the device serves.
     """
     read_end, write_end = os.pipe()
     if os.fork():
@@ -81,7 +83,7 @@ def daemonize() -> Callable[[], None]:
         os.dup2(0, 2)
 
     def report_ready() -> None:
-        with suppress(BrokenPipeError):  # no process waits any more
+        with suppress(BrokenPipeError):  # the original process has ended
             os.write(write_end, b"1")
         os.close(write_end)
 
@@ -89,10 +91,10 @@ def daemonize() -> Callable[[], None]:
 
 
 def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Security | None:
-    """Reads the files of `--curve-*`.
+    """Reads the files of `--curve-*`; returns `None` without them.
 
     Raises:
-        UsageError: A file does not hold what it should, or the secret key is missing.
+        UsageError: The content of a file is not valid, or the secret key is missing.
     """
     if secret_key is None and authorized_keys is None:
         return None
@@ -100,7 +102,7 @@ def security_of(secret_key: Path | None, authorized_keys: Path | None) -> Securi
 
 
 def peer_security_of(secret_key: Path | None) -> CurveClient | None:
-    """Returns the security with which a node connects to the others: all of a cluster have the same key."""
+    """Returns the security of connections to other nodes; all nodes of a cluster have the same key."""
     if secret_key is None:
         return None
     secret = read_secret_key(secret_key)
@@ -113,60 +115,60 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     type=NonEmptyPath(file_okay=False, path_type=Path),
     default="/tmp/sink.kch",
     show_default=True,
-    help="The directory of the messages; made if it is not there.",
+    help="The directory of the messages; created if it does not exist.",
 )
 @click.option(
     "--ack-timeout",
     type=COUNT,
     default=ACK_TIMEOUT_US,
     show_default=True,
-    help="How long a consumer may take to acknowledge a message before it is delivered again (microseconds).",
+    help="Microseconds until an unacknowledged message is delivered again.",
 )
 @click.option(
     "--reaper-frequency",
     type=COUNT,
     default=REAPER_INTERVAL_US,
     show_default=True,
-    help="How often to look for messages that were not acknowledged in time (microseconds).",
+    help="Microseconds between two checks for messages that were not acknowledged in time.",
 )
 @click.option(
-    "--hard-sync", is_flag=True, help="Acknowledge a message once it is on the disk; else it is there within a second."
+    "--hard-sync",
+    is_flag=True,
+    help="Acknowledge a message once it is on disk; otherwise it is on disk within a second.",
 )
 @click.option(
     "--inflight-size",
     type=COUNT,
     default=MAX_IN_FLIGHT_BYTES,
     show_default=True,
-    help="The most bytes of bodies that consumers may have; a larger body is delivered alone.",
+    help="The most bytes of bodies in flight; a larger body is delivered alone.",
 )
-@click.option("--receive-dsn", default="tcp://*:11131", show_default=True, help="Where producers connect.")
-@click.option("--send-dsn", default="tcp://*:11132", show_default=True, help="Where consumers connect.")
-@click.option(
-    "--monitor-dsn", default="ipc:///tmp/pzq-monitor", show_default=True, help="Where it answers with its statistics."
-)
+@click.option("--receive-dsn", default="tcp://*:11131", show_default=True, help="Endpoint for producers.")
+@click.option("--send-dsn", default="tcp://*:11132", show_default=True, help="Endpoint for consumers.")
+@click.option("--monitor-dsn", default="ipc:///tmp/pzq-monitor", show_default=True, help="Endpoint for statistics.")
 @click.option(
     "--max-deliveries",
     type=COUNT,
-    help="After how many deliveries in vain a message becomes a dead letter; never if left out.",
+    help="The number of failed deliveries after which a message becomes a dead letter. Default: never.",
 )
 @click.option(
     "--replicas",
     type=click.IntRange(0, 2**53 - 1),
     default=0,
     show_default=True,
-    help="How many other nodes must have a message before its producer gets a positive answer.",
+    help="The number of other nodes that must have a message before its producer gets a positive answer.",
 )
 @click.option("--nodes", default="", help="The receive endpoints of the other nodes, separated by commas.")
 @click.option(
     "--broadcast-dsn",
-    help="Where this node receives from the others, and its name among them; they have the same port at their hosts.",
+    help="Endpoint for cluster traffic, and the name of this node. All nodes must use the same port.",
 )
 @click.option(
     "--timeout-nodes",
     type=COUNT,
     default=NODE_TIMEOUT_US,
     show_default=True,
-    help="After how long a node is silent, and others deliver its messages (microseconds).",
+    help="Microseconds without a message from a node after which its messages are delivered by others.",
 )
 @click.option(
     "--timeout-replication",
@@ -174,35 +176,34 @@ def peer_security_of(secret_key: Path | None) -> CurveClient | None:
     type=COUNT,
     default=REPLICATION_TIMEOUT_US,
     show_default=True,
-    help="How long a producer's answer waits for the replicas (microseconds).",
+    help="Microseconds that a producer's answer waits for the replicas.",
 )
 @click.option(
     "--allow-replicas-from",
     multiple=True,
     metavar="ADDRESS",
-    help="An address or a network that nodes may speak from besides the hosts of --nodes; may be repeated.",
+    help="An additional address or network that replicas are accepted from, next to the hosts of --nodes; may be "
+    "repeated.",
 )
-@click.option("--dead-letter-dsn", help="Where consumers of dead letters connect.")
-@click.option(
-    "--http", metavar="HOST:PORT", callback=read_http, help="Where /metrics (Prometheus) and /healthz are served."
-)
+@click.option("--dead-letter-dsn", help="Endpoint for consumers of dead letters.")
+@click.option("--http", metavar="HOST:PORT", callback=read_http, help="Address of /metrics (Prometheus) and /healthz.")
 @click.option(
     "--curve-secret-key-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CURVE on all sockets: the device's key.",
+    help="CURVE on all sockets: the device's secret key.",
 )
 @click.option(
     "--curve-authorized-keys-file",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
-    help="CURVE: the public keys that are let in, one a line; every key if left out.",
+    help="CURVE: the public keys of admitted peers, one a line. Default: every key.",
 )
-@click.option("--user", callback=read_user, help="The user to go on as, before anything is opened.")
-@click.option("--background", is_flag=True, help="Go to the background once it serves.")
+@click.option("--user", callback=read_user, help="Change to this user before opening anything.")
+@click.option("--background", is_flag=True, help="Run in the background; return once the device serves.")
 @click.option(
     "--ready-file",
     type=NonEmptyPath(dir_okay=False, path_type=Path),
     callback=read_ready_file,
-    help="Written when everything serves: the endpoints (receive, send, monitor, dead_letter, http) as JSON.",
+    help="Written once the device serves: its endpoints (receive, send, monitor, dead_letter, http) as JSON.",
 )
 @click.option("--log-level", type=click.Choice(LEVELS), default="info", show_default=True)
 def pzq(
@@ -230,10 +231,10 @@ def pzq(
     ready_file: Path | None,
     log_level: str,
 ) -> None:
-    """Store and forward: keep messages of producers until a consumer has finished them.
+    """Store messages of producers until a consumer has acknowledged them.
 
-    The options are those of pzq, whose clients work with it. It logs to standard error, and ends in an orderly way
-    with SIGTERM or SIGINT.
+    It has the options of the original pzq, and works with its clients. It logs to standard error. SIGTERM or SIGINT
+    stops it in an orderly way.
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)

@@ -1,4 +1,4 @@
-"""`omq store`: looks into the directory of a broker that is not running."""
+"""`omq store`: inspects the directory of a broker that is not running."""
 
 import base64
 import json
@@ -21,11 +21,15 @@ DIRECTORY = click.argument("directory", metavar="DIR", type=click.Path(path_type
 
 @click.group()
 def store() -> None:
-    """Look into a broker's directory while no broker runs in it."""
+    """Inspect a broker's directory while no broker uses it."""
 
 
 def open_inspector(directory: Path) -> "Inspector":
-    """The files of a store; what hinders ends the command."""
+    """Opens a store for inspection.
+
+    Raises:
+        ClickException: The store cannot be opened, or a package is missing.
+    """
     try:
         from omq.store.lmdb.inspector import Inspector
     except ImportError as missing:
@@ -39,7 +43,7 @@ def open_inspector(directory: Path) -> "Inspector":
 @store.command()
 @DIRECTORY
 def verify(directory: Path) -> None:
-    """Read everything, and report what is damaged: then the exit status is 1."""
+    """Read everything and report damage. The exit status is 1 if there is any."""
     damaged = 0
     with open_inspector(directory) as inspector:
         if not inspector.orderly:
@@ -60,9 +64,9 @@ def verify(directory: Path) -> None:
 @DIRECTORY
 @click.option("--topic", "name", help="Only this topic.")
 @click.option("--start", type=click.IntRange(0), default=0, help="The first id.")
-@click.option("--stop", type=click.IntRange(0), default=0, help="The id before which to end.")
+@click.option("--stop", type=click.IntRange(0), default=0, help="The id after the last one.")
 def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
-    """Write messages as lines of JSON; bytes are text where they are UTF-8, else base64."""
+    """Print messages as lines of JSON. Bytes are printed as text if they are UTF-8, else as base64."""
     with open_inspector(directory) as inspector:
         try:
             topics = [inspector.find(name)] if name is not None else list(inspector.topics.values())
@@ -80,7 +84,7 @@ def dump(directory: Path, name: str | None, start: int, stop: int) -> None:
 
 
 def message_row(message: Message) -> dict[str, Any]:
-    """A message as JSON has it."""
+    """Returns the JSON object of a message."""
     row: dict[str, Any] = {"topic": message.topic, "id": message.id, "timestamp": message.timestamp}
     row.update(as_text("body", message.body))
     if message.key is not None:
@@ -91,7 +95,7 @@ def message_row(message: Message) -> dict[str, Any]:
 
 
 def as_text(name: str, value: bytes) -> Iterator[tuple[str, str]]:
-    """Returns bytes under a name for their form."""
+    """Yields the name and the text of bytes: text under *name* if they are UTF-8, else base64 under *name*_base64."""
     try:
         yield name, value.decode()
     except UnicodeDecodeError:
@@ -100,9 +104,9 @@ def as_text(name: str, value: bytes) -> Iterator[tuple[str, str]]:
 
 @store.command()
 @DIRECTORY
-@click.option("--json", "as_json", is_flag=True, help="One object of JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object.")
 def stats(directory: Path, as_json: bool) -> None:
-    """Topics, and the sizes of files."""
+    """Print the topics and the sizes of the files."""
     with open_inspector(directory) as inspector:
         topics = [
             {
@@ -123,6 +127,6 @@ def stats(directory: Path, as_json: bool) -> None:
         click.echo(json.dumps(row))
         return
     for name, size in sizes.items():
-        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them once used")
+        click.echo(f"{name}: {size['file_bytes']} bytes, {size['used_bytes']} of them used")
     for topic in topics:
         click.echo("{id} {name}: {delivery}, {persistence}, ids {first} to {last}, {bytes} bytes".format(**topic))

@@ -1,1 +1,1 @@
-"""The core of a broker: its topics, and who reads them, whatever server their messages come through."""
+"""The core of a broker: its topics and their readers, independent of the servers that clients connect to."""

@@ -644,7 +644,7 @@ class TopicAdmission:
         publication.submit()
 
     def _abandon(self, publication: Publication) -> None:
-        publication.refuse(WrongState(f"given up by its publisher before topic {self._topic.name!r} had room"))
+        publication.refuse(WrongState(f"the publisher gave up before topic {self._topic.name!r} had room"))
 
     def _remove(self, publication: Publication) -> None:
         self._held.remove(publication)

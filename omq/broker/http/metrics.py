@@ -36,13 +36,13 @@ Row = tuple[int, ...]  # a topic's values, one of each of `COUNTERS` and `GAUGES
 
 #: Names without their suffix, descriptions and values. The topics above `MAX_SERIES` share their sum.
 COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
-    ("messages_published", "Messages that the topic has taken.", lambda topic: topic["published"]),
-    ("published_bytes", "Bytes of records that the topic has taken.", lambda topic: topic["published_bytes"]),
+    ("messages_published", "Messages published to the topic.", lambda topic: topic["published"]),
+    ("published_bytes", "Bytes of records published to the topic.", lambda topic: topic["published_bytes"]),
     ("messages_delivered", "Messages sent to subscribers and consumers.", lambda topic: topic["delivered"]),
     ("delivered_bytes", "Bytes of records sent to subscribers and consumers.", lambda topic: topic["delivered_bytes"]),
     ("messages_redelivered", "Deliveries that were not a message's first.", lambda topic: topic["redelivered"]),
-    ("messages_dead_lettered", "Messages that went to a dead-letter topic.", lambda topic: topic["dead_lettered"]),
-    ("messages_rejected", "Messages that were refused as the topic was full.", lambda topic: topic["rejected"]),
+    ("messages_dead_lettered", "Messages moved to a dead-letter topic.", lambda topic: topic["dead_lettered"]),
+    ("messages_rejected", "Messages rejected because the topic was full.", lambda topic: topic["rejected"]),
     (
         "messages_dropped",
         "Unfinished messages that a full work queue moved to the dead letters.",
@@ -55,10 +55,10 @@ COUNTERS: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
     ),
 )
 GAUGES: Final[tuple[tuple[str, str, Callable[[TopicStats], int]], ...]] = (
-    ("topic_bytes", "Bytes that the topic keeps.", lambda topic: topic["bytes"]),
-    ("topic_messages", "Messages that the topic keeps.", lambda topic: topic["messages"]),
+    ("topic_bytes", "Bytes of the topic in the store.", lambda topic: topic["bytes"]),
+    ("topic_messages", "Messages of the topic in the store.", lambda topic: topic["messages"]),
     ("topic_blocked_messages", "Messages whose publishers wait for room in the topic.", lambda topic: topic["blocked"]),
-    ("topic_subscribers", "Subscriptions and consumers in force.", lambda topic: len(topic["subscriptions"])),
+    ("topic_subscribers", "Open subscriptions and consumers.", lambda topic: len(topic["subscriptions"])),
     # The topics above `MAX_SERIES` share the maximum.
     ("topic_lag_messages", "Lag of the slowest subscription; backlog of a work queue.", lag_of),
 )
@@ -175,11 +175,11 @@ def _sum_rows(rows: Sequence[Row], each: Each) -> Row:
 
 
 def _store(store: StoreStats) -> Iterator[Metric]:
-    yield _gauge("store_full", "1 while the disk is full, and what is published is refused.", store["full"])
+    yield _gauge("store_full", "1 while the disk is full and publications are refused.", store["full"])
     yield _gauge("store_failed", "1 once the store has failed: nothing is acknowledged.", store["failed"] is not None)
     yield _gauge("store_findings", "Problems found at opening, and quarantined messages.", len(store["findings"]))
     if store["free"] is not None:
-        yield _gauge("store_free_bytes", "Bytes that the file system still has.", store["free"])
+        yield _gauge("store_free_bytes", "Bytes free in the file system.", store["free"])
     size = GaugeMetricFamily(f"{PREFIX}_store_bytes", "Bytes of the store's file.", labels=["environment"])
     commits = CounterMetricFamily(f"{PREFIX}_store_commits", "Transactions committed.", labels=["environment"])
     syncs = HistogramMetricFamily(f"{PREFIX}_store_sync_seconds", "Durations of fsync.", labels=["environment"])

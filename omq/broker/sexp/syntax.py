@@ -172,7 +172,7 @@ class SexpParser:
                 yield self._items.pop()
         self._length += at - start
 
-    # One step a state, for the first byte after a run. It returns the number of bytes consumed; `None` if it needs more.
+    # One step a state, for the first byte after a run; returns the number of bytes consumed, `None` if it needs more.
 
     def _step_between(self, text: bytes, at: int) -> int | None:
         byte, following = text[at], text[at + 1 : at + 2]

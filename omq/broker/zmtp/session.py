@@ -360,8 +360,8 @@ class ClientSession:
             raise self._denied(action, name)
 
     def _denied(self, action: str, name: str) -> PermissionDenied:
-        who = "a client without a name" if self.user is None else self.user
-        return PermissionDenied(f"{who} may not {action} {name!r}")
+        user = "a client without a name" if self.user is None else self.user
+        return PermissionDenied(f"{user} may not {action} {name!r}")
 
     def _check_new_tag(self, tag: bytes, command: str) -> None:
         """Checks that a new subscription or consumer may have this tag."""
@@ -774,13 +774,13 @@ class ClientSession:
         if name not in self.broker.topics:
             self._check_dead_letter(name, str(delivery), settings)
 
-        async def made() -> None:
+        async def create() -> None:
             topic = await self.broker.create(
                 name, delivery=str(delivery), persistence=str(persistence), settings=settings
             )
             self.put((p.CREATED, tag, topic.info()))
 
-        self._run(tag, made())
+        self._run(tag, create())
 
     def _check_dead_letter(self, name: str, delivery: str, settings: dict[str, Any]) -> None:
         """Checks that the client may publish to the dead-letter topic, and create it if it does not exist."""

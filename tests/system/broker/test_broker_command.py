@@ -213,9 +213,11 @@ def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
             assert reading.recv(timeout=10).body == b"1"
             users.write_text("nonsense\n")
             permit()
-            hang_up(command, "what was read before stays")
+            hang_up(command, "stay in force")
             users.write_text("alice:secret\nbob:secret\n")
-            hang_up(command, "every client could do everything; what was read before stays")
+            hang_up(
+                command, "would allow every client everything; the earlier users, keys and permissions stay in force"
+            )
             assert alice.publish("t", b"2") == 2
             assert reading.recv(timeout=10).body == b"2"
             users.write_text("alice:other\nbob:secret\ncarol:secret\n")

@@ -268,7 +268,7 @@ def test_a_topic_that_is_deleted_ends_it(tmp_path: Path, zmtp: str) -> None:
                 client.delete("t")
             push.send(b"lost")
             assert command.ended() == 1
-        assert "1 messages that were taken are not acknowledged, and are lost" in command.log
+        assert "1 messages that were received are not acknowledged, and are lost" in command.log
         assert "there is no topic 't'" in command.log
         assert "Traceback" not in command.log
 

@@ -184,7 +184,7 @@ def test_a_record_that_is_no_publication_is_passed_over(tmp_path: Path, told: di
         assert texts.recv(timeout=20) == "text"
         _, err = play.communicate(timeout=20)
     assert play.returncode == 0
-    assert f"{tmp_path}/log: the record before byte 45 is passed over: a publication has no NUL" in err
+    assert f"{tmp_path}/log: the record before byte 45 is skipped: a publication has no NUL" in err
 
 
 def test_a_player_that_would_wait_for_ages_ends_by_a_signal(tmp_path: Path, told: dict[str, Any]) -> None:

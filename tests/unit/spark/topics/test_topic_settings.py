@@ -118,7 +118,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         (
             "readStream",
             {**TOPIC, "subscription": "a/b"},
-            "option subscription='a/b': a subscription's name has no slash",
+            "option subscription='a/b': a subscription's name must not contain a slash",
         ),
         ("read", {**TOPIC, "max_message_size": "5"}, "not an option of read: 'max_message_size'"),
         ("readStream", {**TOPIC, "triggerSeconds": "1"}, "unknown option 'triggerSeconds'"),
