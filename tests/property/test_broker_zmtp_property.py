@@ -1,4 +1,4 @@
-"""The ZMTP server of a broker: whatever one client says, the broker lives, and another client loses nothing."""
+"""Random messages of one client neither stop the broker nor affect another client."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ MESSAGES = st.one_of(VALID, VALID, ANY).filter(
 
 
 class Beside:
-    """A client that does everything right, in a topic of each kind."""
+    """A well-behaved client of one topic of each delivery."""
 
     def __init__(self, endpoint: str) -> None:
         self.client = RawClient(endpoint)
@@ -112,7 +112,7 @@ class Beside:
         self.bodies = (b"good %d" % number for number in itertools.count())
 
     def works(self) -> None:
-        """Publishes to both; each message arrives once."""
+        """Publishes to both topics, and checks that each message arrives once."""
         for topic, read in ((b"b", self.blocks), (b"j", self.jobs)):
             body = next(self.bodies)
             id = self.client.append(topic, record(body))

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.sexp.protocol import (
     Ack,
-    ClientSide,
     Connect,
     Create,
     Created,
@@ -15,7 +14,8 @@ from omq.broker.sexp.protocol import (
     Ping,
     Publish,
     Published,
-    ServerSide,
+    SexpClientProtocol,
+    SexpServerProtocol,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -68,9 +68,9 @@ def pieces(data: bytes, size: int) -> list[bytes]:
 @settings(deadline=None)
 @given(st.lists(COMMANDS, max_size=8), SIZES, st.sampled_from([b"", b"; a comment\n"]))
 def test_a_server_reads_what_a_client_writes(commands, size, between):
-    client = ClientSide(b"c")
+    client = SexpClientProtocol(b"c")
     data = client.hello() + client.connect() + between.join(map(write_command, commands))
-    server, found = ServerSide(), []
+    server, found = SexpServerProtocol(), []
     for piece in pieces(data, size):
         if not server.version:
             _, piece = server.handshake(piece)
@@ -81,7 +81,7 @@ def test_a_server_reads_what_a_client_writes(commands, size, between):
 @settings(deadline=None)
 @given(st.lists(FRAMES, max_size=8), SIZES)
 def test_a_client_reads_what_a_server_writes(frames, size):
-    client = ClientSide(b"c")
+    client = SexpClientProtocol(b"c")
     data = client.hello() + b"".join(map(write_frame, frames))
     assert [frame for piece in pieces(data, size) for frame in client.receive(piece)] == frames
 
@@ -100,7 +100,7 @@ EXPRESSIONS = st.recursive(WORDS, lambda inner: st.lists(inner, max_size=4), max
 @settings(max_examples=150, deadline=None)
 @given(st.lists(EXPRESSIONS, max_size=4), st.sampled_from([1, 2]))
 def test_any_expressions_are_commands_or_the_one_fault(expressions, version):
-    server = ServerSide()
+    server = SexpServerProtocol()
     server.handshake(version.to_bytes(8, "big"))
     try:
         for command in server.commands(b"(Connect %d c)" % version + b"\n".join(map(encode, expressions)) + b"\n"):
@@ -112,7 +112,7 @@ def test_any_expressions_are_commands_or_the_one_fault(expressions, version):
 @settings(deadline=None)
 @given(st.binary(max_size=30), SIZES)
 def test_any_bytes_are_frames_or_the_one_fault(data, size):
-    client = ClientSide(b"c")
+    client = SexpClientProtocol(b"c")
     try:
         found = [frame for piece in pieces(client.hello() + data, size) for frame in client.receive(piece)]
     except SyntaxFault:
@@ -133,7 +133,7 @@ def test_any_payload_is_a_frame_or_the_one_fault(kind, payload):
 @settings(deadline=None)
 @given(st.binary(min_size=8, max_size=12))
 def test_any_version_is_spoken_or_refused(data):
-    server = ServerSide()
+    server = SexpServerProtocol()
     try:
         answer, rest = server.handshake(data)
     except VersionFault:

@@ -74,7 +74,7 @@ class Query:
         return Selection(found[start:stop], len(found), found[stop - 1]["name"] if start < stop < len(found) else None)
 
 
-class Changes:
+class ChangeTracker:
     """Numbers the answers, and records in which answer each topic has changed last."""
 
     def __init__(self) -> None:

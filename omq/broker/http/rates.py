@@ -23,7 +23,7 @@ _NOTHING: Final[Counts] = (0, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Syncs:
+class SyncStats:
     """The rate and the durations of fsyncs within the window.
 
     Attributes:
@@ -88,13 +88,13 @@ class Rates:
             found[topic["id"]] = (per_second[0], per_second[1], per_second[2], per_second[3])
         return found
 
-    def syncs(self, stats: BrokerStats) -> Syncs:
+    def syncs(self, stats: BrokerStats) -> SyncStats:
         """Returns the rate and the durations of fsyncs in the window."""
         then, count, spent, before = self._syncs[0]
         new_count, new_spent, after = _sync_counts(stats)
         new, seconds = new_count - count, stats["uptime"] - then
         buckets = [(bound, number - before.get(bound, 0)) for bound, number in sorted(after.items())]
-        return Syncs(
+        return SyncStats(
             rate=new / max(seconds, MIN_WINDOW_S),
             mean=(new_spent - spent) / new if new else None,
             p50=quantile(buckets, 0.5),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 from omq.broker.core.stats import BrokerStats, StoreStats, TopicStats
-from omq.broker.http.query import Changes, Query
+from omq.broker.http.query import ChangeTracker, Query
 from omq.broker.http.rates import Rates
 from omq.unpatched import threading
 
@@ -24,7 +24,7 @@ class JsonPage:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._changes = Changes()
+        self._changes = ChangeTracker()
         self._texts: dict[int, tuple[TopicStats, TopicRates, str]] = {}  # by a topic's id
 
     def encode(

@@ -17,7 +17,7 @@ from omq._core.blocks import Message
 from omq.broker.errors import BrokerError, TooLarge, VersionFault
 from omq.broker.protocol import check_name
 from omq.broker.sexp import protocol
-from omq.broker.sexp.protocol import ClientSide, Command, Delivery, Frame, Persistence, Replay
+from omq.broker.sexp.protocol import Command, Delivery, Frame, Persistence, Replay, SexpClientProtocol
 from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
@@ -157,7 +157,7 @@ class Client:
         host, port = protocol.parse_endpoint(endpoint)
         if client is None:
             client = f"omq-{os.urandom(8).hex()}"
-        self._protocol = ClientSide(client.encode() if isinstance(client, str) else client, version)
+        self._protocol = SexpClientProtocol(client.encode() if isinstance(client, str) else client, version)
         self._timeout = timeout
         self._changed = threading.Condition()  # guards the state that both threads use
         self._call_lock = threading.Lock()  # one request at a time, as answers have no id

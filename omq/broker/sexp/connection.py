@@ -27,7 +27,7 @@ from omq.broker.sexp.protocol import (
     Publish,
     Published,
     Replay,
-    ServerSide,
+    SexpServerProtocol,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -130,7 +130,7 @@ class SexpConnection:
         self.transport = SexpTransport(loop, sock, self)
         self.sinks: dict[str, SexpSubscriptionSink] = {}
         self.leaving: set[SexpConsumerSink] = set()
-        self._protocol = ServerSide()
+        self._protocol = SexpServerProtocol()
         self._pings = Pings()
         self._commands: deque[Command | BrokerError] = deque()  # waiting for an earlier one
         self._creating: asyncio.Task[None] | None = None  # other commands wait for it

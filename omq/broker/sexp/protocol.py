@@ -419,7 +419,7 @@ def _record(payload: bytes) -> tuple[int, bytes]:
 # ------------------------------------------------------------------------------------------------------------ sides
 
 
-class ServerSide:
+class SexpServerProtocol:
     """The server's protocol state of one connection.
 
     Attributes:
@@ -528,7 +528,7 @@ class Pings:
         self._stalls = 0
 
 
-class ClientSide:
+class SexpClientProtocol:
     """The client's protocol state of its connection.
 
     Args:

@@ -1,4 +1,4 @@
-"""A headless Chromium that tests look through; where there is none, they are skipped and say how to get it."""
+"""A headless Chromium for tests, which are skipped with a message if it is not installed."""
 
 from __future__ import annotations
 
@@ -41,31 +41,31 @@ class Browser:
         self.driver = driver
 
     def size(self, width: int, height: int) -> None:
-        """A phone, if it is narrow."""
+        """Sets the size of the window; a narrow one is a phone."""
         metrics = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": width < 500}
         self.driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
 
     def prefer(self, scheme: str) -> None:
-        """`light` or `dark`."""
+        """Sets the color scheme: `light` or `dark`."""
         features = [{"name": "prefers-color-scheme", "value": scheme}]
         self.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
     def run(self, script: str) -> Any:
-        """What a script returns."""
+        """Runs a script, and returns its result."""
         return self.driver.execute_script(script)
 
     def text(self, selector: str) -> str:
-        """What is to be read at the first element that fits; empty where there is none."""
+        """Returns the text of the first element that matches a selector; empty without one."""
         return str(self.run(f"return document.querySelector({selector!r})?.innerText ?? ''"))
 
     def complaints(self) -> list[str]:
-        """What the browser has complained about since the last call."""
+        """Returns the errors and warnings of the browser since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
 
 @contextmanager
 def browser(folder: Path) -> Iterator[Browser]:
-    """Starts one with an empty profile."""
+    """Starts a browser with an empty profile."""
     from selenium import webdriver
     from selenium.webdriver.chrome.service import Service
 

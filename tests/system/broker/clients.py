@@ -1,4 +1,4 @@
-"""The two twins of the broker's client, for tests that are written once."""
+"""Adapters for both twins of the broker's client, so that each test is written once."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ class Blocking:
     Client: Any = omq.broker.Client
 
     def wait(self, call: Any) -> Any:
-        """What a call gives."""
+        """Returns the result of a call."""
         return call
 
     def call(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls what is awaited in neither twin."""
+        """Calls a method that is awaited in neither twin."""
         return function(*arguments)
 
     def step(self, function: Callable[..., Any]) -> Any:
-        """Calls what is awaited, without a loop that runs."""
+        """Calls a method that is awaited, outside of a running loop."""
         return function()
 
     def begin(self, function: Callable[..., Any], times: int) -> Callable[[], list[Any]]:
-        """Makes calls at once; gives what waits for their results."""
+        """Starts calls concurrently, and returns a function that waits for their results."""
         pool = ThreadPoolExecutor(times)
         futures = [pool.submit(function, timeout=20.0) for _ in range(times)]
         return lambda: [future.result() for future in futures]
@@ -52,11 +52,11 @@ class Blocking:
         return list(stream)
 
     def close(self) -> None:
-        """Ends what the twin needs."""
+        """Releases the resources of the twin."""
 
 
 class Looped:
-    """Clients of `omq.asyncio.broker`, whose loop runs while a test waits for something."""
+    """Clients of `omq.asyncio.broker`, whose loop runs while a test waits for a result."""
 
     name = "asyncio"
     Client: Any = omq.asyncio.broker.Client
@@ -118,7 +118,7 @@ TWINS = {"blocking": Blocking, "asyncio": Looped}
 
 
 def twins(name: str) -> Iterator[Any]:
-    """A twin, for a fixture."""
+    """Yields the adapter of a twin, for a fixture."""
     twin = TWINS[name]()
     try:
         yield twin

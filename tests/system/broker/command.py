@@ -1,4 +1,4 @@
-"""`omq broker`, and other commands that serve, as processes."""
+"""`omq broker` and other server commands as processes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BOUND: Final = 30.0  # seconds that a broker may take to serve, and to end
 
 
 class Command:
-    """A broker, or another command that serves, that was started.
+    """A running broker or other server command.
 
     Args:
         folder: Where its ready file and its log are.
@@ -51,18 +51,18 @@ class Command:
 
     @property
     def log(self) -> str:
-        """What it has said on standard error."""
+        """The content of its standard error."""
         return self._log.read_text()
 
     def serving(self) -> dict[str, str]:
-        """Waits until it serves; its endpoints."""
+        """Waits until it serves, and returns its endpoints."""
         until(lambda: self._written() not in (None, self._left) or self.process.poll() is not None, lambda: self.log)
         assert self.process.poll() is None, self.log
         found: dict[str, str] = json.loads(self.ready.read_bytes())
         return found
 
     def _written(self) -> tuple[int, int] | None:
-        """Which ready file is there: one that a broker before has left is not this one's."""
+        """Identifies the ready file, to tell it apart from one that an earlier broker has left."""
         try:
             status = self.ready.stat()
         except FileNotFoundError:
@@ -70,18 +70,18 @@ class Command:
         return status.st_ino, status.st_mtime_ns
 
     def ended(self) -> int:
-        """Waits until it has ended; its status."""
+        """Waits until it has ended, and returns its exit status."""
         return self.process.wait(BOUND)
 
     def end(self) -> int:
-        """Ends it in an orderly way; its status."""
+        """Stops it in an orderly way, and returns its exit status."""
         self.process.terminate()
         return self.ended()
 
 
 @contextlib.contextmanager
 def broker(folder: Path, *arguments: str | Path, **options: Any) -> Iterator[Command]:
-    """A broker, or another command, that is killed at the end, if it still runs; see `Command`."""
+    """Runs a command, and kills it at the end if it still runs; see `Command`."""
     command = Command(folder, *arguments, **options)
     try:
         yield command
@@ -91,7 +91,7 @@ def broker(folder: Path, *arguments: str | Path, **options: Any) -> Iterator[Com
 
 
 def get(url: str) -> bytes:
-    """What an address answers."""
+    """Returns the content of a URL."""
     with urllib.request.urlopen(url, timeout=10) as answer:
         content: bytes = answer.read()
         return content

@@ -1,4 +1,4 @@
-"""A client of the ZMTP server made of libzmq's DEALER and the page of the protocol, and nothing of omq's."""
+"""A client of the ZMTP server, written from the protocol's page with libzmq's DEALER and without omq."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TABLE = _table()
 
 
 def crc32c(data: bytes) -> int:
-    """CRC-32C, as RFC 3720 has it."""
+    """Returns the CRC-32C of RFC 3720."""
     crc = 0xFFFFFFFF
     for byte in data:
         crc = crc >> 8 ^ TABLE[(crc ^ byte) & 0xFF]
@@ -44,7 +44,7 @@ def u64(number: int) -> bytes:
 
 
 def record(body: bytes, key: bytes | None = None, headers: dict[str, bytes] | None = None) -> bytes:
-    """A record, as the page has it."""
+    """Encodes a record as on the page."""
     rest = bytes([(key is not None) | (headers is not None) << 1])
     if key is not None:
         rest += u32(len(key)) + key
@@ -57,7 +57,7 @@ def record(body: bytes, key: bytes | None = None, headers: dict[str, bytes] | No
 
 
 def read_header(header: bytes) -> tuple[int, int, int, int]:
-    """Count, first id, timestamp and size of a block; everything in the header is looked at."""
+    """Returns count, first id, timestamp and size of a block, and checks the whole header."""
     assert len(header) == 32
     version, flags, zero, count, first, timestamp, size, checksum = struct.unpack("!BBHIQQII", header)
     assert (version, flags, zero) == (1, 0, 0)
@@ -66,7 +66,7 @@ def read_header(header: bytes) -> tuple[int, int, int, int]:
 
 
 def read_block(header: bytes, records: bytes) -> list[tuple[int, bytes, bytes | None, dict[str, bytes]]]:
-    """Id, body, key and headers of each message of a block."""
+    """Returns id, body, key and headers of each message of a block."""
     count, first, _, size = read_header(header)
     assert size == len(records)
     found = []
@@ -122,11 +122,11 @@ class RawClient:
         self.socket.send_multipart([_part(part) for part in parts])
 
     def next(self) -> list[bytes]:
-        """The next message that is no answer."""
+        """Returns the next message that is not an answer."""
         return self.others.pop(0) if self.others else self.socket.recv_multipart()
 
     def answer(self, tag: bytes) -> list[bytes]:
-        """The next message with a tag; others wait for `next`."""
+        """Returns the next message with a tag; others wait for `next`."""
         for at, message in enumerate(self.others):
             if message[1] == tag:
                 return self.others.pop(at)
@@ -137,7 +137,7 @@ class RawClient:
             self.others.append(message)
 
     def ask(self, command: bytes, *parts: Any, expect: bytes = b"") -> list[bytes]:
-        """Sends a request and returns what stands behind the tag of its answer."""
+        """Sends a request, and returns the parts after the tag of its answer."""
         self._tag += 1
         tag = b"q%d" % self._tag
         self.say(command, tag, *parts)
@@ -147,7 +147,7 @@ class RawClient:
         return rest
 
     def error(self, command: bytes, *parts: Any) -> str:
-        """Sends what is refused; the code."""
+        """Sends a request that is refused, and returns the code of the error."""
         return self.ask(command, *parts, expect=b"ERROR")[0].decode()
 
     def create(self, name: str, **what: Any) -> dict[str, Any]:
@@ -158,7 +158,7 @@ class RawClient:
         return int.from_bytes(self.ask(b"APPEND", topic, b"".join(records), expect=b"PUBLISHED")[0], "big")
 
     def blocks(self, tag: bytes, number: int) -> list[tuple[int, bytes, bytes | None, dict[str, bytes]]]:
-        """The next messages of a subscription."""
+        """Returns the next messages of a subscription."""
         found: list[tuple[int, bytes, bytes | None, dict[str, bytes]]] = []
         while len(found) < number:
             name, _, header, records = self.answer(tag)
@@ -167,7 +167,7 @@ class RawClient:
         return found
 
     def jobs(self, tag: bytes, number: int) -> list[tuple[int, bytes, int]]:
-        """The next messages of a consumer, with their counts."""
+        """Returns the next messages of a consumer, with their delivery counts."""
         found: list[tuple[int, bytes, int]] = []
         while len(found) < number:
             name, _, header, records, counts = self.answer(tag)
@@ -178,7 +178,7 @@ class RawClient:
         return found
 
     def silent(self, seconds: float = 0.1) -> bool:
-        """Whether nothing comes for a while."""
+        """Returns whether no message arrives for a while."""
         return not self.others and not self.socket.poll(seconds * 1000)
 
     def close(self) -> None:
@@ -195,7 +195,7 @@ def _part(part: Any) -> bytes:
 
 @contextmanager
 def raw(endpoint: str, **options: Any) -> Iterator[RawClient]:
-    """A connection that is closed at the end."""
+    """Opens a connection, and closes it at the end."""
     client = RawClient(endpoint, **options)
     try:
         yield client

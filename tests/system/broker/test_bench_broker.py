@@ -1,4 +1,4 @@
-"""The bench of brokers measures, reports and draws; what it finds is of no interest here."""
+"""The benchmark of brokers runs, reports and plots; its results are not checked."""
 
 from __future__ import annotations
 

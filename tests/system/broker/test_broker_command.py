@@ -1,4 +1,4 @@
-"""`omq broker` as a user runs it: a process, its endpoints, its end, and who is let in."""
+"""`omq broker` as a process: endpoints, security, reload and shutdown."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.timeout(120)
 EVERYWHERE = ("--bind", "tcp://127.0.0.1:*", "--sexp", "tcp://127.0.0.1:*", "--http", "127.0.0.1:0")
 
 
-def test_all_doors_serve_once_the_ready_file_is_there(tmp_path: Path) -> None:
+def test_all_servers_are_up_once_the_ready_file_exists(tmp_path: Path) -> None:
     with broker(tmp_path, "--memory", *EVERYWHERE, "--topic", "prices:broadcast:weak") as command:
         endpoints = command.serving()
         assert sorted(endpoints) == ["http", "sexp", "zmtp"]
@@ -356,7 +356,7 @@ def test_the_limit_of_descriptors_is_raised(tmp_path: Path) -> None:
 
 
 def test_the_status_page_is_there_when_clients_have_all_places(tmp_path: Path) -> None:
-    """Descriptors are kept back for it; who comes too late is turned away, and the log says so."""
+    """Descriptors are reserved for it; a client above the limit is turned away, and the log reports it."""
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     arguments = (tmp_path / "data", "--http", "127.0.0.1:0", "--topic", "t:broadcast:weak")
     with broker(tmp_path, *arguments, descriptors=200) as command, ExitStack() as stack:

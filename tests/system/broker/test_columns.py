@@ -1,4 +1,4 @@
-"""Columns in and out of a broker, by both twins of its client."""
+"""Publishing and reading in columns, with both twins of the client."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`demo_broker.py` as a user runs it."""
+"""`demo_broker.py` as a process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much of `publish_many` is on its way at once: a broker that answers late counts it."""
+"""The number of requests of `publish_many` in flight, counted by a broker that answers late."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def twin(request: pytest.FixtureRequest) -> Iterator[Blocking | Looped]:
 
 
 class Late:
-    """A broker that answers all that waits once nothing more comes.
+    """A broker that answers the waiting requests once no more arrive.
 
     Attributes:
         most: Records that waited for their answers at once.

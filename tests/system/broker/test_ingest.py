@@ -1,4 +1,4 @@
-"""`omq ingest` as a user runs it: a process between ordinary ZeroMQ peers and a broker, which both may die."""
+"""`omq ingest` as a process between ordinary ZeroMQ peers and a broker, which both may be killed."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TOPICS = (
 
 
 def started(folder: Path, *arguments: str | Path) -> AbstractContextManager[Command]:
-    """`omq ingest`, with a folder for its ready file and its log; it is killed at the end, if it still runs."""
+    """Runs `omq ingest` with a folder for its ready file and its log, and kills it at the end if it still runs."""
     folder.mkdir(exist_ok=True)
     return broker(folder, *arguments, program="ingest")
 
@@ -47,13 +47,13 @@ def broker_at(folder: Path, port: int | str = "*", *arguments: str | Path) -> Ab
 
 @pytest.fixture
 def zmtp(tmp_path: Path) -> Iterator[str]:
-    """The endpoint of a broker with the topics above."""
+    """Yields the endpoint of a broker with the topics above."""
     with broker_at(tmp_path) as command:
         yield command.serving()["zmtp"]
 
 
 def read(endpoint: str, count: int, topic: str = "t") -> list[Message]:
-    """The messages of a topic, once it has as many as are awaited."""
+    """Returns the messages of a topic, once it has as many as expected."""
     with Client(endpoint, timeout=20) as client:
         until(lambda: client.topics(topic)[0].last >= count, lambda: client.topics(topic))
         return list(client.read(topic))
@@ -277,7 +277,7 @@ def test_a_topic_that_is_deleted_ends_it(tmp_path: Path, zmtp: str) -> None:
 
 
 class Pushing(threading.Thread):
-    """Sends numbered messages until it is told to end.
+    """Sends numbered messages until it is stopped.
 
     Attributes:
         sent: How many.
@@ -302,7 +302,7 @@ class Pushing(threading.Thread):
                     time.sleep(0.001)
 
     def end(self) -> int:
-        """Ends it once all is with the kernel; how many messages it has sent."""
+        """Stops it once the kernel has all messages, and returns how many it has sent."""
         self._over.set()
         self.join(20)
         return self.sent
@@ -364,7 +364,7 @@ def test_what_it_has_in_memory_is_lost_when_it_is_killed_and_nothing_else(
 
 
 def certificate(folder: Path, name: str) -> tuple[bytes, Path, Path]:
-    """A key pair: the public key, its file, and that of the secret key."""
+    """Makes a key pair; returns the public key, its file, and the file of the secret key."""
     public, secret = omq.curve_keypair()
     files = folder / f"{name}.public", folder / f"{name}.secret"
     for file, key in zip(files, (public, secret), strict=True):

@@ -1,4 +1,4 @@
-"""The broker takes workers without a sign of life for dead, and not those that work for long."""
+"""The broker's heartbeats: a worker that does not answer is dead, a worker that is busy is not."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ else:
 @pytest.mark.parametrize("how", ["asleep", "in Python", "with the GIL"])
 @pytest.mark.parametrize("twin", ["blocking", "asyncio"])
 def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
-    """However long, and whatever keeps its loop: only `ack_timeout` takes the job away."""
+    """A busy worker keeps its job until `ack_timeout`, even if it blocks its event loop."""
     with (
         Server(memory=True, topics=[JOBS], heartbeat_interval=0.2, heartbeat_timeout=0.6) as server,
         Client(server.endpoints["zmtp"], timeout=20.0) as client,

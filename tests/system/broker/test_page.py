@@ -1,4 +1,4 @@
-"""The status page in a real browser; behind it a server whose broker says what each test wants shown."""
+"""The status page in a real browser, with the statistics of a fake broker."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DESKTOP = (1280, 800)
 
 
 class Stage:
-    """A server in a thread of its own; `stats` is what it tells."""
+    """A server in a thread of its own, which serves `stats`."""
 
     def __init__(self) -> None:
         self.stats: BrokerStats = statistics()
@@ -68,7 +68,7 @@ def stage() -> Iterator[Stage]:
 
 @pytest.fixture
 def look(window: Browser, stage: Stage) -> Callable[..., Browser]:
-    """Opens the page and waits until it shows something."""
+    """Opens the page, and waits until it shows the statistics."""
 
     def opened(*topics: Any, size: tuple[int, int] = DESKTOP, **changes: Any) -> Browser:
         stage.stats = statistics(*topics, **changes)

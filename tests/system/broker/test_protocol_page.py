@@ -1,4 +1,4 @@
-"""The page of the protocol, line by line: libzmq's DEALER against a real broker over tcp."""
+"""The protocol as its page specifies it: libzmq's DEALER against a real broker over TCP."""
 
 import base64
 import json
@@ -315,7 +315,7 @@ def test_what_is_overdue_goes_to_another_consumer(client, other, jobs):
     assert got[-1][0] == 1  # what has failed waits, and the others pass it
 
 
-def test_a_consumer_that_leaves_gives_back_at_once(client, other, jobs):
+def test_messages_of_a_consumer_that_ends_are_requeued_at_once(client, other, jobs):
     client.append(jobs, *ABC)
     consume(client, b"c", jobs)
     assert len(client.jobs(b"c", 3)) == 3

@@ -1,4 +1,4 @@
-"""`retain_for` and `overflow="block"` of a broker process: publishers wait for a reader, and others do not."""
+"""`retain_for` and `overflow="block"` of a broker process: publishers wait for the durable subscription."""
 
 from __future__ import annotations
 

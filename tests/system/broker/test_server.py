@@ -1,4 +1,4 @@
-"""A broker in a program: both twins, its end, its restart, its directory, and peers that mean no good."""
+"""A broker inside a program: both twins, shutdown, restart, its directory, and hostile peers."""
 
 import asyncio
 import json
@@ -229,13 +229,13 @@ def test_a_client_that_never_reads_its_answers_is_given_up(server, monkeypatch):
 
 @pytest.fixture(params=[None, 0.0], ids=["as it is", "a turn for each message"])
 def turns(request, monkeypatch):
-    """Shortens the time slice of the server, so that events come amid batches, too."""
+    """Shortens the time slice of the server, so that events also arrive within a batch."""
     if request.param is not None:
         monkeypatch.setattr("omq.broker.zmtp.server._TIME_SLICE_S", request.param)
 
 
 @pytest.mark.usefixtures("turns")
-def test_a_peer_that_is_gone_was_heard_to_the_end(server):
+def test_requests_of_a_closed_connection_are_executed(server):
     with raw(server.endpoints["zmtp"]) as client:
         for _ in range(5):
             quick = RawClient(server.endpoints["zmtp"], hello=False)
@@ -280,7 +280,7 @@ with omq.DEALER(connect=sys.argv[1], send_hwm=0) as flood:
 """
 
 
-def test_who_talks_without_end_leaves_the_others_their_turns(server):
+def test_a_flooding_client_leaves_turns_to_others(server):
     with raw(server.endpoints["zmtp"]) as client:
         flood = subprocess.Popen([sys.executable, "-c", FLOOD, server.endpoints["zmtp"]])
         try:
@@ -370,7 +370,7 @@ def test_errors_are_omqs():
     assert issubclass(BrokerError, omq.OmqError)
 
 
-def test_a_door_that_fails_for_one_client_serves_the_others(server, monkeypatch, caplog):
+def test_an_error_for_one_client_leaves_others_served(server, monkeypatch, caplog):
     zmtp = server._server._zmtp
     put = zmtp.put
 

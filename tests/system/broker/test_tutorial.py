@@ -1,4 +1,4 @@
-"""The tutorial of the broker, word for word: files are written, commands are run, and print what stands below them."""
+"""The tutorial of the broker: its files are written, its commands run, and their output is compared."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ pytestmark = pytest.mark.timeout(180)
 
 
 def steps() -> Iterator[tuple[str, str, str]]:
-    """The fences of the page: the file that it is, its language, its content."""
+    """Yields the code blocks of the page: file name, language and content."""
     for match in _STEP.finditer(PAGE):
         yield match[1] or "", match[2], match[3]
 
 
 class Reader:
-    """Does what the page says.
+    """Runs the steps of the page.
 
     Args:
         folder: Where.
@@ -83,7 +83,7 @@ class Reader:
             self._said = done.stdout
 
     def end(self) -> None:
-        """Ends the broker that runs."""
+        """Stops the running broker."""
         if self._broker is not None:
             assert self._broker.end() == 0
             self._broker = None

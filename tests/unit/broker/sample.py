@@ -1,4 +1,4 @@
-"""A broker's statistics as the HTTP server is given them, without a broker."""
+"""Sample statistics of a broker."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ HOSTILE = "<img src=x onerror=document.title='taken'>\"'&amp;\u202eevil"
 
 
 def topic(name: str, number: int, **changes: Any) -> TopicStats:
-    """A topic that has kept messages 11 to 1,000."""
+    """Returns the statistics of a topic with messages 11 to 1,000."""
     made: TopicStats = {
         "name": name,
         "id": number,
@@ -42,7 +42,7 @@ def topic(name: str, number: int, **changes: Any) -> TopicStats:
 
 
 def statistics(*topics: TopicStats, uptime: float = 100.0, **store: Any) -> BrokerStats:
-    """A broker that was started a hundred seconds ago."""
+    """Returns the statistics of a broker that was started a hundred seconds ago."""
     made: BrokerStats = {
         "version": "0.1.0",
         "broker": "5f0c",

@@ -1,4 +1,4 @@
-"""broker.toml and its rows: what fits is read, what does not is named with its place."""
+"""`broker.toml`: valid values are read, and errors name the place of others."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ FAULTS = {
     "topic as a table": ("[topic]\nname = 'a'", ["[[topic]]"]),
     "topic without a name": ("[[topic]]\ndelivery = 'broadcast'", ["[[topic]] number 1", "name is missing"]),
     "name": ("[[topic]]\nname = 3", ["[[topic]] number 1", "name = 3"]),
-    "slash": ("[[topic]]\nname = 'a/b'", ["[[topic]] number 1", '"a/b"', "no slash"]),
+    "slash": ("[[topic]]\nname = 'a/b'", ["[[topic]] number 1", '"a/b"', "must not contain a slash"]),
     "long name": (f"[[topic]]\nname = '{'x' * 10240}'", ["[[topic]] number 1", "name", "not 10240"]),
     "newline": ('[[topic]]\nname = "a\\nb"', ["[[topic]] number 1", r"a\nb", "control"]),
     "delivery": (

@@ -1,4 +1,4 @@
-"""`omq broker`: what it makes of its arguments and its file, and what it answers to those that do not fit."""
+"""`omq broker`: merges options and file, and reports values that are not valid."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from omq.cli.main import main
 
 
 class Spy:
-    """Stands where the server is made, and remembers with what."""
+    """A fake server that records its arguments."""
 
     def __init__(self, directory: Path | None, **options: Any) -> None:
         self.directory = directory
@@ -27,7 +27,7 @@ class Spy:
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Spy]:
-    """Runs the command with a server that only remembers."""
+    """Runs the command with a fake server."""
     made: list[Spy] = []
 
     def run_server(server: Spy, *_: object, **__: object) -> None:

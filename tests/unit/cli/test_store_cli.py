@@ -1,4 +1,4 @@
-"""`omq store`: what it says about a directory."""
+"""`omq store`: reports about a directory."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A broker's core with its server of S-expressions, in a thread; and clients that are bare sockets."""
+"""Fixtures: a broker with its S-expression server in a thread, and clients that are plain sockets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
 
 
 class Stage:
-    """A broker and its server of S-expressions.
+    """A broker with its S-expression server.
 
     Args:
         limits: Of the server.
@@ -70,7 +70,7 @@ class Stage:
         assert not self._faults
 
     def call(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs it in the broker's loop."""
+        """Runs a coroutine in the broker's loop."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(30)
 
     def on_loop(self, call: Callable[[], None]) -> None:
@@ -78,7 +78,7 @@ class Stage:
         self._loop.call_soon_threadsafe(call)
 
     def create(self, name: str, delivery: str = "broadcast", persistence: str = "weak", **settings: Any) -> int:
-        """Makes a topic; gives its number."""
+        """Creates a topic, and returns its id."""
         return self.call(self.broker.create(name, delivery=delivery, persistence=persistence, settings=settings)).id
 
     def delete(self, name: str) -> None:
@@ -86,7 +86,7 @@ class Stage:
         self.call(self.broker.delete(name))
 
     def publish(self, topic: str, *bodies: bytes, records: bytes | None = None, count: int = 0) -> int:
-        """Publishes as another server would; gives the first id."""
+        """Publishes as another server would, and returns the first id."""
 
         async def append() -> int:
             done = asyncio.get_running_loop().create_future()
@@ -101,7 +101,7 @@ class Stage:
         return self.call(append())
 
     def peer(self, version: int = 1, client: bytes | None = None, **options: Any) -> Peer:
-        """A client that is connected."""
+        """Yields a connected client."""
         peer = Peer(self.address, **options)
         peer.shake(version)
         peer.say(b"(Connect %d %b)\n" % (version, client or b"client-%d" % next(self._numbers)))
@@ -109,7 +109,7 @@ class Stage:
 
 
 class Peer:
-    """A bare socket that knows how a frame is cut, and nothing else."""
+    """A plain socket that can split the stream into frames."""
 
     def __init__(self, address: tuple[str, int], receive_buffer: int = 0) -> None:
         self.sock = socket.socket()
@@ -127,7 +127,7 @@ class Peer:
         self.sock.close()
 
     def shake(self, version: int) -> None:
-        """The handshake."""
+        """Sends the handshake, and reads the answer."""
         said = struct.pack(">q", version)
         self.sock.sendall(said)
         assert self.exactly(8) == said
@@ -137,7 +137,7 @@ class Peer:
         self.sock.sendall(data)
 
     def exactly(self, size: int) -> bytes:
-        """So many bytes; `EOFError` where the connection ends before."""
+        """Reads a number of bytes; raises `EOFError` if the connection ends before."""
         data = bytearray()
         while len(data) < size:
             piece = self.sock.recv(size - len(data))
@@ -147,29 +147,29 @@ class Peer:
         return bytes(data)
 
     def frame(self) -> tuple[int, bytes]:
-        """The next frame: its type and its payload."""
+        """Reads the next frame: its type and its payload."""
         (length,) = struct.unpack(">I", self.exactly(4))
         data = self.exactly(length)
         return data[0], data[1:]
 
     def error(self) -> str:
-        """The next frame, which is an error."""
+        """Reads the next frame, which must be an error, and returns its text."""
         kind, payload = self.frame()
         assert kind == ERROR, (kind, payload)
         return payload.decode()
 
     def message(self) -> tuple[int, int, bytes]:
-        """The next frame, which is a message: its id, the topic's id, the body."""
+        """Reads the next frame, which must be a message: its id, the topic's id, the body."""
         kind, payload = self.frame()
         assert kind == MESSAGE, (kind, payload)
         return (*struct.unpack_from(">QI", payload), payload[12:])
 
     def over(self) -> bool:
-        """Whether the server has ended the connection, with nothing more said."""
+        """Returns whether the server has closed the connection without another frame."""
         return self.sock.recv(1) == b""
 
     def subscribe(self, topic: bytes, replay: bytes = b"From_current") -> bytes:
-        """Subscribes; gives the record."""
+        """Subscribes, and returns the record of the answer."""
         self.say(b"(Subscribe %b %b)\n" % (topic, replay))
         kind, payload = self.frame()
         assert kind == SUBSCRIBED, (kind, payload)

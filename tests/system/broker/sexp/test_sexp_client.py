@@ -1,4 +1,4 @@
-"""The client of the S-expressions' listener."""
+"""The S-expression client against the broker's server and against fake ones."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_no_server():
 
 @contextlib.contextmanager
 def false_server(said: bytes, quiet: bool = False) -> Iterator[str]:
-    """A server of one connection that says *said*, and then ends it, or says nothing more."""
+    """Runs a server of one connection that sends *said*, and then closes it or stays silent."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
 

@@ -1,4 +1,4 @@
-"""Topics on disk, through the server of S-expressions: what is kept is there again, and ids go on."""
+"""Persistent topics at the S-expression server: messages and ids survive a restart."""
 
 from __future__ import annotations
 

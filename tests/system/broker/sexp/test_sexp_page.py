@@ -1,4 +1,4 @@
-"""The bytes on the page of the protocol are those that the listener says, and the program on it runs."""
+"""The server sends the bytes on the protocol's page, and the page's program runs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOKEN = re.compile(r'[0-9a-f]{2}(?= |$)|"(?:[^"\\]|\\.)*"|\s+')
 
 
 def read(text: str) -> bytes:
-    """The bytes of a line: pairs of hexadecimal digits and quoted text; or a command."""
+    """Returns the bytes of a line, which is hexadecimal digits and quoted text, or a command."""
     if text.startswith("("):
         return text.encode() + b"\n"
     tokens = TOKEN.findall(text)

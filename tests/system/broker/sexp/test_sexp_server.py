@@ -1,4 +1,4 @@
-"""The server of S-expressions, from bare sockets, against the bytes of the protocol."""
+"""The S-expression server, tested with plain sockets and the bytes of the protocol."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def stage():
 
 
 def heard(stage: Stage) -> int:
-    """Bytes of the version that the only connection has got."""
+    """Returns how many bytes of the version the only connection has received."""
     return sum(
         len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in stage.server.connections
     )
@@ -129,7 +129,7 @@ def test_one_client_an_id(stage):
 
 
 def turned_away(peer: Peer) -> bool:
-    """Returns whether the connection ends before anything is answered."""
+    """Returns whether the connection is closed without an answer."""
     try:
         peer.shake(1)
     except (EOFError, ConnectionError):
@@ -446,7 +446,7 @@ def test_a_slow_subscriber_of_a_kept_topic_goes_on_from_the_store(stage):
         assert [slow.message() for _ in range(count)] == [(at, topic, body) for at in range(1, count + 1)]
 
 
-def test_a_slow_subscriber_that_retention_overtakes_is_told(stage):
+def test_a_slow_subscriber_overtaken_by_retention_gets_a_remark(stage):
     stage.create("t", max_messages=10)
     with stage.peer(receive_buffer=4096) as slow:
         slow.subscribe(b"t")

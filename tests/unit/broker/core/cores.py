@@ -1,4 +1,4 @@
-"""A broker's core in memory, and a sink that keeps what it is given."""
+"""Fixtures for tests of the broker's core: a broker, a sink and a store that fails."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from omq.store.interface import Log, Write
 
 @asynccontextmanager
 async def core(directory: Path | None = None, **options: Any) -> AsyncIterator[Broker]:
-    """A broker, in memory unless it is given a directory; its statistics must be right after each turn of the loop."""
+    """Runs a broker, in memory without a directory, and checks its cached statistics in each turn of the loop."""
     broker = Broker(directory, **options)
     await broker.start()
     stale: list[tuple[TopicStats, TopicStats]] = []
@@ -28,21 +28,21 @@ async def core(directory: Path | None = None, **options: Any) -> AsyncIterator[B
     finally:
         watch.cancel()
         await broker.close()
-    assert not stale, "something has changed that `Topic.touch` was not called for"
+    assert not stale, "statistics have changed without a call of `Topic.touch`"
 
 
 async def _watch_stats(broker: Broker, stale: list[tuple[TopicStats, TopicStats]]) -> None:
-    """Compares the statistics that topics keep with new ones."""
+    """Compares the cached statistics of topics with new ones."""
     while not stale:
         for topic in tuple(broker.topics.values()):
-            told, right = topic.stats(), topic._collect_stats(topic.state())
-            if told != right and topic.stats() is told:  # else it has dropped messages by their age meanwhile
-                stale.append((told, right))
+            cached, expected = topic.stats(), topic._collect_stats(topic.state())
+            if cached != expected and topic.stats() is cached:  # otherwise messages have expired meanwhile
+                stale.append((cached, expected))
         await asyncio.sleep(0)
 
 
 async def append(broker: Broker, topic: Topic, bodies: list[bytes], **producer: Any) -> int:
-    """Publishes; the first id."""
+    """Publishes messages, and returns the first id."""
     answer: asyncio.Future[int] = asyncio.get_running_loop().create_future()
 
     def done(first: int, error: BrokerError | None) -> None:
@@ -55,19 +55,19 @@ async def append(broker: Broker, topic: Topic, bodies: list[bytes], **producer: 
     return await answer
 
 
-class Taker:
+class RecordingSink:
     """A sink that decodes what it gets.
 
     Attributes:
-        got: Id and body of each message.
-        counts: Which delivery each of them was.
-        errors: What `closed` was told.
-        room_left: Bytes that it still has room for.
+        got: The id and the body of each message.
+        counts: The delivery count of each message.
+        errors: The errors of `closed`.
+        room_left: The bytes that it still has room for.
     """
 
     listener: Literal["zmtp", "sexp"] = "zmtp"
     user = None
-    peer = "tcp://taker"
+    peer = "tcp://sink"
 
     def __init__(self, room_left: int = 1 << 30) -> None:
         self.got: list[tuple[int, bytes]] = []
@@ -98,7 +98,7 @@ class Taker:
         return [id for id, _ in self.got]
 
 
-class Failing:
+class FailingStore:
     """A store that fails for a while."""
 
     def __init__(self, store: Log, error: Exception | None) -> None:
@@ -114,12 +114,12 @@ class Failing:
 
 
 async def until(condition: Callable[[], Any]) -> None:
-    """Waits for what no call waits for; the test's bound is its bound."""
+    """Polls until a condition holds; the timeout is that of the test."""
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0.0005)
 
 
-async def quiet(broker: Broker) -> None:
-    """Lets everything happen that is to happen by itself."""
+async def run_pending(broker: Broker) -> None:
+    """Runs what is pending in the loop."""
     for _ in range(20):
         await asyncio.sleep(0)

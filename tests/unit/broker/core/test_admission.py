@@ -1,4 +1,4 @@
-"""Publications that wait for room in full topics: their bounds; none is lost, and none is overtaken."""
+"""Publications that wait for room in full topics: their bounds, their order, and none is lost."""
 
 import asyncio
 import logging
@@ -10,7 +10,7 @@ from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import BrokerError, Busy, TopicError
 from omq.store.errors import OutOfSpace
 from omq.store.interface import Stage
-from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
 
 BODY = bytes(7 << 10)
 #: Of one publication that waits, in these tests.
@@ -18,7 +18,7 @@ HELD_BYTES = len(blocks.encode([BODY])) + HELD_OVERHEAD_BYTES
 
 
 async def full_topics(broker, count):
-    """Creates work queues that have as much as they may have."""
+    """Creates work queues that are full."""
     topics = []
     for number in range(count):
         settings = {"max_messages": 1, "overflow": "block"}
@@ -29,12 +29,12 @@ async def full_topics(broker, count):
 
 
 def published(broker, topic, count, **producer):
-    """Publishes one by one, and returns what waits for the answers."""
+    """Publishes messages one by one, and returns the tasks that wait for the answers."""
     return [asyncio.ensure_future(append(broker, topic, [BODY], **producer)) for _ in range(count)]
 
 
 async def refused(jobs):
-    """Returns those of the jobs that the broker was too busy for, and those that wait."""
+    """Returns the tasks that were answered `busy`, and those that still wait."""
     busy = [job for job in jobs if job.done()]
     for job in busy:
         with pytest.raises(Busy):
@@ -42,12 +42,12 @@ async def refused(jobs):
     return busy, [job for job in jobs if not job.done()]
 
 
-async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog):
+async def test_waiting_publications_of_all_topics_are_bounded_together(monkeypatch, caplog):
     monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 10 * HELD_BYTES)
     async with core() as broker:
         topics = await full_topics(broker, 8)
         jobs = [job for topic in topics for job in published(broker, topic, 3)]
-        await quiet(broker)
+        await run_pending(broker)
         busy, waiting = await refused(jobs)
         assert (len(busy), len(waiting)) == (14, 10)
         assert broker.held.used == 10 * HELD_BYTES
@@ -57,22 +57,22 @@ async def test_what_waits_in_all_topics_together_is_bounded(monkeypatch, caplog)
         free = await broker.create("free", delivery="round-robin", persistence="weak", settings={"max_messages": 9})
         assert await append(broker, free, [b"x"]) == 1
         for topic in topics:
-            taker = Taker()
-            share = broker.consume(topic, taker, credit=100)
-            while topic.stats()["blocked"] or topic.backlog or share.flight.count:
-                share.ack([(1, 100)])
+            sink = RecordingSink()
+            consumer = broker.consume(topic, sink, credit=100)
+            while topic.stats()["blocked"] or topic.backlog or consumer.flight.count:
+                consumer.ack([(1, 100)])
                 await asyncio.sleep(0.001)
         assert [await job for job in waiting] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]
         assert broker.held.used == 0
         assert broker.store.waiting == 0
 
 
-async def test_small_publications_count_by_their_objects(monkeypatch):
+async def test_small_publications_count_with_their_overhead(monkeypatch):
     monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 10 * (HELD_OVERHEAD_BYTES + 100))
     async with core() as broker:
         topics = await full_topics(broker, 3)
         jobs = [asyncio.ensure_future(append(broker, topic, [b"x"])) for topic in topics for _ in range(100)]
-        await quiet(broker)
+        await run_pending(broker)
         busy, waiting = await refused(jobs)
         assert (len(busy), len(waiting)) == (290, 10)
         for topic in topics:
@@ -81,7 +81,7 @@ async def test_small_publications_count_by_their_objects(monkeypatch):
         await asyncio.gather(*waiting, return_exceptions=True)
 
 
-async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
+async def test_abandoned_publications_free_their_bytes(monkeypatch):
     monkeypatch.setattr("omq.broker.core.topic.MAX_TOTAL_HELD_BYTES", 2 * HELD_BYTES)
     async with core() as broker:
         (topic, other) = await full_topics(broker, 2)
@@ -93,7 +93,7 @@ async def test_what_nobody_waits_for_any_more_frees_its_bytes(monkeypatch):
         lives = False
         await until(lambda: broker.held.used == 0)
         (job,) = published(broker, other, 1)
-        await quiet(broker)
+        await run_pending(broker)
         assert not job.done()
         assert broker.held.used == HELD_BYTES
         await broker.delete(other.name)
@@ -112,27 +112,27 @@ async def test_commits_that_wait_for_room_are_bounded_and_can_be_repeated(monkey
         await until(lambda: answers)
         assert [*answers] == [b"c"]
         assert isinstance(answers.pop(b"c"), Busy)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
         while len(answers) < 2:
-            share.ack([(1, 100)])
+            consumer.ack([(1, 100)])
             await asyncio.sleep(0.001)
         broker.commit(b"c", [b"c"], lambda id: True, lambda write: answers.__setitem__(write.commit, write.error))
-        while len(taker.got) < 4:
-            share.ack([(1, 100)])
+        while len(sink.got) < 4:
+            consumer.ack([(1, 100)])
             await asyncio.sleep(0.001)
         assert answers == {b"a": None, b"b": None, b"c": None}
-        assert [body for _, body in taker.got] == [b"first", b"a", b"b", b"c"]
+        assert [body for _, body in sink.got] == [b"first", b"a", b"b", b"c"]
         assert broker.held.used == 0
 
 
-async def test_a_topic_that_could_not_be_deleted_has_refused_what_waited():
+async def test_a_failed_deletion_has_refused_the_waiting_publications():
     async with core() as broker:
         (topic,) = await full_topics(broker, 1)
         (job,) = published(broker, topic, 1)
         await until(lambda: topic.stats()["blocked"])
         store = broker.store.store
-        broker.store.store = Failing(store, OutOfSpace("no space"))
+        broker.store.store = FailingStore(store, OutOfSpace("no space"))
         with pytest.raises(BrokerError, match="no space"):
             await broker.delete(topic.name)
         with pytest.raises(TopicError, match="deleted"):

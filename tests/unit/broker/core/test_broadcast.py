@@ -1,4 +1,4 @@
-"""Subscriptions: where they begin, what bounds them, how they end, and the positions that have names."""
+"""Broadcast topics: replay, credit, retention and durable subscriptions."""
 
 import asyncio
 
@@ -11,7 +11,7 @@ from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, Topic
 from omq.broker.errors import StoreFull as NoRoom
 from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MAX_MEMORY_BYTES, Append, SetCursor, Trim
-from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
 
 
 async def prepared(broker, count=5, **options):
@@ -21,48 +21,48 @@ async def prepared(broker, count=5, **options):
     return topic
 
 
-async def test_subscribers_at_many_places_get_small_blocks_some_at_a_turn():
+async def test_small_blocks_to_many_positions_are_bounded_by_turn():
     async with core() as broker:
         topic = await prepared(broker, count=0)
         for number in range(200):
             await append(broker, topic, [b"%d" % number])
-        takers = [Taker() for _ in range(100)]
-        for place, taker in enumerate(takers):
-            broker.subscribe(topic, place, taker)
+        sinks = [RecordingSink() for _ in range(100)]
+        for place, sink in enumerate(sinks):
+            broker.subscribe(topic, place, sink)
         before = 0
-        while any(len(taker.got) < 200 - place for place, taker in enumerate(takers)):
+        while any(len(sink.got) < 200 - place for place, sink in enumerate(sinks)):
             await asyncio.sleep(0)
-            now = sum(taker.blocks for taker in takers)
+            now = sum(sink.blocks for sink in sinks)
             assert now - before <= TURN_BYTES >> 10
             before = now
-        assert [taker.ids for taker in takers] == [list(range(place + 1, 201)) for place in range(100)]
+        assert [sink.ids for sink in sinks] == [list(range(place + 1, 201)) for place in range(100)]
 
 
 @pytest.mark.parametrize(
     ("replay", "ids"),
     [("earliest", [1, 2, 3, 4, 5, 6]), ("latest", [6]), (0, [1, 2, 3, 4, 5, 6]), (3, [4, 5, 6]), (5, [6])],
 )
-async def test_a_subscription_begins_where_it_is_asked_to(replay, ids):
+async def test_a_subscription_starts_at_its_replay(replay, ids):
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker()
-        subscription = broker.subscribe(topic, replay, taker)
+        sink = RecordingSink()
+        subscription = broker.subscribe(topic, replay, sink)
         await append(broker, topic, [b"6"])
-        await until(lambda: len(taker.got) == len(ids))
-        assert taker.got == [(id, b"%d" % id) for id in ids]
+        await until(lambda: len(sink.got) == len(ids))
+        assert sink.got == [(id, b"%d" % id) for id in ids]
         assert subscription.position == 6
 
 
 @pytest.mark.parametrize("replay", [6, 2**62, -1, "yesterday", None, True, 1.5])
-async def test_a_place_that_there_is_not_is_refused(replay):
+async def test_a_replay_that_is_not_valid_is_refused(replay):
     async with core() as broker:
         topic = await prepared(broker)
         with pytest.raises(TopicError):
-            broker.subscribe(topic, replay, Taker())
+            broker.subscribe(topic, replay, RecordingSink())
         assert topic.readers == 0
 
 
-async def test_ids_that_are_no_longer_kept_are_an_overrun_that_names_the_oldest():
+async def test_a_replay_of_dropped_ids_raises_overrun_with_the_oldest_id():
     async with core() as broker:
         topic = await prepared(broker, settings={"max_messages": 2})
         for number in range(6, 11):
@@ -70,18 +70,18 @@ async def test_ids_that_are_no_longer_kept_are_an_overrun_that_names_the_oldest(
         first = topic.state().first
         assert first > 1
         with pytest.raises(Overrun, match=str(first)) as raised:
-            broker.subscribe(topic, first - 2, Taker())
+            broker.subscribe(topic, first - 2, RecordingSink())
         assert raised.value.first == first
-        taker = Taker()
-        broker.subscribe(topic, first - 1, taker)
-        await until(lambda: taker.got)
-        assert taker.ids[0] == first
+        sink = RecordingSink()
+        broker.subscribe(topic, first - 1, sink)
+        await until(lambda: sink.got)
+        assert sink.ids[0] == first
 
 
-async def test_a_slow_subscriber_that_retention_overtakes_is_told():
+async def test_a_slow_subscriber_overtaken_by_retention_gets_an_overrun():
     async with core() as broker:
         topic = await prepared(broker, settings={"max_messages": 2})
-        slow, fresh = Taker(room_left=1), Taker(room_left=0)
+        slow, fresh = RecordingSink(room_left=1), RecordingSink(room_left=0)
         one = broker.subscribe(topic, topic.state().first - 1, slow)
         other = broker.subscribe(topic, "earliest", fresh)
         await until(lambda: slow.got)
@@ -103,35 +103,35 @@ async def test_a_subscriber_gets_no_more_than_it_has_room_for():
         topic = await prepared(broker, count=0)
         for _ in range(50):
             await append(broker, topic, [b"x" * 1000] * 10)
-        taker = Taker(room_left=1)
-        subscription = broker.subscribe(topic, "earliest", taker)
-        await quiet(broker)
-        assert taker.blocks == 1
-        while len(taker.got) < 500:
-            taker.room_left = 1
-            before = taker.blocks
+        sink = RecordingSink(room_left=1)
+        subscription = broker.subscribe(topic, "earliest", sink)
+        await run_pending(broker)
+        assert sink.blocks == 1
+        while len(sink.got) < 500:
+            sink.room_left = 1
+            before = sink.blocks
             subscription.resume()
-            await quiet(broker)
-            assert taker.blocks == before + 1
-        assert taker.ids == list(range(1, 501))
+            await run_pending(broker)
+            assert sink.blocks == before + 1
+        assert sink.ids == list(range(1, 501))
 
 
-async def test_many_at_different_places_all_get_everything_in_order():
+async def test_subscribers_at_different_positions_get_everything_in_order():
     async with core() as broker:
         topic = await prepared(broker, count=100)
-        takers = [Taker() for _ in range(20)]
-        for number, taker in enumerate(takers):
-            broker.subscribe(topic, number * 3, taker)
+        sinks = [RecordingSink() for _ in range(20)]
+        for number, sink in enumerate(sinks):
+            broker.subscribe(topic, number * 3, sink)
         await append(broker, topic, [b"x"] * 100)
-        await until(lambda: all(taker.got and taker.ids[-1] == 200 for taker in takers))
-        for number, taker in enumerate(takers):
-            assert taker.ids == list(range(number * 3 + 1, 201))
+        await until(lambda: all(sink.got and sink.ids[-1] == 200 for sink in sinks))
+        for number, sink in enumerate(sinks):
+            assert sink.ids == list(range(number * 3 + 1, 201))
 
 
-async def test_a_sink_that_raises_ends_alone():
+async def test_a_sink_that_raises_ends_only_its_subscription():
     async with core() as broker:
         topic = await prepared(broker)
-        bad, good = Taker(), Taker()
+        bad, good = RecordingSink(), RecordingSink()
         bad.fault = RuntimeError("full of sand")
         broker.subscribe(topic, "earliest", bad)
         broker.subscribe(topic, "earliest", good)
@@ -143,26 +143,26 @@ async def test_a_sink_that_raises_ends_alone():
 async def test_deleting_ends_subscriptions_with_an_error():
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker()
-        broker.subscribe(topic, "latest", taker)
+        sink = RecordingSink()
+        broker.subscribe(topic, "latest", sink)
         await broker.delete("t")
-        assert isinstance(taker.errors[0], TopicError)
+        assert isinstance(sink.errors[0], TopicError)
         with pytest.raises(TopicError):
-            broker.subscribe(topic, "latest", Taker())
+            broker.subscribe(topic, "latest", RecordingSink())
 
 
 async def test_a_subscription_that_ends_gets_nothing_more():
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker()
-        subscription = broker.subscribe(topic, "earliest", taker)
+        sink = RecordingSink()
+        subscription = broker.subscribe(topic, "earliest", sink)
         subscription.end()
         subscription.end()
         subscription.resume()
         await append(broker, topic, [b"6"])
-        await quiet(broker)
-        assert taker.got == []
-        assert taker.errors == []
+        await run_pending(broker)
+        assert sink.got == []
+        assert sink.errors == []
 
 
 async def test_damage_ends_a_subscription_with_its_ids(monkeypatch):
@@ -173,28 +173,28 @@ async def test_damage_ends_a_subscription_with_its_ids(monkeypatch):
             raise DamagedError("messages 2 to 3 are damaged", topic.id, 2, 3)
 
         monkeypatch.setattr(broker.store.store, "read", damaged)
-        taker = Taker()
-        broker.subscribe(topic, "earliest", taker)
-        await until(lambda: taker.errors)
-        error = taker.errors[0]
+        sink = RecordingSink()
+        broker.subscribe(topic, "earliest", sink)
+        await until(lambda: sink.errors)
+        error = sink.errors[0]
         assert isinstance(error, Damaged)
         assert (error.first, error.last) == (2, 3)
 
 
-async def test_a_name_has_one_holder_and_keeps_its_position():
+async def test_a_durable_subscription_is_open_once_and_keeps_its_position():
     async with core() as broker:
         topic = await prepared(broker)
-        first = broker.subscribe(topic, 1, Taker(), name="n")
+        first = broker.subscribe(topic, 1, RecordingSink(), name="n")
         with pytest.raises(TopicError, match="already"):
-            broker.subscribe(topic, "latest", Taker(), name="n")
+            broker.subscribe(topic, "latest", RecordingSink(), name="n")
         first.move(3)
         with pytest.raises(TopicError, match="future"):
             first.move(6)
         first.end()
-        taker = Taker()
-        second = broker.subscribe(topic, "earliest", taker, name="n")
-        await until(lambda: taker.got)
-        assert taker.ids == [4, 5]
+        sink = RecordingSink()
+        second = broker.subscribe(topic, "earliest", sink, name="n")
+        await until(lambda: sink.got)
+        assert sink.ids == [4, 5]
         second.move(5)
         told = []
         topic.flush(told.append)
@@ -203,17 +203,17 @@ async def test_a_name_has_one_holder_and_keeps_its_position():
         assert broker.store.store.positions(topic.id) == {"n": 5}
 
 
-async def test_where_a_name_begins_is_kept_at_once():
+async def test_the_first_position_of_a_durable_subscription_is_stored_at_once():
     async with core() as broker:
         topic = await prepared(broker)
-        broker.subscribe(topic, "latest", Taker(), name="n")
+        broker.subscribe(topic, "latest", RecordingSink(), name="n")
         await until(lambda: broker.store.store.positions(topic.id) == {"n": 5})
 
 
-async def test_a_name_can_be_forgotten_unless_it_is_held():
+async def test_a_durable_subscription_can_be_deleted_unless_it_is_open():
     async with core() as broker:
         topic = await prepared(broker)
-        held = broker.subscribe(topic, 2, Taker(), name="n")
+        held = broker.subscribe(topic, 2, RecordingSink(), name="n")
         with pytest.raises(TopicError, match="is open"):
             await topic.delete_durable("n")
         held.end()
@@ -225,12 +225,12 @@ async def test_a_name_can_be_forgotten_unless_it_is_held():
             await topic.delete_durable("n")
 
 
-async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
+async def test_a_durable_subscription_survives_a_failed_deletion():
     async with core() as broker:
         topic = await prepared(broker)
-        broker.subscribe(topic, 2, Taker(), name="n").end()
-        await quiet(broker)
-        store, broker.store.store = broker.store.store, Failing(broker.store.store, OutOfSpace("no space"))
+        broker.subscribe(topic, 2, RecordingSink(), name="n").end()
+        await run_pending(broker)
+        store, broker.store.store = broker.store.store, FailingStore(broker.store.store, OutOfSpace("no space"))
         forgetting = asyncio.create_task(topic.delete_durable("n"))
         await asyncio.sleep(0)
         assert topic.stats()["names"] == []
@@ -240,11 +240,11 @@ async def test_a_name_that_could_not_be_forgotten_is_there_as_before():
         assert [(name["name"], name["position"]) for name in topic.stats()["names"]] == [("n", 2)]
 
 
-async def test_without_a_name_there_is_no_position_to_move():
+async def test_a_subscription_without_a_name_cannot_move_its_position():
     async with core() as broker:
         topic = await prepared(broker)
         with pytest.raises(TopicError, match="no name"):
-            broker.subscribe(topic, "latest", Taker()).move(1)
+            broker.subscribe(topic, "latest", RecordingSink()).move(1)
 
 
 async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_consumed():
@@ -252,12 +252,12 @@ async def test_a_round_robin_topic_is_not_subscribed_to_nor_a_broadcast_topic_co
         jobs = await broker.create("j", delivery="round-robin", persistence="weak")
         topic = await prepared(broker)
         with pytest.raises(TopicError, match="round-robin"):
-            broker.subscribe(jobs, "latest", Taker())
+            broker.subscribe(jobs, "latest", RecordingSink())
         with pytest.raises(TopicError, match="broadcast"):
-            broker.consume(topic, Taker())
+            broker.consume(topic, RecordingSink())
 
 
-async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
+async def test_is_durable_once_the_first_position_is_stored(monkeypatch):
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         store = broker.store.store
@@ -274,14 +274,14 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         monkeypatch.setattr(store, "submit_many", fails)
         told = []
         for name in ("a", "b"):
-            broker.subscribe(topic, "latest", Taker(), name=name).end()
+            broker.subscribe(topic, "latest", RecordingSink(), name=name).end()
         topic.flush(told.append)
         await until(lambda: told)
         assert told[0].code == "full"
         assert not topic.is_durable("a")
         assert topic.is_durable("b")
         # The same again is no better as long as nothing is durable.
-        broker.subscribe(topic, "latest", Taker(), name="a").end()
+        broker.subscribe(topic, "latest", RecordingSink(), name="a").end()
         topic.flush(told.append)
         await until(lambda: len(told) == 2)
         assert told[1].code == "full"
@@ -293,11 +293,11 @@ async def test_a_name_is_known_once_its_beginning_is_durable(monkeypatch):
         assert store.positions(topic.id) == {"a": 0, "b": 0}
 
 
-async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkeypatch):
+async def test_records_without_a_notification_are_not_delivered_yet(monkeypatch):
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker(room_left=0)
-        subscription = broker.subscribe(topic, "earliest", taker, name="n")
+        sink = RecordingSink(room_left=0)
+        subscription = broker.subscribe(topic, "earliest", sink, name="n")
         # A commit whose news have not reached the loop.
         news = []
         monkeypatch.setattr(broker.store.store, "_notify", news.append)
@@ -307,14 +307,14 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
         broker.store.store.submit(write)
         await until(lambda: len(news) == 2)
         assert topic.state().last == 6
-        taker.room_left = 1 << 20
+        sink.room_left = 1 << 20
         subscription.resume()
-        await until(lambda: len(taker.got) == 5)
-        await quiet(broker)
-        assert taker.ids == [1, 2, 3, 4, 5]
+        await until(lambda: len(sink.got) == 5)
+        await run_pending(broker)
+        assert sink.ids == [1, 2, 3, 4, 5]
         assert subscription.position == 5
         # Who has read it by range may begin behind it, and keep its id.
-        other = Taker()
+        other = RecordingSink()
         broker.subscribe(topic, 6, other)
         subscription.move(6)
         with pytest.raises(TopicError, match="future"):
@@ -322,27 +322,27 @@ async def test_what_the_store_has_and_nobody_was_told_of_is_not_given_yet(monkey
         monkeypatch.undo()
         for one in news:
             (broker.store._notify if isinstance(one, list) else broker.store._appended)(one)
-        await until(lambda: taker.ids == [1, 2, 3, 4, 5, 6])
+        await until(lambda: sink.ids == [1, 2, 3, 4, 5, 6])
         assert other.got == []
 
 
-async def test_a_name_that_retention_has_overtaken_begins_anew_where_it_is_asked_to():
+async def test_a_durable_subscription_overtaken_by_retention_resets_to_its_replay():
     async with core() as broker:
         topic = await prepared(broker, settings={"max_messages": 2})
-        broker.subscribe(topic, "earliest", Taker(), name="n").end()
+        broker.subscribe(topic, "earliest", RecordingSink(), name="n").end()
         before = topic.durables()[0]["position"]
         for _ in range(10):
             await append(broker, topic, [b"x"])
         first = topic.state().first
         with pytest.raises(Overrun) as raised:
-            broker.subscribe(topic, "earliest", Taker(), name="n")
+            broker.subscribe(topic, "earliest", RecordingSink(), name="n")
         assert raised.value.first == first > before + 1
-        again = broker.subscribe(topic, "earliest", Taker(), name="n", reset=True)
+        again = broker.subscribe(topic, "earliest", RecordingSink(), name="n", reset=True)
         assert again.position == first - 1
         assert not topic.is_durable("n")
         again.end()
         # What is kept goes on where it was.
-        kept = broker.subscribe(topic, "latest", Taker(), name="n", reset=True)
+        kept = broker.subscribe(topic, "latest", RecordingSink(), name="n", reset=True)
         assert kept.position == first - 1
 
 
@@ -353,19 +353,19 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         await append(broker, topic, [b"%d" % number for number in range(1, 6)])
         await until(lambda: topic.readable == 5)
         assert topic.stats()["names"] == [{"name": "archiver", "position": 0, "lag": 5, "held": False}]
-        other = broker.subscribe(topic, "earliest", Taker(), name="other")
+        other = broker.subscribe(topic, "earliest", RecordingSink(), name="other")
         other.move(5)
-        taker = Taker()
-        reader = broker.subscribe(topic, "latest", taker, name="archiver")
-        await until(lambda: taker.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
-        await quiet(broker)
+        sink = RecordingSink()
+        reader = broker.subscribe(topic, "latest", sink, name="archiver")
+        await until(lambda: sink.ids == [1, 2, 3, 4, 5])  # it exists since the topic does, whatever replay says
+        await run_pending(broker)
         assert topic.state().first == 1
         reader.move(3)
         await until(lambda: topic.state().first == 4)
         reader.move(2)
         assert topic.durables()[0]["position"] == 3  # what is before is not there to be read again
         reader.end()
-        reader = broker.subscribe(topic, "latest", again := Taker(), name="archiver")
+        reader = broker.subscribe(topic, "latest", again := RecordingSink(), name="archiver")
         await until(lambda: again.ids == [4, 5])
         reader.move(5)
         await until(lambda: topic.state().first == 6)
@@ -373,23 +373,23 @@ async def test_messages_stay_until_the_subscription_of_retain_for_has_acknowledg
         assert topic.readable == topic.last == 5
 
 
-async def test_publishers_wait_until_the_reader_has_made_room():
+async def test_publishers_wait_until_the_reader_has_acknowledged():
     async with core() as broker:
         settings = {"retain_for": "archiver", "max_messages": 5, "overflow": "block"}
         topic = await broker.create("t", persistence="transient", settings=settings)
-        taker = Taker()
-        reader = broker.subscribe(topic, "latest", taker, name="archiver")
+        sink = RecordingSink()
+        reader = broker.subscribe(topic, "latest", sink, name="archiver")
         published = [asyncio.ensure_future(append(broker, topic, [b"%d" % number])) for number in range(12)]
-        await until(lambda: len(taker.got) == 5)
+        await until(lambda: len(sink.got) == 5)
         assert topic.stats()["blocked"] == 7
         for last in (5, 10):
             reader.move(last)
-            await until(lambda last=last: len(taker.got) == min(last + 5, 12))
-        assert [await one for one in published] == taker.ids == list(range(1, 13))
+            await until(lambda last=last: len(sink.got) == min(last + 5, 12))
+        assert [await one for one in published] == sink.ids == list(range(1, 13))
         assert broker.held.used == 0
 
 
-async def test_what_no_reader_has_is_not_dropped_unless_that_is_wanted():
+async def test_retain_for_drops_nothing_unread_without_drop_oldest():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak", settings={"retain_for": "n", "max_messages": 5})
         await append(broker, topic, [b"x"] * 5)
@@ -400,10 +400,10 @@ async def test_what_no_reader_has_is_not_dropped_unless_that_is_wanted():
         await append(broker, other, [b"x"] * 8)
         assert other.state().first == 4
         with pytest.raises(Overrun, match="the oldest one is 4"):
-            broker.subscribe(other, "latest", Taker(), name="n")
-        taker = Taker()
-        broker.subscribe(other, "earliest", taker, name="n", reset=True)
-        await until(lambda: taker.ids == [4, 5, 6, 7, 8])
+            broker.subscribe(other, "latest", RecordingSink(), name="n")
+        sink = RecordingSink()
+        broker.subscribe(other, "earliest", sink, name="n", reset=True)
+        await until(lambda: sink.ids == [4, 5, 6, 7, 8])
 
 
 @pytest.mark.parametrize("settings", [{"retain_for": "n"}, {"max_messages": 1 << 40, "overflow": "block"}])
@@ -415,7 +415,7 @@ async def test_memory_is_bounded_where_nothing_is_dropped(settings):
         assert not topic.admission.has_room(1, MAX_MEMORY_BYTES)
 
 
-async def test_the_name_of_retain_for_lasts_as_long_as_its_topic():
+async def test_the_durable_subscription_of_retain_for_cannot_be_deleted():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
         with pytest.raises(TopicError, match="retain_for"):
@@ -424,7 +424,7 @@ async def test_the_name_of_retain_for_lasts_as_long_as_its_topic():
 
 
 @pytest.mark.parametrize("persistence", ["weak", "strong"])
-async def test_what_was_acknowledged_before_the_broker_died_is_dropped_at_the_start(tmp_path, persistence):
+async def test_messages_acknowledged_before_a_kill_are_trimmed_at_the_start(tmp_path, persistence):
     settings = {"retain_for": "n", "max_messages": 5, "overflow": "block"}
     async with core(tmp_path) as broker:
         topic = await broker.create("t", persistence=persistence, settings=settings)
@@ -437,7 +437,7 @@ async def test_what_was_acknowledged_before_the_broker_died_is_dropped_at_the_st
         assert topic.state().first == 6
 
 
-async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
+async def test_a_trim_is_retried_after_the_disk_was_full(monkeypatch):
     monkeypatch.setattr(broadcast, "_TRIM_RETRY_DELAY_S", 0.01)
     async with core() as broker:
         topic = await broker.create("t", persistence="weak", settings={"retain_for": "n"})
@@ -453,6 +453,6 @@ async def test_dropping_is_tried_again_where_the_disk_was_full(monkeypatch):
                 submit(write, done)
 
         monkeypatch.setattr(broker.store, "submit", full)
-        broker.subscribe(topic, "latest", Taker(), name="n").move(5)
+        broker.subscribe(topic, "latest", RecordingSink(), name="n").move(5)
         await until(lambda: topic.state().first == 6)
         assert refused

@@ -1,4 +1,4 @@
-"""Subscriptions under whatever credit and publishers do: each gets everything behind its place, once, in order."""
+"""Subscriptions under random credit and publishing: each gets all messages after its position, once, in order."""
 
 import asyncio
 
@@ -6,7 +6,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.broker.core.cores import Taker, append, core, quiet
+from tests.unit.broker.core.cores import RecordingSink, append, core, run_pending
 
 READER = st.integers(0, 3)
 STEP = st.one_of(
@@ -30,15 +30,15 @@ async def play(steps):
                 if number not in readers:
                     replay = min(replay, topic.last)
                     name = f"n{number}" if named else None
-                    taker = Taker(room_left=0)
-                    one = broker.subscribe(topic, replay, taker, name=name)
+                    sink = RecordingSink(room_left=0)
+                    one = broker.subscribe(topic, replay, sink, name=name)
                     if name is not None:
                         replay = positions.setdefault(name, replay)
-                    readers[number] = one, taker, replay
+                    readers[number] = one, sink, replay
             elif arguments[0] in readers:
-                one, taker, replay = readers[arguments[0]]
+                one, sink, replay = readers[arguments[0]]
                 if what == "credit":
-                    taker.room_left += arguments[1]
+                    sink.room_left += arguments[1]
                     one.resume()
                 else:
                     if one.name is not None:
@@ -46,16 +46,16 @@ async def play(steps):
                         positions[one.name] = one.position
                     one.end()
                     del readers[arguments[0]]
-            await quiet(broker)
-            for one, taker, replay in readers.values():
-                assert taker.ids == list(range(replay + 1, one.position + 1))
-                assert one.position == topic.readable or not taker.room_left
-        for one, taker, replay in readers.values():
-            taker.room_left = 1 << 30
+            await run_pending(broker)
+            for one, sink, replay in readers.values():
+                assert sink.ids == list(range(replay + 1, one.position + 1))
+                assert one.position == topic.readable or not sink.room_left
+        for one, sink, replay in readers.values():
+            sink.room_left = 1 << 30
             one.resume()
-            await quiet(broker)
-            assert taker.ids == list(range(replay + 1, topic.last + 1))
-            assert taker.errors == []
+            await run_pending(broker)
+            assert sink.ids == list(range(replay + 1, topic.last + 1))
+            assert sink.errors == []
 
 
 RETAINED_STEP = st.one_of(
@@ -66,12 +66,12 @@ RETAINED_STEP = st.one_of(
 
 
 async def play_retained(steps, max_messages, persistence):
-    """Publishers wait for one reader, which acknowledges any position that it has, and comes and goes."""
+    """Publishers wait for one durable subscription, which acknowledges any position, and is closed and reopened."""
     async with core() as broker:
         bounds = {"retain_for": "n", "max_messages": max_messages, "overflow": "block"}
         topic = await broker.create("t", persistence=persistence, settings=bounds)
-        taker = Taker()
-        reader = broker.subscribe(topic, "latest", taker, name="n")
+        sink = RecordingSink()
+        reader = broker.subscribe(topic, "latest", sink, name="n")
         publishing = []
         acked = seen = published = 0
         for what, number in [*steps, ("append", 1), ("again", 0)]:
@@ -85,33 +85,33 @@ async def play_retained(steps, max_messages, persistence):
                 acked = max(acked, position)
             else:
                 reader.end()
-                taker = Taker()
-                reader = broker.subscribe(topic, "latest", taker, name="n")
+                sink = RecordingSink()
+                reader = broker.subscribe(topic, "latest", sink, name="n")
                 seen = acked
-            await quiet(broker)
+            await run_pending(broker)
             state = topic.state()
             assert state.first == acked + 1
             assert state.last - acked <= max(max_messages, 7)  # one that is larger than the topic had it for itself
-            assert taker.ids == list(range(seen + 1, topic.last + 1))
-            assert taker.errors == []
+            assert sink.ids == list(range(seen + 1, topic.last + 1))
+            assert sink.errors == []
         while not all(one.done() for one in publishing):
             reader.move(reader.position)
-            await quiet(broker)
-        await quiet(broker)
+            await run_pending(broker)
+        await run_pending(broker)
         firsts = [await one for one in publishing]
         assert firsts == sorted(set(firsts))
-        assert taker.got == [(id, b"%d" % (id - 1)) for id in range(seen + 1, published + 1)]
+        assert sink.got == [(id, b"%d" % (id - 1)) for id in range(seen + 1, published + 1)]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(RETAINED_STEP, min_size=5, max_size=40), st.integers(1, 9), st.sampled_from(["transient", "weak"]))
-def test_what_one_reader_is_to_have_is_kept_until_it_has_it(steps, max_messages, persistence):
+def test_retain_for_keeps_messages_until_they_are_acknowledged(steps, max_messages, persistence):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(play_retained(steps, max_messages, persistence))
 
 
 @settings(max_examples=100, deadline=None)
 @given(st.lists(STEP, min_size=5, max_size=40))
-def test_everybody_gets_everything_behind_its_place_as_far_as_it_has_credit(steps):
+def test_each_subscription_gets_all_messages_after_its_position_within_credit(steps):
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(play(steps))

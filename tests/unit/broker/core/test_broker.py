@@ -1,4 +1,4 @@
-"""Topics: how they are made, found and deleted, and what publishing to them answers."""
+"""The broker's core: creating, finding and deleting topics, publishing, and statistics."""
 
 import asyncio
 import json
@@ -13,10 +13,10 @@ from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.server import HttpServer
 from omq.store.errors import OutOfSpace, StoreFailed
 from omq.store.interface import DeleteTopic
-from tests.unit.broker.core.cores import Failing, Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
 
 
-async def test_a_topic_is_made_and_found_as_it_was_asked_for():
+async def test_a_topic_is_created_and_found_with_the_same_settings():
     async with core() as broker:
         made = await broker.create("t", persistence="weak", settings={"max_messages": 10, "max_age": None})
         assert made.settings == {"max_messages": 10}
@@ -42,7 +42,7 @@ async def test_a_topic_with_other_settings_is_refused(options, text):
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "a\nb", "x" * 256, "ü" * 128, "\x7f", "\ud800"])
-async def test_names_that_do_not_fit_are_refused(name):
+async def test_names_that_are_not_valid_are_refused(name):
     async with core() as broker:
         with pytest.raises(TopicError, match="name"):
             await broker.create(name, persistence="weak")
@@ -68,14 +68,14 @@ async def test_names_that_do_not_fit_are_refused(name):
         ("round-robin", "weak", {"dead_letter": "t"}),
     ],
 )
-async def test_settings_that_do_not_fit_are_refused(delivery, persistence, settings):
+async def test_settings_that_are_not_valid_are_refused(delivery, persistence, settings):
     async with core() as broker:
         with pytest.raises(TopicError):
             await broker.create("t", delivery=delivery, persistence=persistence, settings=settings)
         assert broker.topics == {}
 
 
-async def made_ring(broker, *names):
+async def create_ring(broker, *names):
     """Creates work queues each of which has the next one as its dead-letter topic, and the last one the first."""
     for name, target in zip(names, names[1:] + names[:1], strict=True):
         settings = {"dead_letter": target, "overflow": "drop-oldest", "max_messages": 2}
@@ -87,7 +87,7 @@ async def test_dead_letter_topics_in_a_ring_are_refused_with_the_last_of_them(co
     async with core() as broker:
         names = [f"t{number}" for number in range(count)]
         with pytest.raises(TopicError, match=rf"'t{count - 1}' -> 't0' -> .*'t{count - 1}'; give one of these") as told:
-            await made_ring(broker, *names)
+            await create_ring(broker, *names)
         assert len(str(told.value)) < 300
         assert sorted(broker.topics) == sorted(names[:-1])
         await broker.create(names[-1], persistence="weak")  # a broadcast topic has no dead letters
@@ -120,7 +120,7 @@ async def test_a_topic_that_could_not_be_deleted_is_in_no_ring():
     async with core() as broker:
         await broker.create("t", delivery="round-robin", persistence="weak", settings={"dead_letter": "u"})
         store = broker.store.store
-        broker.store.store = Failing(store, OutOfSpace("no space"))
+        broker.store.store = FailingStore(store, OutOfSpace("no space"))
         made = [
             broker.delete("t"),
             broker.create("u", delivery="round-robin", persistence="weak", settings={"dead_letter": "t"}),
@@ -131,7 +131,7 @@ async def test_a_topic_that_could_not_be_deleted_is_in_no_ring():
         assert list(broker.topics) == ["t"]
 
 
-async def test_several_who_make_a_topic_at_once_get_the_same_one():
+async def test_concurrent_creates_return_the_same_topic():
     async with core() as broker:
         made = await asyncio.gather(*(broker.create("t", persistence="weak") for _ in range(5)))
         assert all(one is made[0] for one in made)
@@ -163,7 +163,7 @@ async def test_a_deleted_topic_takes_nothing_and_its_name_can_be_used_again_with
         assert await append(broker, after, [b"b"]) == 1
 
 
-async def test_what_waits_for_the_store_is_bounded():
+async def test_bytes_that_wait_for_the_store_are_bounded():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         broker.store.waiting = MAX_WAITING_BYTES
@@ -172,7 +172,7 @@ async def test_what_waits_for_the_store_is_bounded():
         broker.store.waiting = 0
 
 
-async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
+async def test_a_broker_that_stops_answers_what_it_accepted_and_accepts_no_more():
     answers = []
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
@@ -185,12 +185,12 @@ async def test_a_broker_that_ends_answers_what_it_took_and_takes_nothing_more():
     await broker.close()
 
 
-async def test_ending_tells_the_sinks_that_nothing_follows():
-    taker, worker = Taker(), Taker()
+async def test_closing_the_broker_closes_the_sinks():
+    sink, worker = RecordingSink(), RecordingSink()
     async with core() as broker:
-        broker.subscribe(await broker.create("t", persistence="weak"), "latest", taker)
+        broker.subscribe(await broker.create("t", persistence="weak"), "latest", sink)
         broker.consume(await broker.create("j", delivery="round-robin", persistence="weak"), worker)
-    assert taker.errors == [None]
+    assert sink.errors == [None]
     assert worker.errors == [None]
 
 
@@ -201,26 +201,26 @@ async def test_a_broker_that_was_never_started_can_be_closed():
 
 
 @pytest.mark.parametrize(("error", "code"), [(OutOfSpace("no space"), "full"), (StoreFailed("EIO"), "failed")])
-async def test_a_store_that_cannot_is_told_by_a_code_and_reading_goes_on(error, code, caplog):
+async def test_store_errors_have_codes_and_reading_goes_on(error, code, caplog):
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
         store = broker.store.store
-        broker.store.store = Failing(store, error)
+        broker.store.store = FailingStore(store, error)
         for _ in range(3):
             with pytest.raises(Exception) as failed:
                 await append(broker, topic, [b"b"])
             assert failed.value.code == code
         assert [str(error) in told.getMessage() for told in caplog.records] == [True]
         assert broker.store.full == (code == "full")
-        taker = Taker()
-        broker.subscribe(topic, "earliest", taker)
-        await until(lambda: taker.got)
+        sink = RecordingSink()
+        broker.subscribe(topic, "earliest", sink)
+        await until(lambda: sink.got)
         broker.store.store = store
         assert await append(broker, topic, [b"c"]) == 2
 
 
-async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refused(tmp_path, monkeypatch):
+async def test_a_full_store_is_reported_before_a_write_is_refused(tmp_path, monkeypatch):
     async with core() as broker:
         http = HttpServer(broker.stats)
         url = await http.start("127.0.0.1:0")
@@ -239,18 +239,18 @@ async def test_a_store_that_is_full_is_told_as_such_also_before_a_write_is_refus
             await http.close()
 
 
-async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypatch):
+async def test_positions_and_acks_wait_for_room_on_the_disk(monkeypatch):
     async with core() as broker:
         monkeypatch.setattr(broker, "later", lambda seconds, call: broker.loop.call_later(0.001, call))
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"] * 3)
-        named = broker.subscribe(topic, "earliest", Taker(), name="n")
-        await quiet(broker)
+        named = broker.subscribe(topic, "earliest", RecordingSink(), name="n")
+        await run_pending(broker)
         store = broker.store.store
-        broker.store.store = Failing(store, OutOfSpace("no space"))
+        broker.store.store = FailingStore(store, OutOfSpace("no space"))
         named.move(2)
         told = []
-        await quiet(broker)
+        await run_pending(broker)
         topic.flush(told.append)
         await until(lambda: told)
         assert told[0].code == "full"
@@ -263,17 +263,17 @@ async def test_positions_and_acknowledgements_wait_for_room_on_the_disk(monkeypa
         assert told == [None]
 
 
-async def test_the_statistics_tell_everything_that_is_there():
+async def test_statistics_are_complete():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         jobs = await broker.create("j", delivery="round-robin", persistence="weak", settings={"max_deliveries": 2})
         await append(broker, topic, [b"abc"] * 5)
         await append(broker, jobs, [b"abc"] * 5)
-        reader, worker = Taker(), Taker()
+        reader, worker = RecordingSink(), RecordingSink()
         broker.subscribe(topic, 2, reader, name="n")
-        share = broker.consume(jobs, worker, credit=3)
+        consumer = broker.consume(jobs, worker, credit=3)
         await until(lambda: len(reader.got) == 3 and len(worker.got) == 3)
-        share.ack([(1, 1)])
+        consumer.ack([(1, 1)])
         await until(lambda: len(worker.got) == 4)
         stats = broker.stats()
         of_topic, of_jobs = stats["topics"]
@@ -290,24 +290,24 @@ async def test_the_statistics_tell_everything_that_is_there():
 
 @pytest.mark.parametrize("delivery", ["broadcast", "round-robin"])
 async def test_statistics_follow_a_store_that_commits_in_a_thread(delivery, tmp_path):
-    """A look sees a commit before the loop is notified of it."""
+    """Statistics read in the loop see a commit before the loop is notified of it."""
     async with core(tmp_path) as broker:
         topic = await broker.create("t", delivery=delivery, persistence="async", settings={"max_messages": 300})
-        taker = Taker()
+        sink = RecordingSink()
         if delivery == "broadcast":
-            broker.subscribe(topic, "earliest", taker, name="n")
+            broker.subscribe(topic, "earliest", sink, name="n")
         else:
-            share = broker.consume(topic, taker, credit=1000)
+            consumer = broker.consume(topic, sink, credit=1000)
         for number in range(1, 301):
             assert await append(broker, topic, [b"x"]) == number
             if delivery == "round-robin":
-                share.ack([(number - 5, number - 5)])
-        await until(lambda: len(taker.got) == 300)
+                consumer.ack([(number - 5, number - 5)])
+        await until(lambda: len(sink.got) == 300)
         told = topic.stats()
         assert (told["published"], told["delivered"], told["last"]) == (300, 300, 300)
 
 
-async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
+async def test_a_topic_that_the_store_has_deleted_is_reported_as_empty():
     async with core() as broker:
         topic = await broker.create("t", persistence="weak")
         await append(broker, topic, [b"a"])
@@ -317,14 +317,14 @@ async def test_a_topic_that_the_store_has_forgotten_is_told_as_empty():
         assert broker.stats()["topics"][0]["first"] == 2
 
 
-async def test_lag_counts_no_ids_that_were_passed_over_after_a_kill(tmp_path):
+async def test_lag_counts_no_ids_skipped_after_a_kill(tmp_path):
     for _ in range(2):
         broker = Broker(tmp_path)
         await broker.start()
         topic = await broker.create("t", persistence="async")
         first = await append(broker, topic, [b"a", b"b"])
         if first == 1:
-            broker.subscribe(topic, 1, Taker(), name="n").end()
+            broker.subscribe(topic, 1, RecordingSink(), name="n").end()
             await broker.close()
             session = json.loads((tmp_path / "session").read_bytes())
             (tmp_path / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
@@ -332,7 +332,7 @@ async def test_lag_counts_no_ids_that_were_passed_over_after_a_kill(tmp_path):
     await until(lambda: topic.state().last == first + 1)
     told = topic.stats()
     assert (told["messages"], told["names"][0]["lag"]) == (4, 3)
-    subscription = broker.subscribe(topic, 2, Taker(0))
+    subscription = broker.subscribe(topic, 2, RecordingSink(0))
     assert [one["lag"] for one in topic.subscriptions()] == [2]
     subscription.end()
     await broker.close()

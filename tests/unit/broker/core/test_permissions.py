@@ -1,4 +1,4 @@
-"""Who may do what: grants add up, and without any everything is allowed."""
+"""Permissions: grants add up, and without any everything is allowed."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_nobody_becomes_everybody_by_a_name() -> None:
     assert not permissions.allows("*", "publish", "closed")
 
 
-def test_what_is_remembered_has_a_bound() -> None:
+def test_the_cache_is_bounded() -> None:
     permissions = Permissions([Permission("*", "t*", ["publish"])])
     for number in range(2 * MAX_CACHED + 10):
         assert permissions.allows(None, "publish", f"t{number}")

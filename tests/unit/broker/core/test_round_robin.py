@@ -1,4 +1,4 @@
-"""Shares of a round-robin topic: who gets what, what comes back, and what ends among the dead letters."""
+"""Round-robin topics: distribution, redelivery, ack deadlines and dead letters."""
 
 import asyncio
 import gc
@@ -18,7 +18,7 @@ from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
 from omq.workqueue.queue import _DEAD_LETTER_BATCH
-from tests.unit.broker.core.cores import Taker, append, core, quiet, until
+from tests.unit.broker.core.cores import RecordingSink, append, core, run_pending, until
 
 
 async def prepared(broker, count=10, **settings):
@@ -39,43 +39,43 @@ async def flushed(topic):
     assert told == [None]
 
 
-async def test_each_message_goes_to_one_consumer_and_all_get_their_part():
+async def test_each_message_goes_to_one_consumer_and_all_get_some():
     async with core() as broker:
         topic = await prepared(broker, count=0)
-        takers = [Taker() for _ in range(4)]
-        for taker in takers:
-            broker.consume(topic, taker, credit=1000)
+        sinks = [RecordingSink() for _ in range(4)]
+        for sink in sinks:
+            broker.consume(topic, sink, credit=1000)
         await append(broker, topic, [b"x"] * 400)
-        await until(lambda: sum(len(taker.got) for taker in takers) == 400)
-        assert sorted(id for taker in takers for id in taker.ids) == list(range(1, 401))
-        assert [len(taker.got) for taker in takers] == [100] * 4
+        await until(lambda: sum(len(sink.got) for sink in sinks) == 400)
+        assert sorted(id for sink in sinks for id in sink.ids) == list(range(1, 401))
+        assert [len(sink.got) for sink in sinks] == [100] * 4
 
 
-async def test_messages_that_come_one_by_one_go_round():
+async def test_single_messages_go_round_robin():
     async with core() as broker:
         topic = await prepared(broker, count=0)
-        takers = [Taker() for _ in range(3)]
-        for taker in takers:
-            broker.consume(topic, taker, credit=10)
+        sinks = [RecordingSink() for _ in range(3)]
+        for sink in sinks:
+            broker.consume(topic, sink, credit=10)
         for number in range(9):
             await append(broker, topic, [b"x"])
-            await until(lambda so_far=number: sum(len(taker.got) for taker in takers) == so_far + 1)
-        assert [len(taker.got) for taker in takers] == [3, 3, 3]
+            await until(lambda so_far=number: sum(len(sink.got) for sink in sinks) == so_far + 1)
+        assert [len(sink.got) for sink in sinks] == [3, 3, 3]
 
 
-async def test_credit_bounds_what_a_consumer_has_and_comes_back_with_what_it_acknowledges():
+async def test_credit_bounds_messages_in_flight_and_acks_restore_it():
     async with core() as broker:
         topic = await prepared(broker, count=100)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=3)
-        await quiet(broker)
-        assert taker.ids == [1, 2, 3]
-        share.ack([(2, 2)])
-        await until(lambda: len(taker.got) == 4)
-        share.more(2)
-        await until(lambda: len(taker.got) == 6)
-        share.ack([(1, 100)])
-        await until(lambda: len(taker.got) == 11)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=3)
+        await run_pending(broker)
+        assert sink.ids == [1, 2, 3]
+        consumer.ack([(2, 2)])
+        await until(lambda: len(sink.got) == 4)
+        consumer.more(2)
+        await until(lambda: len(sink.got) == 6)
+        consumer.ack([(1, 100)])
+        await until(lambda: len(sink.got) == 11)
         await flushed(topic)
         assert settled(broker, topic).watermark == 6
         assert settled(broker, topic).handed == 11
@@ -84,83 +84,83 @@ async def test_credit_bounds_what_a_consumer_has_and_comes_back_with_what_it_ack
 async def test_a_consumer_without_room_leaves_the_messages_to_others():
     async with core() as broker:
         topic = await prepared(broker)
-        full, free = Taker(room_left=0), Taker()
-        share = broker.consume(topic, full)
+        full, free = RecordingSink(room_left=0), RecordingSink()
+        consumer = broker.consume(topic, full)
         broker.consume(topic, free)
         await until(lambda: len(free.got) == 10)
         assert full.got == []
         full.room_left = 1000
-        share.more(0)
+        consumer.more(0)
         await append(broker, topic, [b"x"] * 2)
         await until(lambda: len(full.got) == 1)
 
 
-async def test_what_is_given_back_is_delivered_again_with_its_count():
+async def test_returned_messages_are_redelivered_with_their_delivery_count():
     async with core() as broker:
         topic = await prepared(broker, count=5, retry_delay=0)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 5)
-        share.nack([(2, 3)])
-        await until(lambda: len(taker.got) == 7)
-        assert taker.got[5:] == [(2, b"2"), (3, b"3")]
-        assert taker.counts == [1] * 5 + [2, 2]
-        share.nack([(3, 3)])
-        await until(lambda: len(taker.got) == 8)
-        assert taker.counts[-1] == 3
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 5)
+        consumer.nack([(2, 3)])
+        await until(lambda: len(sink.got) == 7)
+        assert sink.got[5:] == [(2, b"2"), (3, b"3")]
+        assert sink.counts == [1] * 5 + [2, 2]
+        consumer.nack([(3, 3)])
+        await until(lambda: len(sink.got) == 8)
+        assert sink.counts[-1] == 3
         await flushed(topic)
         assert settled(broker, topic).deliveries == {2: 1, 3: 2}  # attempts in vain
         assert topic.redelivered == 3
-        share.ack([(1, 5)])
+        consumer.ack([(1, 5)])
         await flushed(topic)
         assert settled(broker, topic).watermark == 5
         assert settled(broker, topic).deliveries == {}
 
 
-async def test_what_is_not_acknowledged_in_time_is_delivered_again():
+async def test_unacknowledged_messages_are_redelivered_after_the_timeout():
     async with core() as broker:
         topic = await prepared(broker, count=3)
-        late, other = Taker(), Taker()
-        share = broker.consume(topic, late, ack_timeout=0.5, credit=3)
+        late, other = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, late, ack_timeout=0.5, credit=3)
         await until(lambda: len(late.got) == 3)
-        share.ack([(2, 2)])
+        consumer.ack([(2, 2)])
         broker.consume(topic, other, ack_timeout=30, credit=10)
         late.room_left = 0
         await until(lambda: len(other.got) == 2)
         assert sorted(other.ids) == [1, 3]
         assert other.counts == [2, 2]
-        share.ack([(1, 3)])  # too late: somebody else has them
+        consumer.ack([(1, 3)])  # too late: somebody else has them
         await flushed(topic)
         assert settled(broker, topic).watermark == 0
 
 
-async def test_the_only_consumer_gets_again_what_it_did_not_acknowledge():
+async def test_the_only_consumer_gets_its_unacknowledged_messages_again():
     async with core() as broker:
         topic = await prepared(broker, count=1)
-        taker = Taker()
-        broker.consume(topic, taker, ack_timeout=0.02, credit=3)
-        await until(lambda: len(taker.got) == 3)
-        assert taker.counts == [1, 2, 3]
+        sink = RecordingSink()
+        broker.consume(topic, sink, ack_timeout=0.02, credit=3)
+        await until(lambda: len(sink.got) == 3)
+        assert sink.counts == [1, 2, 3]
 
 
-async def test_a_late_acknowledgement_counts_while_nobody_else_has_begun():
+async def test_a_late_ack_counts_until_another_consumer_has_the_message():
     async with core() as broker:
         topic = await prepared(broker, count=3)
-        taker = Taker()
-        share = broker.consume(topic, taker, ack_timeout=0.02, credit=3)
-        await until(lambda: len(taker.got) == 3)
-        taker.room_left = 0
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, ack_timeout=0.02, credit=3)
+        await until(lambda: len(sink.got) == 3)
+        sink.room_left = 0
         await until(lambda: topic.backlog == 3)
-        share.ack([(1, 3)])
+        consumer.ack([(1, 3)])
         assert topic.backlog == 0
         await flushed(topic)
         assert settled(broker, topic).watermark == 3
 
 
-async def test_ids_that_a_consumer_never_had_are_passed_over():
+async def test_acks_of_ids_that_a_consumer_never_had_are_ignored():
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        one, other = Taker(), Taker()
+        one, other = RecordingSink(), RecordingSink()
         first = broker.consume(topic, one, credit=5)
         second = broker.consume(topic, other, credit=5)
         await until(lambda: len(one.got) + len(other.got) == 10)
@@ -170,42 +170,42 @@ async def test_ids_that_a_consumer_never_had_are_passed_over():
         assert settled(broker, topic).watermark == 0
 
 
-async def test_single_messages_that_come_back_are_handed_out_some_at_a_turn():
+async def test_redeliveries_of_single_messages_are_bounded_by_turn():
     async with core() as broker:
         topic = await prepared(broker, count=2000)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=2000)
-        await until(lambda: len(taker.got) == 2000)
-        share.ack((id, id) for id in range(1, 2001, 2))
-        share.nack(((id, id) for id in range(2, 2001, 2)), 0.0)
-        before = len(taker.got)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=2000)
+        await until(lambda: len(sink.got) == 2000)
+        consumer.ack((id, id) for id in range(1, 2001, 2))
+        consumer.nack(((id, id) for id in range(2, 2001, 2)), 0.0)
+        before = len(sink.got)
         while before < 3000:
             await asyncio.sleep(0)
-            assert len(taker.got) - before <= TURN_BYTES // MIN_BLOCK_BYTES
-            before = len(taker.got)
+            assert len(sink.got) - before <= TURN_BYTES // MIN_BLOCK_BYTES
+            before = len(sink.got)
 
 
-async def test_a_consumer_that_leaves_gives_back_at_once():
+async def test_messages_of_a_consumer_that_ends_are_requeued_at_once():
     async with core() as broker:
         topic = await prepared(broker, count=4)
-        one, other = Taker(), Taker()
-        share = broker.consume(topic, one, credit=4)
+        one, other = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, one, credit=4)
         await until(lambda: len(one.got) == 4)
-        share.ack([(1, 1)])
+        consumer.ack([(1, 1)])
         broker.consume(topic, other, credit=10)
-        share.end()
-        share.end()
-        share.ack([(2, 4)])
+        consumer.end()
+        consumer.end()
+        consumer.ack([(2, 4)])
         await until(lambda: len(other.got) == 3)
         assert other.ids == [2, 3, 4]
         assert other.counts == [2, 1, 1]  # it had begun with the first one only
         assert topic.readers == 1
 
 
-async def test_a_sink_that_raises_gives_everything_to_the_others():
+async def test_messages_of_a_sink_that_raises_go_to_others():
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        bad, good = Taker(), Taker()
+        bad, good = RecordingSink(), RecordingSink()
         bad.fault = RuntimeError("full of sand")
         broker.consume(topic, bad)
         broker.consume(topic, good)
@@ -216,14 +216,14 @@ async def test_a_sink_that_raises_gives_everything_to_the_others():
 async def test_deleting_ends_consumers_with_an_error():
     async with core() as broker:
         topic = await prepared(broker)
-        taker = Taker()
-        share = broker.consume(topic, taker)
-        await until(lambda: taker.got)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink)
+        await until(lambda: sink.got)
         await broker.delete("j")
-        assert isinstance(taker.errors[0], TopicError)
-        share.ack([(1, 1)])
+        assert isinstance(sink.errors[0], TopicError)
+        consumer.ack([(1, 1)])
         with pytest.raises(TopicError):
-            topic.consume(Taker(), 1.0, 1)
+            topic.consume(RecordingSink(), 1.0, 1)
 
 
 async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is():
@@ -232,12 +232,12 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         record = blocks.encode_record(b"body", b"key", {"h": b"v"})
         topic.append(record, 1, done=lambda first, error: None)
         await append(broker, topic, [b"other"])
-        taker = Taker()
-        share = broker.consume(topic, taker)
-        await until(lambda: len(taker.got) == 2)
-        share.nack([(1, 1)])
-        await until(lambda: len(taker.got) == 3)
-        share.nack([(1, 1)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink)
+        await until(lambda: len(sink.got) == 2)
+        consumer.nack([(1, 1)])
+        await until(lambda: len(sink.got) == 3)
+        consumer.nack([(1, 1)])
         await until(lambda: topic.dead_lettered == 1)
         dead = broker.topic("j.dead")
         assert dead.delivery == "broadcast"
@@ -245,7 +245,7 @@ async def test_after_max_deliveries_a_message_goes_to_the_dead_letters_as_it_is(
         with broker.store.store.read(dead.id) as reader:
             (message,) = [one for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")]
         assert (message.body, message.key, message.headers) == (b"body", b"key", {"h": b"v"})
-        share.ack([(2, 2)])
+        consumer.ack([(2, 2)])
         await flushed(topic)
         assert settled(broker, topic).watermark == 2
         assert topic.backlog == 0
@@ -261,10 +261,10 @@ async def test_dead_letters_count_as_published(tmp_path, source, target):
         "jobs", delivery="round-robin", persistence=source, settings={"max_deliveries": 1, "dead_letter": "dead"}
     )
     await append(broker, jobs, [b"one", b"other"])
-    taker = Taker()
-    share = broker.consume(jobs, taker)
-    await until(lambda: len(taker.got) == 2)
-    share.nack([(1, 2)])
+    sink = RecordingSink()
+    consumer = broker.consume(jobs, sink)
+    await until(lambda: len(sink.got) == 2)
+    consumer.nack([(1, 2)])
     await until(lambda: jobs.dead_lettered == 2)
     told = jobs.stats(), dead.stats()
     assert [(one["published"], one["published_bytes"]) for one in told] == [
@@ -294,10 +294,10 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
 
         monkeypatch.setattr(store, "submit_many", counted)
         monkeypatch.setattr(broker, "later", lambda seconds, call: broker.loop.call_soon(call))
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=2000)
-        await until(lambda: len(taker.got) == 2000)
-        share.nack([(1, 2000)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=2000)
+        await until(lambda: len(sink.got) == 2000)
+        consumer.nack([(1, 2000)])
         await until(lambda: topic.dead_lettered == 2000)
         assert max(turns) <= _DEAD_LETTER_BATCH
         assert broker.topic("j.dead").last == 2000
@@ -306,53 +306,53 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
         assert settled(broker, topic).watermark == 2000
 
 
-async def test_dead_letters_go_to_the_topic_that_is_named_and_there():
+async def test_dead_letters_go_to_the_configured_topic():
     async with core() as broker:
         graves = await broker.create("graves", persistence="async", settings={"max_messages": 100})
         topic = await prepared(broker, count=3, max_deliveries=1, dead_letter="graves", retry_delay=0)
-        taker = Taker()
-        mourner = Taker()
+        sink = RecordingSink()
+        mourner = RecordingSink()
         broker.subscribe(graves, "earliest", mourner)
-        broker.consume(topic, taker, ack_timeout=0.02)
+        broker.consume(topic, sink, ack_timeout=0.02)
         await until(lambda: len(mourner.got) == 3)
         assert [body for _, body in mourner.got] == [b"1", b"2", b"3"]
-        assert set(taker.counts) == {1}
+        assert set(sink.counts) == {1}
 
 
-async def test_what_came_back_is_there_after_a_restart_with_its_counts():
+async def test_redeliveries_and_their_counts_survive_a_restart():
     async with core() as broker:
         topic = await prepared(broker, count=10, retry_delay=0)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=6)
-        await until(lambda: len(taker.got) == 6)
-        share.ack([(1, 2), (5, 5)])
-        await until(lambda: len(taker.got) == 9)
-        share.nack([(4, 4)])
-        await until(lambda: len(taker.got) == 10)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=6)
+        await until(lambda: len(sink.got) == 6)
+        consumer.ack([(1, 2), (5, 5)])
+        await until(lambda: len(sink.got) == 9)
+        consumer.nack([(4, 4)])
+        await until(lambda: len(sink.got) == 10)
         await flushed(topic)
         again = RoundRobinTopic(topic.state(), broker.store, broker, broker)
         broker.topics["j"] = broker._by_id[topic.id] = again
-        other = Taker()
+        other = RecordingSink()
         again.consume(other, 30.0, 100)
         await until(lambda: len(other.got) == 7)
         assert dict(zip(other.ids, other.counts, strict=True)) == {3: 1, 4: 2, 6: 1, 7: 1, 8: 1, 9: 1, 10: 1}
 
 
-async def test_what_retention_drops_is_no_backlog():
+async def test_messages_dropped_by_retention_leave_the_backlog():
     async with core() as broker:
         topic = await prepared(broker, count=20, max_age=0.05)
         await asyncio.sleep(0.1)
-        taker = Taker()
-        broker.consume(topic, taker, credit=100)
+        sink = RecordingSink()
+        broker.consume(topic, sink, credit=100)
         await append(broker, topic, [b"new"])
-        await until(lambda: taker.got)
-        assert taker.got == [(21, b"new")]
+        await until(lambda: sink.got)
+        assert sink.got == [(21, b"new")]
         assert topic.backlog == 0
         assert topic.unfinished == 1
         assert topic.stats()["expired"] == 20
 
 
-async def test_work_that_expires_is_counted_and_logged_without_a_consumer(caplog):
+async def test_expired_messages_are_counted_and_logged_without_a_consumer(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=20, max_age=0.05, max_messages=20)
         await asyncio.sleep(0.1)
@@ -389,33 +389,33 @@ class DamagedReader:
         yield from self.reader.blocks(start, stop)
 
 
-async def test_damaged_messages_are_told_and_the_others_delivered(caplog):
+async def test_damaged_messages_are_reported_and_others_are_delivered(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=10)
         broker.store.store = Damaged(broker.store.store, 4, 6)
-        taker = Taker()
-        share = broker.consume(topic, taker)
-        await until(lambda: len(taker.got) == 7)
-        assert taker.ids == [1, 2, 3, 7, 8, 9, 10]
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink)
+        await until(lambda: len(sink.got) == 7)
+        assert sink.ids == [1, 2, 3, 7, 8, 9, 10]
         assert "damaged" in caplog.text
-        share.ack([(1, 10)])
+        consumer.ack([(1, 10)])
         await flushed(topic)
         assert settled(broker, topic).watermark == 10
 
 
-async def test_damage_of_which_nobody_knows_the_end_ends_the_consumers(caplog):
+async def test_damage_without_a_known_end_ends_the_consumers(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=10)
         broker.store.store = Damaged(broker.store.store, 4, 0)
-        taker = Taker()
-        broker.consume(topic, taker)
-        await until(lambda: taker.errors)
-        assert taker.errors[0].code == "damaged"
+        sink = RecordingSink()
+        broker.consume(topic, sink)
+        await until(lambda: sink.errors)
+        assert sink.errors[0].code == "damaged"
         assert topic.readers == 0
 
 
 @pytest.mark.parametrize("persistence", ["weak", "strong"])
-async def test_what_lmdb_cannot_read_ends_the_consumers_and_settles_nothing(tmp_path, monkeypatch, persistence):
+async def test_an_lmdb_read_error_ends_the_consumers_and_acknowledges_nothing(tmp_path, monkeypatch, persistence):
     broker = Broker(tmp_path)
     await broker.start()
     try:
@@ -431,16 +431,16 @@ async def test_what_lmdb_cannot_read_ends_the_consumers_and_settles_nothing(tmp_
             return found
 
         monkeypatch.setattr(reader, "block_at", fails)
-        taker = Taker()
-        broker.consume(topic, taker)
-        await until(lambda: taker.errors)
-        assert taker.errors[0].code == "failed"
-        assert taker.ids == [1]
+        sink = RecordingSink()
+        broker.consume(topic, sink)
+        await until(lambda: sink.errors)
+        assert sink.errors[0].code == "failed"
+        assert sink.ids == [1]
         await flushed(topic)
         assert [id for id in range(1, 4) if id in settled(broker, topic)] == []
         assert broker.store.store.stats().damaged == []
         monkeypatch.undo()
-        other = Taker()
+        other = RecordingSink()
         broker.consume(topic, other)
         await until(lambda: len(other.got) == 3)
         assert other.ids == [1, 2, 3]
@@ -448,14 +448,14 @@ async def test_what_lmdb_cannot_read_ends_the_consumers_and_settles_nothing(tmp_
         await broker.close()
 
 
-async def test_what_is_to_be_buried_when_the_broker_ends_leaves_no_task(tmp_path):
+async def test_pending_dead_letters_leave_no_task_when_the_broker_stops(tmp_path):
     broker = Broker(tmp_path)
     await broker.start()
     topic = await prepared(broker, count=3, max_deliveries=1)
-    taker = Taker()
-    share = broker.consume(topic, taker)
-    await until(lambda: len(taker.got) == 3)
-    share.nack([(1, 3)])
+    sink = RecordingSink()
+    consumer = broker.consume(topic, sink)
+    await until(lambda: len(sink.got) == 3)
+    consumer.nack([(1, 3)])
     await broker.close()
     broker = Broker(tmp_path)
     await broker.start()
@@ -478,43 +478,43 @@ async def test_a_start_that_is_cancelled_leaves_the_directory_free(tmp_path):
     await broker.close()
 
 
-async def test_what_is_overdue_gives_no_credit_to_a_consumer_that_hangs():
+async def test_overdue_messages_give_no_credit_to_a_consumer_that_hangs():
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        taker = Taker()
-        share = broker.consume(topic, taker, ack_timeout=0.5, credit=4)
-        await until(lambda: len(taker.got) == 4)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, ack_timeout=0.5, credit=4)
+        await until(lambda: len(sink.got) == 4)
         await until(lambda: topic.backlog == 10)
-        await quiet(broker)
-        assert taker.ids == [1, 2, 3, 4]
-        share.nack([(100, 100)])  # it lives
-        await until(lambda: len(taker.got) == 8)
+        await run_pending(broker)
+        assert sink.ids == [1, 2, 3, 4]
+        consumer.nack([(100, 100)])  # it lives
+        await until(lambda: len(sink.got) == 8)
 
 
 async def test_a_consumer_that_skips_messages_gets_its_credit_back_after_a_while():
     async with core() as broker:
         topic = await prepared(broker, count=3, max_deliveries=3, retry_delay=0)
-        taker = Taker()
-        broker.consume(topic, taker, ack_timeout=0.01, credit=1)  # never acknowledges anything
+        sink = RecordingSink()
+        broker.consume(topic, sink, ack_timeout=0.01, credit=1)  # never acknowledges anything
         await until(lambda: topic.dead_lettered == 3)
-        assert taker.ids == [1] * 3 + [2] * 3 + [3] * 3
+        assert sink.ids == [1] * 3 + [2] * 3 + [3] * 3
 
 
-async def test_what_nobody_looked_at_is_returned_without_being_counted():
+async def test_returned_messages_that_were_not_reached_count_no_delivery():
     async with core() as broker:
         topic = await prepared(broker, count=5, max_deliveries=2)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 5)
-        share.nack([(5, 5)])
-        await until(lambda: len(taker.got) == 6)
-        share.give_back([(2, 2**64 - 1)])
-        await quiet(broker)
-        assert len(taker.got) == 6  # nothing follows without credit
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 5)
+        consumer.nack([(5, 5)])
+        await until(lambda: len(sink.got) == 6)
+        consumer.give_back([(2, 2**64 - 1)])
+        await run_pending(broker)
+        assert len(sink.got) == 6  # nothing follows without credit
         assert topic.backlog == 4
         await flushed(topic)
         assert settled(broker, topic).deliveries == {5: 1}
-        other = Taker()
+        other = RecordingSink()
         broker.consume(topic, other, credit=100)
         await until(lambda: len(other.got) == 4)
         assert dict(zip(other.ids, other.counts, strict=True)) == {2: 1, 3: 1, 4: 1, 5: 2}
@@ -523,18 +523,18 @@ async def test_what_nobody_looked_at_is_returned_without_being_counted():
         assert topic.dead_lettered == 0
 
 
-async def test_that_something_was_delivered_is_stored_before_anybody_says_anything():
+async def test_deliveries_are_stored_before_any_ack():
     async with core() as broker:
         topic = await prepared(broker)
-        broker.consume(topic, Taker())
+        broker.consume(topic, RecordingSink())
         await until(lambda: settled(broker, topic).handed == 10)
 
 
-async def test_a_slow_consumer_has_time_for_each_job_and_one_that_hangs_goes_to_another():
+async def test_each_ack_of_a_slow_consumer_extends_the_deadline():
     async with core() as broker:
         topic = await prepared(broker, count=8)
-        slow, other = Taker(), Taker()
-        share = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
+        slow, other = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, slow, credit=8, ack_timeout=0.4)
         await until(lambda: len(slow.got) == 8)
         slow.room_left = 0  # nothing comes back to it
         loop = asyncio.get_running_loop()
@@ -542,7 +542,7 @@ async def test_a_slow_consumer_has_time_for_each_job_and_one_that_hangs_goes_to_
         broker.consume(topic, other, credit=100)
         for id in (1, 3, 4, 5, 6, 7):  # the second one hangs
             await asyncio.sleep(0.15)
-            share.ack([(id, id)])
+            consumer.ack([(id, id)])
         assert loop.time() - began > 2 * 0.4
         assert other.ids == [2]
         await until(lambda: other.ids == [2, 8])
@@ -550,7 +550,7 @@ async def test_a_slow_consumer_has_time_for_each_job_and_one_that_hangs_goes_to_
         assert slow.ids == list(range(1, 9))
 
 
-async def test_what_a_killed_broker_delivered_is_settled_however_far_it_is_and_stays_so():
+async def test_acks_of_a_killed_brokers_deliveries_are_stored():
     async with core() as broker:
         topic = await prepared(broker, count=20_000)
         for at in range(5_001, 15_000, 2):
@@ -564,38 +564,38 @@ async def test_what_a_killed_broker_delivered_is_settled_however_far_it_is_and_s
                 topic = RoundRobinTopic(topic.state(), broker.store, broker, broker)
                 broker.topics["j"] = broker._by_id[topic.id] = topic
             assert topic.backlog == left
-            taker = Taker()
-            share = broker.consume(topic, taker, credit=20_000)
-            await until(lambda taker=taker: len(taker.got) == left)
+            sink = RecordingSink()
+            consumer = broker.consume(topic, sink, credit=20_000)
+            await until(lambda sink=sink: len(sink.got) == left)
             wanted = [*range(1, 5_001), *range(5_002, 15_000, 2), *range(19_991, 20_001)]
-            assert taker.ids == wanted
-            assert set(taker.counts) == {1}
-            share.give_back([(1, 20_000)])
-            share.end()
+            assert sink.ids == wanted
+            assert set(sink.counts) == {1}
+            consumer.give_back([(1, 20_000)])
+            consumer.end()
             await flushed(topic)
 
 
-async def test_acknowledgements_that_are_late_count_however_scattered_they_are():
+async def test_scattered_late_acks_count():
     async with core() as broker:
         topic = await prepared(broker, count=6_000)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=6_000, ack_timeout=0.2)
-        await until(lambda: len(taker.got) == 6_000)
-        share.ack([(id, id) for id in range(1, 6_001, 2)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=6_000, ack_timeout=0.2)
+        await until(lambda: len(sink.got) == 6_000)
+        consumer.ack([(id, id) for id in range(1, 6_001, 2)])
         await until(lambda: topic.backlog == 3_000)  # the others are overdue, and nobody is there who takes them
-        share.ack([(id, id) for id in range(2, 6_001, 2)])
+        consumer.ack([(id, id) for id in range(2, 6_001, 2)])
         assert topic.backlog == 0
         await flushed(topic)
         assert settled(broker, topic).watermark == 6_000
 
 
-async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else_has_it():
+async def test_acks_of_an_earlier_session_count_until_another_consumer_has_the_message():
     async with core() as broker:
         topic = await prepared(broker, count=10)
-        gone, other = Taker(), Taker()
-        share = broker.consume(topic, gone, credit=4)
+        gone, other = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, gone, credit=4)
         await until(lambda: len(gone.got) == 4)
-        share.end()
+        consumer.end()
         broker.consume(topic, other, credit=1)
         await until(lambda: other.ids == [1])
         topic.ack_late(1, 3)
@@ -611,22 +611,22 @@ async def test_what_was_acknowledged_in_another_session_counts_while_nobody_else
         assert list(settled(broker, topic).missing(1, 7)) == [(1, 1), (4, 5)]
 
 
-async def test_a_message_that_fails_waits_longer_each_time_and_others_pass_it():
+async def test_the_retry_delay_of_a_message_grows_and_others_pass_it():
     async with core() as broker:
         topic = await prepared(broker, count=2, retry_delay=[0.02, 0.1])
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=1)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=1)
         clock = asyncio.get_running_loop().time
         came = []
         for number in range(4):
-            await until(lambda number=number: len(taker.got) > number)
+            await until(lambda number=number: len(sink.got) > number)
             came.append(clock())
-            if taker.got[len(came) - 1][1] == b"2":
-                share.ack([(2, 2)])
+            if sink.got[len(came) - 1][1] == b"2":
+                consumer.ack([(2, 2)])
             else:
-                share.nack([(1, 1)])
-        assert taker.ids == [1, 2, 1, 1]
-        assert taker.counts == [1, 1, 2, 3]
+                consumer.nack([(1, 1)])
+        assert sink.ids == [1, 2, 1, 1]
+        assert sink.counts == [1, 1, 2, 3]
         # A loop's clock has milliseconds.
         assert came[2] - came[0] >= 0.018
         assert came[3] - came[2] >= 0.098
@@ -641,43 +641,43 @@ def test_the_default_retry_delay_doubles_to_half_a_minute():
     assert [retry_delay_of({"retry_delay": [1.0, 5.0]}, attempts) for attempts in (1, 2, 3)] == [1.0, 5.0, 5.0]
 
 
-async def test_nack_names_another_delay():
+async def test_nack_overrides_the_retry_delay():
     async with core() as broker:
         topic = await prepared(broker, count=2)
-        taker = Taker()
-        share = broker.consume(topic, taker)
-        await until(lambda: len(taker.got) == 2)
-        share.nack([(1, 1)], 60.0)
-        share.nack([(2, 2)], 0.0)
-        await until(lambda: len(taker.got) == 3)
-        assert taker.ids == [1, 2, 2]
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink)
+        await until(lambda: len(sink.got) == 2)
+        consumer.nack([(1, 1)], 60.0)
+        consumer.nack([(2, 2)], 0.0)
+        await until(lambda: len(sink.got) == 3)
+        assert sink.ids == [1, 2, 2]
         assert topic.backlog == 1
 
 
-async def test_what_waits_for_its_delay_can_be_acknowledged_late():
+async def test_a_message_in_its_retry_delay_can_be_acknowledged_late():
     async with core() as broker:
         topic = await prepared(broker, count=1, retry_delay=60)
-        taker = Taker()
-        share = broker.consume(topic, taker, ack_timeout=0.02)
-        await until(lambda: taker.got and topic.backlog == 1)
-        share.ack([(1, 1)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, ack_timeout=0.02)
+        await until(lambda: sink.got and topic.backlog == 1)
+        consumer.ack([(1, 1)])
         assert topic.unfinished == 0
         await flushed(topic)
         assert settled(broker, topic).watermark == 1
 
 
 async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
-    """Neighbours that were sent ahead to a consumer that hangs keep their attempts."""
+    """Only the message that a consumer hangs on counts a delivery, not the prefetched ones after it."""
     async with core() as broker:
         topic = await prepared(broker, count=0, max_deliveries=2, retry_delay=0)
-        hung = Taker()
+        hung = RecordingSink()
         broker.consume(topic, hung, ack_timeout=0.1, credit=20)
         for number in range(20):  # deadlines of their own
             await append(broker, topic, [b"%d" % number])
         await until(lambda: len(hung.got) == 20)
         hung.room_left = 0
         await until(lambda: topic.backlog == 20)
-        other = Taker()
+        other = RecordingSink()
         broker.consume(topic, other, credit=100)
         await until(lambda: len(other.got) == 20)
         assert sorted(other.counts) == [1] * 19 + [2]
@@ -685,11 +685,11 @@ async def test_a_consumer_that_hangs_is_charged_one_message_a_timeout():
 
 
 async def test_a_consumer_that_hangs_next_to_another_gets_ever_less():
-    """Each timeout costs a message an attempt: a consumer with much credit is tried ever more rarely."""
+    """A consumer that hangs gets fewer messages after each timeout, whatever its credit."""
     async with core() as broker:
         topic = await prepared(broker, count=0, retry_delay=0)
-        hung, healthy = Taker(), Taker()
-        share = broker.consume(topic, hung, ack_timeout=0.02, credit=100_000)
+        hung, healthy = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, hung, ack_timeout=0.02, credit=100_000)
         other = broker.consume(topic, healthy, credit=100)
         done = 0
         for number in range(200):
@@ -700,82 +700,82 @@ async def test_a_consumer_that_hangs_next_to_another_gets_ever_less():
             done = len(healthy.ids)
         assert 2 <= sum(count > 1 for count in healthy.counts) <= 8  # a second has 50 timeouts
 
-        share.ack([(hung.ids[0], hung.ids[0])])  # it lives
+        consumer.ack([(hung.ids[0], hung.ids[0])])  # it lives
         before = len(hung.got)
         await append(broker, topic, [b"x", b"y"])
         await until(lambda: len(hung.got) > before)
 
 
-async def test_a_consumer_that_hangs_gets_what_nobody_else_takes():
+async def test_a_consumer_that_hangs_gets_messages_without_other_consumers():
     async with core() as broker:
         topic = await prepared(broker, count=1, retry_delay=0)
-        hung = Taker()
-        share = broker.consume(topic, hung, ack_timeout=0.02, credit=100)
+        hung = RecordingSink()
+        consumer = broker.consume(topic, hung, ack_timeout=0.02, credit=100)
         await until(lambda: len(hung.got) == 3)
-        share.ack([(1, 1)])
+        consumer.ack([(1, 1)])
 
-        other = broker.consume(topic, Taker(), credit=0)
+        other = broker.consume(topic, RecordingSink(), credit=0)
         await append(broker, topic, [b"x"])
-        await until(lambda: share.passed_over_until)
+        await until(lambda: consumer.passed_over_until)
         before = len(hung.got)
-        await quiet(broker)
+        await run_pending(broker)
         assert len(hung.got) == before  # the other one may have credit soon
         other.end()
         await until(lambda: len(hung.got) > before)
 
 
 @pytest.mark.parametrize("reached", ["nothing", "acknowledged", "in progress"])
-async def test_a_consumer_that_dies_is_charged_for_what_it_had_begun(reached):
+async def test_a_delivery_counts_if_a_consumer_that_dies_had_reached_it(reached):
     async with core() as broker:
         topic = await prepared(broker, count=20, max_deliveries=3)
-        dying, other = Taker(), Taker()
-        share = broker.consume(topic, dying, credit=20)
+        dying, other = RecordingSink(), RecordingSink()
+        consumer = broker.consume(topic, dying, credit=20)
         await until(lambda: len(dying.got) == 20)
         begun = {1}
         if reached == "acknowledged":
-            share.ack([(5, 5)])
+            consumer.ack([(5, 5)])
             begun = {1, 2, 3, 4, 6}
         elif reached == "in progress":
-            share.progress([(5, 5)])
+            consumer.progress([(5, 5)])
             begun = {1, 2, 3, 4, 5, 6}
-        share.end()
+        consumer.end()
         broker.consume(topic, other, credit=100)
         await until(lambda: len(other.got) == 20 - (reached == "acknowledged"))
         assert {id for id, count in zip(other.ids, other.counts, strict=True) if count == 2} == begun
 
 
-async def test_a_poison_message_takes_no_neighbour_with_it():
+async def test_a_poison_message_does_not_dead_letter_its_neighbours():
     async with core() as broker:
         topic = await prepared(broker, count=21, max_deliveries=3)
         for _ in range(3):
-            dying = Taker()
-            share = broker.consume(topic, dying, credit=100)
+            dying = RecordingSink()
+            consumer = broker.consume(topic, dying, credit=100)
             await until(lambda dying=dying: len(dying.got) == 21)
-            share.end()  # the first one kills it
+            consumer.end()  # the first one kills it
         await until(lambda: topic.dead_lettered == 1)
-        good = Taker()
+        good = RecordingSink()
         broker.consume(topic, good, credit=100)
         await until(lambda: len(good.got) == 20)
         assert good.ids == list(range(2, 22))
         assert good.counts == [1] * 20
 
 
-async def test_progress_restarts_the_time():
+async def test_progress_restarts_the_ack_deadline():
     async with core() as broker:
         topic = await prepared(broker, count=2)
-        taker = Taker()
-        share = broker.consume(topic, taker, ack_timeout=1.0)
-        await until(lambda: len(taker.got) == 2)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, ack_timeout=1.0)
+        await until(lambda: len(sink.got) == 2)
         for _ in range(4):
             await asyncio.sleep(0.4)
-            share.progress([(1, 1)])
+            consumer.progress([(1, 1)])
         assert topic.redelivered == 0
         assert topic.backlog == 0
-        share.ack([(1, 2)])
+        consumer.ack([(1, 2)])
         assert topic.unfinished == 0
 
 
-async def test_a_full_work_queue_refuses_and_forgets_nothing(caplog):
+async def test_a_full_work_queue_rejects_and_drops_nothing(caplog):
     async with core() as broker:
         topic = await prepared(broker, count=0, max_messages=50)
         answers = await asyncio.gather(
@@ -787,10 +787,10 @@ async def test_a_full_work_queue_refuses_and_forgets_nothing(caplog):
         assert "max_messages=50" in str(answers[50])
         assert topic.stats()["rejected"] == 150
         assert caplog.text.count("topic 'j' is full") == 1
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 50)
-        share.ack([(1, 30)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 50)
+        consumer.ack([(1, 30)])
         await append(broker, topic, [b"x"] * 30)
         with pytest.raises(errors.StoreFull):
             await append(broker, topic, [b"x"])
@@ -808,7 +808,7 @@ async def test_a_repetition_needs_no_room():
 
 
 async def accepted_until_full(broker, topic, body):
-    """The number of messages that a topic takes before it is full."""
+    """Returns how many messages a topic accepts before it is full."""
     for accepted in range(100):
         try:
             await append(broker, topic, [body])
@@ -828,66 +828,66 @@ async def test_publishers_wait_for_room_in_their_order():
     async with core() as broker:
         topic = await prepared(broker, count=0, max_messages=5, overflow="block")
         jobs = [asyncio.ensure_future(append(broker, topic, [b"%d" % number])) for number in range(12)]
-        await quiet(broker)
+        await run_pending(broker)
         await until(lambda: sum(job.done() for job in jobs) == 5)
         assert topic.stats()["blocked"] == 7
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 5)
-        share.ack([(1, 2)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 5)
+        consumer.ack([(1, 2)])
         await until(lambda: sum(job.done() for job in jobs) == 7)
-        share.ack([(1, 7)])
-        await until(lambda: len(taker.got) == 12)
-        assert [body for _, body in taker.got] == [b"%d" % number for number in range(12)]
+        consumer.ack([(1, 7)])
+        await until(lambda: len(sink.got) == 12)
+        assert [body for _, body in sink.got] == [b"%d" % number for number in range(12)]
         assert [await job for job in jobs] == list(range(1, 13))
         assert topic.stats()["blocked"] == 0
         assert broker.store.waiting == 0
 
 
-async def test_more_than_a_whole_topic_waits_until_it_is_empty():
+async def test_a_publication_larger_than_the_topic_waits_until_it_is_empty():
     async with core() as broker:
         topic = await prepared(broker, count=1, max_messages=5, overflow="block")
         large = asyncio.ensure_future(append(broker, topic, [b"x"] * 20))
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: taker.got)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: sink.got)
         assert not large.done()
-        share.ack([(1, 1)])
+        consumer.ack([(1, 1)])
         assert await large == 2
 
 
-async def test_who_waits_for_room_in_a_topic_that_is_deleted_is_told():
+async def test_deleting_a_topic_answers_publications_that_wait_for_room():
     async with core() as broker:
         topic = await prepared(broker, count=5, max_messages=5, overflow="block")
         job = asyncio.ensure_future(append(broker, topic, [b"x"]))
-        await quiet(broker)
+        await run_pending(broker)
         await broker.delete("j")
         with pytest.raises(TopicError):
             await job
 
 
-async def test_a_publisher_that_is_gone_keeps_no_place():
+async def test_publications_of_a_lost_publisher_hold_no_room():
     async with core() as broker:
         topic = await prepared(broker, count=5, max_messages=5, overflow="block")
         lives = True
         topic.append(blocks.encode([b"gone"]), 1, done=lambda *_: None, alive=lambda: lives)
         lives = False
         job = asyncio.ensure_future(append(broker, topic, [b"there"]))
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 5)
-        share.ack([(1, 1)])
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 5)
+        consumer.ack([(1, 1)])
         assert await job == 6
-        await until(lambda: len(taker.got) == 6)
-        assert taker.got[-1] == (6, b"there")
+        await until(lambda: len(sink.got) == 6)
+        assert sink.got[-1] == (6, b"there")
 
 
 @pytest.mark.parametrize("consumed", [0, 7])
-async def test_the_oldest_work_goes_to_the_dead_letters_where_that_is_wanted(caplog, consumed):
+async def test_drop_oldest_moves_the_oldest_messages_to_the_dead_letters(caplog, consumed):
     async with core() as broker:
         topic = await prepared(broker, count=0, max_messages=5, overflow="drop-oldest")
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=consumed) if consumed else None
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=consumed) if consumed else None
         for number in range(1, 21):
             await append(broker, topic, [b"%d" % number])
         await until(lambda: topic.dead_lettered == 15)
@@ -895,14 +895,14 @@ async def test_the_oldest_work_goes_to_the_dead_letters_where_that_is_wanted(cap
         assert topic.stats()["dropped"] == 15
         assert "go to the dead letters" in caplog.text
         dead = broker.topic("j.dead")
-        held = set(taker.ids)  # nothing is taken from a consumer
+        held = set(sink.ids)  # nothing is taken from a consumer
         assert dead.last == 15
-        if share is not None:
-            share.ack([(1, 100)])
-        other = Taker()
+        if consumer is not None:
+            consumer.ack([(1, 100)])
+        other = RecordingSink()
         broker.consume(topic, other, credit=100)
         await until(lambda: topic.backlog == 0)
-        await quiet(broker)
+        await run_pending(broker)
         with broker.store.store.read(dead.id) as reader:
             buried = [
                 int(one.body) for header, records in reader.blocks(1) for one in blocks.decode(header, records, "d")
@@ -911,32 +911,32 @@ async def test_the_oldest_work_goes_to_the_dead_letters_where_that_is_wanted(cap
 
 
 @pytest.mark.parametrize("overflow", ["reject", "block"])
-async def test_a_commit_finds_no_more_room_than_a_publisher(overflow):
+async def test_a_commit_to_a_full_topic_waits_or_is_rejected(overflow):
     async with core() as broker:
         topic = await prepared(broker, count=3, max_messages=5, overflow=overflow)
         stage = Stage(topic.id, blocks.encode([b"x"] * 3), 3, b"s")
         await broker.store.do(stage)
         answers = []
         broker.commit(b"c", [b"s"], lambda id: True, answers.append)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == 3)
-        await quiet(broker)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == 3)
+        await run_pending(broker)
         if overflow == "reject":
             assert isinstance(answers.pop().error, errors.StoreFull)
             assert topic.stats()["rejected"] == 3
-            share.ack([(1, 1)])
+            consumer.ack([(1, 1)])
             broker.commit(b"c", [b"s"], lambda id: True, answers.append)
         else:
             assert not answers
-            share.ack([(1, 1)])
+            consumer.ack([(1, 1)])
         await until(lambda: answers)
         assert answers[0].error is None
-        await until(lambda: len(taker.got) == 6)
+        await until(lambda: len(sink.got) == 6)
 
 
 @pytest.mark.parametrize("overflow", ["reject", "block"])
-async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
+async def test_max_bytes_bounds_commits(tmp_path, overflow):
     broker = Broker(tmp_path)  # memory keeps no stages that are larger than the topic
     await broker.start()
     try:
@@ -945,23 +945,23 @@ async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
         await broker.store.do(Stage(topic.id, blocks.encode([bytes(3000)]), 1, b"s"))
         answers = []
         broker.commit(b"c", [b"s"], lambda id: True, answers.append)
-        taker = Taker()
-        share = broker.consume(topic, taker, credit=100)
+        sink = RecordingSink()
+        consumer = broker.consume(topic, sink, credit=100)
         if overflow == "reject":
             await until(lambda: answers)
             assert isinstance(answers.pop().error, errors.StoreFull)
         else:
             await until(lambda: topic.stats()["blocked"] == 1)
-            await quiet(broker)
+            await run_pending(broker)
             assert not answers
         assert topic.last == 1
-        share.ack([(1, 1)])
+        consumer.ack([(1, 1)])
         if overflow == "reject":
             await flushed(topic)
             broker.commit(b"c", [b"s"], lambda id: True, answers.append)
         await until(lambda: answers)
         assert answers[0].error is None
-        await until(lambda: len(taker.got) == 2)
+        await until(lambda: len(sink.got) == 2)
         # More than the whole topic waits until that is empty.
         await broker.store.do(Stage(topic.id, blocks.encode([bytes(9999)] * 2), 2, b"s2"))
         broker.commit(b"c2", [b"s2"], lambda id: True, answers.append)
@@ -970,32 +970,32 @@ async def test_bytes_bound_a_commit_as_they_do_a_publisher(tmp_path, overflow):
             assert isinstance(answers[1].error, errors.StoreFull)
         else:
             await until(lambda: topic.stats()["blocked"] == 2)
-            share.ack([(2, 2)])
-            await until(lambda: len(taker.got) == 4)
+            consumer.ack([(2, 2)])
+            await until(lambda: len(sink.got) == 4)
     finally:
         await broker.close()
 
 
-async def test_work_in_memory_is_bounded_and_never_dropped():
+async def test_transient_work_queues_are_bounded_and_drop_nothing():
     async with core() as broker:
         topic = await prepared(broker, count=0)
         accepted = await accepted_until_full(broker, topic, bytes(1 << 20))
         assert accepted == 63  # of 64 MiB
-        taker = Taker()
-        broker.consume(topic, taker, credit=100)
-        await until(lambda: len(taker.got) == accepted)
-        assert taker.ids == list(range(1, accepted + 1))
+        sink = RecordingSink()
+        broker.consume(topic, sink, credit=100)
+        await until(lambda: len(sink.got) == accepted)
+        assert sink.ids == list(range(1, accepted + 1))
 
 
-async def test_a_broker_that_is_killed_charges_nothing():
-    """Messages that were prefetched when the broker died count no attempt."""
+async def test_a_killed_broker_counts_no_deliveries():
+    """Messages that were in flight when the broker was killed count no delivery."""
     async with core() as broker:
         topic = await prepared(broker, count=20, max_deliveries=1)
-        broker.consume(topic, Taker(), credit=20)
+        broker.consume(topic, RecordingSink(), credit=20)
         await until(lambda: settled(broker, topic).handed == 20)
         again = RoundRobinTopic(topic.state(), broker.store, broker, broker)
         broker.topics["j"] = broker._by_id[topic.id] = again
-        other = Taker()
+        other = RecordingSink()
         again.consume(other, 30.0, 100)
         await until(lambda: len(other.got) == 20)
         assert other.counts == [1] * 20
@@ -1003,8 +1003,8 @@ async def test_a_broker_that_is_killed_charges_nothing():
 
 
 @pytest.mark.parametrize("overflow", ["reject", "block"])
-async def test_what_was_published_to_a_bounded_topic_is_let_go_at_once(overflow):
-    """Without the garbage collector, which a broker hardly ever runs."""
+async def test_a_bounded_topic_keeps_no_reference_to_published_records(overflow):
+    """Reference counting frees the records: a broker rarely runs the garbage collector."""
     gc.collect()
     gc.disable()
     others = [one for one in gc.get_objects() if isinstance(one, Publication)]  # of other tests
@@ -1014,23 +1014,23 @@ async def test_what_was_published_to_a_bounded_topic_is_let_go_at_once(overflow)
             jobs = [
                 asyncio.ensure_future(append(broker, topic, [b"x"], producer=b"p", sequence=n)) for n in range(1, 21)
             ]
-            await quiet(broker)
+            await run_pending(broker)
             if overflow == "block":
-                taker = Taker()
-                share = broker.consume(topic, taker, credit=100)
+                sink = RecordingSink()
+                consumer = broker.consume(topic, sink, credit=100)
                 while not all(job.done() for job in jobs):
-                    share.ack([(1, 100)])
+                    consumer.ack([(1, 100)])
                     await asyncio.sleep(0.001)
             answers = await asyncio.gather(*jobs, return_exceptions=True)
             assert len(answers) == 20
             del jobs, answers
-            await quiet(broker)
+            await run_pending(broker)
             assert [one for one in gc.get_objects() if isinstance(one, Publication) and one not in others] == []
     finally:
         gc.enable()
 
 
-async def test_a_publisher_that_is_gone_behind_one_that_waits_is_let_go():
+async def test_a_lost_publisher_after_a_waiting_one_is_released():
     async with core() as broker:
         topic = await prepared(broker, count=5, max_messages=5, overflow="block")
         first = asyncio.ensure_future(append(broker, topic, [b"first"]))

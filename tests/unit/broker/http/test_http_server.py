@@ -1,4 +1,4 @@
-"""The HTTP server, asked over a real connection; the broker behind it is made up."""
+"""The HTTP server over a real connection, with the statistics of a fake broker."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ async def test_health() -> None:
 
 @pytest.mark.parametrize("path", ["/", "/topics.json", "/metrics", "/healthz"])
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH", "OPTIONS", "TRACE"])
-async def test_whatever_does_not_only_look_is_refused(path: str, method: str) -> None:
+async def test_methods_that_are_not_read_only_are_refused(path: str, method: str) -> None:
     async with served(statistics()) as (url, session), session.request(method, url + path) as answer:
         assert answer.status == 405
         assert "GET" in answer.headers["Allow"]
@@ -124,7 +124,7 @@ async def test_an_address_that_is_none() -> None:
 @pytest.mark.alone
 @pytest.mark.parametrize("path", ["/topics.json", "/metrics"])
 async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> None:
-    """Collecting takes half a second here, and encoding as long: nothing else waits for more than a moment."""
+    """Collecting and encoding take half a second each here, and nothing else waits that long."""
     looks = 0
 
     def topics() -> Iterator[TopicStats]:

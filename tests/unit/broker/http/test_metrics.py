@@ -1,4 +1,4 @@
-"""Metrics as Prometheus reads them: read back with its own parser."""
+"""`/metrics`, parsed with Prometheus' own parser."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ OPENMETRICS = "application/openmetrics-text; version=1.0.0"
 
 @pytest.mark.parametrize(("accept", "parse"), [("", text_string_to_metric_families), (OPENMETRICS, parse_openmetrics)])
 def test_lines_that_were_kept_are_those_of_a_new_page(accept: str, parse: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Topics come, change and go, around the bound of those that are told apart."""
+    """Topics are created, changed and deleted around the bound of `MAX_SERIES`."""
     monkeypatch.setattr("omq.broker.http.metrics.MAX_SERIES", 5)
     chance, page = random.Random(7), MetricsPage()
     topics: dict[int, TopicStats] = {}

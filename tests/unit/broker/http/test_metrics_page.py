@@ -1,4 +1,4 @@
-"""The page that lists the metrics has all of them, and none that there is not."""
+"""The documentation lists exactly the metrics that exist."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rates out of counters, and latencies out of histograms."""
+"""Rates from counters, and quantiles from histograms."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_rates_are_taken_over_the_window() -> None:
     assert len(rates._topics) <= WINDOW_S + 2
 
 
-def test_a_topic_that_is_new_began_at_nothing() -> None:
+def test_the_rate_of_a_new_topic_counts_from_zero() -> None:
     rates = Rates(at(100.0, 1000))
     now = statistics(topic("t", 1, published=1000), topic("u", 2, published=30), uptime=103.0)
     found = rates.of(now["topics"], 103.0)
@@ -35,7 +35,7 @@ def test_a_topic_that_is_new_began_at_nothing() -> None:
     assert found[2][0] == pytest.approx(10.0)
 
 
-def test_no_time_gone_is_no_division_by_it() -> None:
+def test_a_rate_over_no_time_does_not_divide_by_zero() -> None:
     rates = Rates(at(100.0, 0))
     assert rates.of(at(100.0, 1)["topics"], 100.0)[1][0] <= 10.0
 

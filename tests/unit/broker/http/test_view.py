@@ -1,4 +1,4 @@
-"""`/topics.json`: texts that were kept are those of a new page."""
+"""`/topics.json`: cached texts equal those of a new page."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.unit.broker.sample import statistics, topic
 
 
 def test_texts_that_were_kept_are_those_of_a_new_page() -> None:
-    """Topics come, change, rest and go; a client that follows by `since` knows the same as one that asks for all."""
+    """A client that follows changes by `since` has the same topics as one that requests all."""
     chance, page = random.Random(11), JsonPage()
     topics: dict[int, TopicStats] = {}
     rates, revision = Rates(statistics(uptime=0.0)), None
@@ -54,7 +54,7 @@ def test_topics_that_have_not_changed_are_not_encoded_again(monkeypatch: pytest.
     assert encoded == ["busy"]
 
 
-def test_texts_of_topics_that_are_gone_are_not_kept_for_ever() -> None:
+def test_cached_texts_of_deleted_topics_are_dropped() -> None:
     page = JsonPage()
     for number in range(0, 10_000, 100):
         stats = statistics(*(topic(f"t{id}", id) for id in range(number, number + 100)))

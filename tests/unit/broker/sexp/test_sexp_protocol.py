@@ -1,11 +1,10 @@
-"""Commands and frames, byte for byte; the two sides without a connection."""
+"""Commands and frames, byte for byte, and the protocol state of both sides without a connection."""
 
 import pytest
 
 from omq.broker.errors import SyntaxFault, VersionFault
 from omq.broker.sexp.protocol import (
     Ack,
-    ClientSide,
     Connect,
     Create,
     Created,
@@ -15,7 +14,8 @@ from omq.broker.sexp.protocol import (
     Pings,
     Publish,
     Published,
-    ServerSide,
+    SexpClientProtocol,
+    SexpServerProtocol,
     Subscribe,
     Subscribed,
     Unsubscribe,
@@ -183,13 +183,13 @@ V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 @pytest.mark.parametrize(("version_bytes", "version"), [(V1, 1), (V2, 2)])
 def test_the_handshake_of_a_server(version_bytes, version):
-    side = ServerSide()
+    side = SexpServerProtocol()
     assert side.handshake(version_bytes + b"(Conn") == (version_bytes, b"(Conn")
     assert side.version == version
 
 
 def test_the_handshake_byte_by_byte():
-    side = ServerSide()
+    side = SexpServerProtocol()
     for byte in V1[:-1]:
         assert side.handshake(bytes([byte])) == (b"", b"")
     assert side.handshake(V1[-1:]) == (V1, b"")
@@ -198,11 +198,11 @@ def test_the_handshake_byte_by_byte():
 @pytest.mark.parametrize("start", [bytes(8), b"\xff" * 8, b"GET / HTTP/1.1", b"\x00\x00\x00\x00\x00\x00\x00\x03"])
 def test_no_version_of_a_server(start):
     with pytest.raises(VersionFault):
-        ServerSide().handshake(start)
+        SexpServerProtocol().handshake(start)
 
 
-def connected(version: bytes = V1) -> ServerSide:
-    side = ServerSide()
+def connected(version: bytes = V1) -> SexpServerProtocol:
+    side = SexpServerProtocol()
     side.handshake(version)
     return side
 
@@ -227,7 +227,7 @@ def test_connect_comes_first_and_once():
         (b")", "unexpected closing"),
     ],
 )
-def test_what_no_connection_begins_with(text, fault):
+def test_invalid_first_bytes_are_refused(text, fault):
     with pytest.raises(SyntaxFault, match=fault):
         list(connected().commands(text))
 
@@ -235,7 +235,7 @@ def test_what_no_connection_begins_with(text, fault):
 def test_a_client_reads_what_a_server_writes_however_it_is_cut():
     data = V2 + b"".join(data for _, data in FRAMES)
     for size in (1, 2, 3, 7, 1000):
-        side = ClientSide(b"c")
+        side = SexpClientProtocol(b"c")
         assert side.hello() == V2
         assert side.connect() == b"(Connect 2 c)\n"
         found = [frame for at in range(0, len(data), size) for frame in side.receive(data[at : at + size])]
@@ -245,12 +245,12 @@ def test_a_client_reads_what_a_server_writes_however_it_is_cut():
 
 def test_a_client_of_another_version():
     with pytest.raises(VersionFault):
-        list(ClientSide(b"c", 1).receive(b"\xff" * 8))
+        list(SexpClientProtocol(b"c", 1).receive(b"\xff" * 8))
 
 
 @pytest.mark.parametrize("length", [b"\x00\x00\x00\x00", b"\xff\xff\xff\xff"])
 def test_no_length_of_a_frame(length):
-    side = ClientSide(b"c", 1)
+    side = SexpClientProtocol(b"c", 1)
     with pytest.raises(SyntaxFault):
         list(side.receive(V1 + length))
 

@@ -1,4 +1,4 @@
-"""S-expressions, byte for byte: what is written, what is read, and what is neither."""
+"""Encoding and parsing of S-expressions, byte for byte."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""A transport knows to the byte what the kernel has taken."""
+"""The S-expression transport counts exactly the bytes that the kernel has taken."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omq.broker.sexp.transport import SexpTransport
 
 
 class TransportOwner:
-    """Writes down what it is told."""
+    """Records the callbacks."""
 
     def __init__(self) -> None:
         self.data = b""
@@ -88,7 +88,7 @@ def test_everything_goes_out_in_order(run):
     run(test)
 
 
-def test_what_the_kernel_has_not_taken_is_known_when_the_peer_is_gone(run):
+def test_unsent_bytes_are_known_after_the_peer_has_closed(run):
     async def test(transport, owner, there) -> None:
         for _ in range(100):
             transport.write(bytes(1000))
@@ -110,7 +110,7 @@ def test_what_the_kernel_has_not_taken_is_known_when_the_peer_is_gone(run):
     run(test)
 
 
-def test_what_has_gone_out_in_part_is_not_dropped(run):
+def test_a_partly_sent_piece_is_not_dropped(run):
     async def test(transport, owner, there) -> None:
         transport.write(b"a" * 50_000)
         transport.write(b"b" * 50_000)

@@ -1,4 +1,4 @@
-"""What a busy broker refuses is not overtaken by what the same producer sent behind it."""
+"""A producer's later appends do not overtake one that was refused as busy."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def refuse(order: BusyRetryOrder, *sequences: int, producer: bytes = b"p") -> No
             order.admit(full, 1, producer, sequence, 1)
 
 
-def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
+def test_appends_after_a_refused_one_are_refused_until_it_is_repeated():
     order = BusyRetryOrder()
     order.admit(room, 1, b"p", 1, 1)
     refuse(order, 2)
@@ -35,7 +35,7 @@ def test_what_was_sent_behind_a_refused_one_is_refused_until_that_comes_again():
         order.admit(room, 1, b"p", late, 1)
 
 
-def test_one_that_is_refused_again_is_still_waited_for():
+def test_an_append_that_is_refused_again_still_blocks_later_ones():
     order = BusyRetryOrder()
     refuse(order, 1, 2, 1)
     with pytest.raises(Busy, match="earlier"):
@@ -44,20 +44,20 @@ def test_one_that_is_refused_again_is_still_waited_for():
     order.admit(room, 1, b"p", 2, 1)
 
 
-def test_what_is_settled_is_not_waited_for():
+def test_settled_appends_do_not_block_later_ones():
     order = BusyRetryOrder()
     refuse(order, 1, 2)
     order.admit(room, 1, b"p", 3, 3)
     order.admit(room, 1, b"p", 4, 3)
 
 
-def test_other_producers_are_not_held_up():
+def test_other_producers_are_not_blocked():
     order = BusyRetryOrder()
     refuse(order, 1)
     order.admit(room, 1, b"q", 2, 1)
 
 
-def test_what_is_kept_in_mind_is_bounded():
+def test_refused_sequences_are_bounded():
     order = BusyRetryOrder()
     for number in range(200):
         refuse(order, 1, producer=b"%d" % number)

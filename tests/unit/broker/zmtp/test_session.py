@@ -1,4 +1,4 @@
-"""What a connection may say: every command, and every way in which a message can be wrong."""
+"""The commands of a ZMTP session, and all errors of their arguments."""
 
 import asyncio
 import gc
@@ -17,7 +17,7 @@ from omq.broker.zmtp import session as sessions
 from omq.broker.zmtp.session import ClientSession
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import DEAD_LETTERS
-from tests.unit.broker.core.cores import core, quiet, until
+from tests.unit.broker.core.cores import core, run_pending, until
 from tests.unit.store.lmdb.faults import spoil
 
 CLIENT = "0123456789abcdef" * 2
@@ -25,7 +25,7 @@ RECORDS = blocks.encode([b"one", b"two"])
 
 
 class SessionTransport:
-    """A server without a socket; keeps what is sent to each session."""
+    """A server without a socket, which records the messages to each session."""
 
     def __init__(self, broker):
         self.broker = broker
@@ -52,7 +52,7 @@ class SessionTransport:
 
 
 async def ask(session, *message):
-    """Says something, and returns the next thing that is answered."""
+    """Sends a request, and returns the next answer."""
     before = len(session.got)
     session.handle(list(message))
     await until(lambda: len(session.got) > before)
@@ -336,7 +336,7 @@ async def test_the_client_id_of_another_user_is_another_one():
         assert broker.topic("t").readers == 1
 
 
-async def test_a_session_that_is_lost_gives_back_what_it_holds():
+async def test_messages_of_a_lost_session_are_requeued():
     async with core() as broker:
         await broker.create("j", delivery="round-robin", persistence="weak")
         await broker.create("t", persistence="weak")
@@ -386,10 +386,10 @@ async def test_a_subscription_has_no_more_than_its_credit():
             block = session.got.pop(0)
             assert block[:2] == [b"BLOCK", b"s"]
             assert blocks.read_header(block[2])[0] == expected
-            await quiet(broker)
+            await run_pending(broker)
             assert session.got == []
             session.handle([b"CREDIT", b"s", p.u64(size - 1)])  # what was too much is owed
-            await quiet(broker)
+            await run_pending(broker)
             assert session.got == []
             session.handle([b"CREDIT", b"s", p.u64(1)])
 
@@ -739,7 +739,7 @@ async def test_many_lists_of_many_topics_leave_turns_to_others():
         assert names == [[f"t{number:03}" for number in range(400)]] * 5
 
 
-async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
+async def test_lists_of_topics_are_sent_to_sessions_in_turn():
     async with core() as broker:
         for number in range(200):
             await broker.create(f"t{number:03}", persistence="transient")
@@ -756,7 +756,7 @@ async def test_lists_of_topics_are_told_to_one_connection_after_the_other():
         assert not gone.got
 
 
-async def test_a_connection_keeps_no_topics_that_are_gone():
+async def test_a_session_forgets_deleted_topics():
     async with core() as broker:
         session = SessionTransport(broker).session()
         topics = []
