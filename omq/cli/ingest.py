@@ -161,7 +161,7 @@ class IngestServer:
             self._server_task.cancel()
 
     async def close(self) -> None:
-        """Stops to receive, waits until all received messages are acknowledged, and closes."""
+        """Stops receiving, waits until all received messages are acknowledged, and closes."""
         try:
             if self._ingesting is not None:
                 LOG.info("%d messages wait to be acknowledged", self._ingest.in_flight)
@@ -264,7 +264,7 @@ def ingest(
     """Publish the messages of ordinary ZeroMQ peers to a topic of omq broker.
 
     It receives only as fast as the broker acknowledges: its peers wait while the topic is full or the broker is down.
-    After SIGTERM or SIGINT it stops to receive, waits until everything is acknowledged, and ends with status 0.
+    After SIGTERM or SIGINT it stops receiving, waits until everything is acknowledged, and ends with status 0.
     """
     log_to_stderr(log_level)
     raise_descriptor_limit(LOG)

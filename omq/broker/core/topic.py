@@ -98,7 +98,7 @@ class Topic:
         persistence: `transient`, `strong`, `weak` or `async`.
         settings: The settings without defaults.
         last: The newest id.
-        readable: The newest id that can be read; it may be behind `last`.
+        readable: The newest id that can be read; it may be lower than `last`.
         deleted: The topic was deleted or is being deleted.
         admission: Admits publications to a bounded topic; `None` admits everything.
     """
@@ -121,7 +121,7 @@ class Topic:
         self._save_error: BrokerError | None = None  # of the last write
         self._retrying = False
         self._flush_waiters: list[tuple[Write, Callable[[BrokerError | None], None]]] = []
-        self._flush_error: BrokerError | None = None  # the first error since a flush began to wait
+        self._flush_error: BrokerError | None = None  # reported to the waiting flushes
         # Cached statistics; `None` after a change.
         self._stats: TopicStats | None = None
         self._info: bytes | None = None
@@ -441,7 +441,7 @@ class RecordsPublication(Publication):
         self._producer = producer
         self._sequence = sequence
         self._settled = settled
-        self._answered = False  # a probe may be answered after the submit, or before it
+        self._answered = False  # both a probe and the submitted write may have the answer
 
     @property
     def deduplicated(self) -> bool:

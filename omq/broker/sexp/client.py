@@ -22,7 +22,7 @@ from omq.broker.sexp.syntax import MAX_EXPRESSION_BYTES, shown
 from omq.errors import ClosedError, ConnectError, OmqError, ReceiveTimeout, StateError, Timeout
 from omq.unpatched import socket, threading
 
-#: Bytes of messages that may wait for the program; above that the client stops to read.
+#: Bytes of messages that may wait for the program; above that the client stops reading.
 MAX_BACKLOG_BYTES: Final = 16 << 20
 _READ_BYTES: Final = 256 << 10
 #: Commands in one write. The server can hold all their answers while it reads on, so that a write never blocks until

@@ -75,7 +75,7 @@ class SexpServer:
         return self.endpoint
 
     async def close(self) -> None:
-        """Stops to accept, sends the answers to publications and a last error, and closes all connections."""
+        """Stops accepting, sends the answers to publications and a last error, and closes all connections."""
         for listener in self._listeners:
             self.loop.remove_reader(listener)
             listener.close()

@@ -76,10 +76,9 @@ class ZmtpServer:
         self._broker = broker
         self._endpoints = tuple(endpoints)
         self._security = security
-        self._waiting_peers: dict[
-            bytes, list[tuple[str, float]]
-        ] = {}  # where peers are that wait until their identity is free
-        self._blocked: dict[ClientSession, None] = {}  # those that had no room when they were asked
+        #: Peers that wait for their identity: their addresses and the times of their handshakes.
+        self._waiting_peers: dict[bytes, list[tuple[str, float]]] = {}
+        self._blocked: dict[ClientSession, None] = {}  # sessions whose peers have no room
         self._poll_timer: asyncio.TimerHandle | None = None
         self._next_update = 0.0
         self._tasks: set[asyncio.Task[None]] = set()

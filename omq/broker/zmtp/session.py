@@ -722,7 +722,7 @@ class ClientSession:
         topic = self.topic(message[2], "consume")
         topic_id, ranges = p.number(message[3], "the topic's id"), p.ranges(message[4:])
         if topic.id != topic_id or not isinstance(topic, RoundRobinTopic):
-            raise TopicError(f"topic {topic.name!r} was deleted: it no longer has the id {topic_id}")
+            raise TopicError(f"{topic.name!r} is not a round-robin topic with the id {topic_id}")
         for held in self.tags.values():
             if isinstance(held, ConsumerSink) and held.topic is topic:
                 held.reader.ack(ranges)
