@@ -1,4 +1,4 @@
-"""A context: what the sockets of one application share. There is no other shared state in omq."""
+"""The context: the I/O thread, inproc names and memory that the sockets of one application share."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from omq.unpatched import threading
 
 
 class Closable(Protocol):
-    """A socket, as far as its context is concerned."""
+    """A blocking socket, as its context uses it."""
 
     def linger_after(self, error: BaseException) -> float | None: ...
 
@@ -49,7 +49,7 @@ class Closable(Protocol):
 
 
 class Guest(Protocol):
-    """An asyncio socket, as far as its context is concerned."""
+    """An asyncio socket, as its context uses it."""
 
     def linger_after(self, error: BaseException) -> float | None: ...
 
@@ -63,11 +63,11 @@ class Guest(Protocol):
 
 
 class Context:
-    """Owns the I/O thread and the flusher of its blocking sockets, the inproc names, and memory to borrow.
+    """Owns the I/O thread and the flusher of its blocking sockets, the inproc names and the buffer pool.
 
-    Two contexts never see each other. A socket made without a context uses `Context.default()`. Threads start with
-    the first bind or connect of a blocking socket. In a forked child a context is of no use: make a new one, or let
-    `default()` do it.
+    Contexts are isolated from each other; omq has no other shared state. A socket made without a context uses
+    `Context.default()`. The threads start with the first bind or connect of a blocking socket. A context cannot be
+    used in a forked child: make a new one there, or let `default()` do it.
     """
 
     _default: ClassVar[Slot[Context]] = Slot()
@@ -75,7 +75,7 @@ class Context:
 
     def __init__(self) -> None:
         if hasattr(self, "pool"):
-            raise StateError(f"{self!r} is there already: __init__ is called once, by making a context")
+            raise StateError(f"{self!r} is already initialized: __init__ runs once, when a context is made")
         self.pool = Pool()
         self.inproc = Names()
         self.flusher = Flusher()
@@ -96,7 +96,7 @@ class Context:
 
     @classmethod
     def default(cls) -> Context:
-        """The context of sockets that are given none; made on first use, and made again in a forked child."""
+        """Returns the context of sockets made without one; created on first use, and again in a forked child."""
         found = cls._default.value
         while found is None or found.fork_guard.stale or found._terminated:
             # Another thread, or a signal handler, may have come first.
@@ -109,18 +109,18 @@ class Context:
         self.check()
         io = self._io.value
         if io is None or io.over:
-            # There is none, or the system gave none; another thread, or a signal handler, may have come first.
+            # Not started, or the system refused a thread; another thread or a signal handler may have started it first.
             io = self._io.put(IoThread(self.deferred_calls, self.bell), io)
             assert io is not None
         if self._terminated:
-            io.stop()  # `term` may have looked for it before it was there
+            io.stop()  # `term` may have run before the thread was stored
             self.check()
         io.start()
         return io
 
     @property
     def _is_io_thread(self) -> bool:
-        """Returns whether this very thread is the I/O thread."""
+        """Returns whether the calling thread is the I/O thread."""
         io = self._io.value
         return io is not None and io._thread == threading.get_ident()
 
@@ -142,41 +142,42 @@ class Context:
             raise ContextTerminated("the context has been terminated")
 
     def register(self, socket: Closable) -> None:
-        """Takes a blocking socket in: `term` and the interpreter's exit close it."""
+        """Registers a blocking socket, which `term` and the interpreter's exit close."""
         self._sockets.add(socket)
 
     def welcome(self, guest: Guest) -> None:
-        """Takes an asyncio socket in: it lives in a loop of its own, but `term` and a fork end it."""
+        """Registers an asyncio socket: it lives in its own loop, but `term` and a fork end it."""
         self._guests.add(guest)
 
     def keep(self, socket: Any) -> None:
-        """Holds a socket that its owner has dropped until it is closed."""
+        """Keeps a socket that its owner has dropped alive until it is closed."""
         self._dropped.add(socket)
 
     def release(self, socket: Any) -> None:
-        """Lets go of a socket that `keep` holds."""
+        """Drops the reference that `keep` holds."""
         self._dropped.discard(socket)
 
     def adopt(self, orphan: Orphan) -> None:
-        """Holds an asyncio socket whose loop has ended until it is closed."""
+        """Keeps an asyncio socket whose loop has ended alive until it is closed."""
         self._orphans.add(orphan)
 
     def dismiss(self, orphan: Orphan) -> None:
-        """Lets go of a socket that `adopt` holds."""
+        """Drops the reference that `adopt` holds."""
         self._orphans.discard(orphan)
 
     def term(self, linger: Any = None) -> None:
-        """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; goes on if interrupted.
+        """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; continues after an interruption.
 
-        The call waits for blocking sockets, and for asyncio sockets whose loop has ended. Calls on other asyncio
-        sockets raise `ClosedError` too, but their loop closes them. It may be this thread's, so the call does not wait
-        for it.
+        The call waits for blocking sockets, and for asyncio sockets whose loop has ended. Other asyncio sockets raise
+        `ClosedError` from now on, and their own loop closes them. The call does not wait for that loop, which may run
+        in this thread.
 
         Args:
-            linger: Seconds that each socket has for what was accepted; `None` for the option of each socket.
+            linger: Seconds that each socket has to send accepted messages; `None` applies each socket's `linger`
+                option.
 
         Raises:
-            OptionError: `linger` does not fit; nothing has ended.
+            OptionError: `linger` is not valid; nothing has been closed.
         """
         linger = UNSET if linger is None else Options(linger=linger).linger
         self._end(lambda _: linger)
@@ -192,7 +193,7 @@ class Context:
         self._terminated = True
         for guest in self._guests:
             guest.end_with_context(linger_of(guest))
-        # All sockets close at once: their times are not to add up.
+        # All sockets close at the same time, so that their lingers do not add up.
         ending: list[Closable] = [*self._sockets, *tuple(self._orphans)]
         closing = [(socket, socket.begin_close(linger_of(socket))) for socket in ending]
         while closing:
@@ -200,7 +201,7 @@ class Context:
             try:
                 socket.finish_close(future)
             except BaseException:
-                # Interrupted: nobody waits for the others any more, either.
+                # Interrupted: the other sockets are not waited for either.
                 for _, left in closing:
                     if left is not None:
                         left.give_up(self._io.value)
@@ -214,7 +215,7 @@ class Context:
         self.background.stop()
         self.deferred_calls.close()
         self.bell.close()
-        # Nothing is left to do when this is released; and what a signal handler raises there would be lost.
+        # Cancelled here: an exception that a signal handler raises in the finalizer would be lost.
         self._on_release.cancel()
         self._ended = True
 
@@ -225,7 +226,7 @@ class Context:
         return [socket._engine for socket in sockets if hasattr(socket, "_engine")]
 
     def _begin_exit(self, guests: list[Guest]) -> list[tuple[Engine, float | None]]:
-        """The interpreter ends: begins to close the sockets. Gives those without a loop, and the linger of each."""
+        """Begins to close the sockets at the interpreter's exit; returns those without a loop, each with its linger."""
         for socket in (*self._sockets, *tuple(self._orphans)):
             socket.report_at_once()
         for socket in self._sockets:
@@ -242,7 +243,7 @@ class Context:
         return left + [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited. Nothing may wait, and no lock be taken."""
+        """Closes the inherited descriptors in a forked child. Must not wait, and must not take a lock."""
         sockets = [*self._sockets, *self._guests, *self._orphans]
         self.fork_guard.expire((self, sockets))
         for socket in sockets:
@@ -267,7 +268,7 @@ class Context:
             self.term(0.0)
             if error is None:
                 raise
-            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
+            # The interrupt has ended the wait. The block's own exception propagates: it explains more.
 
     def __repr__(self) -> str:
         state = "terminated" if self._terminated else f"{len(self._sockets)} blocking sockets"
@@ -275,7 +276,7 @@ class Context:
 
 
 def _abandon(slot: Slot[IoThread], pid: int) -> None:
-    """The context is gone, and so are its sockets, each of which held it. Nothing may wait: any thread may be here."""
+    """Ends the I/O thread of a context that was dropped with its sockets. Must not wait: any thread may run it."""
     io = slot.value
     if io is not None and not io.over and pid == os.getpid():
         io.abandon()
@@ -283,7 +284,7 @@ def _abandon(slot: Slot[IoThread], pid: int) -> None:
 
 
 def _after_fork() -> None:
-    """The child has no threads but this one: nothing that it inherited can be used, and locks may be held for ever."""
+    """Resets a forked child: the inherited threads are gone, and inherited locks may be held for ever."""
     for context in Context._all:
         context.close_after_fork()
     Context._all = WeakIdentitySet()
@@ -291,10 +292,10 @@ def _after_fork() -> None:
 
 
 def _end_daemons() -> None:
-    """Ends daemon threads silently where a call of theirs would raise that its socket is closed.
+    """Ends daemon threads silently when a call of theirs would raise `ClosedError`.
 
-    Beside this thread only daemon threads are left. An error would be printed; a worker that logs each error and tries
-    again would fill the screen. A thread that makes such an error ends instead, as by `sys.exit()`.
+    At exit, only daemon threads are left next to this one. Their errors would be printed, and a worker that logs each
+    error and retries would flood the log. Such a thread ends instead, as with `sys.exit()`.
     """
     here = threading.get_ident()
 
@@ -307,14 +308,14 @@ def _end_daemons() -> None:
 
 
 def _at_exit() -> None:
-    """Closes what is open, with its linger, and says what it waits for."""
+    """Closes the open sockets with their linger, and reports what the exit waits for."""
     _end_daemons()
     contexts = [context for context in Context._all if not context.fork_guard.stale]
-    # First: daemon threads go on making sockets, and one whose peers were not looked for would be waited for.
+    # First: daemon threads go on making sockets, and the exit would wait for one whose peers were not looked up.
     guests = [list(context._guests) for context in contexts]
     last_peers = LastPeers()
     last_peers.look(engine for context in contexts for engine in context._engines)
-    # Of all contexts at once: what waits in the connection of one that reads no more is to go to others.
+    # All contexts at once: what waits in the connection of a socket that no longer reads must go to other peers.
     left = [one for context, own in zip(contexts, guests, strict=True) for one in context._begin_exit(own)]
     last_peers.look(engine for context in contexts for engine in context._engines)
     if left:
@@ -326,7 +327,7 @@ def _at_exit() -> None:
                     context.term(linger)
                 break
             except KeyboardInterrupt:
-                pass  # it has ended the wait: what was lost is in the log, and what is left ends at once
+                pass  # it ended the wait: the log reports what was lost, and the rest ends at once
 
 
 os.register_at_fork(after_in_child=_after_fork)

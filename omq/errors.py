@@ -35,22 +35,22 @@ __all__ = [
 
 
 class OmqError(Exception):
-    """The root of every exception that omq raises on purpose.
+    """Base class of every exception that omq raises on purpose.
 
     Attributes:
-        argument: The argument that the error is about: its text begins with that name; `None` for no single one.
+        argument: The name of the argument that the error is about; its text begins with it. `None` for no single one.
     """
 
     argument: str | None = None
 
     def about(self, argument: str) -> Self:
-        """Names the argument that the error is about; returns the error."""
+        """Sets `argument` and returns the error."""
         self.argument = argument
         return self
 
 
 class UsageError(OmqError, ValueError):
-    """The call itself is wrong; repeating it unchanged fails again."""
+    """The call itself is wrong: repeating it unchanged fails again."""
 
 
 class OptionError(UsageError):
@@ -58,7 +58,7 @@ class OptionError(UsageError):
 
 
 class EndpointError(UsageError):
-    """An endpoint cannot be parsed, or its transport is not known."""
+    """An endpoint cannot be parsed, or its transport is unknown."""
 
 
 class StateError(UsageError):
@@ -66,14 +66,14 @@ class StateError(UsageError):
 
 
 class MultipartError(UsageError):
-    """The next message has several parts and the call takes one; the message stays first in line."""
+    """The next message has several parts, but the call receives one; the message stays at the head of the queue."""
 
 
 class MessageTooLarge(UsageError):
-    """The next message does not fit into the caller's buffer; the message stays first in line.
+    """The next message does not fit into the caller's buffer; it stays at the head of the queue.
 
     Attributes:
-        size: Its bytes, where the call knows them; else `None`.
+        size: The message's size in bytes; `None` if the call does not know it.
     """
 
     size: int | None = None
@@ -92,7 +92,7 @@ class UnroutableError(OmqError):
 
 
 class Timeout(OmqError, TimeoutError):
-    """The time given to a call has passed. Nothing was sent, nothing was taken."""
+    """The timeout of a call has passed. Nothing was sent or received."""
 
 
 class SendTimeout(Timeout):
@@ -104,27 +104,27 @@ class ReceiveTimeout(Timeout):
 
 
 class TransportError(OmqError, OSError):
-    """The operating system refused."""
+    """The operating system refused an operation."""
 
 
 class BindError(TransportError):
-    """The endpoint cannot be listened on."""
+    """An endpoint cannot be bound."""
 
 
 class ConnectError(TransportError):
-    """The endpoint cannot be dialled."""
+    """An endpoint cannot be connected to."""
 
 
 class ProtocolError(OmqError):
-    """ZMTP was violated."""
+    """A violation of ZMTP."""
 
 
 class LocalProtocolError(ProtocolError):
-    """An error of this side, which was about to violate ZMTP: a bug in the caller of the protocol layer."""
+    """This side was about to violate ZMTP: a bug in the caller of the protocol layer."""
 
 
 class RemoteProtocolError(ProtocolError):
-    """The peer sent bytes that ZMTP does not allow; its connection ends."""
+    """The peer violated ZMTP; its connection ends."""
 
 
 class HandshakeError(OmqError):
@@ -132,12 +132,12 @@ class HandshakeError(OmqError):
 
 
 class HandshakeTimeout(HandshakeError, TimeoutError):
-    """The handshake with a peer was not done within `handshake_timeout`."""
+    """The handshake with a peer did not finish within `handshake_timeout`."""
 
 
 class MechanismError(HandshakeError):
-    """The two sides do not use the same security mechanism, or not in complementary roles."""
+    """The two sides use different security mechanisms, or the same role in one."""
 
 
 class AuthenticationError(HandshakeError):
-    """The peer's credentials were refused, or ours were."""
+    """One side refused the other's credentials."""

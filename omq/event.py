@@ -1,4 +1,4 @@
-"""Events of a socket's connections, as values: the words of engine and monitor."""
+"""Events of a socket and its connections: the engine reports them, monitors deliver them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from omq.message import PeerInfo
 
 
 class EventKind(StrEnum):
-    """The kind of an event (`zmq_socket_monitor(3)`, whose names these are where it has one)."""
+    """The kind of an event, named as in `zmq_socket_monitor(3)` where that has it."""
 
     LISTENING = "listening"  #: The socket is bound to `endpoint`.
     BIND_FAILED = "bind_failed"  #: The system refused to bind `endpoint`.
@@ -21,12 +21,12 @@ class EventKind(StrEnum):
     CONNECT_RETRIED = "connect_retried"  #: The next attempt begins in `delay` seconds.
     CONNECTED = "connected"  #: The peer at `endpoint` has been reached; the handshake begins.
     HANDSHAKE_SUCCEEDED = "handshake_succeeded"  #: Messages can flow.
-    HANDSHAKE_FAILED = "handshake_failed"  #: They never will: `category` and `reason`; `disconnected` follows.
+    HANDSHAKE_FAILED = "handshake_failed"  #: Messages cannot flow: see `category` and `reason`; `disconnected` follows.
     DISCONNECTED = "disconnected"  #: A connection that was `accepted` or `connected` is over.
-    SUBSCRIBED = "subscribed"  #: A peer wants messages that start with `prefix`.
-    UNSUBSCRIBED = "unsubscribed"  #: It no longer does. One that disconnects takes its subscriptions along unsaid.
-    DROPPED = "dropped"  #: `count` messages were dropped since the last such event; `reason` says why.
-    MISSED = "missed"  #: This monitor was read too slowly: `count` events that stood here are lost.
+    SUBSCRIBED = "subscribed"  #: A peer has subscribed to messages that start with `prefix`.
+    UNSUBSCRIBED = "unsubscribed"  #: A peer has unsubscribed. A disconnect ends subscriptions without this event.
+    DROPPED = "dropped"  #: `count` messages were dropped since the last such event, for `reason`.
+    MISSED = "missed"  #: This monitor was read too slowly: `count` events were lost here.
     MONITOR_STOPPED = "monitor_stopped"  #: The socket is closed; this is the last event.
 
 
@@ -34,33 +34,33 @@ class HandshakeFailure(StrEnum):
     """The reason why a handshake failed."""
 
     MECHANISM = "mechanism"  #: The sides have different mechanisms, or the same role in one.
-    PROTOCOL = "protocol"  #: The peer sent what ZMTP does not allow here, or its socket type does not fit.
-    AUTHENTICATION = "authentication"  #: Credentials were refused, theirs or ours.
-    REFUSED = "refused"  #: One side does not let the other in for another reason.
-    TIMEOUT = "timeout"  #: It was not done within `handshake_timeout`.
+    PROTOCOL = "protocol"  #: The peer violated ZMTP, or its socket type does not fit.
+    AUTHENTICATION = "authentication"  #: One side refused the other's credentials.
+    REFUSED = "refused"  #: One side refused the other for another reason.
+    TIMEOUT = "timeout"  #: It did not finish within `handshake_timeout`.
     HUNG_UP = "hung_up"  #: The peer closed the connection, or reset it.
     STOPPED = "stopped"  #: This side ended it: `close`, `stop`, `disconnect`.
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """Something that happened to a socket.
+    """An event of a socket or of one of its connections.
 
-    What an event's kind has no use for is empty: `""`, `None` or 0.
+    Attributes that a kind does not use are empty: `""`, `None` or 0.
 
     Attributes:
-        kind: What happened.
-        time: When: seconds since the epoch, as `time.time()`.
-        endpoint: The endpoint that was bound or connected, resolved; empty where the socket as a whole is meant.
-        remote_address: Where the peer is, as an endpoint; empty if unknown.
-        peer: A snapshot of the peer, once its handshake is done.
+        kind: The kind.
+        time: The time of the event, in seconds since the epoch, as `time.time()`.
+        endpoint: The endpoint that was bound or connected, resolved; empty for an event of the whole socket.
+        remote_address: The peer's address, as an endpoint; empty if unknown.
+        peer: A snapshot of the peer; `None` before its handshake has finished.
         mechanism: The connection's security mechanism, `"NULL"` for none; empty over inproc and before a handshake.
-        reason: Why, to be read by people.
-        error: The exception behind it, if there is one.
-        category: `handshake_failed`: whose fault.
-        delay: `connect_retried`: seconds until the next attempt.
-        prefix: `subscribed`, `unsubscribed`: what the messages start with.
-        count: `dropped`, `missed`: how many.
+        reason: The reason, as text for people.
+        error: The exception that caused the event; `None` for none.
+        category: The kind of failure, with `handshake_failed`.
+        delay: Seconds until the next attempt, with `connect_retried`.
+        prefix: The prefix of the subscription, with `subscribed` and `unsubscribed`.
+        count: The number of messages or events, with `dropped` and `missed`.
     """
 
     kind: EventKind
@@ -83,5 +83,5 @@ class Event:
 
 
 def without_endpoint(reason: str, endpoint: str) -> str:
-    """Returns a reason without the endpoint that errors of transports begin with, behind their number."""
+    """Returns a reason without the endpoint that errors of transports put after the error number."""
     return reason.replace(f"{endpoint}: ", "", 1) if endpoint else reason

@@ -1,4 +1,4 @@
-"""Calls that an event loop leaves to another thread, because they take long; and coroutines that need no loop."""
+"""Calls in other threads for an event loop, and coroutines that run without a loop."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _PAUSE_S: Final = 0.001
 
 
 def run_blocking(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
-    """Returns the result of a coroutine that a blocking twin shares with the asyncio twin.
+    """Runs a coroutine that both twins share, and returns its result.
 
-    It is given objects whose calls block where those of asyncio suspend, so it runs to its end at once.
+    The blocking twin passes objects whose calls block instead of suspending, so the coroutine runs to its end at once.
 
     Args:
-        call: Makes the coroutine, here: a signal handler that raises on the way to this function would leave one that
-            was never awaited, which Python warns of.
+        call: Makes the coroutine. It is made here, because a signal handler that raises between making and running it
+            would leave a coroutine that was never awaited, which Python warns about.
     """
     try:
         call().send(None)
@@ -35,14 +35,14 @@ def run_blocking(call: Callable[[], Coroutine[Any, Any, T]]) -> T:
 
 
 def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[T]:
-    """Makes a call in another thread, as `loop.run_in_executor` does: its pool is one of greenlets after a patch.
+    """Makes a call in another thread, like `loop.run_in_executor`, whose pool consists of greenlets after a patch.
 
     Args:
-        function: What is called.
-        *arguments: With what.
+        function: The function to call.
+        *arguments: Its arguments.
 
     Returns:
-        A Future of the loop that runs in this thread.
+        A future of the running loop.
     """
     loop = asyncio.get_running_loop()
     if not is_patched():
@@ -63,7 +63,7 @@ def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[
             result = function(*arguments)
         except BaseException as raised:
             error = raised
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing waits any more
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the result
             loop.call_soon_threadsafe(settle, result, error)
 
     threading.Thread(target=work, name="omq-call", daemon=True).start()
@@ -71,15 +71,15 @@ def in_thread(function: Callable[..., T], *arguments: object) -> asyncio.Future[
 
 
 async def in_yielding_thread(function: Callable[..., T], *arguments: object) -> T:
-    """Makes a call in another thread that keeps the GIL for half a millisecond at a time: the loop has its turns.
+    """Makes a call in another thread that yields the GIL every half millisecond, so that the loop keeps running.
 
     Args:
-        function: What is called: Python code, for a call of C code keeps the GIL as long as it likes. Best it goes
-            through its work with `resting`.
-        *arguments: With what.
+        function: Python code: a call of C code keeps the GIL for as long as it runs. Iterating over the work with
+            `resting` helps.
+        *arguments: Its arguments.
 
     Returns:
-        Its result.
+        The result of the call.
     """
     shorten()
     try:
@@ -89,10 +89,10 @@ async def in_yielding_thread(function: Callable[..., T], *arguments: object) -> 
 
 
 def resting(items: Iterable[T]) -> Iterator[T]:
-    """Yields items in a thread next to a loop, and sleeps a millisecond after each half of work with them.
+    """Yields items, and sleeps a millisecond after each half millisecond of work with them.
 
-    A thread that only hands the GIL on when it is asked takes half a millisecond of each thread that a message passes,
-    each time that it passes one; one that sleeps takes it once.
+    A thread that yields the GIL only on request delays a message by half a millisecond in each thread that the message
+    passes. A thread that sleeps delays it once.
     """
     begun = time.perf_counter()
     for item in items:

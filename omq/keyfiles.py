@@ -1,4 +1,4 @@
-"""Files of a server's security: its secret key, the authorized keys, users and their passwords."""
+"""Files of a server's security: its secret key, the authorized keys, the users with their passwords."""
 
 from __future__ import annotations
 
@@ -31,12 +31,13 @@ PATHS: Final = ("secret_key_file", "authorized_keys_file", "users_file")
 
 @dataclass(frozen=True, slots=True)
 class SecurityFiles:
-    """A mechanism and the files that it reads, as in `[security]` of a `broker.toml`.
+    """A mechanism and its files, as in `[security]` of a `broker.toml`.
 
     Attributes:
         mechanism: `null`, `plain` or `curve`.
         secret_key_file: CURVE: the server's secret key, as a certificate (`omq.save_certificate`) or alone.
-        authorized_keys_file: CURVE: the public keys that are let in, one a line, a remark after it; `None`: every key.
+        authorized_keys_file: CURVE: the public keys to admit, one a line, each with an optional remark; `None`: every
+            key.
         users_file: PLAIN: `name:password`, one a line.
 
     Raises:
@@ -50,12 +51,14 @@ class SecurityFiles:
 
     def __post_init__(self) -> None:
         if self.mechanism not in MECHANISMS:
-            raise UsageError(f'mechanism = "{self.mechanism}": is one of {", ".join(MECHANISMS)}').about("mechanism")
+            raise UsageError(f'mechanism = "{self.mechanism}": must be one of {", ".join(MECHANISMS)}').about(
+                "mechanism"
+            )
         takes: tuple[str, ...] = FILES[self.mechanism]
         for key in PATHS:
             path = getattr(self, key)
             if path is not None and key not in takes:
-                raise UsageError(f'{key} = "{path}": mechanism "{self.mechanism}" has no use for it').about(key)
+                raise UsageError(f'{key} = "{path}": mechanism "{self.mechanism}" does not use it').about(key)
         if takes and getattr(self, takes[0]) is None:
             raise UsageError(f'{takes[0]} is missing: mechanism "{self.mechanism}" needs it').about(takes[0])
 
@@ -82,13 +85,14 @@ class SecurityFiles:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """The clients that are let in.
+    """The clients to admit, read from the files.
 
     Attributes:
         files: The files that list them.
-        security: The `security` option of the server's socket, which reads the next two; `None` without a mechanism.
+        security: The `security` option for the server's socket; it reads `users` and `keys`. `None` without a
+            mechanism.
         users: Passwords by user name.
-        keys: Public keys that are let in.
+        keys: The public keys to admit.
     """
 
     files: SecurityFiles
@@ -97,16 +101,16 @@ class Admission:
     keys: set[bytes]
 
     def become(self, other: Admission) -> None:
-        """Lets in the clients of *other*, which was read later, in place of these; the server's own key stays.
+        """Replaces the admitted clients by those of *other*, which was read later; the server's own key stays.
 
         Raises:
-            UsageError: *other* has another mechanism, or only one of the two lists keys.
+            UsageError: *other* has another mechanism, or only one of the two restricts the keys.
         """
         for key in ("mechanism", "authorized_keys_file"):
             before, now = getattr(self.files, key), getattr(other.files, key)
             if before != now and (key == "mechanism" or None in (before, now)):
-                raise UsageError(f"{key} was {before} at the start, and is {now}: that needs another start")
-        # A client that both let in is not kept out in between.
+                raise UsageError(f"{key} was {before} at the start and is {now} now: restart the server to change it")
+        # Added before others are removed, so that a client in both is never refused.
         self.users.update(other.users)
         for user in self.users.keys() - other.users.keys():
             del self.users[user]
@@ -180,7 +184,7 @@ def read_users(path: Path) -> dict[str, str]:
         if not (name and password):
             raise _invalid(key, path, f"line {number}: is not name:password")
         if name in users:
-            raise _invalid(key, path, f'line {number}: user "{name}" is there twice')
+            raise _invalid(key, path, f'line {number}: user "{name}" is listed twice')
         users[name] = password
     _warn_of_readers(path)
     return users
@@ -196,7 +200,7 @@ def _text(path: Path, key: str) -> str:
 
 
 def _lines(text: str) -> Iterator[tuple[int, str]]:
-    """Yields the lines that are not blank, with their numbers. Blanks stay: they may belong to a password."""
+    """Yields the lines that are not blank, with their numbers. Leading blanks stay: they may belong to a password."""
     for number, line in enumerate(text.split("\n"), 1):
         if line.strip():
             yield number, line.removesuffix("\r")
@@ -208,7 +212,7 @@ def _checked_key(text: str, key: str, path: Path, line: str = "") -> bytes:
             return text.encode("ascii")
     except UsageError:
         pass
-    # The key itself is not shown: it may be a secret one in the wrong place.
+    # The key is not shown: it may be a secret one in the wrong place.
     raise _invalid(key, path, f"{line}is not a valid key of 40 characters of Z85")
 
 
@@ -218,4 +222,4 @@ def _invalid(key: str, path: Path, reason: str) -> UsageError:
 
 def _warn_of_readers(path: Path) -> None:
     if os.stat(path).st_mode & 0o077:
-        LOG.warning("others than its owner may read %s: chmod 600 %s", path, path)
+        LOG.warning("users other than the owner may read %s: run chmod 600 %s", path, path)

@@ -1,15 +1,16 @@
-"""Options of libzmq that are not options here: why, or what their names are (`zmq_setsockopt(3)`)."""
+"""Options of libzmq that omq does not have, with the reason, or has under another name (`zmq_setsockopt(3)`)."""
 
 from typing import Final
 
-#: Options of libzmq that mean nothing here, by its names in lower case, with the reason.
+#: Options of libzmq that omq does not have, by their names in lower case, with the reason.
 MEANINGLESS: Final[dict[str, str]] = {
     "affinity": "a context has one I/O thread, so there is no choice",
     "ipv4only": "endpoints are IPv4 only unless ipv6=True",
     "router_raw": "a ROUTER speaks ZMTP; raw TCP is what STREAM is for",
     "loopback_fastpath": "it is for Windows, and omq runs on Linux",
     **dict.fromkeys(
-        ("in_batch_size", "out_batch_size"), "batches have no size in messages: what waits leaves, or is read, together"
+        ("in_batch_size", "out_batch_size"),
+        "batches have no limit in messages: all that is queued is sent, or read, together",
     ),
     **dict.fromkeys(("rate", "recovery_ivl", "multicast_maxtpdu"), "it is for PGM, which omq does not speak"),
     **dict.fromkeys(
@@ -31,7 +32,7 @@ MEANINGLESS: Final[dict[str, str]] = {
         "omq has no GSSAPI; security= takes PLAIN and CURVE",
     ),
 }
-#: Options of libzmq that have another name here.
+#: Options of libzmq that have another name in omq.
 RENAMED: Final = {
     "tcp_accept_filter": "accept_filter",
     "ipc_filter_uid": "accept_uids",

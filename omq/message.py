@@ -1,4 +1,4 @@
-"""A received message with what is known about its sender."""
+"""A received message with its sender."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ class PeerInfo:
     """A snapshot of one peer.
 
     Attributes:
-        endpoint: The endpoint that it came through or was reached at.
+        endpoint: The endpoint through which it connected, or at which it was reached.
         mechanism: The security mechanism in force, `"NULL"` for none; empty over inproc.
-        identity: The name that it gave itself, or that a ROUTER gave it; empty for none.
-        user_id: The name that authentication found for it; `None` without authentication.
-        properties: Its metadata, by lower-case name.
+        identity: The identity that it gave itself, or that a ROUTER gave it; empty for none.
+        user_id: The user id that authentication found; `None` without authentication.
+        properties: Its metadata by lower-case name.
         messages_in: Messages received from it.
         messages_out: Messages accepted for it.
         bytes_in: Bytes received from it.
-        bytes_out: Bytes that left for it.
-        dropped: Messages that were not sent to it because it was full. Of a bound udp endpoint: datagrams that came and
-            were malformed, or larger than `max_message_size`.
-        since: When its handshake was done: seconds since the epoch.
+        bytes_out: Bytes sent to it.
+        dropped: Messages not sent to it because its queue was full. For a bound udp endpoint: datagrams that arrived
+            malformed, or larger than `max_message_size`.
+        since: The time when its handshake finished, in seconds since the epoch.
     """
 
     endpoint: str
@@ -41,13 +41,13 @@ class PeerInfo:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A whole message.
+    """A received message.
 
     Attributes:
-        parts: Its parts, as `recv_multipart` gives them.
+        parts: Its parts, as `recv_multipart` returns them.
         peer: Its sender.
-        group: The group of a RADIO's message, else `None`. Bytes that are not UTF-8 stand as surrogates (PEP 383), so
-            the name can be given to `send`, `join` and `leave`.
+        group: The group of a message from a RADIO, else `None`. Bytes that are not UTF-8 appear as surrogates (PEP
+            383), so that `send`, `join` and `leave` accept the name.
         routing_id: The sender's number on SERVER and PEER, else `None`.
     """
 
@@ -58,7 +58,7 @@ class Message:
 
     @property
     def body(self) -> bytes:
-        """The only part.
+        """The content of a message with one part.
 
         Raises:
             MultipartError: The message has several parts.

@@ -1,4 +1,4 @@
-"""The monitor of a socket and its connections: one typed event after the other (`zmq_socket_monitor(3)`)."""
+"""Monitors of a socket and its connections, which deliver typed events (`zmq_socket_monitor(3)`)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _missed(limit: int, count: int, when: float) -> Event:
 
 
 class MonitorBase(EventQueue):
-    """The base of the monitors of both twins."""
+    """Base of the blocking and the asyncio monitor."""
 
     def __init__(self, engine: Engine, limit: int) -> None:
         limit = checked_count("limit", limit)
@@ -28,7 +28,7 @@ class MonitorBase(EventQueue):
         engine.reporter.add(self)
 
     def close(self) -> None:
-        """Ends the monitor and forgets what waits; calls that wait for an event raise. Idempotent."""
+        """Ends the monitor and discards queued events; calls that wait for an event raise. Idempotent."""
         if self._engine.fork_guard.stale:
             return
         self._engine.reporter.remove(self)
@@ -43,10 +43,10 @@ class MonitorBase(EventQueue):
 
 
 class Monitor(MonitorBase, SyncEventQueue):
-    """The events of a blocking socket, in their order; iterate over it, or call `recv`. Threads may share it.
+    """The events of a blocking socket, in order. Iterate over it, or call `recv`. Threads may share it.
 
-    It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
-    their number, in their place. The socket never waits for a monitor, and does not keep a monitor alive.
+    It queues at most `limit` events: a reader that falls behind loses the oldest, and finds an event `missed` with
+    their number in their place. The socket never waits for a monitor, and does not keep a monitor alive.
     The last event is `monitor_stopped`, when the socket is closed.
     """
 

@@ -1,6 +1,6 @@
-"""Validators of the values of options: a function each.
+"""Validators of option values, one function for each kind.
 
-Each returns a value as the option keeps it, and raises `ValueError` with what would fit.
+Each returns the value to store, and raises `ValueError` with a description of the valid values.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,25
 _MAPPED_BITS: Final = 96  # of an IPv4-mapped address, before the IPv4 address (RFC 4291, section 2.5.5.2)
 _AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
-#: What `reconnect_stop` knows.
+#: The values of `reconnect_stop`.
 RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
-#: What `router_notify` knows: a peer has come, or has gone.
+#: The values of `router_notify`: a peer has connected, or has disconnected.
 PEER_NOTICES: Final = ("connect", "disconnect")
 
 

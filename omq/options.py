@@ -1,7 +1,7 @@
 """The options of a socket: one frozen value, checked when it is made.
 
-Units are seconds, bytes and messages. An option that is unknown, out of range, or meaningless for the
-socket type raises `OptionError` with the offending value; none is accepted and ignored.
+Units are seconds, bytes and messages. An option that is unknown, out of range or meaningless for the socket type raises
+`OptionError` with the offending value: no option is accepted and then ignored.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ def _option(
     endpoint: frozenset[str] = frozenset(),
     strict: bool = False,
 ) -> Any:
-    """One row of the table.
+    """Declares an option.
 
     Args:
-        default: What holds where nothing is given.
-        check: Gives a value as the option keeps it; raises `ValueError` that says what would fit.
-        types: The types of sockets that it is for.
-        live: Whether a change takes hold on a socket in use.
-        secret: Whether its values are not to be shown.
-        endpoint: The calls that take it for one endpoint; none where it is the whole socket's.
-        strict: Whether a socket that has it refuses, in those calls, endpoints whose transport has no use for it.
+        default: The value if none is given.
+        check: Returns the value to store; raises `ValueError` with a description of the valid values.
+        types: The socket types that have it.
+        live: Whether it can be changed on a socket in use.
+        secret: Whether errors hide its value.
+        endpoint: The calls that take it for one endpoint; empty for an option of the whole socket.
+        strict: Whether a socket that has it refuses, in those calls, endpoints whose transport does not use it.
     """
     metadata = {
         "check": check,
@@ -70,129 +70,122 @@ class Options:
     """The options in force on a socket.
 
     Attributes:
-        send_hwm: Messages that wait to be sent before `send` waits (or drops, where the type drops);
-            0 for no bound (`ZMQ_SNDHWM`).
-        recv_hwm: Messages that wait to be received before reading stops; 0 for no bound (`ZMQ_RCVHWM`).
-        send_timeout: Seconds that `send` waits; `None` for ever, 0 never (`ZMQ_SNDTIMEO`).
-        recv_timeout: Seconds that `recv` waits; `None` for ever, 0 never (`ZMQ_RCVTIMEO`).
-        linger: Seconds that `close`, and `disconnect` in the background, let what was accepted leave; `None` for
-            ever (`ZMQ_LINGER`).
-        error_linger: Seconds that the end of a `with` block lets it leave when an exception leaves the block; the
-            smaller of this and `linger` holds. `None`: as `linger` says.
-        identity: The name that ROUTER peers know this socket by; empty for one that they choose
-            (`ZMQ_ROUTING_ID`).
-        metadata: What peers learn about this socket next to the properties of ZMTP, in `PeerInfo.properties`: a
-            mapping, or pairs, of bytes or of text, which is sent in UTF-8; names begin with "X-" (`ZMQ_METADATA`).
-        reconnect_interval: Seconds between two attempts to connect; a pair grows from the first to the
-            second, with jitter; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
-        reconnect_stop: What ends the attempts to connect for good: `"refused"` that nobody listens, `"handshake
-            failed"` that a handshake came to nothing, `"after disconnect"` that a peer which was connected has
-            gone; one or several (`ZMQ_RECONNECT_STOP`). Over inproc nobody is refused: a name may be bound later.
+        send_hwm: Messages that may be queued for sending before `send` waits (or drops, for types that drop); 0 for no
+            limit (`ZMQ_SNDHWM`).
+        recv_hwm: Received messages that may be queued before reading stops; 0 for no limit (`ZMQ_RCVHWM`).
+        send_timeout: Seconds that `send` waits; `None` waits for ever, 0 does not wait (`ZMQ_SNDTIMEO`).
+        recv_timeout: Seconds that `recv` waits; `None` waits for ever, 0 does not wait (`ZMQ_RCVTIMEO`).
+        linger: Seconds that `close`, and `disconnect` in the background, give accepted messages to leave; `None` waits
+            for ever (`ZMQ_LINGER`).
+        error_linger: The same when an exception leaves a `with` block; the smaller of this and `linger` applies. `None`
+            applies `linger`.
+        identity: The name by which ROUTER peers know this socket; empty lets them choose one (`ZMQ_ROUTING_ID`).
+        metadata: Properties that peers get in `PeerInfo.properties`, in addition to those of ZMTP: a mapping, or pairs,
+            of bytes or of text, which is sent in UTF-8; names begin with "X-" (`ZMQ_METADATA`).
+        reconnect_interval: Seconds between two attempts to connect, with jitter; a pair is the first and the longest
+            delay of an exponential backoff; `None` never reconnects (`ZMQ_RECONNECT_IVL`, `ZMQ_RECONNECT_IVL_MAX`).
+        reconnect_stop: The outcomes after which dialling stops for good: `"refused"` (the connection was refused),
+            `"handshake failed"`, `"after disconnect"` (a connected peer has gone); one or several
+            (`ZMQ_RECONNECT_STOP`). Over inproc no attempt is refused: a name may be bound later.
         connect_timeout: Seconds that one attempt to connect may take; `None` leaves it to the system
             (`ZMQ_CONNECT_TIMEOUT`).
         handshake_timeout: Seconds within which a new peer must finish its handshake; `None` for no limit
             (`ZMQ_HANDSHAKE_IVL`).
         heartbeat_interval: Seconds between two PINGs to each peer; `None` sends none (`ZMQ_HEARTBEAT_IVL`).
-        heartbeat_timeout: Seconds after a PING within which something has to arrive, or the connection ends;
-            `None` for `heartbeat_interval` (`ZMQ_HEARTBEAT_TIMEOUT`).
-        heartbeat_ttl: Seconds of silence after which our peers may give us up, told to them with each PING; tenths
-            count; `None` and 0 leave it to them (`ZMQ_HEARTBEAT_TTL`).
+        heartbeat_timeout: Seconds after a PING within which bytes must arrive, or the connection ends; `None` applies
+            `heartbeat_interval` (`ZMQ_HEARTBEAT_TIMEOUT`).
+        heartbeat_ttl: Seconds of silence after which peers may end the connection, sent with each PING; rounded down to
+            tenths; `None` and 0 leave it to them (`ZMQ_HEARTBEAT_TTL`).
         max_handshakes: Connections of one bound endpoint (tcp, ipc) that may be in their handshake; more wait in its
-            backlog until one of them is finished, or slow enough to be ended; `None` for no limit.
-        max_connections: Connections that one bound endpoint (tcp, ipc) keeps; more are closed at once; `None` for no
-            limit.
-        max_message_size: Bytes that one received message may have, all its parts together; a larger one ends its
-            connection before it is read; `None` for no limit, but of a message that is not whole no more than 4
-            GiB are kept (`ZMQ_MAXMSGSIZE`).
-        max_parts: Parts that one received message may have; more end the connection; `None` for 1048576.
-        max_subscriptions: Different prefixes that one peer may subscribe to, 256 MiB of them in all; one more ends its
+            backlog until one has finished, or is slow enough to be ended; `None` for no limit.
+        max_connections: Connections of one bound endpoint (tcp, ipc); more are closed at once; `None` for no limit.
+        max_message_size: Bytes of one received message, all parts together; a larger one ends its connection before it
+            is read. `None` for no limit, but at most 4 GiB of an incomplete message are kept (`ZMQ_MAXMSGSIZE`).
+        max_parts: Parts of one received message; more end the connection; `None` for 1048576.
+        max_subscriptions: Distinct prefixes that one peer may subscribe to, 256 MiB in all; one more ends its
             connection; `None` for no limit.
-        conflate: Keep only the newest message, in each direction; PUB for each subscriber that cannot take more now
-            (`ZMQ_CONFLATE`).
+        conflate: Keep only the newest message, in each direction; for PUB, only the newest one for each subscriber that
+            is not ready (`ZMQ_CONFLATE`).
         router_mandatory: `send` to an unknown identity raises `UnroutableError` instead of dropping
             (`ZMQ_ROUTER_MANDATORY`).
-        router_handover: A new peer with an identity in use takes it over (`ZMQ_ROUTER_HANDOVER`).
-        router_rename: Every peer gets a name that this socket makes, whatever it calls itself: peers that call
-            themselves the same do not get in each other's way.
-        router_notify: Messages about peers: `"connect"` of each that has finished its handshake, `"disconnect"` of
-            each that has gone, one or both (True), as a message of the peer's identity and an empty part
-            (`ZMQ_ROUTER_NOTIFY`).
-        peer_identity: The name that this socket knows the peer of an endpoint by, whatever the peer calls itself, and
-            also after it is connected again; empty for the peer's own. A STREAM gives a name that is in use to no
-            second peer: that one gets another (`ZMQ_CONNECT_ROUTING_ID`).
-        stream_notify: An empty message of each peer that comes, and of each that goes (`ZMQ_STREAM_NOTIFY`).
+        router_handover: A new peer takes over an identity that is in use (`ZMQ_ROUTER_HANDOVER`).
+        router_rename: Give every peer an identity made by this socket and ignore the peer's own, so that peers with the
+            same identity do not collide.
+        router_notify: Deliver a message when a peer has finished its handshake (`"connect"`), when it has gone
+            (`"disconnect"`), or both (True): the peer's identity and an empty part (`ZMQ_ROUTER_NOTIFY`).
+        peer_identity: The identity by which this socket knows the peer of an endpoint, also after a reconnect; empty
+            for the peer's own. If it is in use, a STREAM gives the peer another one (`ZMQ_CONNECT_ROUTING_ID`).
+        stream_notify: Deliver an empty message when a peer connects, and when it disconnects (`ZMQ_STREAM_NOTIFY`).
         probe_router: Send an empty message to each new peer (`ZMQ_PROBE_ROUTER`).
-        hello_message: Sent to each new peer before anything else: bytes, or a list of parts; `None` for none
+        hello_message: Sent to each new peer before any other message: bytes, or a list of parts; `None` sends nothing
             (`ZMQ_HELLO_MSG`).
-        disconnect_message: Received here, as if the peer had sent it last, when a peer that was accepted has gone:
-            bytes, or a list of parts; `None` for none (`ZMQ_DISCONNECT_MSG`).
-        hiccup_message: Received here, as if the peer had sent it last, when a connection that was dialled is lost, and
-            before anything of the next one: bytes, or a list of parts; `None` for none (`ZMQ_HICCUP_MSG`).
-        req_relaxed: `send` is allowed before the reply has come; the older request is given up
-            (`ZMQ_REQ_RELAXED`).
+        disconnect_message: Received as the last message of an accepted peer that has gone: bytes, or a list of parts;
+            `None` for none (`ZMQ_DISCONNECT_MSG`).
+        hiccup_message: Received as the last message of a dialled connection that was lost, before any message of the
+            next
+            one: bytes, or a list of parts; `None` for none (`ZMQ_HICCUP_MSG`).
+        req_relaxed: Allow `send` before the reply has come; the earlier request is abandoned (`ZMQ_REQ_RELAXED`).
         req_correlate: Prefix requests with an id and accept only the reply that carries it
             (`ZMQ_REQ_CORRELATE`).
         xpub_verbose: Pass every subscription to the application, not only new ones (`ZMQ_XPUB_VERBOSE`).
         xpub_verboser: Pass every unsubscription too (`ZMQ_XPUB_VERBOSER`).
-        xpub_manual: Subscriptions of peers come to the application, and only what it then asks for with
-            `subscribe` and `unsubscribe` is in force for that peer (`ZMQ_XPUB_MANUAL`).
-        xpub_manual_last_value: As `xpub_manual`, and what is sent after a subscription was received goes to its peer
-            alone, if it is in force: one message, such as the newest of its topic (`ZMQ_XPUB_MANUAL_LAST_VALUE`).
+        xpub_manual: Pass the subscriptions of peers to the application; only those that it then makes with `subscribe`
+            and `unsubscribe` apply to the peer (`ZMQ_XPUB_MANUAL`).
+        xpub_manual_last_value: As `xpub_manual`; in addition, the first message sent after a subscription was received
+            goes to its peer alone, if the subscription is in force, such as the newest message of its topic
+            (`ZMQ_XPUB_MANUAL_LAST_VALUE`).
         xpub_nodrop: `send` waits for a full subscriber instead of dropping (`ZMQ_XPUB_NODROP`).
-        xpub_welcome_message: Sent to each new subscriber; `None` for none (`ZMQ_XPUB_WELCOME_MSG`).
-        only_first_subscribe: Of a message between XSUB and XPUB only the first part may be a subscription, and the
-            others are a message, whatever they begin with. Otherwise each part of a message that begins with a
-            subscription may be one (`ZMQ_ONLY_FIRST_SUBSCRIBE`).
-        xsub_verbose_unsubscribe: Publishers get each end of a subscription, also where the same prefix was asked for
-            more often, or never (`ZMQ_XSUB_VERBOSE_UNSUBSCRIBE`).
+        xpub_welcome_message: Sent to each new subscriber; `None` sends nothing (`ZMQ_XPUB_WELCOME_MSG`).
+        only_first_subscribe: Between XSUB and XPUB, only the first part of a message may be a subscription. Otherwise
+            each part of a message that begins with a subscription may be one (`ZMQ_ONLY_FIRST_SUBSCRIBE`).
+        xsub_verbose_unsubscribe: Send every unsubscription to publishers, even if the same prefix is subscribed more
+            often, or was never subscribed (`ZMQ_XSUB_VERBOSE_UNSUBSCRIBE`).
         invert_matching: Send to subscribers that do not match; set on both sides (`ZMQ_INVERT_MATCHING`).
         subscribe: The prefixes to subscribe to from the start (`ZMQ_SUBSCRIBE`).
         join: The groups to join from the start.
-        immediate: Queue messages only for peers that are connected; `send` waits while there is none
-            (`ZMQ_IMMEDIATE`).
+        immediate: Queue messages only for connected peers; `send` waits while there are none (`ZMQ_IMMEDIATE`).
         tcp_keepalive: 1 on, 0 off, -1 the system's default (`ZMQ_TCP_KEEPALIVE`).
-        tcp_keepalive_count: Probes before the connection is given up; -1 the system's default.
-        tcp_keepalive_idle: Seconds of silence before the first probe; -1 the system's default.
-        tcp_keepalive_interval: Seconds between two probes; -1 the system's default.
-        tcp_user_timeout: Seconds that sent bytes may stay unacknowledged before the system ends the connection, and
-            an attempt to connect unanswered; `None` leaves it to the system (`ZMQ_TCP_MAXRT`).
-        send_buffer: The kernel's send buffer in bytes; `None` leaves the system's, and has 512 KiB over ipc
+        tcp_keepalive_count: Probes before the system ends the connection; -1 for the system's default.
+        tcp_keepalive_idle: Seconds of silence before the first probe; -1 for the system's default.
+        tcp_keepalive_interval: Seconds between two probes; -1 for the system's default.
+        tcp_user_timeout: Seconds that sent bytes may stay unacknowledged, or an attempt to connect unanswered, before
+            the system ends the connection; `None` for the system's default (`ZMQ_TCP_MAXRT`).
+        send_buffer: The kernel's send buffer in bytes; `None` for the system's default, or 512 KiB over ipc
             (`ZMQ_SNDBUF`).
-        recv_buffer: The kernel's receive buffer in bytes; `None` leaves the system's (`ZMQ_RCVBUF`).
-        backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`); net.core.somaxconn is the most.
-        ipv6: Names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
-        tos: The IP type-of-service octet of what is sent (`ZMQ_TOS`).
-        priority: The priority of what is sent in the queues of the network devices; above 6 only with CAP_NET_ADMIN, 0
-            leaves the system's, which follows `tos` (`ZMQ_PRIORITY`).
-        bind_device: The network device that traffic is bound to; `None` for any (`ZMQ_BINDTODEVICE`).
-        multicast_hops: Routers that multicast datagrams may pass, and one more: 1 keeps them in the local network
+        recv_buffer: The kernel's receive buffer in bytes; `None` for the system's default (`ZMQ_RCVBUF`).
+        backlog: Connections that may wait to be accepted (`ZMQ_BACKLOG`); at most net.core.somaxconn.
+        ipv6: Let names and `*` stand for IPv6 addresses too (`ZMQ_IPV6`).
+        tos: The IP type-of-service octet of sent packets (`ZMQ_TOS`).
+        priority: The priority of sent packets in the queues of the network devices; above 6 it needs CAP_NET_ADMIN; 0
+            for the system's default, which follows `tos` (`ZMQ_PRIORITY`).
+        bind_device: The network device to bind traffic to; `None` for any (`ZMQ_BINDTODEVICE`).
+        multicast_hops: Networks that multicast datagrams may cross: 1 keeps them in the local one
             (`ZMQ_MULTICAST_HOPS`). Udp.
-        multicast_loop: Multicast datagrams also reach the receivers on this machine (`ZMQ_MULTICAST_LOOP`). Udp.
-        use_fd: A descriptor that the program has opened: for `bind` of a socket that listens, and whose address the
-            endpoint names, for `connect` of one that is connected, instead of the first connection to the endpoint.
-            It is omq's when the call returns, and is closed with the endpoint or the connection; where the call raises
-            it stays the program's. The other options hold for it, too; `None` opens one (`ZMQ_USE_FD`). Tcp and ipc.
-        accept_filter: The networks, one or several, that peers of a bound tcp endpoint may come from, as text or from
-            `ipaddress`; all others are closed before their handshake. `None` for any (`ZMQ_TCP_ACCEPT_FILTER`).
-        accept_uids: The ids of the users, one or several, whose processes may come to a bound ipc endpoint; all others
-            are closed before their handshake, unless one of the two options that follow lets them in. `None` for no
-            such rule (`ZMQ_IPC_FILTER_UID`).
-        accept_gids: The same by groups: any of those that the peer's process is in (`ZMQ_IPC_FILTER_GID`).
-        accept_pids: The same by processes (`ZMQ_IPC_FILTER_PID`).
+        multicast_loop: Deliver multicast datagrams to receivers on this machine too (`ZMQ_MULTICAST_LOOP`). Udp.
+        use_fd: A descriptor that the program has opened: for `bind` a listening socket at the endpoint's address, for
+            `connect` a connected one, which replaces the first connection to the endpoint. omq owns it once the call
+            returns, and closes it with the endpoint or the connection; if the call raises, it stays the program's. The
+            other options apply to it too; `None` opens a new one (`ZMQ_USE_FD`). Tcp and ipc.
+        accept_filter: The networks, one or several, from which a bound tcp endpoint accepts peers, as text or from
+            `ipaddress`; others are closed before their handshake. `None` for any (`ZMQ_TCP_ACCEPT_FILTER`).
+        accept_uids: The ids of the users, one or several, whose processes a bound ipc endpoint accepts; others are
+            closed before their handshake, unless `accept_gids` or `accept_pids` accepts them. `None` for no such rule
+            (`ZMQ_IPC_FILTER_UID`).
+        accept_gids: The same for any of the groups of the peer's process (`ZMQ_IPC_FILTER_GID`).
+        accept_pids: The same for the id of the peer's process (`ZMQ_IPC_FILTER_PID`).
         tls: The `ssl.SSLContext` of a wss endpoint; `None` for `ssl.create_default_context()`, to connect only.
-        socks_proxy: The SOCKS 5 proxy that connections over tcp go through, as `"host:port"`. It looks the names of
-            endpoints up; it has `handshake_timeout` to answer. `None` for none (`ZMQ_SOCKS_PROXY`).
-        socks_username: The user's name at the proxy; `None` where it asks for none (`ZMQ_SOCKS_USERNAME`).
-        socks_password: The user's password there, which goes to it unencrypted; `None` for an empty one
-            (`ZMQ_SOCKS_PASSWORD`).
-        busy_poll: Seconds that a blocking call looks for a message before it sleeps; 0 sleeps at once;
-            `"adaptive"` looks for 50 us at most, while recent waits were short.
-        security: How peers prove who they are, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
+        socks_proxy: The SOCKS 5 proxy of tcp connections, as `"host:port"`. It resolves the names of endpoints, and
+            must answer within `handshake_timeout`; `None` connects directly (`ZMQ_SOCKS_PROXY`).
+        socks_username: The user name at the proxy; `None` if it needs none (`ZMQ_SOCKS_USERNAME`).
+        socks_password: The password there, which is sent unencrypted; `None` for an empty one (`ZMQ_SOCKS_PASSWORD`).
+        busy_poll: Seconds that a blocking call polls for a message before it sleeps; 0 sleeps at once; `"adaptive"`
+            polls for at most 50 us while recent waits were short.
+        security: How peers authenticate, and whether traffic is encrypted: a `PlainServer`, `PlainClient`,
             `CurveServer` or `CurveClient`; `None` for neither (`ZMQ_PLAIN_*`, `ZMQ_CURVE_*`). Not for inproc.
-        zap_domain: The domain that a ZAP handler is asked about; where there is no `security` it is asked only if this
-            is set (RFC 27; `ZMQ_ZAP_DOMAIN`).
-        zap_enforce_domain: Let nobody in when `zap_domain` is set and no ZAP handler is bound, and ask none when it is
-            not set (`ZMQ_ZAP_ENFORCE_DOMAIN`).
+        zap_domain: The domain sent to a ZAP handler; without `security` the handler is asked only if this is set (RFC
+            27; `ZMQ_ZAP_DOMAIN`).
+        zap_enforce_domain: Refuse every peer if `zap_domain` is set and no ZAP handler is bound; ask no handler if it
+            is not set (`ZMQ_ZAP_ENFORCE_DOMAIN`).
     """
 
     send_hwm: int = _option(1000, _HWM, live=True)
@@ -280,51 +273,52 @@ class Options:
 
     @classmethod
     def parse(cls, socket_type: SocketType, given: dict[str, Any], base: Options | None = None) -> Options:
-        """Checks options and gives the whole set.
+        """Checks options and returns the complete set.
 
         Args:
-            socket_type: The type of the socket they are for.
-            given: Option names and values.
-            base: What holds for those not given; `None` for the defaults.
+            socket_type: The socket's type.
+            given: Values by option name.
+            base: The values of the other options; `None` for the defaults.
 
         Raises:
-            OptionError: A name is unknown, the option does not fit the type, or a value does not fit.
+            OptionError: A name is unknown, an option does not fit the type, or a value is not valid.
         """
         for name, value in given.items():
             _refuse_unfitting(socket_type, name, value)
         return (_DEFAULTS if base is None else base)._with(given)
 
     def for_endpoint(
-        self, socket_type: SocketType, call: str, endpoint: str, given: Mapping[str, Any], heeded: frozenset[str]
+        self, socket_type: SocketType, call: str, endpoint: str, given: Mapping[str, Any], supported: frozenset[str]
     ) -> Options:
-        """Returns the options of one endpoint: these very options if nothing is given for it alone.
+        """Returns the options of one endpoint; `self` if *given* is empty.
 
         Args:
-            socket_type: The type of the socket they are for.
+            socket_type: The socket's type.
             call: `"bind"` or `"connect"`.
-            endpoint: Its text, for errors.
-            given: Option names and values.
-            heeded: The options that its transport has a use for.
+            endpoint: The endpoint, for errors.
+            given: Values by option name, for this endpoint alone.
+            supported: The options that its transport uses.
 
         Raises:
-            OptionError: A name is unknown, an option is the whole socket's, or not for this call or this transport, or
-                a value does not fit.
+            OptionError: A name is unknown, an option applies to the whole socket, or not to this call or this
+                transport, or a value is not valid.
         """
         for name, value in given.items():
             calls = _spec(name)["endpoint"]
             if not calls:
-                raise OptionError(f"option {name!r} is the whole socket's: it cannot be given for one endpoint")
+                raise OptionError(f"option {name!r} applies to the whole socket: it cannot be given for one endpoint")
             _refuse_unfitting(socket_type, name, value)
             if call not in calls:
                 raise OptionError(f"option {name!r} is for {next(iter(calls))}, not for {call}")
-            if name not in heeded:
-                raise OptionError(f"option {name!r} means nothing for {endpoint}")
+            if name not in supported:
+                raise OptionError(f"option {name!r} does not apply to {endpoint}")
         for name in _STRICT:
             value = getattr(self, name)
-            if name not in heeded and value != getattr(_DEFAULTS, name) and call in _SPECS[name]["endpoint"]:
+            if name not in supported and value != getattr(_DEFAULTS, name) and call in _SPECS[name]["endpoint"]:
                 shown = _shown(_SPECS[name], value)
                 raise OptionError(
-                    f"option {name}={shown} of the socket means nothing for {endpoint}: give it to {call} alone"
+                    f"option {name}={shown} of the socket does not apply to {endpoint}: "
+                    f"pass it to {call} of the endpoints that use it"
                 )
         found = self._with(given)
         if call == "connect":
@@ -332,14 +326,14 @@ class Options:
         return found
 
     def _check_proxy(self) -> None:
-        """Raises if there are credentials without what they are for."""
+        """Raises if proxy credentials are given without the option that they need."""
         for name, needs in (("socks_password", "socks_username"), ("socks_username", "socks_proxy")):
             value = getattr(self, name)
             if value is not None and getattr(self, needs) is None:
-                raise OptionError(f"option {name}={_shown(_SPECS[name], value)} means nothing without {needs}")
+                raise OptionError(f"option {name}={_shown(_SPECS[name], value)} needs {needs}")
 
     def _with(self, given: Mapping[str, Any]) -> Options:
-        """Returns these options with some replaced; only those are checked, for a socket is made with few of fifty."""
+        """Returns a copy with some options replaced; checks only those, because a socket sets few of some fifty."""
         if not given:
             return self
         found = object.__new__(type(self))
@@ -350,36 +344,36 @@ class Options:
 
     @staticmethod
     def is_live(name: str) -> bool:
-        """Returns whether a change of the option takes hold on a socket that is already in use."""
+        """Returns whether the option can be changed on a socket that is in use."""
         return bool(_SPECS[name]["live"])
 
     @staticmethod
     def endpoint_calls(name: str) -> frozenset[str]:
-        """The calls, of `bind` and `connect`, that take the option for one endpoint; none: it is the whole socket's."""
+        """Returns which of `bind` and `connect` take the option for one endpoint; empty for one of the whole socket."""
         calls: frozenset[str] = _SPECS[name]["endpoint"]
         return calls
 
 
 def _spec(name: str) -> Any:
-    """An option's row.
+    """Returns an option's row.
 
     Raises:
-        OptionError: There is none.
+        OptionError: The option is unknown.
     """
     spec = _SPECS.get(name)
     if spec is None:
         if name in MEANINGLESS:
-            raise OptionError(f"option {name!r} of libzmq means nothing in omq: {MEANINGLESS[name]}")
+            raise OptionError(f"option {name!r} of libzmq does not exist in omq: {MEANINGLESS[name]}")
         if name in RENAMED:
             raise OptionError(f"unknown option {name!r}; libzmq's option of this name is {RENAMED[name]!r} here")
         close = difflib.get_close_matches(name, _SPECS, n=1)
-        hint = f"; did you mean {close[0]!r}?" if close else f"; known are: {', '.join(sorted(_SPECS))}"
+        hint = f"; did you mean {close[0]!r}?" if close else f"; known options are: {', '.join(sorted(_SPECS))}"
         raise OptionError(f"unknown option {name!r}{hint}")
     return spec
 
 
 def _refuse_unfitting(socket_type: SocketType, name: str, value: Any) -> None:
-    """Raises if there is no such option, or the type has no use for it, or for the value."""
+    """Raises if the option is unknown, or does not fit the type with this value."""
     spec = _spec(name)
     if socket_type in spec["types"]:
         several = spec["check"] is values.message and len(_checked(name, spec, value) or ()) > 1
@@ -396,7 +390,7 @@ def _refuse_unfitting(socket_type: SocketType, name: str, value: Any) -> None:
 
 
 def _checked(name: str, spec: Any, value: Any) -> Any:
-    """A value as the option keeps it."""
+    """Returns a value as the option stores it."""
     try:
         return spec["check"](value)
     except ValueError as wanted:
@@ -404,7 +398,7 @@ def _checked(name: str, spec: Any, value: Any) -> Any:
 
 
 def _shown(spec: Any, value: Any) -> str:
-    """Returns a value for an error. What was meant to be a key or a password is not repeated."""
+    """Returns a value for an error; a secret appears as its type only."""
     return f"<{type(value).__name__}>" if spec["secret"] else repr(value)
 
 

@@ -1,4 +1,4 @@
-"""Sets and maps of integer ids as sorted ranges that do not overlap: a single id costs neither time nor memory.
+"""Sets and maps of integer ids, kept as sorted, disjoint ranges: time and memory depend on the ranges, not on the ids.
 
 A range is given by its first and its last id, both included.
 """
@@ -16,12 +16,12 @@ _last: Final = attrgetter("last")
 
 
 class Range(Generic[V]):
-    """Ids in a row that have one value.
+    """Consecutive ids with the same value.
 
     Attributes:
         first: The first id.
-        last: The last one, included.
-        value: The value of each of them.
+        last: The last id, included.
+        value: The value of each id.
     """
 
     __slots__ = ("first", "last", "value")
@@ -41,12 +41,12 @@ class Range(Generic[V]):
 
 
 class RangeMap(Generic[V]):
-    """A map of ids to values; neighbours with equal values are one range.
+    """A map of ids to values; adjacent ids with equal values form one range.
 
     Iteration and `len` go by ranges, `count` by ids.
 
     Attributes:
-        count: Ids that have a value; may be read in any thread.
+        count: The number of ids that have a value; may be read from any thread.
     """
 
     __slots__ = ("_ranges", "count")
@@ -67,7 +67,7 @@ class RangeMap(Generic[V]):
         return self._ranges[0]
 
     def _find(self, id: int) -> int:
-        """Returns the place of the first range that ends with `id` or later."""
+        """Returns the index of the first range that ends with `id` or later."""
         ranges = self._ranges
         if not ranges or ranges[-1].last < id:
             return len(ranges)
@@ -135,12 +135,12 @@ class RangeMap(Generic[V]):
 
 
 class RangeSet:
-    """A set of ids; neighbours are one range.
+    """A set of ids, kept as ranges.
 
     Iteration and `len` go by ranges, `count` by ids.
 
     Args:
-        ranges: First and last id of each range that is in it from the start.
+        ranges: The first and the last id of each initial range.
     """
 
     __slots__ = ("_map",)
@@ -161,7 +161,7 @@ class RangeSet:
 
     @property
     def count(self) -> int:
-        """Ids in the set; may be read in any thread."""
+        """The number of ids in the set; may be read from any thread."""
         return self._map.count
 
     @property
@@ -186,13 +186,13 @@ class RangeSet:
         return gaps(self.within(first, last), first, last)
 
     def first_gap(self, id: int) -> int:
-        """Returns the first id that is not in the set, from `id` on."""
+        """Returns the lowest id from `id` on that is not in the set."""
         found = self._map.get(id)
         return id if found is None else found.last + 1
 
 
 def gaps(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[tuple[int, int]]:
-    """Yields the ranges of the ids `first` to `last` that are not in ascending ranges."""
+    """Yields the ranges of the ids `first` to `last` that the ascending *ranges* do not contain."""
     for begin, end in ranges:
         if begin > last:
             break
@@ -204,7 +204,7 @@ def gaps(ranges: Iterable[tuple[int, int]], first: int, last: int) -> Iterator[t
 
 
 def append_range(ranges: MutableSequence[tuple[int, int]], first: int, last: int) -> None:
-    """Adds a range at the end of a list, as one with the last range if it follows that."""
+    """Appends a range to a list; merges it with the last range if they are adjacent."""
     if ranges and ranges[-1][1] + 1 == first:
         ranges[-1] = ranges[-1][0], last
     else:
@@ -212,7 +212,7 @@ def append_range(ranges: MutableSequence[tuple[int, int]], first: int, last: int
 
 
 def ranges_of(ids: Iterable[int]) -> list[tuple[int, int]]:
-    """Returns the ranges of ids, ascending."""
+    """Returns the ascending ranges that contain *ids*."""
     ordered = sorted(ids)
     if not ordered:
         return []

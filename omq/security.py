@@ -1,13 +1,13 @@
-"""Security: who may talk, and who may read along (RFC 24, PLAIN; RFC 25 and 26, CURVE).
+"""Authentication and encryption of connections (RFC 24, PLAIN; RFC 25 and 26, CURVE).
 
     public, secret = omq.curve_keypair()
 
     rep = omq.REP(bind="tcp://*:5555", security=omq.CurveServer(secret, authorize={client_key}))
     req = omq.REQ(connect="tcp://host:5555", security=omq.CurveClient(server_key, my_public, my_secret))
 
-One of these objects goes into `security=`; it may serve several sockets. PLAIN sends user name and password in the
-clear: it tells users apart where the network can be trusted. CURVE encrypts and authenticates everything, and takes the
-server's public key to be known to its clients. inproc never leaves the process and has neither.
+One of these objects is the option `security`; several sockets may share it. PLAIN sends user name and password
+unencrypted: it tells users apart on a trusted network. CURVE authenticates and encrypts all traffic; clients must know
+the server's public key. inproc never leaves the process, and uses neither.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from omq.errors import UsageError
 from omq.types import Security
 from omq.zmtp import curve, plain, z85
 
-#: Decides about a user; a coroutine function may take its time.
+#: Decides about a user name and a password; may be a coroutine function.
 Authenticate = Callable[[bytes, bytes], bool | Awaitable[bool]]
-#: Decides about a client's public key, which it gets as 40 characters of Z85.
+#: Decides about a client's public key, given as 40 characters of Z85; may be a coroutine function.
 Authorize = Callable[[bytes], bool | Awaitable[bool]]
 
 __all__ = [
@@ -48,12 +48,12 @@ _KEY_TEXT = 40  # characters of a key in Z85
 
 
 class PlainServer(Security):
-    """Lets in clients with a user name and its password.
+    """Admits clients with a valid user name and password.
 
     Args:
-        authenticate: A function, or coroutine function, of user name and password (bytes) that says whether they fit;
-            or a mapping of passwords by user name (bytes or str), which may change while it is in use; `None` leaves
-            it to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27).
+        authenticate: A function, or coroutine function, that takes user name and password (bytes) and returns whether
+            they are valid; or a mapping of passwords by user name (bytes or str), which may change while in use; `None`
+            leaves the decision to the ZAP handler at `inproc://zeromq.zap.01` (RFC 27).
     """
 
     name: ClassVar[str] = "PLAIN"
@@ -62,7 +62,7 @@ class PlainServer(Security):
     def __init__(self, authenticate: Authenticate | Mapping[Any, Any] | None) -> None:
         if authenticate is not None and not callable(authenticate) and not isinstance(authenticate, Mapping):
             raise UsageError(
-                f"authenticate is a function, a mapping of passwords by user name, or None, not a"
+                f"authenticate: must be a function, a mapping of passwords by user name, or None, not a"
                 f" {type(authenticate).__name__}"
             )
         self._authenticate = authenticate
@@ -86,11 +86,11 @@ class PlainServer(Security):
 
 
 class PlainClient(Security):
-    """Shows a user name and a password to the server, in the clear.
+    """Authenticates to a server with a user name and a password, sent unencrypted.
 
     Args:
         username: At most 255 bytes; a `str` is sent as UTF-8.
-        password: Likewise.
+        password: At most 255 bytes; a `str` is sent as UTF-8.
     """
 
     name: ClassVar[str] = "PLAIN"
@@ -108,16 +108,16 @@ class PlainClient(Security):
 
 
 class CurveServer(Security):
-    """Lets in clients that know our public key, and hold the secret half of an authorized key.
+    """Admits clients that know our public key and hold the secret half of an authorized key.
 
     Args:
-        secret_key: Our permanent secret key.
-        authorize: The public keys that may come in: a set or another container, which may change while it is in use; or
-            a function, or coroutine function, that gets a key as 40 characters of Z85 (bytes) and says whether it may.
+        secret_key: Our permanent secret key: 32 bytes, or 40 characters of Z85.
+        authorize: The public keys to admit: a set or another container, which may change while in use; or a function,
+            or coroutine function, that takes a key as 40 characters of Z85 (bytes) and returns whether to admit it.
             `None` admits every key, unless a ZAP handler at `inproc://zeromq.zap.01` refuses it (RFC 27).
 
     Attributes:
-        public_key: What clients need as their `server_key`, as Z85.
+        public_key: Our public key, which clients need as their `server_key`, as Z85.
     """
 
     name: ClassVar[str] = "CURVE"
@@ -125,9 +125,9 @@ class CurveServer(Security):
 
     def __init__(self, secret_key: bytes | str, authorize: Authorize | Container[Any] | None = None) -> None:
         if isinstance(authorize, bytes | str):
-            raise UsageError("authorize is a set of keys, or a function: put the only key into a set")
+            raise UsageError("authorize: must be a set of keys, or a function: put a single key into a set")
         if authorize is not None and not callable(authorize) and not hasattr(authorize, "__contains__"):
-            raise UsageError(f"authorize is a set of keys, a function, or None, not a {type(authorize).__name__}")
+            raise UsageError(f"authorize: must be a set of keys, a function, or None, not a {type(authorize).__name__}")
         self._secret = _own(secret_key)
         self._public = self._secret.public()
         self._authorize = authorize
@@ -142,7 +142,7 @@ class CurveServer(Security):
         text = z85.encode(credentials[0])
         if callable(self._authorize):
             return self._authorize(text)
-        # Hashes of bytes are seeded by the interpreter, so the time of a look-up tells nothing about the keys.
+        # Hashes of bytes are seeded by the interpreter, so the time of a look-up reveals nothing about the keys.
         forms = (credentials[0], text, text.decode("ascii"))
         return any(form in self._authorize for form in forms)
 
@@ -154,12 +154,12 @@ class CurveServer(Security):
 
 
 class CurveClient(Security):
-    """Proves to a server that we hold a key, and makes sure that it is the right server.
+    """Proves to a server that we hold a key, and verifies that it is the expected server.
 
     Args:
         server_key: The server's permanent public key.
-        public_key: Our permanent public key; `None` for the one that belongs to `secret_key`.
-        secret_key: Our permanent secret key; `None` makes a key pair of its own, for servers that admit every key.
+        public_key: Our permanent public key; `None` derives it from `secret_key`.
+        secret_key: Our permanent secret key; `None` generates a key pair, for servers that admit every key.
     """
 
     name: ClassVar[str] = "CURVE"
@@ -200,7 +200,7 @@ def curve_keypair() -> tuple[bytes, bytes]:
 
 
 def curve_public(secret_key: bytes | str) -> bytes:
-    """The public key that belongs to a secret key (`zmq_curve_public(3)`), as 40 characters of Z85.
+    """Returns the public key of a secret key (`zmq_curve_public(3)`), as 40 characters of Z85.
 
     Raises:
         UsageError: The key is neither 32 bytes nor 40 characters of Z85.
@@ -220,7 +220,7 @@ def z85_encode(data: bytes) -> bytes:
 
 
 def z85_decode(text: bytes | str) -> bytes:
-    """Decodes what `z85_encode` gives (`zmq_z85_decode(3)`).
+    """Decodes the output of `z85_encode` (`zmq_z85_decode(3)`).
 
     Raises:
         UsageError: The text is not Z85.
@@ -237,7 +237,7 @@ class Certificate:
     Attributes:
         public_key: The public key, as Z85.
         secret_key: Its secret half, as Z85; `None` in a file for others.
-        metadata: What the file says about the holder.
+        metadata: The properties of the holder in the file.
     """
 
     public_key: bytes
@@ -250,18 +250,18 @@ def save_certificate(
     secret_key: bytes | str,
     metadata: Mapping[str, str] | None = None,
 ) -> tuple[str, str]:
-    """Writes a key pair into two files, as CZMQ and pyzmq do: one for others, and one for us alone.
+    """Writes a key pair into two files, as CZMQ and pyzmq do: one to publish, and one to keep secret.
 
     Args:
-        path: The public file, such as `client.key`; the secret one has `_secret` behind its name.
+        path: The path of the public file, such as `client.key`; that of the secret file has `_secret` appended.
         secret_key: The secret key; the public one follows from it.
-        metadata: What to say about the holder; no name or value with quotes or line ends.
+        metadata: Properties of the holder; names and values without quotes and line ends.
 
     Returns:
-        The paths of the public and of the secret file, which nobody but the owner may read (mode 0600).
+        The paths of the public and of the secret file. Only the owner may read the secret one (mode 0600).
 
     Raises:
-        UsageError: The key is not valid, the metadata have no place in such a file, or the path cannot be encoded.
+        UsageError: The key is not valid, the metadata cannot be written to such a file, or the path cannot be encoded.
         TypeError: The path is not a path, or the metadata are not str.
     """
     open_path = file_path(path)
@@ -272,7 +272,7 @@ def save_certificate(
         if not isinstance(name, str) or not isinstance(value, str):
             raise TypeError(f"metadata: must be a mapping of str to str, not {name!r} = {value!r}")
         if not _NAME.fullmatch(name) or set(value) & set('"\r\n') or not _encodes(value):
-            raise UsageError(f"{name!r} = {value!r} has no place in a certificate: no quotes, no line ends, only UTF-8")
+            raise UsageError(f"{name!r} = {value!r} cannot be in a certificate: use UTF-8 without quotes and line ends")
         head.append(f'    {name} = "{value}"')
     keys = ["curve", f'    public-key = "{public}"']
     hidden = [f'    secret-key = "{z85.encode(secret.reveal()).decode("ascii")}"']
@@ -286,7 +286,7 @@ def load_certificate(path: str | os.PathLike[str]) -> Certificate:
 
     Raises:
         UsageError: The file has no public key, or the path cannot be encoded.
-        TypeError: The path is not a path; a descriptor is not taken for one.
+        TypeError: The path is not a path; a descriptor is not accepted.
         OSError: The file cannot be read.
     """
     section = ""
@@ -317,7 +317,7 @@ _ENTRY = re.compile(r"""([^\s=]+)\s*=\s*(?:"([^"]*)"|([^"]\S*))""")
 
 
 def _write(path: str, mode: int, lines: list[str]) -> None:
-    """Writes a file that has this mode from its first byte on, in the place of one that may be there."""
+    """Writes a file that has this mode from its first byte on; replaces an existing one."""
     beside = f"{path}.{os.getpid()}"
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
     try:
@@ -330,7 +330,7 @@ def _write(path: str, mode: int, lines: list[str]) -> None:
 
 
 def file_path(path: Any) -> str:
-    """The path of a file; `open` would take a number for a descriptor, and close it."""
+    """Returns a path as `str`; `open` would take a number for a descriptor, and close it."""
     if not isinstance(path, str | bytes | os.PathLike):
         raise TypeError(f"path: must be a str or an os.PathLike, not {type(path).__name__}: {path!r}")
     found = os.fsdecode(path)
@@ -342,7 +342,7 @@ def file_path(path: Any) -> str:
 
 
 def _encodes(text: str) -> bool:
-    """Returns whether a text has a form in UTF-8: half of a surrogate pair has none."""
+    """Returns whether a text can be encoded in UTF-8; half of a surrogate pair cannot."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -351,7 +351,7 @@ def _encodes(text: str) -> bool:
 
 
 def _own(key: bytes | str) -> Secret:
-    """A secret key; `None`, such as a variable that is not set, does not stand for a new one."""
+    """Returns a secret key; rejects `None`, such as an unset variable, instead of generating a key."""
     if key is None:
         raise UsageError("a secret key is bytes or str, not None")
     try:
@@ -361,7 +361,7 @@ def _own(key: bytes | str) -> Secret:
 
 
 def _public(key: bytes | str, name: str) -> bytes:
-    """A public key as 32 octets."""
+    """Returns a public key as 32 octets."""
     if isinstance(key, bytes) and len(key) == _KEY:
         return key
     if not isinstance(key, bytes | str) or len(key) != _KEY_TEXT:
@@ -384,7 +384,7 @@ def _credential(name: str, value: bytes | str) -> bytes:
 
 
 def _fits(passwords: Mapping[Any, Any], username: bytes, password: bytes) -> bool:
-    """Returns whether the password is the user's; takes as long for an unknown user."""
+    """Returns whether the password is the user's; takes equally long for an unknown user."""
     known = passwords.get(username)
     if known is None:
         try:

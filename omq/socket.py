@@ -1,4 +1,4 @@
-"""The blocking sockets: the thread that calls does the work."""
+"""The blocking sockets. The calling thread does the work."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 
-_MAX_LEAVING: Final = 32  # closed sockets of a context whose end is not waited for
+_MAX_LEAVING: Final = 32  # sockets of a context that may close in the background
 
 
 class Socket(SocketBase, IoClosing, SyncCore):
-    """A blocking socket; use one of its types. Threads may share it.
+    """A blocking socket. Use one of its types, such as `omq.PUSH`. Threads may share it.
 
     Args:
-        context: Whose I/O thread and inproc names it uses; `None` for the default context.
-        bind: The endpoint, or endpoints, to listen on.
-        connect: The endpoint, or endpoints, to dial.
+        context: The context that it belongs to; `None` for the default context.
+        bind: The endpoint, or endpoints, to bind.
+        connect: The endpoint, or endpoints, to connect to.
         **options: See `omq.Options`.
 
     Raises:
-        OptionError: An option is unknown, does not fit the type, or has a value that does not fit.
-        EndpointError: An endpoint cannot be understood.
-        BindError: An endpoint cannot be listened on.
+        OptionError: An option is unknown, does not fit the type, or has an invalid value.
+        EndpointError: An endpoint cannot be parsed.
+        BindError: An endpoint cannot be bound.
         ContextTerminated: The context has been terminated.
     """
 
@@ -57,7 +57,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         context = self._context_of(context)
         context.check()
         self._context = context
-        self._io: IoThread | None = None  # from the first use on: the engine is, or is about to be, that thread's
+        self._io: IoThread | None = None  # set on first use: from then on the engine belongs to that thread
         driver = CallerDriver(self, context.flusher, context.deferred_calls, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
         self._equip()
@@ -89,40 +89,40 @@ class Socket(SocketBase, IoClosing, SyncCore):
         """Listens on an endpoint (`zmq_bind(3)`).
 
         Args:
-            endpoint: Where.
-            **options: What is to hold for this endpoint and the connections that it accepts; the socket's own options
-                hold where nothing is given. See `omq.Options`.
+            endpoint: The endpoint, such as `tcp://*:5555`.
+            **options: Options for this endpoint and the connections that it accepts; the socket's own options apply
+                otherwise. See `omq.Options`.
 
         Returns:
             The endpoint with its real address and port.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
-                fit.
+            EndpointError: The endpoint cannot be parsed.
+            OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
+                invalid value.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))
 
     def connect(self, endpoint: str, **options: Any) -> str:
-        """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
+        """Connects to an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
-        A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
-        second one would only do harm.
+        Each call makes one more connection. But SUB, PUB, DEALER and REQ keep one for each tcp and ipc endpoint,
+        because a second one would duplicate messages or lose replies.
 
         Args:
-            endpoint: Where.
-            **options: What is to hold for this endpoint and its connection, each time that it is made; the socket's own
-                options hold where nothing is given. See `omq.Options`.
+            endpoint: The endpoint, such as `tcp://host:5555`.
+            **options: Options for this endpoint and each connection to it; the socket's own options apply otherwise.
+                See `omq.Options`.
 
         Returns:
             The endpoint.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
-                fit; or the endpoint is connected already, with another value, and has one connection.
+            EndpointError: The endpoint cannot be parsed.
+            OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
+                invalid value; or the endpoint is connected with another value already, and keeps one connection.
             ClosedError: The socket is closed.
         """
         io = self._adopt_thread()
@@ -130,7 +130,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         route = endpoints.route(endpoint, options)
         try:
             if endpoints.ask(route):
-                # Dialling happens in the background, so there is nothing to wait for.
+                # Dialling happens in the background, so the call need not wait.
                 io.post(_dial_asked, io, self._engine)
                 return route.name
         except BaseException:
@@ -142,7 +142,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         return self._adopt_thread().run(self._start, call, endpoint, *options)
 
     def _adopt_thread(self) -> IoThread:
-        """The context's thread, to which the engine belongs from its first use on."""
+        """Returns the context's I/O thread, to which the engine belongs from its first use on."""
         self._context.check()
         self._refuse_closed()
         self._io = self._context.io_thread
@@ -150,14 +150,14 @@ class Socket(SocketBase, IoClosing, SyncCore):
         return self._io
 
     def _start(self, call: Callable[..., Any] | None = None, *arguments: Any) -> Any:
-        """Runs on the I/O thread."""
+        """Makes a call on the I/O thread, once the engine runs there."""
         self._arrive()
         if self._engine.closing:
             raise self._closed_error()
         return call(*arguments) if call is not None else None
 
     def _arrive(self) -> None:
-        """Begins each step on the I/O thread: connects what `connect` has noted before it."""
+        """Begins each step on the I/O thread: starts the engine, and dials the endpoints that `connect` has queued."""
         assert self._io is not None
         _attach(self._io, self._engine)
         if not self._engine.closing:
@@ -171,10 +171,10 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _change_options(self, options: dict[str, Any]) -> None:
         super()._change_options(options)
-        self._take_options()  # on this thread, too: no signal handler leaves it half done
+        self._take_options()  # on this thread, too: there, no signal handler can interrupt it
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
-        # Python code that holds the socket's lock, or must not come apart, runs where no signal handler does.
+        # Python code that holds the socket's lock, or must not be interrupted, runs where no signal handler does.
         if self._io is None:
             return apart(call, *arguments)
         if self._engine.closed or self._io.is_current:
@@ -192,42 +192,42 @@ class Socket(SocketBase, IoClosing, SyncCore):
         """Waits until *n* peers have finished the handshake.
 
         Args:
-            n: How many.
-            timeout: Seconds; `None` for ever.
+            n: The number of peers.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            Timeout: There are fewer.
-            ClosedError: The socket was closed.
+            Timeout: There are fewer peers after *timeout*.
+            ClosedError: The socket is closed, or was closed during the call.
         """
         self._wait(self._connected(n), f"{n} connected peers", timeout)
 
     def wait_subscribed(self, prefix: str | bytes | None = None, n: int = 1, *, timeout: float | None = None) -> None:
-        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group; PUB, XPUB and RADIO.
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group. PUB, XPUB and RADIO.
 
         Args:
-            prefix: Count only subscriptions to exactly this prefix, or group; `None` counts all.
-            n: How many.
-            timeout: Seconds; `None` for ever.
+            prefix: Counts only subscriptions to exactly this prefix, or group; `None` counts all.
+            n: The number of subscriptions.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            Timeout: There are fewer.
-            ClosedError: The socket was closed.
+            Timeout: There are fewer subscriptions after *timeout*.
+            ClosedError: The socket is closed, or was closed during the call.
             StateError: The type does not publish.
         """
         self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     def flush(self, timeout: float | None = None) -> None:
-        """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
+        """Waits until all accepted messages have left, for the kernel or, over inproc, for the peer.
 
-        The call also waits for what other threads send meanwhile, and, without a peer, for one to come.
+        The call also waits for messages that other threads send meanwhile and, without a peer, until one connects.
 
         Args:
-            timeout: Seconds; `None` for ever.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Something has not left in time. Nothing is lost.
+            SendTimeout: Some messages have not left in time. None are lost.
             StateError: The type does not send.
-            ClosedError: The socket is closed, or was closed meanwhile.
+            ClosedError: The socket is closed, or was closed during the call.
         """
         timeout = patience(timeout)
         self._refuse_unless_sending()
@@ -235,17 +235,17 @@ class Socket(SocketBase, IoClosing, SyncCore):
             raise self._not_flushed(timeout)
 
     def _look(self) -> None:
-        """Handles what the kernel has for this socket just now, subscriptions among it, in the calling thread."""
+        """Processes what the kernel has for this socket, subscriptions included, in the calling thread."""
         self.dispatch()
 
     def _begin(self) -> IoThread:
-        """Waits until the engine runs on the context's thread, and gives that."""
+        """Waits until the engine runs on the context's I/O thread, and returns that thread."""
         io = self._adopt_thread()
         io.run(self._start)
         return io
 
     def _show_room(self, room: ReadableEvent, stack: contextlib.ExitStack[Any]) -> None:
-        """Makes *room* readable whenever the socket may have got room for a message, until the stack unwinds."""
+        """Makes *room* readable whenever the socket may have room for a message, until the stack unwinds."""
         self._refuse_unless_sending()
         if self._engine.has_loop:
             self._context.check()
@@ -255,7 +255,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         wait_queue = self.writable
         stack.callback(wait_queue.hide, room)
         wait_queue.show(room)
-        # No call is under way: the I/O thread is to see at once that a peer has made room.
+        # No call is in progress, so the I/O thread must notice at once that a peer has room.
         if not self.watched:
             self._engine_call(self._engine.driver.take_over)
 
@@ -267,13 +267,13 @@ class Socket(SocketBase, IoClosing, SyncCore):
             raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
-        """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
+        """Returns a monitor of the socket and its connections, from now on; also before the first bind or connect.
 
         Args:
-            limit: Events that may wait; a reader that falls behind is told how many it has missed.
+            limit: Events that may be queued; a slower reader finds an event `missed` with the number of lost ones.
 
         Returns:
-            An iterator of `Event`s that ends when the socket is closed. Several may be in use.
+            An iterator of `Event`s that ends when the socket is closed. A socket may have several.
 
         Raises:
             ClosedError: The socket is closed.
@@ -290,30 +290,30 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     @property
     def lingers(self) -> bool:
-        """Returns whether closing now would wait for something that was accepted and has not left."""
+        """Returns whether `close` would wait for accepted messages that have not left."""
         engine = self._engine
         if self._io is None or engine.closed or self.options.linger == 0:
             return False
         return bool(self._engine_call(engine.is_laden))
 
     def report_at_once(self) -> None:
-        """Has the end of the socket report at once what it waits for."""
+        """Makes `close` report at once what it waits for."""
         self._engine.report_at_once()
 
     def close(self, linger: Any = UNSET) -> None:
-        """Closes the socket; calls that wait, in whatever thread, raise `ClosedError`.
+        """Closes the socket; calls that wait, in any thread, raise `ClosedError`.
 
-        The call returns when what was accepted has left, or `linger` is over. Bound endpoints are free by then. The
-        connections of a socket that is bound nowhere, and whose peers have everything, end in the background. The call
-        cannot wait on omq's own thread, which runs what the garbage collector finds there: the socket then closes in
-        the background. Of several calls at once the least patient decides; a call that a signal interrupts ends
-        nothing as long as another waits.
+        The call returns when accepted messages have left, or `linger` has passed. Bound endpoints are free by then. The
+        connections of a socket without bound endpoints end in the background, once its peers have everything. A call on
+        the I/O thread, where the garbage collector may run, cannot wait: the socket closes in the background. With
+        several calls at once, the shortest linger applies; a call that a signal interrupts ends nothing while another
+        one waits.
 
         Args:
-            linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+            linger: Seconds that accepted messages have to leave; `None` waits for ever; the option applies if omitted.
 
         Raises:
-            OptionError: `linger` does not fit; the socket stays open.
+            OptionError: `linger` is not valid; the socket stays open.
         """
         if self._ends_unnoticed():
             patience = self._linger(linger)
@@ -328,21 +328,21 @@ class Socket(SocketBase, IoClosing, SyncCore):
         self.finish_close(self.begin_close(linger))
 
     def _ends_unnoticed(self) -> bool:
-        """Returns whether the caller cannot notice when the socket ends, once its messages are delivered."""
+        """Returns whether the caller cannot notice the end of the socket, once its messages are delivered."""
         io, engine = self._io, self._engine
         if io is None or io.is_current or self.lock.mine or self._context.fork_guard.stale or engine.closing:
             return False
-        # The thread may have more to end than it has time for: descriptors are not to pile up.
+        # Bounded, because the thread may fall behind: descriptors must not accumulate.
         return len(io.leaving) < _MAX_LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
 
     def _has_delivered(self) -> bool:
-        """Returns whether the peers' kernels have everything that was accepted, for good. No call accepts more."""
-        # All sessions count: also one that has left routing may have something to deliver.
+        """Returns whether the peers' kernels have all accepted messages; no call may accept more."""
+        # All sessions count: one that has left routing may still have messages to deliver.
         sessions = tuple(self._engine._sessions)
         return self._engine.pattern.idle and all(_parts_cleanly(session) for session in sessions)
 
     def _close_later(self, linger: float | None) -> None:
-        """Runs on the I/O thread: nobody waits."""
+        """Closes the socket on the I/O thread; no call waits for it."""
         assert self._io is not None
         self._io.leaving.discard(id(self))
         engine = self._engine
@@ -357,7 +357,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
             self._close_here(linger)
 
     def begin_close(self, linger: Any) -> Job | None:
-        """The part of `close` that does not wait. Gives the job to wait for, or `None`."""
+        """Starts to close without waiting; returns the job to wait for, or `None`."""
         if self._context.fork_guard.stale:
             return None
         patience = self._linger(linger)
@@ -367,12 +367,12 @@ class Socket(SocketBase, IoClosing, SyncCore):
             self._close_here(patience)
             return None
         if self.lock.mine and self._io is not None:
-            raise StateError("the socket is at work in this very thread: it cannot be closed in the middle of that")
+            raise StateError("this thread is in a call of the socket: close it after that call")
         self._mark_closed()
         if self._engine.closed:
             return None
         if self._io is None:
-            # It has never been bound or connected: nobody can come for what it accepted.
+            # It has never been bound or connected: no peer can come for what it accepted.
             apart(self._engine.stop)
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
@@ -380,13 +380,13 @@ class Socket(SocketBase, IoClosing, SyncCore):
         return None
 
     def _close_there(self, linger: float | None) -> Coroutine[Any, Any, None] | None:
-        """Runs on the I/O thread; gives what is to be awaited there, if anything is."""
+        """Runs on the I/O thread; returns a coroutine to await there, or `None`."""
         # In one step, mostly: for each further one the thread may have to wait for the GIL.
         self._arrive()
         return None if self._engine.close_at_once() else self._engine.close(linger)
 
     def stop(self) -> None:
-        """Closes the socket at once; what has not left is dropped."""
+        """Closes the socket at once; messages that have not left are dropped."""
         if self._context.fork_guard.stale:
             return
         self._mark_closed()
@@ -423,7 +423,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         self._closing.add_done_callback(lambda _: self._context.release(self))
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        """Closes the inherited descriptors, which the parent uses too, in a forked child."""
         self._abandon()
         self._engine.close_after_fork()
 
@@ -439,28 +439,28 @@ class Socket(SocketBase, IoClosing, SyncCore):
             give_up(error or interrupt)
             if error is None:
                 raise
-            # It has ended the wait. What has left the block goes on, and says more than the interrupt.
+            # The interrupt has ended the wait. The block's own exception propagates: it explains more.
 
 
 class RoutedSocket(RoutedSyncCore, Socket):
-    """A blocking socket whose `send` says whom a message is for; use one of its types."""
+    """A blocking socket whose `send` takes a message's destination as a keyword; use one of its types."""
 
 
 def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = POLL_IN) -> list[Socket]:
-    """Waits until a message can be received from one of several sockets, or sent.
+    """Waits until a message can be received from, or sent to, at least one of several sockets.
 
     Args:
-        sockets: The sockets. With `POLL_IN` alone each receives; with `POLL_OUT` alone each sends.
-        timeout: Seconds; `None` for ever.
-        events: `POLL_IN`, `POLL_OUT` or both. A socket is ready if it is ready for one of them.
+        sockets: The sockets. With `POLL_IN` alone, each must be able to receive; with `POLL_OUT` alone, to send.
+        timeout: Seconds; `None` waits for ever.
+        events: `POLL_IN`, `POLL_OUT` or both: a socket is ready if it is ready for one of them.
 
     Returns:
-        The sockets that are ready; none if the time was up.
+        The sockets that are ready; empty after the timeout.
 
     Raises:
         StateError: A socket does not receive, or does not send, and nothing else was asked for.
         ClosedError: A socket is closed.
-        ValueError: The timeout is below 0, or no number; or the events are others.
+        ValueError: The timeout is negative or not a number, or *events* is not valid.
         TypeError: One of *sockets* is not a blocking socket.
     """
     timeout = patience(timeout)
@@ -483,18 +483,18 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
 
 
 def _attach(io: IoThread, engine: Engine) -> None:
-    """Runs on the I/O thread: the engine lives there from its first use on."""
+    """Starts the engine on the I/O thread, at its first use."""
     if not engine.has_loop and not engine.closed:
         engine.attach(io.loop)
         io.look_after(engine)
 
 
 def _dial_asked(io: IoThread, engine: Engine) -> None:
-    """Runs on the I/O thread. Nothing here holds the socket, which may be dropped meanwhile."""
+    """Runs on the I/O thread. Holds no reference to the socket, which may be dropped meanwhile."""
     if engine.closed:
         return
     if engine.driver.is_orphaned:
-        # The garbage collector is at it, and will close the socket, with its linger: it is to dial before that.
+        # The garbage collector is finalizing the socket, which then closes with its linger: dial before that.
         with contextlib.suppress(ContextTerminated):
             io.post(_dial_asked, io, engine)
         return
@@ -503,12 +503,12 @@ def _dial_asked(io: IoThread, engine: Engine) -> None:
 
 
 def _parts_cleanly(session: Any) -> bool:
-    """Returns whether a session has nothing to deliver. Before the end of its handshake it has no peer."""
+    """Returns whether a session has nothing to deliver. It has no peer before the end of its handshake."""
     peer = getattr(session, "peer", None)
     return peer is None or bool(getattr(peer, "parts_cleanly", True))
 
 
-# The types, one line each; `omq.types.TRAITS` says the rest.
+# The types, one line each; `omq.types.TRAITS` describes them.
 
 
 class PUSH(Socket, kind=SocketType.PUSH): ...
@@ -570,14 +570,14 @@ class STREAM(Socket, kind=SocketType.STREAM): ...
 
 class PEER(RoutedSocket, kind=SocketType.PEER):
     def connect_peer(self, endpoint: str, *, timeout: float | None = None, **options: Any) -> int:
-        """Dials an endpoint, and waits until the peer there has finished the handshake (`zmq_connect_peer(3)`).
+        """Connects to an endpoint, and waits until the peer has finished the handshake (`zmq_connect_peer(3)`).
 
-        The number holds for this connection: after it, the peer's next one has another. Where the call raises, the
+        The number is that of this connection: after a reconnect, the peer has another one. If the call raises, the
         endpoint is not connected.
 
         Args:
-            endpoint: Where.
-            timeout: Seconds; `None` for ever, in which the socket dials again and again.
+            endpoint: The endpoint, such as `tcp://host:5555`.
+            timeout: Seconds; `None` waits for ever, and retries until the peer is there.
             **options: See `connect`.
 
         Returns:
@@ -585,11 +585,11 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
 
         Raises:
             Timeout: There is no peer in time; the text has the endpoint's last failure.
-            ConnectError: The socket dials no more: `reconnect_interval` or `reconnect_stop` forbids it, or
-                `disconnect` was called meanwhile.
-            EndpointError: The endpoint cannot be understood.
+            ConnectError: The socket has stopped dialling, because of `reconnect_interval`, `reconnect_stop` or a
+                `disconnect` meanwhile.
+            EndpointError: The endpoint cannot be parsed.
             OptionError: As `connect`.
-            ClosedError: The socket is closed, or was closed meanwhile.
+            ClosedError: The socket is closed, or was closed during the call.
         """
         timeout = patience(timeout)
         found = self._begin().run(self._engine.endpoints.connect_peer, endpoint, options, timeout)

@@ -1,4 +1,4 @@
-"""The base of the sockets of both twins: options, subscriptions, peers."""
+"""The base of the blocking and the asyncio sockets: options, subscriptions, peers."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from omq.types import TRAITS, UNSET, SocketType, group_of
 
 
 class SocketBase:
-    """The part of a socket that does not wait.
+    """The part of a socket that never waits.
 
     Attributes:
-        socket_type: Its type.
+        socket_type: The socket's type.
     """
 
     socket_type: ClassVar[SocketType]
     _engine: Engine
 
     def __init_subclass__(cls, kind: SocketType | None = None, **rest: Any) -> None:
-        """Gives the class its socket type, and its text from the table of types."""
+        """Gives the class its socket type, and the docstring of that type."""
         super().__init_subclass__(**rest)
         if kind is not None:
             cls.socket_type = kind
@@ -40,16 +40,16 @@ class SocketBase:
             cls.__module__ = cls.__module__.removesuffix(".socket")  # where users find it
 
     def _refuse_second(self) -> None:
-        """Raises if the socket has been made: what it has would have no owner any more."""
+        """Raises if the socket has been initialized: its engine would lose its owner."""
         if hasattr(self, "_engine"):
-            raise StateError(f"{self!r} is there already: __init__ is called once, by making a socket")
+            raise StateError(f"{self!r} is already initialized: __init__ runs once, when a socket is made")
 
     @classmethod
     def _context_of(cls, context: Any) -> Context:
-        """The context of a new socket.
+        """Returns the context of a new socket.
 
         Raises:
-            TypeError: The class has no socket type; or what was given as a context is none, most likely an endpoint.
+            TypeError: The class has no socket type; or the argument is not a context, most likely an endpoint.
         """
         if not hasattr(cls, "socket_type"):
             raise TypeError(
@@ -70,7 +70,7 @@ class SocketBase:
         return self._engine.closing
 
     def _closed_error(self, why: str = "is closed") -> ClosedError:
-        """The error of a call on a closed socket."""
+        """Returns the error of a call on a closed socket."""
         text = f"the {self.socket_type.value} socket {why}"
         if self._engine.context.closed:
             return ContextTerminated(f"{text}: its context has been terminated")
@@ -82,7 +82,7 @@ class SocketBase:
             raise self._closed_error()
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> NoReturn:
-        # A copy would be a second owner of one engine, and its end the end of the first.
+        # A copy would share the engine, and closing one would close the other.
         raise TypeError(
             f"a {self.socket_type.value} socket cannot be copied or pickled: "
             "make another one where it is needed, and give that the endpoint"
@@ -91,7 +91,7 @@ class SocketBase:
     # ------------------------------------------------------------------ dropped
 
     def __del__(self) -> None:
-        # Nothing here may wait: any thread may be the one that drops the last reference, or collects it.
+        # Nothing here may wait: any thread may drop, or collect, the last reference.
         engine = getattr(self, "_engine", None)
         if engine is None or engine.closing or engine.fork_guard.stale or sys.is_finalizing():
             return
@@ -107,15 +107,15 @@ class SocketBase:
 
     @property
     def _is_served(self) -> bool:
-        """Returns whether there is, or is about to be, a loop that the engine lives in."""
+        """Returns whether there is, or will be, a loop that the engine runs in."""
         return self._engine.in_loop
 
     def _end_dropped(self) -> None:
-        """Closes the socket in its loop, with its linger; the socket lives until then."""
+        """Closes the socket in its loop, with its linger; keeps the socket alive until then."""
         raise NotImplementedError
 
     def _leave_to_thread(self, linger: Any = UNSET) -> bool:
-        """Has the context's thread close a socket whose loop has ended; false if nothing is left to be sent."""
+        """Lets the context's I/O thread close a socket whose loop has ended; false if nothing is left to send."""
         return False
 
     # ------------------------------------------------------------------ options
@@ -153,16 +153,16 @@ class SocketBase:
         return call(*arguments)
 
     def _equip(self) -> None:
-        """Begins to use the queues of the engine."""
+        """Attaches the queues of the engine."""
         raise NotImplementedError
 
     def _take_options(self) -> None:
-        """Sets what the calls need of the options."""
+        """Applies the options that the calls of this object use."""
         raise NotImplementedError
 
     @property
     def send_timeout(self) -> float | None:
-        """The option of this name: seconds that sending waits by default; `None` for ever."""
+        """The option `send_timeout`: seconds that sending waits by default; `None` waits for ever."""
         return self.options.send_timeout
 
     @send_timeout.setter
@@ -171,7 +171,7 @@ class SocketBase:
 
     @property
     def recv_timeout(self) -> float | None:
-        """The option of this name: seconds that receiving waits by default; `None` for ever."""
+        """The option `recv_timeout`: seconds that receiving waits by default; `None` waits for ever."""
         return self.options.recv_timeout
 
     @recv_timeout.setter
@@ -179,12 +179,12 @@ class SocketBase:
         self.set_options(recv_timeout=value)
 
     def _linger(self, linger: Any) -> float | None:
-        """The linger of one `close`: checked before anything ends."""
+        """Returns the linger of one `close`; raises before anything ends if it is not valid."""
         given = {} if linger is UNSET else {"linger": linger}
         return Options.parse(self.socket_type, given, self._engine.options).linger
 
     def linger_after(self, error: BaseException) -> float | None:
-        """The linger of the end that *error* brings by leaving a `with` block; what waits then is reported at once."""
+        """Returns the linger after *error* has left a `with` block; makes `close` report at once what it waits for."""
         self._engine.report_at_once()
         options = self._engine.options
         return bounded(options.linger, options.error_linger, error)
@@ -196,7 +196,7 @@ class SocketBase:
         return call(endpoint, *options)
 
     def unbind(self, endpoint: str) -> None:
-        """Stops listening; connections that came in stay.
+        """Stops listening on an endpoint; connections that it accepted stay.
 
         Raises:
             EndpointError: The endpoint is not bound.
@@ -205,12 +205,12 @@ class SocketBase:
         self._endpoint_call(self._engine.endpoints.unbind, endpoint)
 
     def disconnect(self, endpoint: str) -> None:
-        """Stops dialling an endpoint and ends its connection, the newest if it has several.
+        """Stops connecting to an endpoint and ends its connection, the newest one if it has several.
 
-        The connection gets nothing new. It ends in the background, when what was accepted for it has left or `linger`
-        has passed; `close` waits for that, too. Messages that wait for any peer stay for the others. If there are no
-        others, the messages leave with this connection; an endpoint that has none yet is dialled on for them, in the
-        background.
+        The connection gets no new messages. It ends in the background when the messages accepted for it have left, or
+        `linger` has passed; `close` waits for that, too. Messages that any peer may take stay for the other peers.
+        Without other peers they leave with this connection; if there is no connection yet, dialling goes on for them in
+        the background.
 
         Raises:
             EndpointError: The endpoint is not connected.
@@ -220,34 +220,36 @@ class SocketBase:
 
     @property
     def endpoints(self) -> list[str]:
-        """The bound endpoints, resolved; none once the socket is closed.
+        """The bound endpoints, resolved; empty once the socket is closed.
 
-        A socket whose `close` waits still listens, for peers that come for its messages, and still has its endpoints.
+        A socket whose `close` waits still listens for peers that fetch its messages, and still has its endpoints.
 
-        A forked child reads its parent's there, to connect to them.
+        In a forked child, these are the parent's endpoints, to connect to.
         """
         return self._engine.endpoints.bound
 
     def drain(self) -> None:
-        """Ends the coming of messages in an orderly way, before `close`: nothing is lost that peers have sent.
+        """Stops peers from sending, before `close`, without losing what they have sent. PULL and SUB only.
 
-        The socket neither listens nor dials any more, and ends its side of each connection. A peer of omq's then sends
-        the rest of the batch that is on its way and keeps what is behind it for others; one of libzmq's ends the
-        connection at once. All of it can be received as ever. `peers` is empty when every peer has ended its side, and
-        what waits then is all that will ever come. For PULL and SUB.
+        The socket stops listening and dialling, and ends its side of each connection. A peer that runs omq sends the
+        rest of the batch in progress, and keeps later messages for others; libzmq ends the connection at once. Messages
+        that arrived can be received as before. `peers` is empty once every peer has ended its side: from then on
+        nothing more arrives.
 
-        The call itself waits for nothing, takes no timeout, and may be repeated; threads that receive go on. What comes
-        is taken in also beyond `recv_hwm`, 16 MiB a connection, so that no peer waits for the user. A handshake that is
-        under way is finished first, within `handshake_timeout`; its peer is in `peers` only then. Heartbeats end
-        nothing any more, as neither side could answer: a peer that is stopped, or goes on sending, stays in `peers`
-        until it ends its side. So bound the wait for that, and `close` ends all that is left.
+        The call does not wait, and may be repeated; threads that receive go on. To spare peers from waiting, it reads
+        beyond `recv_hwm`, up to 16 MiB a connection. A handshake in progress is finished first, within
+        `handshake_timeout`; its peer is in `peers` only then. Heartbeats no longer end a connection, because neither
+        side can answer: a peer that is stopped, or goes on sending, stays in `peers` until it ends its side. So limit
+        the wait for that, and `close` ends what is left.
 
         Raises:
             StateError: The type sends.
             ClosedError: The socket is closed.
         """
         if self._engine.pattern.send_queue is not None or self._engine.pattern.recv_queue is None:
-            raise StateError(f"a {self.socket_type.value} socket sends: drain is for those that only receive")
+            raise StateError(
+                f"a {self.socket_type.value} socket sends: drain is only for types that receive and do not send"
+            )
         self._refuse_closed()
         self._engine_call(self._engine.endpoints.drain)
 
@@ -255,7 +257,7 @@ class SocketBase:
 
     @property
     def topics_count(self) -> int:
-        """The distinct prefixes, or groups, that are in force: the socket's own, or its peers' (`ZMQ_TOPICS_COUNT`).
+        """The number of distinct prefixes, or groups, in force: the socket's own, or its peers' (`ZMQ_TOPICS_COUNT`).
 
         Raises:
             StateError: The type has no subscriptions: it is not PUB, XPUB, SUB, XSUB, RADIO or DISH.
@@ -268,9 +270,9 @@ class SocketBase:
         return int(pattern.matcher.prefix_count)
 
     def subscribe(self, prefix: bytes) -> None:
-        """Asks publishers for messages whose first part starts with *prefix*; SUB and XSUB.
+        """Subscribes to messages whose first part starts with *prefix*; SUB and XSUB.
 
-        On an XPUB with `xpub_manual`: puts a subscription in force for the peer that the last message came from.
+        On an XPUB with `xpub_manual`: accepts a subscription of the peer that the last message came from.
 
         Raises:
             StateError: The type has no subscriptions; or XPUB has received none.
@@ -280,9 +282,9 @@ class SocketBase:
         self._book().subscribe(_prefix(prefix))
 
     def unsubscribe(self, prefix: bytes) -> None:
-        """Takes one `subscribe` of the same prefix back; SUB and XSUB.
+        """Undoes one `subscribe` of the same prefix; SUB and XSUB.
 
-        On an XPUB with `xpub_manual`: ends a subscription of the peer that the last message came from.
+        On an XPUB with `xpub_manual`: removes a subscription of the peer that the last message came from.
 
         Raises:
             StateError: The type has no subscriptions; or XPUB has received none.
@@ -292,13 +294,13 @@ class SocketBase:
         self._book().unsubscribe(_prefix(prefix))
 
     def join(self, group: str | bytes) -> None:
-        """Asks peers for the messages of a group; DISH (RFC 48).
+        """Joins a group, whose messages peers then send; DISH (RFC 48).
 
         Args:
             group: At most 255 bytes without a zero byte; text is sent in UTF-8. It may be empty.
 
         Raises:
-            UsageError: The group is joined already, or cannot be a group's name.
+            UsageError: The group is joined already, or the name is not valid.
             TypeError: It is neither `str` nor `bytes`.
             StateError: The type is not DISH.
             ClosedError: The socket is closed.
@@ -306,7 +308,7 @@ class SocketBase:
         self._groups().join(group_of(group))
 
     def leave(self, group: str | bytes) -> None:
-        """Ends what `join` has begun; messages of the group that wait are dropped. Raises likewise.
+        """Leaves a group; queued messages of the group are dropped. DISH.
 
         Raises:
             UsageError: The group is not joined.
@@ -314,7 +316,7 @@ class SocketBase:
         self._groups().leave(group_of(group))
 
     def _groups(self) -> OwnGroups:
-        """Returns the book of the groups of a DISH."""
+        """Returns the groups of a DISH."""
         self._refuse_in_child()
         self._engine.require_type(SocketType.DISH)
         self._refuse_closed()
@@ -323,7 +325,7 @@ class SocketBase:
         return groups
 
     def _book(self) -> OwnSubscriptions | PublisherSendQueue:
-        """The object that keeps the subscriptions."""
+        """Returns the object that keeps the subscriptions."""
         engine = self._engine
         book = engine.pattern.book
         if book is None:
@@ -337,24 +339,24 @@ class SocketBase:
         raise NotImplementedError
 
     def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
-        """The error of a wait for peers or subscriptions; its text has the last failure, if there was one."""
+        """Returns the error of a wait for peers or subscriptions, with the last failure if there was one."""
         trouble = self._engine.reporter.trouble
         return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
 
     def _peer_id(self, found: int | None) -> int:
-        """The routing id that `connect_peer` gives; raises if the socket is closed."""
+        """Returns the routing id for `connect_peer`; raises if the socket is closed."""
         if found is None:
             raise self._closed_error("was closed while a call waited")
         return found
 
     def _not_flushed(self, timeout: float | None) -> Exception:
-        """The error of a `flush` that has not come to its end."""
+        """Returns the error of a `flush` that has not finished."""
         if self.closed:
             return self._closed_error("was closed while a call waited")
-        return SendTimeout(f"not everything that was accepted has left within {timeout} s")
+        return SendTimeout(f"not all accepted messages have left within {timeout} s")
 
     def _connected(self, n: int) -> Callable[[], bool]:
-        """The condition that *n* peers have finished the handshake."""
+        """Returns the condition that *n* peers have finished the handshake."""
         n = checked_count("n", n, 0)
         return lambda: self._engine.peer_count >= n
 
@@ -364,7 +366,7 @@ class SocketBase:
             raise StateError(f"a {self.socket_type.value} socket does not send")
 
     def _subscribed(self, prefix: str | bytes | None, n: int) -> Callable[[], bool]:
-        """The condition that *n* subscriptions are in force."""
+        """Returns the condition that *n* subscriptions are in force."""
         self._engine.require_type(SocketType.PUB, SocketType.XPUB, SocketType.RADIO)
         n = checked_count("n", n, 0)
         if prefix is not None:
@@ -379,7 +381,7 @@ class SocketBase:
     # ------------------------------------------------------------------ peers
 
     def _may_monitor(self) -> Engine:
-        """The engine, for a monitor."""
+        """Returns the engine, for a monitor; raises if the socket is closed or inherited by a fork."""
         if self._engine.fork_guard.stale:
             raise StateError(f"the {self.socket_type.value} socket belongs to the parent process")
         self._refuse_closed()
@@ -387,7 +389,7 @@ class SocketBase:
 
     @property
     def peers(self) -> list[PeerInfo]:
-        """A snapshot of the peers that have finished the handshake; none once the socket is closed.
+        """Snapshots of the peers that have finished the handshake; empty once the socket is closed.
 
         Raises:
             StateError: The process has forked.
@@ -401,7 +403,7 @@ class SocketBase:
 
 
 def several(endpoints: str | Iterable[str] | None) -> Iterable[str]:
-    """One endpoint, several or none, as several."""
+    """Returns one endpoint, several or none as an iterable."""
     if endpoints is None:
         return ()
     if isinstance(endpoints, str):

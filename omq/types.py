@@ -1,4 +1,4 @@
-"""The socket types, and what sets each of them apart: one row a type (RFC 23, RFC 28 and their companions)."""
+"""The socket types and their traits, one row for each type (RFC 23, RFC 28 and their companions)."""
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
@@ -9,9 +9,9 @@ from omq.errors import UsageError
 
 
 class Kind(Enum):
-    """An enumeration that tables are looked up by, again and again: a member's hash is that of the object it is.
+    """Base of enumerations that are keys of often used tables: a member's hash is that of the object.
 
-    The usual hash of a member is that of its name, and a function in Python: two dozen calls for each connection.
+    The usual hash of a member is a Python function that hashes its name: two dozen calls for each connection.
     """
 
     __hash__ = object.__hash__
@@ -46,7 +46,7 @@ _T = SocketType
 
 
 class Route(Enum):
-    """The keyword by which `send` says whom a message is for."""
+    """The keyword argument of `send` for the destination of a message."""
 
     ROUTING_ID = "routing_id"  # a peer's number (RFC 41, RFC 51)
     GROUP = "group"  # all peers that have joined it (RFC 48)
@@ -58,18 +58,18 @@ class Traits:
 
     Attributes:
         text: The docstring of its classes.
-        accepts: Which types its peers may have; none where `handshakes` is false.
-        handshakes: Whether it speaks ZMTP; STREAM has no handshake that could go wrong.
-        sends_identity: It names itself to its peers with the Identity property (RFC 37, "The NULL Mechanism").
-        one_connection: A second connection to the same place can only do harm: it doubles messages, or its replies get
-            lost. libzmq ignores a second `zmq_connect` of these types, and of no others (`is_single_connect`,
+        accepts: The types that its peers may have; empty where `handshakes` is false.
+        handshakes: Whether it speaks ZMTP; STREAM does not, and has no handshake.
+        sends_identity: Whether it sends peers its identity in the Identity property (RFC 37, "The NULL Mechanism").
+        one_connection: Whether it keeps one connection for each endpoint, because a second one would duplicate messages
+            or lose replies. libzmq ignores a second `zmq_connect` of the same types (`is_single_connect`,
             socket_base.cpp).
-        one_peer: It has one peer at a time, and refuses a second one.
-        single_part: Its messages have one part: more are refused, and cost a peer its connection.
-        envelope: Frames that stand before the part on the wire, where `single_part` holds.
-        datagrams: The call, `bind` or `connect`, that takes endpoints of datagram transports; empty where none does.
-        route: The keyword that `send` needs, where no part of the message says whom it is for.
-        options: The options that are for some types only, and for this one among them.
+        one_peer: Whether it has one peer at a time, and refuses a second one.
+        single_part: Whether its messages have one part: sending more is refused, receiving more ends the connection.
+        envelope: Frames on the wire before that part, where `single_part` holds.
+        datagrams: The call, `bind` or `connect`, that takes datagram endpoints; empty where neither does.
+        route: The keyword that `send` needs, where no part of the message names the destination.
+        options: The options that only some types have, this one included.
     """
 
     text: str
@@ -90,7 +90,7 @@ def _traits(text: str, accepts: str, *, options: str = "", **rest: Any) -> Trait
     return Traits(text=text, accepts=types, options=frozenset(options.split()), **rest)
 
 
-#: One row a type.
+#: The traits of each type.
 TRAITS: Final[dict[SocketType, Traits]] = {
     _T.PAIR: _traits("Talks to exactly one peer (RFC 31).", "PAIR", one_peer=True),
     _T.PUB: _traits(
@@ -188,33 +188,33 @@ TRAITS: Final[dict[SocketType, Traits]] = {
     _T.CHANNEL: _traits("Talks to exactly one peer (RFC 52).", "CHANNEL", one_peer=True, single_part=True),
 }
 
-#: Which peer types each type accepts.
+#: The peer types that each type accepts.
 COMPATIBLE: Final = {kind: traits.accepts for kind, traits in TRAITS.items()}
 
-#: The types that name themselves to their peer.
+#: The types that send their identity to their peer.
 SENDS_IDENTITY: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.sends_identity)
 
-#: The types that connect to a place once.
+#: The types that keep one connection for each endpoint.
 ONE_CONNECTION: Final = frozenset(kind for kind, traits in TRAITS.items() if traits.one_connection)
 
 
 def types_with(option: str) -> frozenset[SocketType]:
-    """The types that have an option which not all have."""
+    """Returns the types that have an option that not all have."""
     return frozenset(kind for kind, traits in TRAITS.items() if option in traits.options)
 
 
-#: Bytes that the name of a group may have (RFC 48, Group).
+#: Bytes of a group's name (RFC 48, Group).
 GROUP_LIMIT: Final = 255
 
 
 def group_of(value: object) -> bytes:
-    """Returns the name of a group as it stands on the wire; text is sent in UTF-8, as `Message.group` gives it.
+    """Returns a group's name as it is sent; text is encoded in UTF-8, as `Message.group` is decoded.
 
     Raises:
         TypeError: It is neither `str` nor `bytes`.
         UsageError: It is longer than 255 bytes, or has a zero byte.
     """
-    # Calls use the name under the socket's lock, where no code of a derived class may run: so only the exact type.
+    # The exact type: calls use the name under the socket's lock, where no code of a derived class may run.
     if isinstance(value, str):
         try:
             group = str.encode(value, "utf-8", "surrogateescape")
@@ -246,16 +246,16 @@ class Unset(Enum):
         return self.value
 
 
-#: Stands for an argument that was left out: the socket's own option holds.
+#: Stands for an omitted argument: the socket's own option applies.
 UNSET: Final = Unset.UNSET
 
 
 class Security(ABC):
-    """The type of the option `security`, by which peers prove their identity; see `omq.security`.
+    """Base of the values of the option `security`, by which peers authenticate; see `omq.security`.
 
     Attributes:
         name: The mechanism, as RFC 23 spells it.
-        as_server: This side lets others in; a client proves itself to a server.
+        as_server: Whether this side authenticates clients; otherwise it authenticates to a server.
     """
 
     name: ClassVar[str]
@@ -263,19 +263,19 @@ class Security(ABC):
 
     @abstractmethod
     def begin(self, cookies: Any) -> Any:
-        """A fresh mechanism for one connection.
+        """Returns a new mechanism for one connection.
 
         Args:
-            cookies: The keys of the cookies of one socket's connections (`omq.zmtp.curve.CookieKeys`).
+            cookies: The cookie keys of one socket's connections (`omq.zmtp.curve.CookieKeys`).
         """
 
     def judge(self, credentials: tuple[bytes, ...]) -> Any:
-        """Returns whether a peer with these credentials may come in: a truth value, an awaitable of one, or `None`.
+        """Decides whether to admit a peer with these credentials: a truth value, or an awaitable of one.
 
-        `None` leaves it to a ZAP handler (RFC 27).
+        `None` leaves the decision to a ZAP handler (RFC 27).
         """
         return None
 
     def user_of(self, credentials: tuple[bytes, ...]) -> str | None:
-        """The user id of a peer with these credentials."""
+        """Returns the user id of a peer with these credentials; `None` for none."""
         return None

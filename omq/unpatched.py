@@ -1,12 +1,12 @@
-"""Parts of the standard library as Python made them, also in a program that gevent or eventlet has patched.
+"""Modules of the standard library without the patches of gevent or eventlet.
 
 After `gevent.monkey.patch_all()` a thread is a greenlet, a lock is a greenlet's, and `select.epoll` is gone. A blocking
-call of omq lets the GIL go and waits for another thread; if that is a greenlet of the thread that waits, neither ever
-runs. So whatever in omq starts a thread, or waits for one, takes these modules from here:
+call of omq releases the GIL and waits for another thread; if that is a greenlet of the waiting thread, neither ever
+runs. So all code in omq that starts a thread, or waits for one, imports these modules from here:
 
     from omq.unpatched import threading
 
-Each use checks again whether the module is patched, for that may happen before or after omq is imported.
+Each use checks whether the module is patched, because that may happen before or after omq is imported.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import time as time
     from _thread import get_ident as get_ident
 
-#: What is patched, or builds upon it. A copy of one uses the copies of the others.
+#: The modules that are patched, or depend on one. A copy of one uses the copies of the others.
 _FAMILY: Final = (
     "_thread",
     "time",
@@ -45,7 +45,7 @@ _copies: dict[str, ModuleType] = {}
 
 
 class Unpatched:
-    """A module of the standard library: its attributes as they are without a patch."""
+    """A module of the standard library without patches."""
 
     def __init__(self, name: str) -> None:
         self._module = importlib.import_module(name)  # patches change it in place
@@ -65,7 +65,7 @@ def is_patched() -> bool:
 
 
 def refuse_subinterpreter() -> None:
-    """Raises `ImportError` in an interpreter that is not the process's first: omq's core belongs to that one."""
+    """Raises `ImportError` in a sub-interpreter: omq's core belongs to the main interpreter."""
     name = "_interpreters" if sys.version_info >= (3, 13) else "_xxsubinterpreters"
     try:
         interpreters: Any = importlib.import_module(name)
@@ -78,7 +78,7 @@ def refuse_subinterpreter() -> None:
 
 
 def sleep(seconds: float) -> None:
-    """Has the whole thread sleep, as `time.sleep` does without a patch."""
+    """Suspends the whole thread, as `time.sleep` does without a patch."""
     time.sleep(seconds)
 
 
@@ -89,10 +89,10 @@ def _copy_of(name: str) -> ModuleType:
 
 
 def _make_copies() -> None:
-    """Imports the family again, from a thread that Python's own `threading` does not know.
+    """Imports the modules again, in a thread that Python's own `threading` does not know.
 
-    `threading` takes the thread that imports it for the main thread, and replaces the lock by which a `Thread` that is
-    under way tells of its end (Python 3.11 and 3.12).
+    `threading` takes the thread that imports it for the main thread, and replaces the lock by which a running `Thread`
+    reports its end (Python 3.11 and 3.12).
     """
     thread: Any = _made_again("_thread")
     begun = {"_thread": thread}
@@ -118,8 +118,8 @@ def _make_copies() -> None:
 
 
 def _name_main_thread(copy: Any, ident: int) -> None:
-    """Has the copy of `threading` know which thread is the main one; 0: another one than this, nobody knows which."""
-    if sys.version_info < (3, 13):  # later versions know it by themselves
+    """Tells the copy of `threading` which thread is the main one; 0 if it is not this thread, but an unknown one."""
+    if sys.version_info < (3, 13):  # later versions find it themselves
         main = copy.main_thread()
         copy._active.clear()
         main._ident = ident
@@ -144,7 +144,7 @@ def _import_again(copies: dict[str, ModuleType]) -> None:
 
 
 def _share_errors(known: ModuleType | None, copy: ModuleType) -> None:
-    """Has a copy raise the exceptions that the program knows by name, `queue.Full` for example."""
+    """Replaces exceptions in a copy by those that the program knows, such as `queue.Full`."""
     for name, value in vars(copy).items():
         known_value = getattr(known, name, None)
         if isinstance(value, type) and issubclass(value, BaseException) and isinstance(known_value, type):
@@ -152,7 +152,7 @@ def _share_errors(known: ModuleType | None, copy: ModuleType) -> None:
 
 
 def _made_again(name: str) -> ModuleType:
-    """A second instance of a module that is built into the interpreter."""
+    """Returns a second instance of a module that is built into the interpreter."""
     spec = importlib.machinery.BuiltinImporter.find_spec(name)
     assert spec is not None
     assert spec.loader is not None
