@@ -91,8 +91,8 @@ def refuse_unfit(frontend: Any, backend: Any, capture: Any, control: Any, kind: 
         route = TRAITS[target.socket_type].route
         if route is not None and source._engine.pattern.recv_queue is not None:
             raise StateError(
-                f"frontend, backend: a {target.socket_type.value} socket sends with {route.value}= only, so messages that"
-                f" a {source.socket_type.value} socket receives cannot be forwarded to it: {_INSTEAD[route]}"
+                f"frontend, backend: a {target.socket_type.value} socket sends with {route.value}= only, so messages"
+                f" that a {source.socket_type.value} socket receives cannot be forwarded to it: {_INSTEAD[route]}"
             )
     if not (_can_forward(frontend, backend) or _can_forward(backend, frontend)):
         front, back = frontend.socket_type.value, backend.socket_type.value

@@ -1,13 +1,13 @@
-"""The attempts at one endpoint, for the error of the call that waits for its peer."""
+"""The last failure at one endpoint, for the error of a call that waits for a peer there."""
 
 from __future__ import annotations
 
 
 class Attempts:
-    """The attempts at one endpoint while a call waits for its peer.
+    """The attempts to connect to one endpoint while a call waits for its peer.
 
     Attributes:
-        trouble: Why the last attempt has failed, without the endpoint; empty before the first failure.
+        trouble: The reason why the last attempt failed, without the endpoint; empty before the first failure.
     """
 
     def __init__(self, endpoint: str) -> None:

@@ -1,4 +1,4 @@
-"""Admission at a bound endpoint: limits that keep silent and surplus connections from keeping good ones out."""
+"""Limits of the connections of a bound endpoint: silent and surplus connections do not keep others out."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from omq.engine.views import ConnectedSession, SocketView
 from omq.errors import HandshakeError
 from omq.options import Options
 
-# Seconds that a connection in its handshake has before it may have to make room for another one. Peers greet as soon as
-# they are connected, and get on within a round trip or two.
-UNANSWERED_S: Final = 2.0  # since it was accepted; it cannot have sent a message, so it loses nothing and comes again
-ANSWERED_S: Final = 3.0  # since it was answered: its first message may be on its way
+# Seconds that a connection has for its handshake before it may have to make room for another one. Peers send their
+# greeting as soon as they are connected, and finish within a round trip or two.
+UNANSWERED_S: Final = 2.0  # since it was accepted: it cannot have sent a message, so it loses none
+ANSWERED_S: Final = 3.0  # since it was answered: the peer may have sent its first message
 
 _EARLY_S = 0.001  # seconds: a loop may count in milliseconds
 
@@ -21,39 +21,39 @@ _EARLY_S = 0.001  # seconds: a loop may count in milliseconds
 class ConnectionLimiter:
     """The connections that one listener has accepted.
 
-    A connection costs a stranger nothing: until its handshake is done it has no claim to its place. When there are too
-    many such connections, or descriptors are short, the oldest that has had its time goes. A good client needs a moment
-    only, and gets through. While none has had its time, newcomers wait in the kernel's backlog, and lose nothing.
+    A connection costs its peer nothing, so it has no claim to its place before its handshake has finished. When there
+    are too many such connections, or too few descriptors, the oldest that has used up its time is closed. A good client
+    needs less time than that. While none has used up its time, new connections wait in the kernel's backlog.
 
-    A peer sends its first message once it has all of our side of the handshake (NULL: our READY). From then on the end
-    of its connection costs it that message. So it is answered only when there is a place for it. It has more time
-    then, and what the kernel holds of it is read before its connection is ended.
+    A peer sends its first message once it has our whole side of the handshake (NULL: our READY). Closing the connection
+    then loses that message. So a peer is answered only when there is a place for it. From then on it has more time, and
+    what the kernel has received from it is read before its connection is closed.
 
-    All handshakes of a listener may last equally long, so one timer, for the oldest, does for them all.
+    All handshakes of a listener have the same timeout, so one timer, for the oldest, is enough.
 
     Args:
         engine: The socket.
-        options: What holds for the endpoint; `max_handshakes`, `max_connections` and `handshake_timeout` apply.
+        options: The options of the endpoint; `max_handshakes`, `max_connections` and `handshake_timeout` apply.
 
     Attributes:
-        on_leave: Called in the loop, once, when a handshake has come to its end, either way.
+        on_leave: Called in the loop, once, when a handshake has finished or failed.
     """
 
     def __init__(self, engine: SocketView, options: Options) -> None:
         self._engine = engine
         self._options = options
         self.on_leave: Callable[[], None] | None = None
-        # When each was accepted, or answered, in seconds of the loop's clock. A stranger is in the first of them and in
-        # one of the others.
+        # When each was accepted, or answered, in seconds of the loop's clock. A connection in its handshake is in the
+        # first dict and in one of the others.
         self._strangers: dict[ConnectedSession, float] = {}
         self._unanswered: dict[ConnectedSession, float] = {}
         self._answered: dict[ConnectedSession, float] = {}
         self._admitted: set[ConnectedSession] = set()
-        self._timer: asyncio.TimerHandle | None = None  # there is one while there are strangers, and a timeout
+        self._timer: asyncio.TimerHandle | None = None  # set while there are handshakes, and a timeout
 
     @property
     def refusal(self) -> str | None:
-        """Returns why one more connection cannot be let in, or `None` if it can."""
+        """Returns the reason why one more connection cannot be accepted, or `None` if it can."""
         return self._surplus(len(self._admitted))
 
     def _surplus(self, count: int) -> str | None:
@@ -62,12 +62,12 @@ class ConnectionLimiter:
 
     @property
     def full(self) -> bool:
-        """Returns whether as many handshakes as may be are under way."""
+        """Returns whether `max_handshakes` are in progress."""
         limit = self._options.max_handshakes
         return limit is not None and len(self._strangers) >= limit
 
     def has_room(self) -> bool:
-        """Returns whether one more handshake may begin; to make room, ends one that has had its time."""
+        """Returns whether one more handshake may begin; closes one that has used up its time to make room."""
         if not self.full:
             return True
         limit = self._options.max_handshakes
@@ -75,13 +75,13 @@ class ConnectionLimiter:
         return self.shed(reason) or not self.full
 
     def enter(self, session: ConnectedSession) -> None:
-        """A connection has been accepted; its handshake is to begin."""
+        """Adds a connection that was accepted and begins its handshake."""
         self._strangers[session] = self._unanswered[session] = self._engine.loop.time()
         if self._timer is None:
             self._arm()
 
     def claim(self, session: ConnectedSession) -> str | None:
-        """The peer is about to be answered. Gives why it cannot be let in, or `None` if it has its place."""
+        """Reserves a place before the peer is answered; returns why there is none, or `None`."""
         if session in self._answered:
             return None
         while refusal := self._surplus(len(self._admitted) + len(self._answered)):
@@ -92,7 +92,7 @@ class ConnectionLimiter:
         return None
 
     def _arm(self) -> None:
-        """Sets the timer for the oldest, if there is one."""
+        """Sets the timer for the oldest connection, if there is one."""
         timeout = self._options.handshake_timeout
         came = next(iter(self._strangers.values()), None)
         if timeout is not None and came is not None:
@@ -115,22 +115,22 @@ class ConnectionLimiter:
                 self._arm()
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Stops the timer: the loop ends, or has ended."""
         if self._timer is not None:
             if self._engine.in_loop:
                 self._timer.cancel()
             self._timer = None
 
     def enter_loop(self) -> None:
-        """The socket goes on in another loop."""
+        """Restarts the timer in another loop."""
         self._arm()
 
     def shed(self, reason: str) -> bool:
-        """Ends a handshake that has had its time. Gives whether it did."""
+        """Closes a connection whose handshake has used up its time; returns whether there was one."""
         return self._shed(self._unanswered, UNANSWERED_S, reason) or self._shed(self._answered, ANSWERED_S, reason)
 
     def _shed(self, strangers: dict[ConnectedSession, float], time: float, reason: str) -> bool:
-        """Ends the oldest of *strangers* that has been there for *time* and does not go on."""
+        """Closes the oldest of *strangers* that has used up *time* and makes no progress."""
         now = self._engine.loop.time() + _EARLY_S
         while strangers:
             oldest, since = next(iter(strangers.items()))
@@ -143,12 +143,12 @@ class ConnectionLimiter:
         return False
 
     def admit(self, session: ConnectedSession) -> None:
-        """The handshake is done."""
+        """Keeps the place of a connection whose handshake has finished."""
         self._forget(session)
         self._admitted.add(session)
 
     def leave(self, session: ConnectedSession) -> None:
-        """The connection is over."""
+        """Removes a connection that has ended."""
         self._forget(session)
         self._admitted.discard(session)
 

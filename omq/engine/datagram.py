@@ -1,4 +1,4 @@
-"""Datagram endpoints: no handshake, no peer that answers, nothing to be lost but messages (RFC 48 over UDP)."""
+"""Datagram endpoints: no handshake, no peer that answers, and messages may be lost (RFC 48 over UDP)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ def refuse_security(endpoint: str, options: Options) -> None:
 
 
 class DatagramSession(SessionBase):
-    """The supervisor of one datagram descriptor: all senders of a bound endpoint, or the receivers of a connected one.
+    """Supervises one datagram descriptor: of all senders to a bound endpoint, or the receivers of a connected one.
 
     Args:
         engine: The socket.
-        endpoint: The endpoint that it belongs to.
+        endpoint: The endpoint of ours that it belongs to.
         fd: The descriptor; owned from here on.
         options: The options for the endpoint.
-        dialer: The dialer that has connected it; `None` where it is bound.
+        dialer: The dialer that has connected it; `None` if it is bound.
     """
 
     def __init__(
@@ -66,12 +66,12 @@ class DatagramSession(SessionBase):
 
     @property
     def is_named(self) -> bool:
-        """Returns whether this side has chosen its identity: datagrams have none."""
+        """Returns whether this side has assigned the peer an identity: datagrams have none."""
         return False
 
     @property
     def comes_again(self) -> bool:
-        """Returns whether this side has dialled, and will dial again: datagrams need no second time."""
+        """Returns whether this side dials again after the end: datagrams need no second attempt."""
         return False
 
     @property
@@ -80,7 +80,7 @@ class DatagramSession(SessionBase):
         return self.state is ConnectionState.READY
 
     def start(self) -> None:
-        """Takes part in routing at once: there is nothing to wait for."""
+        """Joins routing at once: there is no handshake."""
         if self._dialer is not None:
             self.engine.session_met(self, dialled=True)
         else:
@@ -90,13 +90,13 @@ class DatagramSession(SessionBase):
             self._core.start()
 
     def leave(self) -> None:
-        """Ends it: what waits is handed to the kernel, which takes it or drops it."""
+        """Ends the session; hands queued messages to the kernel, which takes or drops them."""
         if self.engine.options.linger != 0:
             self.half_close()
         self.end(None)
 
     def half_close(self) -> bool:
-        """Hands what waits to the kernel; nothing else is on its way."""
+        """Hands queued messages to the kernel; returns true, because nothing else is in progress."""
         self.peer.flush_now()
         return True
 
@@ -107,18 +107,18 @@ class DatagramSession(SessionBase):
         self.engine.session_over(self, before, reason)
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptor, which the parent has too."""
+        """Closes the inherited descriptor, which the parent uses too, in a forked child."""
         self._core.close_after_fork()
 
 
 class DatagramListener(StateMachine[ListenerState]):
-    """A bound datagram endpoint. The kernel keeps what comes from the start; it is read once there is a loop.
+    """A bound datagram endpoint. The kernel keeps what arrives from the start; it is read once there is a loop.
 
     Args:
         engine: The socket.
-        transport: That of the endpoint.
-        endpoint: Where.
-        options: The options for it.
+        transport: The transport of the endpoint.
+        endpoint: The endpoint to bind.
+        options: The options of the endpoint.
     """
 
     def __init__(
@@ -132,25 +132,25 @@ class DatagramListener(StateMachine[ListenerState]):
         self._session: DatagramSession | None = None
 
     def start(self) -> None:
-        """Begins to receive."""
+        """Starts to receive."""
         self.move(ListenerState.ACCEPTING)
         fd, self._fd = self._fd, -1
         self._session = DatagramSession(self.engine, self.endpoint, fd, self.options, None)
         self._session.start()
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Does nothing: the session handles the end of a loop."""
 
     def enter_loop(self) -> None:
-        """Goes on in another loop."""
+        """Does nothing: the session goes on in another loop by itself."""
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptor, which the parent has too."""
+        """Closes the inherited descriptor, which the parent uses too, in a forked child."""
         if self._fd >= 0:
             os.close(self._fd)
 
     def close(self) -> None:
-        """Receives no more; what has arrived can be taken."""
+        """Stops receiving; messages that have arrived can still be received."""
         if self.state is ListenerState.CLOSED:
             return
         self.move(ListenerState.CLOSED)
@@ -166,9 +166,9 @@ class DatagramDialer(DialerBase):
 
     Args:
         engine: The socket.
-        transport: That of the endpoint.
-        endpoint: Where.
-        options: The options for it.
+        transport: The transport of the endpoint.
+        endpoint: The endpoint to connect to.
+        options: The options of the endpoint.
     """
 
     engine: SocketView
@@ -185,7 +185,7 @@ class DatagramDialer(DialerBase):
         self._task: asyncio.Task[None] | None = None
 
     def start(self) -> None:
-        """Sends from now on, or when the resolver has answered."""
+        """Sends from now on, or once the host has been resolved."""
         self.go_on(DialerState.CONNECTING)
         self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         known = self._transport.lookup(self._target, self.options).known

@@ -1,4 +1,4 @@
-"""A connected endpoint: dials, waits for the connection's end, dials again."""
+"""A connected endpoint: dials, waits until the connection ends, dials again."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from omq.options import Options
 from omq.transport import Address, AddrInfo, Endpoint, Lookup, Opening, Route, StreamTransport, refusal
 from omq.unpatched import socket
 
-_ATTEMPT_DELAY_S: Final = 0.25  # seconds before the next address is tried next to the last one (RFC 8305, section 5)
+_ATTEMPT_DELAY_S: Final = 0.25  # before the next address is tried in parallel (RFC 8305, section 5)
 
 
 class Dialer(DialerBase):
@@ -31,13 +31,13 @@ class Dialer(DialerBase):
 
     Args:
         engine: The socket.
-        transport: That of the endpoint.
-        endpoint: Where.
-        options: What holds there.
-        given: The first connection, where the program has made it; owned from here on.
+        transport: The transport of the endpoint.
+        endpoint: The endpoint to connect to.
+        options: The options of the endpoint.
+        given: The first connection, if the program has opened it; owned from here on.
 
     Attributes:
-        holds_given: Whether the descriptor `use_fd` is that of its connection.
+        holds_given: Whether the connection has the descriptor `use_fd`.
     """
 
     def __init__(
@@ -54,10 +54,10 @@ class Dialer(DialerBase):
         self._target = endpoint
         self._task: asyncio.Task[None] | None = None
         self._backoff = Backoff(options)
-        self._address: Address | None = None  # the only one of the last attempt, if it is simple
-        self._until = 0.0  # when it is to be looked up again, in seconds of `time.monotonic()`
-        self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # what comes of waiting
-        # Until they are adopted; one that is detached or closed may stay, to close it does nothing.
+        self._address: Address | None = None  # the address of the last attempt, if that has one and is simple
+        self._until = 0.0  # when to resolve it again, in seconds of `time.monotonic()`
+        self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # the outcome of `_redial`
+        # Open until a session owns them; one that is detached or closed may stay, because closing it does nothing.
         self._reaching: WeakSet[socket.socket] = WeakSet()
         self._given = given
         self.holds_given = given is not None
@@ -65,12 +65,12 @@ class Dialer(DialerBase):
             self._reaching.add(given)
 
     def start(self, head_start: HeadStart | None = None) -> None:
-        """Begins; *head_start*: a connection that the caller's thread has begun."""
+        """Starts; *head_start* is a connection that the caller's thread has begun, or `None`."""
         session = self._use(head_start) if head_start is not None else None
         if session is None:
             self._spawn()
         else:
-            session.ended.add_done_callback(self._outlived)  # there is nothing to do before that
+            session.ended.add_done_callback(self._outlived)  # nothing to do before that
 
     def _spawn(self) -> None:
         self._task = self.engine.spawn(self._run(), f"omq dial {self.endpoint}")
@@ -80,14 +80,14 @@ class Dialer(DialerBase):
             self._spawn()
 
     def _use(self, head_start: HeadStart) -> Session | None:
-        """Makes a session, in this very step: a further one might have to wait for the GIL."""
+        """Makes a session in this step: a further one might have to wait for the GIL."""
         if not head_start.said or not self.wanted:
-            head_start.close()  # the usual attempt finds out why, and tells
+            head_start.close()  # the usual attempt finds and reports the reason
             return None
         self.move(DialerState.CONNECTING)
         self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         self.move(DialerState.CONNECTED)
-        # Whom we have reached is known, for no name was looked up.
+        # The peer's address is known, because no name was resolved.
         session = self.session = self.engine.adopt(
             head_start.take(), self._transport, self.endpoint, self.endpoint, self.options, self, said=head_start.said
         )
@@ -105,13 +105,13 @@ class Dialer(DialerBase):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Dials on, or waits for the end of the connection: the task that did so has ended."""
+        """Restarts the task that dials, or that waits for the end of the connection, after it has ended."""
         if self.state is DialerState.CLOSED:
             return
         if self.session is not None and self.session.state is ConnectionState.OVER:
             self.session = None
         if self.session is None and self.state in (DialerState.CONNECTING, DialerState.CONNECTED):
-            self.move(DialerState.WAITING)  # what the task was in the midst of has ended with it
+            self.move(DialerState.WAITING)  # the attempt in progress has ended with the task
         if self.session is None or self.wanted:
             self._spawn()
 
@@ -120,7 +120,7 @@ class Dialer(DialerBase):
         begun, self._given = self._given, None
         try:
             while self.wanted:
-                # There may be a session already: the task before has made it, or a head start.
+                # A session may exist already: from the former task, or from a head start.
                 outcome = await (self._keep(begun) if self.session is None else self._outlast(self.session))
                 begun = None
                 self.holds_given = False
@@ -135,11 +135,11 @@ class Dialer(DialerBase):
                     await asyncio.sleep(pause)
         finally:
             if begun is not None:
-                begun.close()  # it is detached if it has become a connection
+                begun.close()  # detached if a session owns it
         self.give_up()
 
     async def _redial(self, address: Address, pause: float) -> socket.socket | None:
-        """Leaves the next attempts to the loop's `Redialler`; gives a socket that is, or is being, connected."""
+        """Leaves the next attempts to the loop's `Redialler`; returns a socket that is connected, or connecting."""
         redial = Redial(self, address, self._until)
         answer: asyncio.Future[tuple[socket.socket | None, int]] = self.engine.loop.create_future()
         self._answer = answer
@@ -176,7 +176,7 @@ class Dialer(DialerBase):
             self._answer.set_result((sock, code))
 
     async def _keep(self, begun: socket.socket | None = None) -> str:
-        """Connects, and waits until the connection is over; gives what became of it, as `reconnect_stop` names it."""
+        """Connects, and waits until the connection has ended; returns the outcome, as `reconnect_stop` names it."""
         self.go_on(DialerState.CONNECTING)
         self.engine.emit(EventKind.CONNECT_DELAYED, self.endpoint)
         try:
@@ -190,18 +190,18 @@ class Dialer(DialerBase):
             session = self.session = self.engine.adopt(
                 sock.detach(), self._transport, self.endpoint, remote, self.options, self
             )
-        except Exception as error:  # what its transport needs besides is missing, such as descriptors
+        except Exception as error:  # its transport lacks something else, such as descriptors
             self.engine.emit(EventKind.CONNECT_FAILED, self.endpoint, reason=error)
             return "failed"
         return await self._outlast(session)
 
     async def _outlast(self, session: Session) -> str:
-        await asyncio.shield(session.ended)  # it may outlive the dialer
+        await asyncio.shield(session.ended)  # the session may outlive the dialer
         self.session = None
         return "handshake failed" if session.info is None else "after disconnect"
 
     async def _connect(self, begun: socket.socket | None) -> tuple[socket.socket, str]:
-        """Makes a connection that leads to the endpoint; gives it with the address of its peer."""
+        """Connects to the endpoint; returns the socket and the address of its peer."""
         timeout = self.options.connect_timeout
         try:
             async with asyncio.timeout(timeout):
@@ -221,7 +221,7 @@ class Dialer(DialerBase):
             raise ConnectError(f"{self.endpoint}: no connection within connect_timeout={timeout} s") from None
 
     async def _open(self, sock: socket.socket, opening: Opening) -> None:
-        """Speaks with what stands between a new connection and its endpoint; closes the connection where that fails."""
+        """Talks to the proxy between a new connection and its endpoint; closes the connection if that fails."""
         timeout = self.options.handshake_timeout
         try:
             async with asyncio.timeout(timeout):
@@ -232,14 +232,14 @@ class Dialer(DialerBase):
         except TimeoutError:
             sock.close()
             raise ConnectError(
-                f"{self.endpoint}: the proxy has not answered within handshake_timeout={timeout} s"
+                f"{self.endpoint}: the proxy did not answer within handshake_timeout={timeout} s"
             ) from None
         except BaseException:
             sock.close()
             raise
 
     async def _find_routes(self) -> Sequence[Route]:
-        """The ways to the endpoint; names are resolved again and again, for an address may have moved."""
+        """Returns the addresses to try; resolves names each time, because they may have changed."""
         options = self.options
         self._address = None
         self._until = math.inf
@@ -254,7 +254,9 @@ class Dialer(DialerBase):
         return self._transport.routes(self._target, options, answers)
 
     async def _race(self, routes: Sequence[Route]) -> socket.socket:
-        """Happy eyeballs (RFC 8305, section 5): an address a quarter of a second, or when another has failed.
+        """Tries the addresses in parallel ("happy eyeballs", RFC 8305, section 5).
+
+        The next one starts after a quarter of a second, or when another has failed.
 
         The first connection wins; the other attempts end, and what they have connected is closed.
         """
@@ -271,7 +273,7 @@ class Dialer(DialerBase):
                     running.discard(attempt)
                     error = attempt.exception()
                     if error is None:
-                        # Other attempts that have just connected, too, end below.
+                        # Others that have connected at the same time end below.
                         running.update(done - {attempt})
                         return attempt.result()
                     failures.append(error)
@@ -279,11 +281,11 @@ class Dialer(DialerBase):
             for attempt in running:
                 attempt.cancel()
                 attempt.add_done_callback(_discard)
-        # Refusals say the least: another failure tells more.
+        # A refusal says the least: prefer another failure.
         try:
             raise next((one for one in failures if getattr(one, "errno", 0) not in REFUSED), failures[-1])
         finally:
-            del failures, error, attempt, done  # which the traceback would keep, and they the traceback
+            del failures, error, attempt, done  # the traceback would keep them, and they the traceback
 
     async def _try(self, route: Route) -> socket.socket:
         with UNFORKED:
@@ -314,7 +316,7 @@ class Dialer(DialerBase):
             sock.close()
 
     def close(self) -> None:
-        task, self._task = self._task, None  # which keeps its exception, and that this dialer
+        task, self._task = self._task, None  # a task keeps its exception, which keeps this dialer
         if self.engine.in_loop:
             if task is not None:
                 task.cancel()
@@ -337,7 +339,7 @@ async def _exchange(loop: asyncio.AbstractEventLoop, sock: socket.socket, openin
         while len(answer) < opening.needed:
             more = await loop.sock_recv(sock, opening.needed - len(answer))
             if not more:
-                raise ConnectionResetError(errno.ECONNRESET, "the proxy has closed the connection")
+                raise ConnectionResetError(errno.ECONNRESET, "the proxy closed the connection")
             answer += more
         message = opening.receive(answer)
 

@@ -1,4 +1,4 @@
-"""The base of all dialers: when to try again, and how to leave."""
+"""The base of all dialers: the delay between attempts, and the ways to end."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from omq.options import Options
 
 
 class Backoff:
-    """The pauses of a dialer between two attempts: `reconnect_interval`, with jitter.
+    """The delays of a dialer between two attempts: `reconnect_interval`, with jitter.
 
     Args:
-        options: What holds for the endpoint.
+        options: The options of the endpoint.
     """
 
     def __init__(self, options: Options) -> None:
@@ -22,10 +22,10 @@ class Backoff:
         self._delay = _first_interval(options)
 
     def next(self, outcome: str) -> float | None:
-        """Seconds until the next attempt; `None` if there is to be none.
+        """Returns the seconds until the next attempt; `None` for no further attempt.
 
         Args:
-            outcome: What became of the last one, in the words of `reconnect_stop`, or `"failed"`.
+            outcome: The outcome of the last attempt, in the words of `reconnect_stop`, or `"failed"`.
         """
         options = self._options
         if outcome == "after disconnect":
@@ -34,12 +34,12 @@ class Backoff:
             return None
         delay, interval = self._delay, options.reconnect_interval
         self._delay = min(delay * 2, interval[1] if isinstance(interval, tuple) else delay)
-        # Jitter keeps the clients of a server that returns from coming all at once.
+        # Jitter spreads the clients of a server that restarts.
         return delay * random.uniform(0.75, 1.0)
 
 
 def _first_interval(options: Options) -> float | None:
-    """Seconds before the first new attempt; `None` for never."""
+    """Returns the seconds before the first new attempt; `None` for no new attempt."""
     interval = options.reconnect_interval
     return interval[0] if isinstance(interval, tuple) else interval
 
@@ -47,13 +47,13 @@ def _first_interval(options: Options) -> float | None:
 class DialerBase(StateMachine[DialerState]):
     """A dialer: it connects to one endpoint.
 
-    One that is disconnected before it has a connection takes along what was accepted for it, and dials on.
+    If it is disconnected before it has a connection, it keeps the messages accepted for it and dials on.
 
     Attributes:
-        session: The connection, while there is one.
-        messages: What was accepted for the endpoint only, once this dialer leaves.
-        origin: Stands for the dialer where its connections are compared, and refers to nothing.
-        options: The options for the endpoint. Options of the whole socket, which may change in use, are the engine's.
+        session: The connection; `None` while there is none.
+        messages: The messages accepted for the endpoint alone, once this dialer leaves.
+        origin: Identifies the dialer where its connections are compared; has no reference to it.
+        options: The options of the endpoint. Options of the whole socket, which may change in use, are the engine's.
     """
 
     session: Session | None
@@ -69,7 +69,7 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def leaving(self) -> bool:
-        """Returns whether it has ceased to be an endpoint of the socket."""
+        """Returns whether it is an endpoint of the socket no longer, and dials for its messages only."""
         return self.state is DialerState.LEAVING
 
     @property
@@ -79,14 +79,14 @@ class DialerBase(StateMachine[DialerState]):
 
     @property
     def wanted(self) -> bool:
-        """Returns whether a connection is of use."""
+        """Returns whether a connection is needed."""
         return bool(self.messages) if self.leaving else self.engine.wants_peers
 
     def revive(self) -> None:
-        """Dials on if the end of the program has cancelled all tasks of the loop, this dialer's, too."""
+        """Dials on if the end of the program has cancelled all tasks of the loop, including this dialer's."""
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended. What this leaves with has as long as `close` waits in the next one."""
+        """Stops the timer: the loop ends, or has ended. In the next loop, messages have as long as `close` waits."""
         if self._timer is not None:
             if self.engine.in_loop:
                 self._timer.cancel()
@@ -97,12 +97,12 @@ class DialerBase(StateMachine[DialerState]):
         raise NotImplementedError
 
     def go_on(self, target: DialerState) -> None:
-        """Goes over to another state, if it is still an endpoint."""
+        """Moves to another state, unless it is leaving."""
         if not self.leaving:
             self.move(target)
 
     def disconnect(self) -> None:
-        """Stops dialling when what was accepted for it has left, or `linger` has passed."""
+        """Stops dialling when the messages accepted for it have left, or `linger` has passed."""
         session = self.session
         if session is not None and session.is_linked:
             self._release()
@@ -113,24 +113,24 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def drain(self) -> None:
-        """Stops dialling; a connection goes on without it until the peer has sent the rest."""
+        """Stops dialling; a connection stays until the peer has sent the rest."""
         session = self.session
         self._release()
         if session is not None:
             session.cease()
 
     def stand_down(self) -> None:
-        """Stops dialling, for the user has closed the peer; the connection ends by itself."""
+        """Stops dialling, because the user has closed the peer; the connection ends by itself."""
         self._release()
         self.engine.endpoints.dialer_over(self)
 
     def _release(self) -> None:
-        """Stops dialling; the connection goes on without it."""
+        """Stops dialling; the connection stays without the dialer."""
         self.session = None
         self.close()
 
     def _may_carry(self, session: Session | None) -> bool:
-        """Returns whether something waits that only this dialer could deliver."""
+        """Returns whether messages are queued that only this dialer could deliver."""
         engine = self.engine
         if self.state is DialerState.CLOSED or not engine.in_loop or engine.pattern.idle:
             return False
@@ -148,12 +148,12 @@ class DialerBase(StateMachine[DialerState]):
             self.close()
 
     def give_up(self) -> None:
-        """Dials no more, because there is no reason to."""
+        """Stops dialling, because there is no reason to go on."""
         self._end()
         self.engine.endpoints.dialer_over(self)
 
     def close(self) -> None:
-        """Stops dialling and ends the connection; what it has for the endpoint is dropped."""
+        """Stops dialling and ends the connection; drops the messages for the endpoint."""
         self._end()
         if self.session is not None and not self.session.ended.done():
             self.session.end(None)
@@ -161,7 +161,7 @@ class DialerBase(StateMachine[DialerState]):
         self.engine.endpoints.dialer_closed(self)
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors of attempts under way, which the parent has too."""
+        """Closes the inherited descriptors of attempts in progress in a forked child."""
 
     def _end(self) -> None:
         if self.state is not DialerState.CLOSED:

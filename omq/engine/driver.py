@@ -1,4 +1,4 @@
-"""The driver of a socket's descriptors: the caller's event loop, or the threads that call."""
+"""The driver of a socket's descriptors: the user's event loop, or the threads that make calls."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from omq._core.queues.peer import SendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.unpatched import threading
 
-#: What the core asks of asyncio: the loop that runs, its current task, and the tasks that have begun within another
-#: one's step (`asyncio.eager_task_factory`, Python 3.12; it has no public name).
+#: Functions of asyncio that the core calls: the running loop, its current task, and the tasks that have begun within a
+#: step of another one (`asyncio.eager_task_factory`, Python 3.12; it has no public name).
 TASKS: tuple[Any, Any, Any] = (
     asyncio._get_running_loop,
     asyncio.current_task,
     getattr(asyncio.tasks, "_eager_tasks", frozenset()),
 )
 
-_IDLE_TIMEOUT_S = 0.01  # seconds without a look of a caller's after which the I/O thread serves the epoll set
-_MAX_POLL_INTERVAL_S = 1.0  # seconds at most between two looks while a caller sleeps in its socket
+_IDLE_TIMEOUT_S = 0.01  # without a poll of a caller, after which the I/O thread serves the epoll set
+_MAX_POLL_INTERVAL_S = 1.0  # between two checks while a caller sleeps in its socket
 
 
 class Driver(Protocol):
-    """A driver, as the engine sees it.
+    """The driver of an engine's descriptors.
 
     Attributes:
-        lock: Held while queues and peers are touched.
-        pipe_lock: The same for inproc pipes; `None` where one thread owns them.
+        lock: Held while queues and peers are used.
+        pipe_lock: The same for inproc pipes; `None` if one thread owns them.
         poller: The epoll set of the socket's connections.
-        readable: Where calls wait for messages.
-        writable: Where calls wait for room.
-        flusher: Writes what callers left behind; `None` where the loop's turn ends it.
-        has_thread: Whether the loop has a thread of its own, for good.
+        readable: The queue of calls that wait for messages.
+        writable: The queue of calls that wait for room.
+        flusher: Writes what callers have not written; `None` if the loop does so at the end of a turn.
+        has_thread: Whether the loop always runs in a thread of its own.
     """
 
     has_thread: bool
@@ -56,49 +56,49 @@ class Driver(Protocol):
 
     @property
     def bell(self) -> Bell:
-        """Has something called in the loop; once there is one."""
+        """The bell that makes calls in the loop; only once there is a loop."""
         ...
 
     @property
     def flusher(self) -> Flusher | None: ...
 
     def assemble(self, send_queue: SendQueue | None) -> None:
-        """The queue for what is sent is there, if the type has one."""
+        """Takes the new queue of messages to send; `None` if the type does not send."""
 
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
-        """The loop is there, and runs in this thread."""
+        """Starts in a loop, which runs in this thread."""
 
     def move(self) -> None:
-        """The loop runs in this thread from now on."""
+        """Notes that the loop runs in this thread from now on."""
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended; `start` gives another one."""
+        """Stops in a loop that ends, or has ended; `start` gives another one."""
 
     def take_over(self) -> None:
-        """The loop does all the work from now on: no calls are to come."""
+        """Lets the loop do all the work from now on: no more calls come."""
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
-        """A Future that is done when something has left."""
+        """Returns a future that is done when something has left."""
 
     @property
     def is_orphaned(self) -> bool:
-        """Returns whether the socket is gone, or is being dropped at this very moment."""
+        """Returns whether the socket is gone, or is being finalized right now."""
         ...
 
     def hold(self, core: Any) -> None:
-        """Keeps the socket alive from now on: its owner has dropped it, and its last messages are to leave."""
+        """Keeps a socket that was dropped alive, so that its last messages leave."""
 
     def meet(self, core: Any) -> None:
-        """Restores the reference to a socket that has been dropped and that a finalizer uses."""
+        """Restores the reference to a socket that was dropped and is used by a finalizer."""
 
     def stop(self) -> None:
-        """Nothing is to be driven any more."""
+        """Stops for good."""
 
 
 class LoopDriver:
-    """The asyncio twin: everything happens in the caller's loop, under no lock.
+    """Drives an asyncio socket: everything happens in the user's loop, without a lock.
 
-    The driver has no reference to the socket, which is to be closed when its owner drops it.
+    The driver holds no reference to the socket, which must be closed when its owner drops it.
     """
 
     has_thread = False
@@ -117,7 +117,7 @@ class LoopDriver:
 
     @property
     def bell(self) -> Bell:
-        """For pipes: sockets of other threads reach this one through it."""
+        """The bell of inproc pipes, through which sockets of other threads reach this one."""
         if self._bell is None:
             assert self._loop is not None
             self._bell = Bell()
@@ -136,7 +136,7 @@ class LoopDriver:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         loop.add_reader(self.poller.fd, self.poller.dispatch)
-        if self._bell is not None:  # from a loop before
+        if self._bell is not None:  # opened in an earlier loop
             self._bell.thread = threading.get_ident()
             loop.add_reader(self._bell.fd, self._bell.answer)
         if self._send_queue is not None:
@@ -144,7 +144,7 @@ class LoopDriver:
             self._send_queue.set_report(functools.partial(loop.call_soon, self._send_queue.report))
 
     def leave_loop(self) -> None:
-        # A loop that is closed has forgotten its readers.
+        # A closed loop has forgotten its readers.
         if self._loop is not None and not self._loop.is_closed():
             self._loop.remove_reader(self.poller.fd)
             if self._bell is not None:
@@ -161,7 +161,7 @@ class LoopDriver:
         return False
 
     def hold(self, core: Any) -> None:
-        pass  # nothing here needs it
+        pass  # nothing here refers to it
 
     def meet(self, core: Any) -> None:
         pass
@@ -174,15 +174,15 @@ class LoopDriver:
 
 
 class CallerDriver:
-    """The blocking twin: callers drive the socket, and the I/O thread while none of them does.
+    """Drives a blocking socket: callers do, or the I/O thread while no caller does.
 
-    The I/O thread watches the epoll set until a caller sleeps in it, or looks at it often enough while messages wait.
-    Then it checks every 10 ms whether a caller has looked since. If none has, the owner is away, or works, and the
-    I/O thread watches again. So an event waits for 20 ms at most. During a long sleep of a caller the I/O thread
-    checks ever more rarely. The call that ends the sleep makes it check again a little later, and does not wake it
-    for that: it would wake on the caller's core.
+    The I/O thread watches the epoll set until a caller sleeps in it, or polls it often enough while messages are
+    queued. Then it checks every 10 ms whether a caller has polled since. If none has, the callers are away or busy, and
+    the I/O thread watches again. So an event waits for at most 20 ms. While a caller sleeps for long, the I/O thread
+    checks ever more rarely. The call that ends the sleep makes it check soon, but does not wake it, because it would
+    wake on the caller's core.
 
-    The driver has a weak reference to the socket, which is to be closed when its owner drops it.
+    The driver holds a weak reference to the socket, which must be closed when its owner drops it.
     """
 
     has_thread = True
@@ -229,7 +229,7 @@ class CallerDriver:
         self._schedule()
         if core.attended and not core.published:
             self._looks = core.looks
-            self._look_again(_IDLE_TIMEOUT_S)  # a caller waits already, and serves the set
+            self._look_again(_IDLE_TIMEOUT_S)  # a caller waits already, and serves the epoll set
         else:
             self._watch()
 
@@ -241,14 +241,14 @@ class CallerDriver:
 
     @property
     def is_orphaned(self) -> bool:
-        """Returns whether the socket is gone, or is being dropped at this very moment."""
+        """Returns whether the socket is gone, or is being finalized right now."""
         return self._core() is None
 
     def hold(self, core: SyncCore) -> None:
         self._core = lambda: core
 
     def meet(self, core: SyncCore) -> None:
-        """Restores the weak reference to the socket, which the collector has cleared before it called a finalizer."""
+        """Restores the weak reference to the socket, which the collector clears before it calls a finalizer."""
         if self._core() is None and not self._stopped:
             self._core = weakref.ref(core)
 
@@ -269,16 +269,16 @@ class CallerDriver:
     def _dispatch(self) -> None:
         core = self._core()
         if core is None:
-            return  # the socket is being dropped at this very moment, and will be held
+            return  # the socket is being finalized, and `hold` will keep it
         if core.attended and not core.published:
             self._give_way()
         else:
             core.dispatch()
             if self.poller.relieved:
-                self._give_way()  # each look needs the GIL, which the owner has
+                self._give_way()  # each poll needs the GIL, which the caller has
 
     def _give_way(self) -> None:
-        """A caller does the work: the loop ceases to watch."""
+        """Leaves the epoll set to a caller: the loop stops watching it."""
         assert self._loop is not None
         core = self._core()
         if core is None or self._stopped or not self._watches or not core.cease_watching():
@@ -322,14 +322,14 @@ class CallerDriver:
         self._watch()
 
     def _come(self) -> None:
-        """Looks for arrivals from now on without a call."""
+        """Watches for arrivals that happen outside of calls from now on."""
         core = self._core()
         if core is not None:
             core.heed_call()
             self._attend()
 
     def _attend(self) -> None:
-        """A long sleep is over, or the user has asked for a descriptor: look at usual intervals again."""
+        """Returns to the usual interval: a long sleep is over, or the user has asked for a descriptor."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -339,7 +339,7 @@ class CallerDriver:
             if core.published:
                 self._watch()
             else:
-                self._looks = core.looks  # looks before the end of the sleep do not count
+                self._looks = core.looks  # polls before the end of the sleep do not count
                 self._look_again(_IDLE_TIMEOUT_S)
 
     def watch_writable(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[None]:
@@ -356,9 +356,9 @@ class CallerDriver:
             if core is not None:
                 core.set_watched(False)
         if core is not None:
-            core._mark_closed()  # no call is to wait any more, whatever ended the socket
+            core._mark_closed()  # no call may wait any more, whatever ended the socket
             core._close_descriptors()
-        self._core = _gone  # `hold` may have kept it
+        self._core = _gone  # `hold` may have made it a strong one
 
 
 def _gone() -> None:

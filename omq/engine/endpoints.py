@@ -1,4 +1,4 @@
-"""The endpoints of one socket: its listeners and its dialers, whatever their transport."""
+"""The endpoints of one socket: its listeners and its dialers, for all transports."""
 
 from __future__ import annotations
 
@@ -35,17 +35,17 @@ from omq.zmtp.rehearsed import opening
 _AnyListener: TypeAlias = Listener | DatagramListener | InprocListener
 _AnyDialer: TypeAlias = Dialer | DatagramDialer | InprocDialer
 
-_MAX_ENDED_DIALERS = 1000  # dialers that may be remembered after their end
+_MAX_ENDED_DIALERS = 1000  # ended dialers that may be kept
 
 
 class ConnectRoute(NamedTuple):
     """The parsed arguments of one call of `connect`.
 
     Attributes:
-        name: The endpoint, as a text.
+        name: The endpoint, as text.
         endpoint: The endpoint.
         transport: Its transport.
-        options: What holds for it.
+        options: The options of the endpoint.
     """
 
     name: str
@@ -61,9 +61,9 @@ class Endpoints:
         engine: The socket.
 
     Attributes:
-        listeners: What is bound, by its resolved endpoint.
-        dialers: What is connected, by endpoint; more than once where the user has said so.
-        leaving: What was disconnected, and has messages for its endpoint.
+        listeners: The listeners, by resolved endpoint.
+        dialers: The dialers, by endpoint; several if the user has connected it several times.
+        leaving: The dialers that were disconnected, and have messages for their endpoint.
     """
 
     def __init__(self, engine: SocketView) -> None:
@@ -71,20 +71,20 @@ class Endpoints:
         self.listeners: dict[str, _AnyListener] = {}
         self.dialers: dict[str, list[_AnyDialer]] = {}
         self.leaving: set[DialerBase] = set()
-        self._spent = 0  # dialers that have ended by themselves, about
-        self._fd_spent = False  # the descriptor that the whole socket was given has served a call
-        # What threads have asked for and the I/O thread has not begun, by endpoint.
+        self._spent = 0  # about the number of dialers that have ended by themselves
+        self._fd_spent = False  # a call has used the socket's own `use_fd`
+        # Endpoints that threads have queued and the I/O thread has not dialled, by name.
         self._asked: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
 
     @property
     def _engine(self) -> SocketView:
-        """The socket, which lives at least as long; what is bound and connected keeps it, and is let go at its end."""
+        """The socket, which outlives this object; the listeners and dialers keep it until they are closed."""
         engine = self._found()
         assert engine is not None
         return engine
 
     def start(self) -> None:
-        """There is a loop to serve them in."""
+        """Starts to listen and dial: there is a loop."""
         for listener in self.listeners.values():
             listener.start()
         for dialer in self._dialling():
@@ -97,7 +97,7 @@ class Endpoints:
         return (*self.listeners.values(), *self._dialling(), *self.leaving)
 
     def _options(self, call: str, text: str, transport: Transport[Any], given: Mapping[str, Any] | None) -> Options:
-        """Returns what holds for an endpoint; raises if its transport, or an option, does not fit the socket."""
+        """Returns the options of an endpoint; raises if its transport, or an option, does not fit the socket."""
         socket_type = self._engine.socket_type
         check_fit(transport, socket_type, call, text)
         options = self._engine.options.for_endpoint(socket_type, call, text, given or {}, transport.options)
@@ -109,7 +109,7 @@ class Endpoints:
     # ------------------------------------------------------------------ bound
 
     def bind(self, text: str, given: Mapping[str, Any] | None = None) -> str:
-        """Listens; gives the resolved endpoint. *given*: options for this endpoint alone."""
+        """Listens; returns the resolved endpoint. *given*: options for this endpoint alone."""
         endpoint = parse_endpoint(text, bind=True)
         transport = transport_of(endpoint)
         options = self._options("bind", text, transport, given)
@@ -125,10 +125,10 @@ class Endpoints:
         except BindError as error:
             self._engine.emit(EventKind.BIND_FAILED, text, reason=error)
             raise
-        # Somebody has deleted the file of an ipc endpoint, and its path is free: the new listener replaces ours.
+        # The file of an ipc endpoint was deleted and its path is free: the new listener replaces ours.
         before = self.listeners.pop(listener.endpoint, None)
         if before is not None:
-            self._unlisten(before, "bound anew: its file was gone")
+            self._unlisten(before, "bound again: its file was deleted")
         self.listeners[listener.endpoint] = listener
         self._engine.emit(EventKind.LISTENING, listener.endpoint)
         if self._engine.has_loop:
@@ -139,17 +139,17 @@ class Endpoints:
     def _start_listening(self, listener: _AnyListener) -> None:
         try:
             listener.start()
-        except OSError as error:  # the loop takes no more descriptors
+        except OSError as error:  # the loop cannot watch more descriptors
             del self.listeners[listener.endpoint]
             if isinstance(listener, Listener):
                 listener.give_back()
-            self._unlisten(listener, "nobody can accept")
+            self._unlisten(listener, "the loop cannot accept connections")
             refused = refusal(BindError, listener.endpoint, error)
             self._engine.emit(EventKind.BIND_FAILED, listener.endpoint, reason=refused)
             raise refused from error
 
     def unbind(self, text: str) -> None:
-        """Stops listening; connections that came in go on."""
+        """Stops listening; accepted connections stay."""
         listener = self.listeners.pop(text, None) or self.listeners.pop(str(parse_endpoint(text, bind=True)), None)
         if listener is None:
             known = ", ".join(self.listeners) or "nothing"
@@ -173,7 +173,7 @@ class Endpoints:
     # ------------------------------------------------------------------ connected
 
     def connect(self, text: str, given: Mapping[str, Any] | None = None) -> str:
-        """Dials in the background; gives the endpoint. *given*: options for this endpoint alone."""
+        """Dials in the background; returns the endpoint. *given*: options for this endpoint alone."""
         route = self.route(text, given)
         before = self._dials_already(route)
         if before is not None:
@@ -183,9 +183,9 @@ class Endpoints:
         return route.name
 
     async def connect_peer(self, text: str, given: Mapping[str, Any], timeout: float | None) -> int | None:
-        """Dials, and waits for the handshake; gives the peer's routing id, or `None` if the socket is closed meanwhile.
+        """Dials, and waits for the handshake; returns the peer's routing id, or `None` if the socket is closed.
 
-        Without a peer the endpoint is connected no longer.
+        Without a peer, the endpoint is disconnected again.
 
         Raises:
             ConnectError: The dialer has ended.
@@ -203,15 +203,15 @@ class Endpoints:
         number: int | None = None
         self._engine.attempts.add(attempts)
         try:
-            # No other step of the loop comes between the look and the reading.
+            # No other step of the loop runs between the check and the reading.
             if await self._engine.wait_until(settled, timeout) and dialer.state is not DialerState.CLOSED:
                 assert dialer.session is not None
                 number = dialer.session.peer.routing_id
             elif not self._engine.closing:
                 why = f"; last failure: {attempts.trouble}" if attempts.trouble else ""
                 if dialer.state is DialerState.CLOSED:
-                    raise ConnectError(f"connect_peer: {route.name!r} has no peer, and is dialled no more{why}")
-                raise Timeout(f"not a peer at {route.name} within {timeout} s{why}")
+                    raise ConnectError(f"connect_peer: {route.name!r} has no peer, and dialling has stopped{why}")
+                raise Timeout(f"no peer at {route.name} within {timeout} s{why}")
         finally:
             self._engine.attempts.discard(attempts)
             if number is None:
@@ -219,7 +219,7 @@ class Endpoints:
         return number
 
     def _withdraw(self, name: str, dialer: _AnyDialer) -> None:
-        """Ends a dialer that has brought no peer; others of its endpoint stay."""
+        """Ends a dialer that has found no peer; others of its endpoint stay."""
         dialers = self.dialers.get(name, [])
         if dialer in dialers:
             dialers.remove(dialer)
@@ -235,35 +235,36 @@ class Endpoints:
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
     def ask(self, route: ConnectRoute) -> bool:
-        """Notes an endpoint for `dial_asked`, on any thread, and begins to connect where no name has to be looked up.
+        """Queues an endpoint for `dial_asked`, on any thread, and connects right away where no name has to be resolved.
 
         Returns:
-            Whether `dial_asked` will not fail, and its effect not show before it has had time. A name that is connected
-            already may have other options, and the two ends of a pipe see each other at once.
+            Whether the endpoint is queued. It is not if `dial_asked` could fail, or if its effect must show at once: an
+                endpoint that is connected already may have other options, and the ends of a pipe see each other at
+                once.
         """
         if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
             return False
         if route.options.use_fd is not None:
-            return False  # whether the descriptor fits, the caller is to know
+            return False  # the caller must get the error of a descriptor that does not fit
         self._asked[route.name] = route, None
         head_start = self._begin(route)
         if route.name in self._asked:
             self._asked[route.name] = route, head_start
         elif head_start is not None:
-            head_start.close()  # the I/O thread was quicker
+            head_start.close()  # the I/O thread has dialled it already
         return True
 
     def ask_no_more(self, route: ConnectRoute) -> None:
-        """Withdraws `ask` unless `dial_asked` has begun; on any thread."""
+        """Removes an endpoint from the queue unless `dial_asked` has dialled it; on any thread."""
         _, head_start = self._asked.pop(route.name, (route, None))
         if head_start is not None:
             head_start.close()
 
     def _begin(self, route: ConnectRoute) -> HeadStart | None:
-        """Connects on the caller's thread, and says what we have to say, where neither depends on anybody.
+        """Connects, and sends our side of the handshake, on the caller's thread; `None` where that is not possible.
 
-        So it is with an address in figures and the mechanism NULL: what we say does not follow from what the peer says.
-        A type with one peer says it to the first only: one that has to be turned away must not hear a greeting.
+        It is possible with a numeric address and the NULL mechanism, because our side does not depend on the peer's. A
+        type with one peer does so for the first only: a peer that must be refused may not get a greeting.
         """
         engine, options = self._engine, route.options
         traits = TRAITS[engine.socket_type]
@@ -278,11 +279,11 @@ class Endpoints:
         try:
             greeting = opening(engine.socket_type, tuple(engine.properties().items()))
         except LocalProtocolError:
-            return None  # it is told where the handshake begins
+            return None  # the handshake reports it
         return HeadStart(address.family, address.name, address.settings, greeting)
 
     def dial_asked(self) -> None:
-        """Connects the endpoints that `ask` has noted, unless another thread was quicker."""
+        """Dials the queued endpoints, unless another thread has done so."""
         while self._asked:
             route, head_start = self._asked.pop(next(iter(self._asked)))
             if self._dials_already(route) is None:
@@ -313,7 +314,7 @@ class Endpoints:
         return dialer
 
     def _refuse_descriptor_in_use(self, fd: int | None) -> None:
-        """Raises if a descriptor that the program gives is, or was, one of the socket's already."""
+        """Raises if a descriptor of the program is, or was, in use by the socket already."""
         if fd is None:
             return
         one: Any
@@ -322,35 +323,35 @@ class Endpoints:
             if held and one.options.use_fd == fd:
                 raise OptionError(f"option use_fd={fd}: is in use for {one.endpoint} already")
         if self._fd_spent and fd == self._engine.options.use_fd:
-            # It may be closed by now, and its number that of another descriptor, such as one of our own.
+            # It may be closed by now, and its number reused for another descriptor, such as one of our own.
             raise OptionError(
-                f"option use_fd={fd} of the socket: has served a call already; give it to each call alone"
+                f"option use_fd={fd} of the socket: was used by a call already: pass one to each call instead"
             )
 
     def _note_descriptor(self, fd: int | None) -> None:
-        """Notes that a descriptor has become the socket's."""
+        """Records that the socket's own `use_fd` is in use."""
         if fd is not None and fd == self._engine.options.use_fd:
             self._fd_spent = True
 
     def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
-        """The dialer beside which a second one would only do harm. Over inproc it is made, as in libzmq."""
+        """Returns the dialer that makes a second one harmful. Over inproc a second one is made, as in libzmq."""
         if self._engine.socket_type not in ONE_CONNECTION or not isinstance(route.transport, StreamTransport):
             return None
         dialers = self.dialers.get(route.name, [])
-        # One that has given up by itself does not count, and is not to be left for a `disconnect` either.
+        # Dialers that have given up do not count, and must not stay for a `disconnect` either.
         dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
         return dialers[0] if dialers else None
 
     def disconnect(self, text: str) -> None:
-        """Out of the endpoints at once; it ends when what was accepted for it has left, or `linger` has passed."""
+        """Removes an endpoint; its dialer ends when the messages accepted for it have left, or `linger` has passed."""
         name = str(parse_endpoint(text, bind=False))
         dialers = self.dialers.get(name)
         if not dialers:
             known = ", ".join(self.dialers) or "nothing"
             raise EndpointError(f"{text!r} is not connected; connected is {known}")
-        # Behind those that have ended by themselves: they have no connection, and would stand for one that lives.
+        # Dialers that have ended come first: they have no connection, and would be taken for one that lives.
         dialers.sort(key=lambda dialer: dialer.state is not DialerState.CLOSED)
-        # First, so that a signal handler that raises leaves no dialer without an owner.
+        # Added before the removal, so that a signal handler that raises leaves no dialer without an owner.
         self.leaving.add(dialers[-1])
         dialer = dialers.pop()
         if not dialers:
@@ -358,7 +359,7 @@ class Endpoints:
         dialer.disconnect()
 
     def drain(self) -> None:
-        """Neither listens nor dials any more, and has every peer send nothing more."""
+        """Stops listening and dialling, and makes every peer stop sending."""
         for name in list(self.listeners):
             self._unlisten(self.listeners.pop(name), "drain")
         dialers = list(self._dialling())
@@ -368,7 +369,7 @@ class Endpoints:
         self._engine.drain()
 
     def dialer_over(self, dialer: object) -> None:
-        """A dialer has ended by itself."""
+        """Handles a dialer that has ended by itself."""
         if dialer in self.leaving:
             self.leaving.discard(dialer)
         else:
@@ -376,20 +377,20 @@ class Endpoints:
         self._engine.changed()
 
     def dialer_closed(self, dialer: object) -> None:
-        """A dialer was ended."""
+        """Handles a dialer that was closed."""
         if dialer in self.leaving:
             self.leaving.discard(dialer)
             self._engine.changed()
 
     def _forget_spent(self) -> None:
-        """Forgets dialers that have ended by themselves: else only `disconnect` would take them out."""
+        """Removes dialers that have ended by themselves; otherwise only `disconnect` would."""
         self._spent = 0
         for name, dialers in list(self.dialers.items()):
             dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
             if not dialers:
                 del self.dialers[name]
 
-    # ------------------------------------------------------------------ what comes of them
+    # ------------------------------------------------------------------ their state
 
     @property
     def in_use(self) -> bool:
@@ -398,26 +399,26 @@ class Endpoints:
 
     @property
     def end_unnoticed(self) -> bool:
-        """Returns whether their end cannot be noticed: no name is taken, nothing waits for an endpoint; any thread."""
+        """Returns whether they can end unnoticed: no name is taken, no endpoint has messages of its own; any thread."""
         if self.listeners or self.leaving:
             return False
         return all(isinstance(one, Dialer) for dialers in tuple(self.dialers.values()) for one in tuple(dialers))
 
     @property
     def may_bring_peers(self) -> bool:
-        """Returns whether something is bound, or an endpoint is connected that has not given up."""
+        """Returns whether an endpoint is bound, or is connected and has not given up."""
         dials = any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
         return dials or bool(self.listeners or self._asked)
 
     @property
     def names(self) -> list[str]:
-        """The endpoints that accepted messages may go to: connected, being left, or bound."""
+        """The endpoints that may take accepted messages: connected, leaving, or bound."""
         leaving = (dialer.endpoint for dialer in self.leaving)
         return list(dict.fromkeys((*self.dialers, *leaving, *self.listeners)))
 
     @property
     def dialled(self) -> list[tuple[str, ...]]:
-        """The endpoints that are connected, or to be connected, each with the address of its peer; on any thread."""
+        """The endpoints that are connected, or queued, each with the address of its peer; on any thread."""
         found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._asked)]
         for dialer in self.open_dialers():
             session = dialer.session
@@ -426,23 +427,23 @@ class Endpoints:
 
     @property
     def reached(self) -> list[tuple[str, ...]]:
-        """The same of the peers that were dialled and have finished the handshake."""
+        """The same for peers that were dialled and have finished the handshake."""
         found = (dialer.session for dialer in self.open_dialers())
         return [(one.endpoint, one.remote_address) for one in found if one is not None and one.is_ready]
 
     def open_dialers(self) -> list[Any]:
-        """The dialers that have not given up, those that leave among them; on any thread."""
+        """The dialers that have not given up, including those that leave; on any thread."""
         found = itertools.chain(*(tuple(dialers) for dialers in tuple(self.dialers.values())), tuple(self.leaving))
         return [dialer for dialer in found if dialer.state is not DialerState.CLOSED]
 
     @property
     def unsent(self) -> int:
-        """Messages that wait for endpoints that were disconnected."""
+        """The number of messages queued for endpoints that were disconnected."""
         return sum(len(dialer.messages) for dialer in self.leaving)
 
     @property
     def drained(self) -> bool:
-        """Returns whether nothing waits for an endpoint that was disconnected."""
+        """Returns whether no messages are queued for endpoints that were disconnected."""
         return not any(dialer.messages for dialer in self.leaving)
 
     # ------------------------------------------------------------------ the end
@@ -453,7 +454,7 @@ class Endpoints:
             dialer.revive()
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Leaves a loop that ends, or has ended."""
         for one in self._all():
             one.leave_loop()
 
@@ -463,7 +464,7 @@ class Endpoints:
             one.enter_loop()
 
     def last_steps(self) -> list[Callable[[], object]]:
-        """Returns the steps that end them, in this order."""
+        """Returns the steps that end all endpoints, in order."""
         steps: list[Callable[[], object]] = []
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
@@ -472,7 +473,7 @@ class Endpoints:
         return [*steps, self.listeners.clear, self.dialers.clear, self._asked.clear]
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
+        """Closes the inherited descriptors in a forked child, and changes nothing else."""
         for one in self._all():
             one.close_after_fork()
         for _, head_start in self._asked.values():
@@ -481,7 +482,7 @@ class Endpoints:
 
 
 def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:
-    """An endpoint that is connected already is not connected again: what is given for it must hold."""
+    """Raises unless the options given for an endpoint that is connected already are those in force."""
     for name in given:
         if getattr(before.options, name) != getattr(options, name):
-            raise OptionError(f"{before.endpoint} is connected already, with another {name!r}: disconnect it first")
+            raise OptionError(f"{before.endpoint} is already connected with another {name!r}: disconnect it first")

@@ -1,8 +1,8 @@
-"""Signs of life, asked for and given (RFC 37, Connection Heartbeating; `zmq_setsockopt(3)`, `ZMQ_HEARTBEAT_*`).
+"""Heartbeats: PINGs to peers, and the timeouts of silent ones (RFC 37, Connection Heartbeating; `zmq_setsockopt(3)`).
 
-One timer a socket, however many connections: they stand in a heap by the time at which each is due, and those that
-are due at nearly the same time are looked after together. Nothing here runs for a message: a connection counts its
-bytes anyway, and a count that has grown is a sign of life, whatever the bytes were.
+A socket has one timer for all its connections: they are in a heap by due time, and those that are due at nearly the
+same time are checked together. Nothing here runs for a message: a connection counts its received bytes anyway, and a
+count that has grown shows that the peer lives.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from omq.engine.views import ConnectedSession, SocketView
 from omq.errors import TransportError
 from omq.zmtp import command
 
-_MAX_EXACT_CONNECTIONS: Final = 32  # connections above which some are looked at a little late, together with others
+_MAX_EXACT_CONNECTIONS: Final = 32  # with more connections, some are checked a little late, together with others
 _LATE_S: Final = 0.02  # seconds; with a short interval, a fiftieth of it
 _EARLY_S: Final = 0.0005  # seconds: the loop's timers count milliseconds
-_MAX_CHECKS_PER_TURN: Final = 200  # connections looked at in one go: the loop has other things to do
-_MAX_UNSENT_BYTES: Final = 65536  # bytes that wait for a peer above which it gets no more PINGs: it does not read
+_MAX_CHECKS_PER_TURN: Final = 200  # checks per turn: the loop has other work
+_MAX_UNSENT_BYTES: Final = 65536  # with more bytes queued, a peer gets no PINGs: it does not read
 
 
 class PeerLiveness:
     """The liveness of one connection; times are seconds of `time.monotonic()`.
 
     Attributes:
-        session: The connection.
-        ping: What it is sent; empty where we send none.
-        next_ping: When it gets the next PING; infinite where we send none.
-        asked: When the first PING was sent after which nothing has arrived; infinite while none is open.
-        ttl: Seconds of silence after which the peer wants to be given up.
-        heard: When something was last known to have arrived.
-        bytes_in: What had arrived then.
-        due: When it is looked at again; infinite once it is over.
+        session: The session of the connection.
+        ping: The PING frame to send; empty if we send none.
+        next_ping: The time of the next PING; infinite if we send none.
+        asked: The time of the first PING after which nothing has arrived; infinite if there is none.
+        ttl: Seconds of silence after which the peer asks us to end the connection.
+        heard: The last time at which bytes were known to have arrived.
+        bytes_in: The number of bytes received by then.
+        due: The time of the next check; infinite once the connection has ended.
     """
 
     __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "ping", "session", "ttl")
@@ -50,7 +50,7 @@ class PeerLiveness:
 
     @property
     def timeout(self) -> float:
-        """Seconds after a PING within which something has to arrive."""
+        """Seconds after a PING within which bytes must arrive."""
         options = self.session.options
         return options.heartbeat_timeout or options.heartbeat_interval or math.inf
 
@@ -59,7 +59,7 @@ class PeerLiveness:
 
 
 class Heartbeat:
-    """The signs of life of one socket's connections.
+    """The heartbeats of one socket's connections.
 
     Args:
         engine: The socket.
@@ -71,13 +71,13 @@ class Heartbeat:
         self._heap: list[tuple[float, PeerLiveness]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due = math.inf
-        self._pings: dict[int, bytes] = {}  # by the tenths of a second that they allow: most connections share one
-        self._shortest = 1.0  # seconds: the shortest interval yet, or less than that which matters
+        self._pings: dict[int, bytes] = {}  # by TTL in tenths of a second: most connections share one
+        self._shortest = 1.0  # seconds: the shortest interval so far, at most one second
 
     def begin(self, session: ConnectedSession) -> None:
-        """A handshake is done: the first PING goes out after a whole interval. On the loop's thread."""
+        """Starts after a handshake: the first PING is sent after a whole interval. On the loop's thread."""
         interval = session.options.heartbeat_interval
-        # RFC 23 knows no PING: a peer of ZMTP 3.0 would not answer, and be given up for that.
+        # RFC 23 has no PING: a peer of ZMTP 3.0 would not answer, and its connection would be ended for that.
         if interval is not None and _knows_ping(session):
             ttl = round((session.options.heartbeat_ttl or 0) * 10)
             ping = self._pings.get(ttl)
@@ -88,17 +88,17 @@ class Heartbeat:
             self._schedule(liveness)
 
     def end(self, session: ConnectedSession) -> None:
-        """A connection is over."""
+        """Stops for a connection that has ended."""
         liveness = self._livenesses.pop(session, None)
         if liveness is not None:
             liveness.due = math.inf
 
     def pinged(self, session: ConnectedSession, ttl: int) -> None:
-        """A PING allows another time of silence than the one before. On the loop's thread.
+        """Takes the TTL of a PING that differs from the one before. On the loop's thread.
 
         Args:
-            session: From whom.
-            ttl: Tenths of a second of silence after which the peer may be given up; 0 for no such hint.
+            session: The session that received the PING.
+            ttl: Tenths of a second of silence after which to end the connection; 0 for no limit.
         """
         liveness = self._livenesses.get(session)
         if liveness is None:
@@ -113,18 +113,18 @@ class Heartbeat:
             self._schedule(liveness)
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Stops the timer: the loop ends, or has ended."""
         if self._timer is not None:
             if self._engine.in_loop:
                 self._timer.cancel()
             self._timer = None
 
     def enter_loop(self) -> None:
-        """The socket goes on in another loop."""
+        """Restarts the timer in another loop."""
         self._arm()
 
     def stop(self) -> None:
-        """The socket is over."""
+        """Stops for good: the socket is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -144,10 +144,10 @@ class Heartbeat:
             heapq.heappush(self._heap, (liveness.due, liveness))
 
     def _arm(self) -> None:
-        """Sets the timer for when the first connection is due, or a little later."""
+        """Sets the timer for the first connection that is due, or a little later."""
         heap = self._heap
         while heap and heap[0][0] != heap[0][1].due:
-            heapq.heappop(heap)  # looked at earlier, or over
+            heapq.heappop(heap)  # checked earlier, or ended
         if not heap:
             return
         late = min(_LATE_S, self._shortest / 50) if len(heap) > _MAX_EXACT_CONNECTIONS else 0.0
@@ -172,7 +172,7 @@ class Heartbeat:
                     continue
                 try:
                     reason = self._look_at(liveness, now)
-                except Exception as error:  # no memory, for example: one connection's failure is not the others'
+                except Exception as error:  # no memory, for example: it must not affect other connections
                     reason = error
                 if reason is None:
                     self._put(liveness)
@@ -183,20 +183,20 @@ class Heartbeat:
             session.end(reason)
 
     def _look_at(self, liveness: PeerLiveness, now: float) -> Exception | None:
-        """Sends a PING if it is time. Gives the reason why the connection is to end, or `None`."""
+        """Sends a PING if it is due. Returns the reason to end the connection, or `None`."""
         peer = liveness.session.peer
         asked_for = now - liveness.asked >= liveness.timeout
-        # Unread bytes in the kernel show that the peer lives, and that we are slow: it is not asked meanwhile.
+        # Unread bytes in the kernel show that the peer lives and that we are slow: it gets no PING meanwhile.
         if peer.bytes_in != liveness.bytes_in or ((asked_for or now - liveness.heard >= liveness.ttl) and peer.unheard):
             liveness.bytes_in = peer.bytes_in
             liveness.heard = now
             liveness.asked = math.inf
         elif asked_for and peer.held_up:
-            liveness.asked = now  # the peer has no room for the PING, so its silence says nothing
+            liveness.asked = now  # the peer has no room for the PING, so its silence proves nothing
         elif asked_for:
-            return TransportError(f"no sign of life within heartbeat_timeout={liveness.timeout} s of a PING")
+            return TransportError(f"nothing received within heartbeat_timeout={liveness.timeout} s of a PING")
         elif now - liveness.heard >= liveness.ttl:
-            return TransportError(f"no sign of life within the {liveness.ttl} s that the peer gave itself with a PING")
+            return TransportError(f"nothing received within the TTL of {liveness.ttl} s in the peer's PING")
         if now >= liveness.next_ping:
             interval = liveness.session.options.heartbeat_interval
             assert interval is not None

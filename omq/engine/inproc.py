@@ -1,4 +1,4 @@
-"""inproc: two sockets of one context, joined by a pair of pipes. No handshake, no kernel."""
+"""inproc: two sockets of one context, connected by a pair of pipes. No handshake, no kernel."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ from omq.zmtp.handshake import PeerMetadata
 
 
 class PipeSession(SessionBase):
-    """The supervisor of one end of an inproc connection."""
+    """Supervises one end of an inproc connection."""
 
     peer: Pipe
 
     def __init__(self, engine: SocketView, endpoint: str, dialer: InprocDialer | None) -> None:
         super().__init__(engine, endpoint, dialer)
-        self._early: list[bytes] = []  # commands that came before this end took part
+        self._early: list[bytes] = []  # commands that came before this end joined routing
         self._partner: PipeSession | None = None
         pattern = engine.pattern
-        # Messages that the other end sends before this one is ready wait apart: this one may still be refused.
+        # Messages that the other end sends before this one is ready wait in a queue of their own: this end may be
+        # refused.
         recv_queue = RecvQueue(WaitQueue()) if pattern.queues_messages else None
         conflate = engine.options.conflate and recv_queue is not None
         recv_hwm = engine.options.recv_hwm if not engine.options.conflate else 0
@@ -38,7 +39,7 @@ class PipeSession(SessionBase):
             self.peer.origin = dialer.origin
 
     def join(self, pipe: Pipe, partner: PipeSession) -> None:
-        """Connects two ends; afterwards each engine is told in its own thread. *pipe*: that of this end."""
+        """Connects two ends. Then each engine must call `ready` in its own thread. *pipe*: that of this end."""
         for one, other in ((self, partner), (partner, self)):
             theirs = other.engine
             one._partner = other
@@ -50,7 +51,7 @@ class PipeSession(SessionBase):
 
     @property
     def is_named(self) -> bool:
-        """Returns whether this side has chosen the peer's identity (`peer_identity`)."""
+        """Returns whether this side has assigned the peer's identity (`peer_identity`)."""
         return self._dialer is not None and bool(self._dialer.options.peer_identity)
 
     @property
@@ -60,13 +61,13 @@ class PipeSession(SessionBase):
 
     @property
     def is_linked(self) -> bool:
-        """Returns whether this end takes part in routing and has another."""
+        """Returns whether this end takes part in routing, and is connected."""
         return self.state is ConnectionState.READY and not self.peer.lost
 
     def ready(self) -> None:
-        """Lets this end take part in routing."""
+        """Lets this end join routing, unless it is refused."""
         if self.is_over:
-            # This end ended in its own thread while the other thread, which could not know, joined the two.
+            # This end was ended in its own thread while the other thread connected the two.
             self._leave_partner()
             return
         self.engine.session_met(self, dialled=self._dialer is not None)
@@ -87,7 +88,7 @@ class PipeSession(SessionBase):
         self.end(HandshakeError(refusal))
 
     def on_command(self, body: bytes) -> None:
-        """The other end's pattern sends this one's a command; in this one's thread."""
+        """Handles a command from the other end's pattern; in this end's thread."""
         if self.is_ready:
             try:
                 with self.engine.lock:
@@ -98,7 +99,7 @@ class PipeSession(SessionBase):
             self._early.append(body)
 
     def _deliver(self, dialer: DialerBase) -> None:
-        """Hands over the messages of a dialer that leaves, and ends; messages for this end can still be taken."""
+        """Hands over the messages of a dialer that leaves, and ends; messages for this end can still be received."""
         engine = self.engine
         engine.session_ready(self, routed=False)
         with engine.lock:
@@ -108,7 +109,7 @@ class PipeSession(SessionBase):
         self.end(None)
 
     def leave(self) -> None:
-        """Ends this end; what was sent is with the other one."""
+        """Ends this end; messages that were sent are with the other one."""
         engine = self.engine
         with engine.lock:
             if engine.pattern.send_queue is not None and engine.options.linger != 0 and engine.is_last(self):
@@ -116,7 +117,7 @@ class PipeSession(SessionBase):
         self.end(None)
 
     def _open_recv_queue(self) -> None:
-        """Messages that have arrived, and will, can be taken, unless the peer still waits for its identity (ROUTER)."""
+        """Makes messages available that have arrived or will, unless the peer still waits for its identity (ROUTER)."""
         pattern = self.engine.pattern
         if not pattern.queues_messages:
             self.peer.arrive()
@@ -125,33 +126,33 @@ class PipeSession(SessionBase):
             self.peer.hand_to(pattern.recv_queue)
 
     def refuse(self, refusal: RemoteProtocolError | HandshakeError) -> None:
-        """The two sockets cannot talk to each other, or this one does not want to now."""
+        """Ends a connection that one of the two sockets refuses."""
         if not self.is_over:
             self.engine.session_met(self, dialled=self._dialer is not None)
             self.end(refusal)
 
     def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
         if before is ConnectionState.CONNECTING or before is ConnectionState.HANDSHAKING:
-            self.info = None  # the other side was asked, and did not want to
+            self.info = None  # the other side refused
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self.peer.close()
             if before is not ConnectionState.READY:
-                self.peer.leave_queue()  # which is its own
+                self.peer.leave_queue()  # its own queue
             self.engine.pattern.departed(self)
         self._leave_partner()
         self.engine.session_over(self, before, reason)
 
     def _leave_partner(self) -> None:
-        """Ends the other end, in its own thread."""
+        """Ends the other end, in that end's thread."""
         partner, self._partner = self._partner, None
         if partner is not None:
-            engine = partner.engine  # before the look: an end that is over has let go of it
+            engine = partner.engine  # read first: an end that is over drops it
             if not partner.is_over:
                 engine.call(partner.end, None)
 
     def half_close(self) -> bool:
-        """Nothing is on its way: what was sent is with the other end."""
+        """Returns true: messages that were sent are with the other end."""
         return True
 
 
@@ -165,7 +166,7 @@ class InprocListener(StateMachine[ListenerState]):
         engine.context.inproc.bind(endpoint, self)
 
     def start(self) -> None:
-        """Lets in the dialers that came before the bind."""
+        """Connects the dialers that came before the bind."""
         self.move(ListenerState.ACCEPTING)
         for dialer in self.engine.context.inproc.open(self.endpoint):
             dialer.engine.call(dialer.dial)
@@ -173,7 +174,7 @@ class InprocListener(StateMachine[ListenerState]):
     def accept(self, client: PipeSession) -> None:
         """Connects to a dialer's end; runs in this engine's thread."""
         engine = self.engine
-        # Before the look: an end that is over, in its own thread, has let go of them.
+        # Read before the check: an end that is over, in its own thread, has dropped them.
         theirs, pipe = client.engine, client.peer
         if client.is_over:
             return
@@ -191,23 +192,23 @@ class InprocListener(StateMachine[ListenerState]):
         theirs.call(client.ready)
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Does nothing: a name needs no loop."""
 
     def enter_loop(self) -> None:
-        """Goes on in another loop."""
+        """Does nothing: a name needs no loop."""
 
     def close_after_fork(self) -> None:
-        """In a forked child: there is no descriptor."""
+        """Does nothing: there is no descriptor."""
 
     def close(self) -> None:
-        """Gives the name back; connections go on."""
+        """Releases the name; connections stay."""
         if self.state is not ListenerState.CLOSED:
             self.move(ListenerState.CLOSED)
             self.engine.context.inproc.unbind(self.endpoint)
 
 
 class InprocDialer(DialerBase):
-    """Connects to an inproc name now, or when it is bound, and again when the other end has gone."""
+    """Connects to an inproc name when it is bound, and again when the other end has gone."""
 
     engine: SocketView
 
@@ -238,7 +239,7 @@ class InprocDialer(DialerBase):
         with self.engine.lock:
             refusal = self.engine.pattern.refusal(b"") if not self.leaving else None
         if refusal is not None:
-            # Before they meet: the other end would take itself for connected, and send.
+            # Refused before the two meet: otherwise the other end would take itself for connected, and send.
             session.refuse(HandshakeError(refusal))
             return
         listener.engine.call(listener.accept, session)

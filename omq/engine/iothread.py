@@ -1,8 +1,8 @@
-"""The I/O thread of a context: it listens, dials, shakes hands and keeps time for blocking sockets.
+"""The I/O thread of a context, which listens, dials, does handshakes and runs timers for blocking sockets.
 
-Threads that wait for it may be interrupted by signal handlers, which raise, or call it themselves, at any bytecode. So
-there is no lock here: what must not come apart is one step (`omq._core.atomic`), and everything else happens in a
-thread that handlers do not run in.
+Signal handlers may interrupt the threads that wait for it, raise there, or call it, at any bytecode. So there is no
+lock here: what must not be interrupted is one atomic step (`omq._core.atomic`), and everything else happens in a
+thread where no handler runs.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ from omq.unpatched import _thread, sleep, threading
 log = logging.getLogger("omq")
 
 _LAST_STANDARD = 2  # the descriptor of the standard error
-_CANCEL_TIMEOUT_S = 1.0  # seconds that tasks which are cancelled may take to end
+_CANCEL_TIMEOUT_S = 1.0  # that cancelled tasks may take to end
 _DESCRIPTORS = 16  # more than the first event loop of a process opens
-_POLL_INTERVAL_S = 0.0002  # seconds between two looks at a thread that ends
-_TOO_LATE = "the interpreter ends: a blocking socket needs a thread, and there are none any more"
+_POLL_INTERVAL_S = 0.0002  # between two checks of a thread that ends
+_TOO_LATE = "the interpreter is shutting down: a blocking socket needs a thread, and none can be started"
 
 
 def _as_told(error: BaseException) -> BaseException:
-    """The error of who has asked for the thread.
+    """Returns the error for the caller that needed the thread.
 
-    Python 3.12 refuses threads from the moment on at which the interpreter begins to end, later versions soon after. A
-    daemon thread ends with it, and has nobody to tell.
+    Python 3.12 refuses threads from the moment when the interpreter begins to end, later versions soon after. A daemon
+    thread ends with it; there is nothing to report to.
     """
     if not (isinstance(error, RuntimeError) and str(error).endswith("at interpreter shutdown")):
         return error
@@ -50,17 +50,17 @@ def _as_told(error: BaseException) -> BaseException:
 
 
 class Stoppable(Protocol):
-    """An object that lives on an I/O thread."""
+    """An object that must be stopped with its I/O thread."""
 
     def stop(self) -> None: ...
 
 
 def _see_to_room() -> list[int]:
-    """Raises `TransportError` unless there are descriptors for an event loop. Gives the numbers that it will get.
+    """Raises `TransportError` unless there are descriptors for an event loop. Returns the numbers that it will get.
 
-    libuv opens some for all loops of a process when the first is made, and where there are none it aborts the process
-    (`uv__signal_global_reinit`). It does so, too, when it closes one that has the number of a standard stream
-    (`uv__close`): a daemon that has closed its own gets /dev/null there.
+    libuv opens some for all loops of a process when the first is made, and aborts the process if there are none
+    (`uv__signal_global_reinit`). It also aborts when it closes one with the number of a standard stream (`uv__close`):
+    in a daemon that has closed its own, /dev/null takes these numbers.
     """
     found: list[int] = []
     try:
@@ -78,16 +78,16 @@ def _see_to_room() -> list[int]:
 
 
 class IoThread:
-    """One thread with an event loop. It starts with the first `begin`, and ends with `stop`.
+    """A thread with an event loop. It starts with the first `begin`, and ends with `stop`.
 
     Args:
-        deferred_calls: Are made on the thread.
-        bell: Is answered there.
+        deferred_calls: Calls that the thread makes.
+        bell: The bell that the thread answers.
 
     Attributes:
         loop: Its event loop, once it runs.
-        over: Whether it makes no more calls.
-        leaving: Sockets, by `id`, that were closed and that the thread has not begun to end yet.
+        over: Whether it accepts no more calls.
+        leaving: The `id`s of sockets that were closed and that the thread has not begun to close yet.
     """
 
     loop: asyncio.AbstractEventLoop
@@ -101,30 +101,30 @@ class IoThread:
         self._numbers: list[int] = []  # descriptors, one of which is the loop's epoll set
         self._wards: WeakIdentitySet[Stoppable] = WeakIdentitySet()
         self._jobs: dict[Job, None] = {}
-        self._chosen = threading.Lock()  # taken, and never waited for, by the one thread that starts it
+        self._chosen = threading.Lock()  # acquired once, without waiting, by the thread that starts it
         self._stopping = False
         self._abandoned = False
-        self._up = Latch()  # it runs, or never will
-        self._down = Latch()  # it runs no more
+        self._up = Latch()  # set once it runs, or never will
+        self._down = Latch()  # set once it has ended
         self._failure: BaseException | None = None
-        self._thread = 0  # idents, Python's and the system's
+        self._thread = 0  # Python's ident; below, the system's
         self._native = 0
 
     # ------------------------------------------------------------------ the thread
 
     def start(self) -> None:
-        """Starts it, unless it has been. It goes on starting if the caller is interrupted; call again, then.
+        """Starts the thread, unless it has started. If the caller is interrupted, the start goes on: call again.
 
         Raises:
-            TransportError: The system gives no descriptors for it; make another one.
-            RuntimeError: The system gives no thread; make another one.
+            TransportError: The system provides no descriptors for it; make another one.
+            RuntimeError: The system provides no thread; make another one.
             ContextTerminated: It has been stopped.
-            StateError: The interpreter ends.
+            StateError: The interpreter is shutting down.
         """
         if not self._up.is_set:
             if sys.is_finalizing():
                 raise StateError(_TOO_LATE)
-            # `threading.Thread.start` waits under locks of its own: a thread that no handler interrupts calls it.
+            # `threading.Thread.start` waits under locks of its own, so a thread that no handler interrupts calls it.
             try:
                 _thread.start_new_thread(self._start, ())
             except RuntimeError as error:
@@ -150,7 +150,7 @@ class IoThread:
         self._up.set()
 
     def _run(self) -> None:
-        # Signals are the main thread's.
+        # Signals are for the main thread.
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
         self._thread = threading.get_ident()
         self._native = threading.get_native_id()
@@ -168,7 +168,7 @@ class IoThread:
             self._close()
         finally:
             self.over = True
-            self._thread = 0  # the next thread may have that ident
+            self._thread = 0  # another thread may get that ident
             if self._abandoned:
                 self._deferred_calls.close()
                 self._bell.close()
@@ -196,25 +196,25 @@ class IoThread:
                 self.loop.run_forever()
             except BaseException as error:
                 # For example the SystemExit of an `authorize` function. Its text may be secret.
-                log.error("the I/O thread goes on after a callback that raised %s", type(error).__name__)
+                log.error("a callback on the I/O thread raised %s; the thread continues", type(error).__name__)
         self.loop.remove_reader(self._deferred_calls.fd)
         self.loop.remove_reader(self._bell.fd)
 
     def _have_it_watched(self) -> None:
-        # The bell has been answered, so the loop's epoll set has it. Nothing names that set, but its number is one of
-        # those that were free before: the system gives the lowest.
+        # The bell has been answered, so the loop's epoll set has it. No API returns that set, but its number is one of
+        # those that were free before, because the system assigns the lowest.
         self._convoy_breaker.start(self._native, self._bell.fd, self._numbers)
 
     def _halt(self) -> None:
-        if not self.over:  # else it would stop what runs to its end in `_close`
+        if not self.over:  # otherwise it would stop the work of `_close`
             self.over = True
             self.loop.stop()
 
     def _close(self) -> None:
-        # No call is to wait for ever for work that no longer runs.
+        # No call may wait for ever for work that no longer runs.
         self._complete(self._cancel_all())
         self._dismiss()
-        # A socket may have begun while the others were closed: its descriptors go with the thread.
+        # A socket may have started while the others were closed: its descriptors end with the thread.
         for ward in self._wards:
             ward.stop()
         self._complete(self.loop.shutdown_default_executor())
@@ -225,12 +225,12 @@ class IoThread:
     def _complete(self, work: Coroutine[Any, Any, None]) -> None:
         task = self.loop.create_task(work)
         while not task.done():
-            # A stop, or what a callback has raised, ends a round of the loop, but not the work.
+            # A stop, or an exception of a callback, ends a run of the loop, but not the work.
             with contextlib.suppress(BaseException):
                 self.loop.run_until_complete(task)
 
     async def _cancel_all(self) -> None:
-        """Cancels what runs here, and what was posted and has not begun."""
+        """Cancels the running tasks, and the calls that were posted and have not begun."""
         await asyncio.sleep(0)
         tasks = asyncio.all_tasks() - {asyncio.current_task()}
         for task in tasks:
@@ -239,70 +239,71 @@ class IoThread:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _dismiss(self) -> None:
-        """Fails the jobs that have not begun: they never will."""
+        """Fails the jobs that have not begun, because they never will."""
         for job in tuple(self._jobs):
             job.fail()
             self.forget(job)
 
     def stop(self) -> None:
-        """Ends the thread, and waits for that. Idempotent; goes on by itself if interrupted."""
+        """Ends the thread, and waits for that. Idempotent; the thread ends even if the wait is interrupted."""
         self._stopping = True
         if not self._chosen.locked():
-            return  # it has not been started; a start from now on finds that it is to end
+            return  # not started; a later start ends at once
         self._up.wait()
         if not self.over:
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._halt)
         if threading.get_ident() == self._thread:
-            raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
+            raise StateError("a callback on the I/O thread cannot wait for the I/O thread")
         self._down.wait()
-        # `threading.Thread.join` would wait under a lock that a handler may want.
+        # `threading.Thread.join` would wait under a lock that a handler may need.
         while self._native and os.path.exists(f"/proc/self/task/{self._native}"):
             sleep(_POLL_INTERVAL_S)
 
     def abandon(self) -> None:
-        """Has the thread end in its own time, and take along what it was given: nobody else uses that any more."""
+        """Lets the thread end in its own time and close what belongs to it: nothing else uses that any more."""
         self._abandoned = self._stopping = True
-        if self._up.is_set and not self.over:  # otherwise the thread finds out by itself
+        if self._up.is_set and not self.over:  # otherwise the thread checks `_stopping`
             with contextlib.suppress(RuntimeError):  # the loop is closed
                 self.loop.call_soon_threadsafe(self._halt)
 
-    # ------------------------------------------------------------------ what it does for others
+    # ------------------------------------------------------------------ calls from other threads
 
     def look_after(self, ward: Stoppable) -> None:
-        """Stops *ward* when the thread ends, if it still lives."""
+        """Stops *ward* when the thread ends, if it still exists."""
         self._wards.add(ward)
 
     def forget(self, job: Job) -> None:
-        """A job is done."""
+        """Removes a job that is done."""
         self._jobs.pop(job, None)
 
     @property
     def is_current(self) -> bool:
-        """Returns whether the caller runs on this very thread."""
+        """Returns whether the caller runs on this thread."""
         return threading.get_ident() == self._thread
 
     def post(self, function: Callable[..., object], *arguments: Any) -> None:
-        """Has a function called on the thread, after what was asked for before. Waits for nothing.
+        """Calls a function on the thread, after earlier calls. Does not wait.
 
-        Where the call is interrupted the function will be called, or never will be.
+        If the caller is interrupted, the function will be called, or never will be.
+
 
         Raises:
             ContextTerminated: The thread has ended.
         """
         if self.over:
             raise terminated()
-        # Through the bell: the loop would take the GIL twice to make a call of `call_soon_threadsafe`, and each time it
-        # may have to wait for it.
+        # Through the bell: the loop would acquire the GIL twice for a call of `call_soon_threadsafe`, and may have to
+        # wait for it each time.
         self._bell.call(partial(function, *arguments))
 
     def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        """Calls a function on the thread, and awaits what it gives if that is a coroutine. Waits; can be interrupted.
+        """Calls a function on the thread, awaits the result if it is a coroutine, and waits for that.
 
-        Where the wait is interrupted the call has been made, or never will be; a coroutine is cancelled.
+        If the wait is interrupted, the call has been made, or never will be; a coroutine is cancelled.
 
         Returns:
-            Its result.
+            The result of the function.
 
         Raises:
             ContextTerminated: The thread has ended, or ends before the work is done.
@@ -318,13 +319,13 @@ class IoThread:
         return job.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> Job:
-        """Posts a call; see `run`."""
+        """Posts a call and returns its job; see `run`."""
         job = Job(function, arguments)
         self._post(job)
         return job
 
     def finish(self, job: Job) -> Any:
-        """Waits for what `begin` gave; the work goes on where that is interrupted."""
+        """Waits for a job of `begin`; the work goes on if the wait is interrupted."""
         job.done.wait()
         return job.result()
 
@@ -332,9 +333,9 @@ class IoThread:
         if self.is_current:
             if self.over:
                 raise terminated()
-            raise StateError("a callback of the I/O thread cannot wait for the I/O thread")
+            raise StateError("a callback on the I/O thread cannot wait for the I/O thread")
         self.start()
-        # Noted first: the end of the thread sets `over`, and then goes through the jobs that are noted.
+        # Added first: the end of the thread sets `over`, and then fails all jobs in the table.
         self._jobs[job] = None
         if self.over:
             self.forget(job)

@@ -1,7 +1,7 @@
-"""Calls that one thread makes for another one, which waits: on the I/O thread, or on one of their own.
+"""Calls that one thread makes for another one, which waits: on the I/O thread, or on a new thread.
 
-A signal handler may interrupt the thread that waits, at any bytecode. So there is no lock here: what must not come
-apart is one step (`omq._core.atomic`).
+A signal handler may interrupt the waiting thread at any bytecode. So there is no lock here: what must not be
+interrupted is one atomic step (`omq._core.atomic`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from omq.unpatched import _thread
 
 
 class JobThread(Protocol):
-    """A thread that makes calls for others.
+    """A thread that makes calls for other threads.
 
     Attributes:
         loop: Its event loop.
@@ -27,14 +27,15 @@ class JobThread(Protocol):
     loop: asyncio.AbstractEventLoop
 
     def forget(self, job: Job) -> None:
-        """A job is done."""
+        """Removes a job that is done."""
 
 
 class Job:
-    """A call that the I/O thread makes for another thread.
+    """A call that another thread makes for the waiting one.
 
-    A coroutine that it gives is awaited there. (A `concurrent.futures.Future` would not do: a thread that waits for one
-    holds its lock at some bytecodes, and the I/O thread could not tell the outcome while a signal handler runs there.)
+    A coroutine that it returns is awaited there. (A `concurrent.futures.Future` would not do: a thread that waits for
+    one holds its lock at some bytecodes, and the I/O thread could not set the result while a signal handler runs
+    there.)
     """
 
     def __init__(self, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
@@ -45,7 +46,7 @@ class Job:
         self._result: Any = None
         self._error: BaseException | None = None
         self._task: asyncio.Task[Any] | None = None
-        self._begun = Latch()  # it has been made, but its coroutine may not be done yet
+        self._begun = Latch()  # the call was made; its coroutine may still run
 
     def run(self) -> None:
         """Makes the call, in a thread that no signal handler interrupts."""
@@ -54,7 +55,7 @@ class Job:
             self._begun.set()
 
     def run_in(self, io: JobThread) -> None:
-        """The same, on the I/O thread."""
+        """Makes the call on the I/O thread, and awaits its coroutine there."""
         if not self._make():
             return
         if asyncio.iscoroutine(self._result):
@@ -76,7 +77,7 @@ class Job:
         return True
 
     def _awaited(self, task: asyncio.Task[Any], io: JobThread) -> None:
-        # The last reference is to go here: what a signal handler raises in the code that runs at a task's end is lost.
+        # Drop the last reference here: an exception of a signal handler would be lost in the code that ends a task.
         self._task = None
         if not task.cancelled():
             self._error = task.exception()
@@ -87,14 +88,14 @@ class Job:
         io.forget(self)
 
     def fail(self, error: BaseException | None = None) -> None:
-        """Marks it failed; or it will not be made, or not be finished, because the thread ends."""
+        """Fails the job, if it is not done: with *error*, or because its thread ends."""
         if not self.done.is_set:
             self._error = error or terminated()
             self._begun.set()
             self.done.set()
 
     def give_up(self, io: JobThread | None = None) -> None:
-        """Its caller was interrupted: afterwards it has been made, or never will be. A coroutine is cancelled."""
+        """Cancels the job of an interrupted caller: afterwards the call was made, or never will be."""
         if self._fate.put("given up", None) == "given up":
             self.done.set()
             if io is not None:
@@ -110,28 +111,28 @@ class Job:
             self._task.cancel()
 
     def result(self) -> Any:
-        """Its result, or its exception, once it is done."""
+        """Returns the result, or raises the exception, once the job is done."""
         error = self._error
         if error is None:
             return self._result
         if isinstance(error, ContextTerminated):
-            error = terminated()  # it was made in another thread, which has other words for the interpreter's end
+            error = terminated()  # made in another thread: its text may not fit this caller
         try:
             raise error
         finally:
-            # The traceback holds this frame, and so would the error itself.
+            # The traceback refers to this frame, which refers to the error.
             self._error = error = None
 
 
 def terminated() -> ContextTerminated:
-    """The error of a call that is not made any more."""
+    """Returns the error of a call that the thread can no longer make."""
     return ContextTerminated("the context has been terminated")
 
 
 def apart(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls a function in a thread of its own and waits: no signal handler that raises leaves it half done."""
+    """Calls a function in a new thread and waits: no signal handler that raises can interrupt it."""
     if sys.is_finalizing():
-        return function(*arguments)  # a thread would be made, and never run
+        return function(*arguments)  # a new thread would never run
     job = Job(function, arguments)
     try:
         try:

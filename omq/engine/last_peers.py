@@ -1,4 +1,4 @@
-"""Messages that the end of the process makes pointless: only sockets of this very process could take them."""
+"""Messages that the end of the process makes undeliverable: only sockets of this process could receive them."""
 
 from __future__ import annotations
 
@@ -8,23 +8,24 @@ from typing import Final
 from omq.engine.socket import Engine
 from omq.transport import bindings_of, is_local, without_path
 
-_WHY: Final = "only sockets of this process could take it, and the process ends"
+_WHY: Final = "only sockets of this process could receive it, and the process ends"
 
 
 class LastPeers:
     """Finds the sockets whose peers are all in this process, when the interpreter ends.
 
-    A peer is one that is connected, or an endpoint that is. It is in this process if the endpoint is bound here. A
-    socket without peers waits for the first, which may come from anywhere, unless all its endpoints are inproc.
+    A peer is a connected one, or a connected endpoint. It is in this process if its endpoint is bound here. A socket
+    without peers waits for the first, which may come from another process, unless all its endpoints are inproc.
     """
 
     def __init__(self) -> None:
         self._bound: set[str] = set()
 
     def look(self, engines: Iterable[Engine]) -> None:
-        """Has the sockets give up what they have for this process, now that it ends; what is bound counts from now on.
+        """Makes sockets give up messages that only this process could receive; adds what is bound to earlier calls.
 
-        Sockets may still be used, by daemon threads.
+        Daemon threads may still use the sockets.
+
         """
         found = list(engines)
         for engine in found:
@@ -47,5 +48,5 @@ class LastPeers:
 
 
 def _bound_names(peer: Iterable[str]) -> set[str]:
-    """The endpoints one of which is bound here if a connection to *peer* ends here."""
+    """Returns endpoints: if one of them is bound here, a connection to *peer* ends here."""
     return {endpoint for address in peer for endpoint in bindings_of(address)}

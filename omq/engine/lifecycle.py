@@ -1,6 +1,7 @@
-"""Every state that a part of a socket can be in, and every way from one to another: the only place that says so.
+"""The states of the parts of a socket, and all transitions between them.
 
-The parts move through this table (`StateMachine.move`), and `docs/reference/lifecycle.md` is drawn from it.
+The parts change their state through this table (`StateMachine.move`), from which `docs/reference/lifecycle.md` is
+drawn.
 """
 
 from __future__ import annotations
@@ -16,11 +17,11 @@ from omq.types import Kind
 
 log = logging.getLogger("omq")
 
-#: Whether a way that is not in the table raises: in debug builds and in our tests. Elsewhere it is logged as an error.
+#: Whether a transition that is not in the table raises, as in debug builds and tests. Otherwise it is logged.
 STRICT: Final = DEBUG or "OMQ_STRICT" in os.environ
 
 
-# The values say what a state means. A part begins in the first one, and ends in the last.
+# The values describe the states. A part begins in the first one, and ends in the last.
 
 
 class SocketState(Kind):
@@ -28,16 +29,16 @@ class SocketState(Kind):
 
     NEW = "it was made, and may have endpoints, but no loop to serve them yet"
     RUNNING = "it has a loop: endpoints are served, messages flow"
-    CLOSING = "calls raise `ClosedError`; what was accepted may leave, also to peers that come, while `linger` lasts"
-    CLOSED = "nothing of it lives; what had arrived is gone"
+    CLOSING = "calls raise `ClosedError`; accepted messages may leave, also to new peers, while `linger` lasts"
+    CLOSED = "everything has ended; messages that were not received are gone"
 
 
 class ListenerState(Kind):
     """A bound endpoint."""
 
-    BOUND = "the kernel lets peers connect, but nobody accepts them yet"
+    BOUND = "the kernel lets peers connect, but they are not accepted yet"
     ACCEPTING = "peers are accepted as they come"
-    PAUSED = "descriptors or memory are short, or `max_handshakes` are under way: it accepts again in a moment"
+    PAUSED = "descriptors or memory are short, or `max_handshakes` are in progress: it accepts again in a moment"
     CLOSED = "the name is free"
 
 
@@ -45,22 +46,22 @@ class DialerState(Kind):
     """A connected endpoint."""
 
     NEW = "there is no loop to dial in yet"
-    CONNECTING = "an attempt is under way; over inproc: nobody has bound the name yet"
-    CONNECTED = "it has a connection, in whatever state"
+    CONNECTING = "an attempt is in progress; over inproc: the name is not bound yet"
+    CONNECTED = "it has a connection, in any state"
     WAITING = "the next attempt comes after `reconnect_interval`"
-    LEAVING = "no endpoint any more; it dials on, as long as `linger` lasts, for what was accepted for nobody else"
-    CLOSED = "it dials no more"
+    LEAVING = "no endpoint any more; it dials on, while `linger` lasts, to deliver messages that no other peer can take"
+    CLOSED = "it has stopped dialling"
 
 
 class ConnectionState(Kind):
     """A connection, accepted or dialled; over inproc one end of a pipe."""
 
     CONNECTING = "it was made; over inproc the other socket has not answered yet"
-    HANDSHAKING = "the two sides find out whether they fit"
+    HANDSHAKING = "the two sides negotiate"
     READY = "messages flow"
-    LEAVING = "out of routing; what was accepted leaves as long as `linger` lasts, and what arrives can be taken"
-    CLOSING = "our side of the stream has ended, and the peer's kernel takes what is on its way"
-    OVER = "out of routing, descriptor closed; what had arrived stays readable"
+    LEAVING = "out of routing; accepted messages leave while `linger` lasts, and arriving ones can be received"
+    CLOSING = "our side of the stream has ended, and the peer's kernel receives the rest"
+    OVER = "out of routing, descriptor closed; messages that had arrived stay readable"
 
 
 State: TypeAlias = SocketState | ListenerState | DialerState | ConnectionState
@@ -69,13 +70,13 @@ _StateT = TypeVar("_StateT", SocketState, ListenerState, DialerState, Connection
 
 @dataclass(frozen=True, slots=True)
 class Transition:
-    """One way from a state to another.
+    """One transition from a state to another.
 
     Attributes:
         source: The state before.
         target: The state after.
-        cause: What takes it there.
-        tells: What monitors are told then, in this order; of two kinds with `|` between, one.
+        cause: The cause of the transition.
+        tells: The events that monitors then get, in order; `|` separates alternatives.
     """
 
     source: State
@@ -93,17 +94,17 @@ _S, _L, _D, _C, _E = SocketState, ListenerState, DialerState, ConnectionState, E
 
 TABLE: Final = (
     _row(_S.NEW, _S.RUNNING, "the first bind, connect or wait in a loop"),
-    _row(_S.NEW, _S.CLOSED, "`close` or `stop`: nobody can come for what it accepted", _E.MONITOR_STOPPED),
+    _row(_S.NEW, _S.CLOSED, "`close` or `stop`: no peer can come for what it accepted", _E.MONITOR_STOPPED),
     _row(
         _S.RUNNING,
         _S.CLOSING,
-        "`close`, the program has dropped the socket, or its loop has ended before everything has left",
+        "`close`, the program has dropped the socket, or its loop has ended before all messages have left",
     ),
     _row(_S.RUNNING, _S.CLOSED, "`stop`, or the end of its parent, of its loop or of its context", _E.MONITOR_STOPPED),
     _row(
         _S.CLOSING,
         _S.CLOSED,
-        "everything has left, nobody can come for it, `linger` has passed, or `stop`",
+        "all messages have left, no peer can come for them, `linger` has passed, or `stop`",
         _E.MONITOR_STOPPED,
     ),
     #
@@ -111,10 +112,10 @@ TABLE: Final = (
     _row(
         _L.ACCEPTING,
         _L.PAUSED,
-        "accepting fails for want of descriptors or memory; or, without an event, `max_handshakes` are under way",
+        "accepting fails for lack of descriptors or memory; or, without an event, `max_handshakes` are in progress",
         _E.ACCEPT_FAILED,
     ),
-    _row(_L.PAUSED, _L.ACCEPTING, "a tenth of a second has passed, or a handshake has come to its end"),
+    _row(_L.PAUSED, _L.ACCEPTING, "a tenth of a second has passed, or a handshake has ended"),
     _row(_L.BOUND, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),
     _row(_L.ACCEPTING, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),
     _row(_L.PAUSED, _L.CLOSED, "`unbind`, or the end of the socket", _E.CLOSED),
@@ -123,44 +124,49 @@ TABLE: Final = (
     _row(_D.CONNECTING, _D.CONNECTED, "the peer is reached"),
     _row(_D.CONNECTING, _D.WAITING, "the attempt fails", _E.CONNECT_FAILED, _E.CONNECT_RETRIED),
     _row(_D.CONNECTED, _D.WAITING, "the connection is over, or the peer drains", _E.CONNECT_RETRIED),
-    _row(_D.WAITING, _D.CONNECTING, "the time has come", _E.CONNECT_DELAYED),
-    _row(_D.NEW, _D.LEAVING, "`disconnect`, and messages wait that nobody else could take"),
+    _row(_D.WAITING, _D.CONNECTING, "the delay has passed", _E.CONNECT_DELAYED),
+    _row(_D.NEW, _D.LEAVING, "`disconnect`, and messages are queued that no other peer could take"),
     _row(_D.CONNECTING, _D.LEAVING, "the same"),
-    _row(_D.CONNECTED, _D.LEAVING, "the same, before the handshake is done, or when the peer has just gone"),
+    _row(_D.CONNECTED, _D.LEAVING, "the same, before the handshake has finished, or when the peer has just gone"),
     _row(_D.WAITING, _D.LEAVING, "the same"),
     _row(_D.NEW, _D.CLOSED, "`disconnect`, or the end of the socket"),
-    _row(_D.CONNECTING, _D.CLOSED, "`disconnect`, the end of the socket, or a failure that is not to be tried again"),
-    _row(_D.CONNECTED, _D.CLOSED, "`disconnect`, the end of the socket, or of a connection that was to be the last"),
+    _row(_D.CONNECTING, _D.CLOSED, "`disconnect`, the end of the socket, or a failure that is not retried"),
+    _row(_D.CONNECTED, _D.CLOSED, "`disconnect`, the end of the socket, or of a connection that is not renewed"),
     _row(_D.WAITING, _D.CLOSED, "`disconnect`, or the end of the socket"),
     _row(
         _D.LEAVING,
         _D.CLOSED,
-        "they have left, `linger` has passed, the end of the socket, or a failure that is not to be tried again",
+        "the messages have left, `linger` has passed, the end of the socket, or a failure that is not retried",
     ),
     #
     _row(_C.CONNECTING, _C.HANDSHAKING, "the other side has answered", (_E.ACCEPTED, _E.CONNECTED)),
     _row(_C.CONNECTING, _C.OVER, "inproc: one of the two sockets ends before they meet"),
     _row(_C.HANDSHAKING, _C.READY, "both sides agree", _E.HANDSHAKE_SUCCEEDED),
-    _row(_C.HANDSHAKING, _C.OVER, "they do not, in time, or at all", _E.HANDSHAKE_FAILED, _E.DISCONNECTED),
+    _row(_C.HANDSHAKING, _C.OVER, "they do not agree, or not in time", _E.HANDSHAKE_FAILED, _E.DISCONNECTED),
     _row(
         _C.READY,
         _C.LEAVING,
-        "`disconnect`, also if that was called before; the program closes a peer of a STREAM; or the peer drains and a "
-        "batch is to leave",
+        "`disconnect`, also before the handshake; the program closes a peer of a STREAM; or the peer drains while a "
+        "batch is leaving",
     ),
-    _row(_C.READY, _C.CLOSING, "`close`, when everything is with the kernel"),
-    _row(_C.READY, _C.OVER, "the peer goes or errs, `disconnect` with `linger=0`, `stop`", _E.DISCONNECTED),
-    _row(_C.LEAVING, _C.CLOSING, "everything is with the kernel"),
+    _row(_C.READY, _C.CLOSING, "`close`, when the kernel has everything"),
+    _row(
+        _C.READY,
+        _C.OVER,
+        "the peer goes or violates ZMTP, `disconnect` with `linger=0`, `stop`",
+        _E.DISCONNECTED,
+    ),
+    _row(_C.LEAVING, _C.CLOSING, "the kernel has everything"),
     _row(
         _C.LEAVING,
         _C.OVER,
-        "`linger` has passed, the peer goes, errs, or has ended its side and takes nothing, `stop`",
+        "`linger` has passed, the peer goes, violates ZMTP, or has ended its side and takes nothing, `stop`",
         _E.DISCONNECTED,
     ),
     _row(
         _C.CLOSING,
         _C.OVER,
-        "the peer's kernel has everything, or the peer is gone, silent for a second of `close`, or out of `linger`",
+        "the peer's kernel has everything, the peer is gone or silent for a second of `close`, or `linger` has passed",
         _E.DISCONNECTED,
     ),
 )
@@ -169,15 +175,15 @@ _LAWFUL: Final = frozenset((row.source, row.target) for row in TABLE)
 
 
 class StateMachine(Generic[_StateT]):
-    """Something that lives: it has a state, and changes it by the table only."""
+    """Base of parts that have a state, which they change only along the table."""
 
     state: _StateT
 
     def move(self, target: _StateT) -> None:
-        """Goes over to another state."""
+        """Changes the state; an error if the table has no such transition."""
         if (self.state, target) not in _LAWFUL:
             complaint = f"{type(self).__name__} cannot go from {self.state.name} to {target.name}"
             if STRICT:
                 raise AssertionError(complaint)
-            log.error("%s; it does all the same", complaint)
+            log.error("%s; the transition is made anyway", complaint)
         self.state = target

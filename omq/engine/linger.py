@@ -1,6 +1,6 @@
-"""The linger of a closing socket: waits until everything accepted has left, and then until the peers' kernels have it.
+"""The linger of a closing socket: waits until all accepted messages have left, then until the peers' kernels have them.
 
-`flush` waits for the first of the two.
+`flush` waits for the first only.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ log = logging.getLogger("omq")
 #: Seconds after which a wait is reported.
 NOTICE: Final = 1.0
 
-_KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of peers that say nothing, when linger has no end
-_POLL_INTERVAL_S = 0.002  # seconds between two looks at them
+_KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of silent peers, if linger has no end
+_POLL_INTERVAL_S = 0.002  # seconds between two checks of them
 _MAX_NAMED = 3  # endpoints that a report names
-_GIVEN_UP = "_omq_given_up"  # of an exception: Ctrl-C has ended the wait of a block that it has left
+_GIVEN_UP = "_omq_given_up"  # attribute of an exception: Ctrl-C ended the wait of a block that it left
 
 
 def give_up(error: BaseException) -> None:
-    """Has the further blocks that *error* leaves wait for nothing: one Ctrl-C ends the waits of all of them."""
+    """Makes further blocks that *error* leaves wait for nothing: one Ctrl-C ends the waits of all of them."""
     error.__dict__[_GIVEN_UP] = True
 
 
 def bounded(linger: float | None, error_linger: float | None, error: BaseException) -> float | None:
-    """The linger of a block that *error* leaves."""
+    """Returns the linger of a block that *error* leaves."""
     if _GIVEN_UP in error.__dict__:
         return 0.0
     return min((one for one in (linger, error_linger) if one is not None), default=None)
@@ -46,10 +46,10 @@ class Linger:
         self._reported = False
 
     async def wait(self, linger: float | None, notice: float) -> None:
-        """Waits for *linger* seconds at most, `None` for ever; not beyond the socket's end.
+        """Waits for at most *linger* seconds, `None` for ever, and not beyond the socket's end.
 
-        A wait that lasts longer than *notice* seconds is reported, and so is what was lost in the end. One that may not
-        last so long is what the caller wanted, and no news.
+        A wait of more than *notice* seconds is reported, and so are messages that are lost in the end. A shorter
+        *linger* is what the caller chose, and is not reported.
         """
         loop = self._engine.loop
         deadline = None if linger is None else loop.time() + linger
@@ -60,12 +60,12 @@ class Linger:
             if report is not None and not loop.is_closed():
                 report.cancel()
         if self._reported:
-            # Not by the clock: a timer of uvloop's may come a fraction of a millisecond early.
+            # Not decided by the clock: a timer of uvloop may fire a fraction of a millisecond early.
             self.report_lost("linger is over" if self._engine.may_have_peers else "no peer can come for it")
         await self._say_goodbye(deadline)
 
     def report_again(self) -> None:
-        """Has the next wait reported although one was before."""
+        """Lets the next wait be reported even if an earlier one was."""
         self._reported = False
 
     def _report(self, linger: float | None) -> None:
@@ -73,20 +73,20 @@ class Linger:
         if not self._reported and (unsent := self._unsent()):
             self._reported = True
             log.warning(
-                "%s waits for what it has accepted to leave: %s (linger=%s s)",
+                "%s waits until accepted messages have left: %s (linger=%s s)",
                 self._engine.socket_type.value,
                 unsent,
                 linger,
             )
 
     def report_lost(self, why: str) -> None:
-        """Logs what has not left, if there is anything."""
+        """Logs the messages that have not left, if there are any."""
         if unsent := self._unsent():
             self._reported = False
             log.warning("%s has dropped %s: %s", self._engine.socket_type.value, unsent, why)
 
     def _unsent(self) -> str:
-        """Returns what has not left, and for which endpoints, as text; empty if everything has."""
+        """Returns the messages that have not left, and their endpoints, as text; empty if all have left."""
         engine = self._engine
         with engine.lock:
             if engine.closed or engine.drained:
@@ -98,7 +98,7 @@ class Linger:
         return f"{count} message{'s' if count > 1 else ''} for {where or 'any peer'}"
 
     async def flush(self, timeout: float | None) -> bool:
-        """Waits until nothing that was accepted waits; false if the time was up, or the socket closed, first."""
+        """Waits until no accepted message is queued; false if the time was up, or the socket closed, first."""
         deadline = None if timeout is None else self._engine.loop.time() + timeout
         self._flushing += 1
         try:
@@ -111,11 +111,11 @@ class Linger:
                     send_queue.draining = False
 
     async def _drain(self, deadline: float | None) -> None:
-        """Waits until nothing that was accepted waits, or nobody can come for it; listeners and dialers go on."""
+        """Waits until no accepted message is queued, or no peer can come for it; listeners and dialers continue."""
         await self._empty(deadline, lambda: self._engine.may_have_peers)
 
     async def _empty(self, deadline: float | None, worthwhile: Callable[[], bool]) -> bool:
-        """Waits until nothing that was accepted waits, or it is not worth while any more; whether nothing does."""
+        """Waits until no accepted message is queued, while *worthwhile* holds; returns whether the queue is empty."""
         engine = self._engine
         send_queue = engine.pattern.send_queue
         if send_queue is None:
@@ -127,7 +127,7 @@ class Linger:
         while not engine.closed and worthwhile():
             with engine.lock:
                 if engine.drained:
-                    self._hand_over(send_queue)  # messages that were queued stand in a batch by now
+                    self._hand_over(send_queue)  # messages that were queued are in a batch by now
                     if engine.drained:
                         return True
                 watcher = engine.driver.watch_writable(engine.loop)
@@ -135,7 +135,7 @@ class Linger:
             self._waiting.append(watcher)
             try:
                 async with asyncio.timeout(left):
-                    # Other calls may wait for the same.
+                    # Other calls may wait for the same future.
                     await asyncio.shield(watcher)
             except TimeoutError:
                 return False
@@ -144,16 +144,17 @@ class Linger:
         return False
 
     def _hand_over(self, send_queue: SendQueue) -> None:
-        """Hands what stands in batches to the kernel, as far as it takes it."""
+        """Hands batches to the kernel, as far as it takes them."""
         send_queue.flush_turn()
         for session in self._engine.sessions:
             session.peer.flush_now()
 
     async def _say_goodbye(self, deadline: float | None) -> None:
-        """Waits until the kernels of the peers have what has left.
+        """Waits until the kernels of the peers have everything that has left.
 
-        Our kernel goes on after the descriptor is closed, as long as the peer is silent. It answers bytes of the peer's
-        with a reset, and that destroys the rest. So a peer that speaks is waited for until its kernel has everything.
+        Our kernel goes on sending after the descriptor is closed, as long as the peer is silent. It answers bytes of
+        the peer with a reset, which destroys the rest. So a peer that sends is waited for until its kernel has
+        everything.
         """
         engine = self._engine
         loop = engine.loop
@@ -167,13 +168,13 @@ class Linger:
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
             ends = [session.ended for session in engine.parting if not session.ended.done()]
-            if ends:  # mostly the peer's own end comes before the next look
+            if ends:  # usually the peer ends before the next check
                 await asyncio.wait(ends, timeout=_POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
             else:
                 await asyncio.sleep(_POLL_INTERVAL_S)
 
     def look(self) -> None:
-        """Peers have gone, or the socket is closed: calls that wait look whether they still have a reason to."""
+        """Wakes the waiting calls to check again: peers have gone, or the socket is closed."""
         for watcher in self._waiting:
             if not watcher.done() and not watcher.get_loop().is_closed():
                 watcher.set_result(None)

@@ -1,4 +1,4 @@
-"""A bound endpoint: accepts connections and gives each a session."""
+"""A bound endpoint: accepts connections, and makes a session for each."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from omq.options import Options
 from omq.transport import Endpoint, StreamTransport
 from omq.unpatched import socket
 
-#: Seconds without accepting when the process has run out of descriptors or memory, or handshakes have no room.
+#: Seconds without accepting if descriptors or memory are short, or too many handshakes are in progress.
 _RETRY_DELAY_S = 0.1
-_MAX_ACCEPTS_PER_TURN = 64  # connections a turn: the loop has other things to do
+_MAX_ACCEPTS_PER_TURN = 64  # per turn: the loop has other work
 _ACCEPTING = ListenerState.ACCEPTING
 _SCARCE = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 
 
 class Listener(StateMachine[ListenerState]):
-    """Listening sockets of one endpoint. They listen from the start and accept once there is a loop.
+    """The listening sockets of one endpoint. They listen from the start, and accept once there is a loop.
 
     Args:
         engine: The socket.
-        transport: That of the endpoint.
-        endpoint: Where.
-        options: What holds there.
+        transport: The transport of the endpoint.
+        endpoint: The endpoint to bind.
+        options: The options of the endpoint.
 
     Attributes:
         endpoint: The endpoint with its real address and port.
-        options: What holds there.
+        options: The options of the endpoint.
     """
 
     def __init__(
@@ -45,11 +45,11 @@ class Listener(StateMachine[ListenerState]):
         self.options = options
         self._sockets, self.endpoint, self._cleanup = transport.listen(endpoint, options)
         self._limiter = ConnectionLimiter(engine, options)
-        self._timer: asyncio.TimerHandle | None = None  # there is one while it is paused
+        self._timer: asyncio.TimerHandle | None = None  # set while it is paused
         self.state = ListenerState.BOUND
 
     def start(self) -> None:
-        """Begins to accept."""
+        """Starts to accept."""
         if self.state is not ListenerState.CLOSED:
             self.engine.handshakes.open()
             self.move(ListenerState.ACCEPTING)
@@ -61,7 +61,7 @@ class Listener(StateMachine[ListenerState]):
             self.engine.loop.add_reader(sock.fileno(), self._accept, sock.fileno(), kind)
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Leaves a loop that ends, or has ended."""
         self._limiter.leave_loop()
         if self.engine.in_loop:
             for sock in self._sockets:
@@ -76,14 +76,14 @@ class Listener(StateMachine[ListenerState]):
             self._resume()
 
     def _pause(self) -> None:
-        """A level-triggered loop would spin on what cannot be accepted now."""
+        """Stops accepting for a moment: a level-triggered loop would spin on connections that it cannot accept."""
         self.move(ListenerState.PAUSED)
         for sock in self._sockets:
             self.engine.loop.remove_reader(sock.fileno())
         self._timer = self.engine.loop.call_later(_RETRY_DELAY_S, self._resume)
 
     def _resume(self) -> None:
-        """Accepts again; later still where the loop can watch no more descriptors (epoll_ctl(2), ENOSPC)."""
+        """Accepts again; tries later if the loop can watch no more descriptors (epoll_ctl(2), ENOSPC)."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -102,9 +102,9 @@ class Listener(StateMachine[ListenerState]):
             if self.state is not _ACCEPTING:
                 return
             if limiter.full and turn:
-                return  # whether anybody else waits, the loop will tell
+                return  # the loop calls again if more connections wait
             if not limiter.has_room():
-                # The backlog costs those who wait in it nothing.
+                # Connections lose nothing by waiting in the backlog.
                 self._pause()
                 limiter.on_leave = self._resume
                 return
@@ -139,19 +139,19 @@ class Listener(StateMachine[ListenerState]):
                 continue
             try:
                 self.engine.adopt(fd, transport, self.endpoint, remote, self.options, None, limiter)
-            except Exception as error:  # what its transport needs besides is missing, such as descriptors
+            except Exception as error:  # its transport lacks something else, such as descriptors
                 self.engine.emit(EventKind.ACCEPT_FAILED, self.endpoint, reason=error)
                 if isinstance(error, OSError) and error.errno in _SCARCE:
                     self._pause()
                     return
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors, which the parent has too; the file of the endpoint is its own."""
+        """Closes the inherited descriptors in a forked child; the endpoint's file stays the parent's."""
         for sock in self._sockets:
             sock.close()
 
     def give_back(self) -> None:
-        """Ends as `close` does, but leaves a descriptor that the program has given open, and the program's."""
+        """Closes the listener, but leaves a descriptor of the program (`use_fd`) open, and the program's."""
         if self.options.use_fd is not None:
             for sock in self._sockets:
                 if self.engine.in_loop:
@@ -161,10 +161,10 @@ class Listener(StateMachine[ListenerState]):
         self.close()
 
     def close(self) -> None:
-        """Stops listening; connections that it accepted go on."""
+        """Stops listening; connections that it accepted stay."""
         if self.state is not ListenerState.CLOSED:
             self.move(ListenerState.CLOSED)
-            # The file goes first: while the socket is open nobody takes it for a stale one.
+            # The file goes first: while the socket is open, no process takes the file for a stale one.
             self._cleanup()
             for sock in self._sockets:
                 if self.engine.in_loop:

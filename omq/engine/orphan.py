@@ -1,4 +1,4 @@
-"""Sockets that close on the I/O thread: those of the blocking twin, and what an event loop has left unfinished."""
+"""Sockets that close on the I/O thread: blocking ones, and asyncio ones whose loop has ended before they did."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class IoClosing:
     _io: IoThread | None
 
     def finish_close(self, future: Job | None) -> None:
-        """The part of `close` that waits."""
+        """Waits for the end of a `close` that was begun."""
         if future is None or self._io is None:
             return
         try:
@@ -44,25 +44,25 @@ class IoClosing:
 
 
 class Foster(Protocol):
-    """A context, which has a thread for orphans."""
+    """A context, whose I/O thread closes such sockets."""
 
     @property
     def io_thread(self) -> IoThread: ...
 
     def adopt(self, orphan: Orphan) -> None:
-        """Holds an orphan until it is closed."""
+        """Keeps a socket alive until it is closed."""
 
     def dismiss(self, orphan: Orphan) -> None:
-        """Lets go of an orphan."""
+        """Drops the reference."""
 
 
 class Orphan(IoClosing):
-    """An asyncio socket whose loop has ended before what it has accepted has left: the I/O thread closes it.
+    """An asyncio socket whose loop has ended before all accepted messages have left: the I/O thread closes it.
 
     Args:
-        engine: The socket, which has left its loop.
+        engine: The engine, which has left its loop.
         context: Its context.
-        linger: Seconds that it has; `None` for ever.
+        linger: Seconds for its messages to leave; `None` waits for ever.
     """
 
     def __init__(self, engine: Engine, context: Foster, linger: float | None) -> None:
@@ -73,14 +73,14 @@ class Orphan(IoClosing):
         self._move = Job(self._enter, ())
         self._has_thread = False
         context.adopt(self)
-        # Nothing may wait: the collector may have brought the call amid anything, the start of a thread for instance.
-        # Where there are no threads any more the interpreter ends, and its exit does the rest.
+        # Nothing may wait: the collector may run this amid anything, such as the start of a thread. If no thread can be
+        # started any more, the interpreter is shutting down, and its exit closes the socket.
         with contextlib.suppress(RuntimeError):
             _thread.start_new_thread(self._move.run, ())
             self._has_thread = True
 
     def _enter(self) -> None:
-        """Runs in a thread of its own, which may wait for the I/O thread's start."""
+        """Runs in a new thread, which may wait for the I/O thread to start."""
         io = self._io = self._context.io_thread
         io.begin(self._close)
 
@@ -100,23 +100,23 @@ class Orphan(IoClosing):
         return self._io is not None
 
     def take(self) -> tuple[Engine, float | None]:
-        """Gives the socket to a caller that closes it by itself, and its linger; it has not arrived."""
+        """Returns the engine and its linger to a caller that closes it; the I/O thread does not have it."""
         self._context.dismiss(self)
         return self._engine, self._linger
 
-    # ------------------------------------------------------------------ what its context asks for
+    # ------------------------------------------------------------------ calls of its context
 
     def linger_after(self, error: BaseException) -> float | None:
-        """The linger of the end that *error* brings by leaving a `with` block; what waits then is reported at once."""
+        """Returns the linger after *error* has left a `with` block; reports at once what the close waits for."""
         self.report_at_once()
         return bounded(self._linger, self._engine.options.error_linger, error)
 
     def report_at_once(self) -> None:
-        """Has the end of the socket report at once what it waits for."""
+        """Makes the close report at once what it waits for."""
         self._engine.report_at_once()
 
     def begin_close(self, linger: Any) -> Job | None:
-        """The part of `close` that does not wait. Gives the job to wait for, or `None`."""
+        """Starts to close without waiting; returns the job to wait for, or `None`."""
         if not self.arrive() or self._io is None:
             return None
         with contextlib.suppress(ContextTerminated):
@@ -124,12 +124,12 @@ class Orphan(IoClosing):
         return None
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        """Closes the inherited descriptors, which the parent uses too, in a forked child."""
         self._engine.close_after_fork()
 
 
 def see_off(left: list[tuple[Engine, float | None]]) -> None:
-    """Closes sockets without a loop in one of this thread: the interpreter may start no other thread any more."""
+    """Closes sockets without a loop in a loop of this thread: the interpreter may start no other thread any more."""
 
     async def close(engine: Engine, linger: float | None) -> None:
         engine.enter_loop(asyncio.get_running_loop())
@@ -140,10 +140,10 @@ def see_off(left: list[tuple[Engine, float | None]]) -> None:
         await asyncio.gather(*(close(engine, linger) for engine, linger in left), return_exceptions=True)
 
     try:
-        # An interrupt has ended the wait, and what was lost is in the log.
+        # After an interrupt, the log reports what was lost.
         with contextlib.suppress(KeyboardInterrupt), asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
             runner.run(close_all())
-    except OSError as error:  # no descriptors for a loop
+    except OSError as error:  # no descriptors left for a loop
         for engine, _ in left:
             engine.report_lost(str(error))
     for engine, _ in left:

@@ -1,7 +1,7 @@
-"""Dialling again where nobody listens yet: one timer and one system call after the other for all dialers of a loop.
+"""Dialling again after a refusal: one timer for all dialers of a loop.
 
-An absent peer is dialled ten times a second by default, and each time the same comes of it. So a dialer whose attempt
-was refused leaves the next ones to its loop's `Redialler`, and goes on by itself as soon as anything is different.
+An absent peer is dialled ten times a second by default, with the same result each time. So a dialer whose attempt was
+refused leaves the next ones to its loop's `Redialler`, and continues by itself as soon as the result is different.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from omq._core.link.handshake_io import dial
 from omq.transport import Address
 from omq.unpatched import threading
 
-#: The errors that say that nobody listens: where endpoints are files, one may be missing.
+#: The errors of an endpoint without a listener: where endpoints are files, one may be missing.
 REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
-#: No other thread forks while a descriptor is made and noted: a child would keep what it does not know of. A signal
-#: handler may fork amid it in this thread.
+#: Held while a descriptor is made and recorded, so that no other thread forks: a child would keep a descriptor that it
+#: does not know. A signal handler in this thread may still fork.
 UNFORKED: Final = threading.RLock()
 os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, after_in_child=UNFORKED.release)
 
-_EARLY: Final = 0.05  # of its pause: so much earlier an attempt may be made, together with others
-_MAX_ATTEMPTS_PER_TURN: Final = 200  # attempts in one go: the loop has other things to do
-_MAX_REACHED_PER_TURN: Final = 16  # attempts in one go that reach a listener, whose queue of connections is bounded
-_TURN_PAUSE_S: Final = 0.001  # seconds after which it goes on
+_EARLY: Final = 0.05  # part of its delay by which an attempt may be early, to share a timer
+_MAX_ATTEMPTS_PER_TURN: Final = 200  # per turn: the loop has other work
+_MAX_REACHED_PER_TURN: Final = 16  # per turn: the backlog of a listener is limited
+_TURN_PAUSE_S: Final = 0.001  # until the next turn
 
 
 class Redialled(Protocol):
@@ -43,29 +43,29 @@ class Redialled(Protocol):
         ...
 
     def next_pause(self) -> float:
-        """Seconds until the attempt after the next one."""
+        """Returns the seconds until the attempt after the next one."""
         ...
 
     def go_on_with(self, fd: int, code: int) -> None:
-        """An attempt was not refused, or has to be made by the dialer itself: *fd* is -1 then.
+        """Continues the dialer after an attempt that was not refused, or one that it must make itself (*fd* is -1).
 
         Args:
-            fd: A descriptor that is being connected; owned by the dialer from here on.
-            code: 0 if it is connected, else `EINPROGRESS`.
+            fd: A descriptor that is connected or connecting; owned by the dialer from here on.
+            code: 0 if it is connected, `EINPROGRESS` if not yet.
         """
 
 
 class Redial:
-    """The next attempts of one dialer.
+    """The pending attempts of one dialer.
 
     Args:
         owner: The dialer.
-        address: Where it dials.
-        until: When the address has to be looked up again, in seconds of `time.monotonic()`.
+        address: The address to dial.
+        until: The time at which the address must be resolved again, in seconds of `time.monotonic()`.
 
     Attributes:
-        owner: The dialer; `None` if there are to be no more attempts.
-        waits: Whether it is among those that the `Redialler` has.
+        owner: The dialer; `None` after `drop`.
+        waits: Whether it is in the heap of the `Redialler`.
     """
 
     __slots__ = ("address", "owner", "slack", "until", "waits")
@@ -79,27 +79,27 @@ class Redial:
 
 
 class Redialler:
-    """The dialers of one loop that wait for their next attempt; all is called on the loop's thread.
+    """The dialers of one loop that wait for their next attempt. All calls are on the loop's thread.
 
-    The timer keeps it, and with it the dialers and their sockets: what a loop has work for is no garbage. A finalizer
-    closes sockets, and the collector clears every weak reference to garbage before it calls one.
+    The timer keeps it, and so the dialers and their sockets alive: a loop that has work for a socket must not let it
+    become garbage. A finalizer closes sockets, but the collector clears all weak references to garbage before it runs.
     """
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Redial]] = []
         self._serial = itertools.count()
-        self._over = 0  # of the heap, what waits no more
+        self._over = 0  # entries of the heap that were dropped
         self._timer: asyncio.TimerHandle | None = None
-        self._due = math.inf  # when that is
+        self._due = math.inf  # the time at which it fires
 
     def add(self, redial: Redial, pause: float) -> None:
-        """Dials in *pause* seconds, and then again and again, until `drop` or the dialer goes on by itself."""
+        """Dials in *pause* seconds, and repeats, until `drop` or until the dialer continues by itself."""
         now = time.monotonic()
         self._put(redial, now, pause)
         self._arm(now)
 
     def drop(self, redial: Redial) -> None:
-        """The dialer does not wait any more. Where the loop is closed, on any thread."""
+        """Stops dialling. If the loop is closed, on any thread."""
         redial.owner = None
         if not redial.waits:
             return
@@ -136,7 +136,7 @@ class Redialler:
         reached = 0
         with UNFORKED:
             for _ in range(_MAX_ATTEMPTS_PER_TURN):
-                heap = self._heap  # a dialer's end may replace it
+                heap = self._heap  # the end of a dialer may replace it
                 if not heap or heap[0][0] - heap[0][2].slack > now or reached >= _MAX_REACHED_PER_TURN:
                     break
                 redial = heapq.heappop(heap)[2]
@@ -158,14 +158,14 @@ class Redialler:
         self._arm(now)
 
 
-#: Weakly: the value must not keep its key.
+#: Weak references to the values, which refer to their key.
 _redialler_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Redialler]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
 def redialler_of(loop: asyncio.AbstractEventLoop) -> Redialler:
-    """Returns the one of a loop, which runs in this thread."""
+    """Returns the `Redialler` of a loop, which runs in this thread."""
     found = _redialler_of.get(loop)
     redialler = found() if found is not None else None
     if redialler is None:

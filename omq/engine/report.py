@@ -1,4 +1,4 @@
-"""Reports to a socket's monitors: once, at the place where something happens, and never per message."""
+"""Reports of events to a socket's monitors and to the log; never for each message."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ log = logging.getLogger("omq")
 _UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
 _TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
 _SUCCEEDED = EventKind.HANDSHAKE_SUCCEEDED
-_POLL_INTERVAL_S = 0.5  # seconds between two looks at what was dropped, while there is a monitor
+_POLL_INTERVAL_S = 0.5  # seconds between two counts of dropped messages, while there is a monitor
 
 
 class Monitor(Protocol):
-    """Takes events, from any thread; must not wait."""
+    """An object that takes events, from any thread; must not wait."""
 
     def put(self, event: Event) -> None: ...
 
 
 class Reporter:
-    """The monitors of one socket, by weak references: the user keeps them alive.
+    """The monitors of one socket. References to them are weak: the user keeps them alive.
 
     Attributes:
-        trouble: Why the last attempt at a connection has failed; empty once one succeeds.
+        trouble: The reason why the last attempt to connect failed; empty after a success.
     """
 
     def __init__(self, engine: SocketView) -> None:
@@ -44,24 +44,25 @@ class Reporter:
 
     @property
     def is_read(self) -> bool:
-        """Returns whether there are monitors, or each event is logged."""
+        """Returns whether there are monitors, or events are logged."""
         return bool(self._monitors) or log.isEnabledFor(logging.DEBUG)
 
     def add(self, monitor: Monitor) -> None:
-        """Tells a monitor from now on."""
+        """Sends events to a monitor from now on."""
         if not self._monitors:
             for session in self._engine.sessions:
                 session.dropped_told = session.peer.dropped
         self._monitors.append(weakref.ref(monitor, self._forget))
         self.tune()
         if self._engine.closed:
-            # Another thread has closed the socket since the caller looked, and has told the monitors of then.
+            # Another thread has closed the socket since the caller checked, and the monitors of that time have the
+            # event.
             monitor.put(Event(kind=EventKind.MONITOR_STOPPED, time=time.time()))
         if self._engine.has_loop:
             self._engine.call(self.start)
 
     def remove(self, monitor: Monitor) -> None:
-        """Tells a monitor no longer. Idempotent."""
+        """Stops sending events to a monitor. Idempotent."""
         for found in tuple(self._monitors):
             if found() is monitor:
                 self._forget(found)
@@ -72,7 +73,7 @@ class Reporter:
         self.tune()
 
     def tune(self) -> None:
-        """Turns reports of subscriptions, which are many, on only while they are read."""
+        """Reports subscriptions, of which there are many, only while the reports are read."""
         self._engine.pattern.monitor(bool(self._monitors) or log.isEnabledFor(logging.DEBUG))
 
     def emit(
@@ -83,12 +84,12 @@ class Reporter:
         reason: str | BaseException | None,
         details: dict[str, Any],
     ) -> None:
-        """Logs an event and tells the monitors; see `Engine.emit`."""
+        """Logs an event and sends it to the monitors; see `Engine.emit`."""
         if kind is _SUCCEEDED:
             self.trouble = ""
         logged = log.isEnabledFor(logging.DEBUG)
         if reason is None and not logged and not self._monitors:
-            return  # the usual case: a connection is worth no more than that
+            return  # the usual case, kept cheap
         text = _text(reason)
         if kind in _TROUBLES:
             detail = without_endpoint(text, endpoint)
@@ -113,7 +114,7 @@ class Reporter:
             details.setdefault("mechanism", session.mechanism)
             details["peer"] = snapshot(session) if session.state not in _UNKNOWN and session.info else None
         error = reason if isinstance(reason, BaseException) else None
-        if error is not None and kind is not EventKind.BIND_FAILED:  # which is raised, too
+        if error is not None and kind is not EventKind.BIND_FAILED:  # that error is raised, too
             _drop_frames(error)
         event = Event(kind=kind, time=time.time(), endpoint=endpoint, reason=text, error=error, **details)
         for found in tuple(self._monitors):
@@ -121,10 +122,10 @@ class Reporter:
             if monitor is not None:
                 monitor.put(event)
 
-    # ------------------------------------------------------------------ what was dropped
+    # ------------------------------------------------------------------ dropped messages
 
     def start(self) -> None:
-        """Looks at what was dropped from time to time, while there are monitors; in the engine's thread."""
+        """Counts dropped messages from time to time, while there are monitors; in the engine's thread."""
         if self._monitors and self._timer is None and self._engine.pattern.drops:
             self._timer = self._engine.loop.call_later(_POLL_INTERVAL_S, self._tally)
 
@@ -136,14 +137,14 @@ class Reporter:
             self.start()
 
     def tell_dropped(self, session: Session) -> None:
-        """Reports what has been dropped of a peer's messages since the last report."""
+        """Reports the messages for a peer that were dropped since the last report."""
         dropped = session.peer.dropped
         if self._monitors and dropped > session.dropped_told:
             count, session.dropped_told = dropped - session.dropped_told, dropped
             self._engine.emit(EventKind.DROPPED, session=session, reason=self._engine.pattern.drops, count=count)
 
     def stop(self) -> None:
-        """The socket is closed."""
+        """Sends the last event, because the socket is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -152,7 +153,7 @@ class Reporter:
 
 
 def failure(error: BaseException | None) -> HandshakeFailure:
-    """Returns why a handshake has failed, as one word."""
+    """Returns the kind of a handshake's failure."""
     match error:
         case None:
             return HandshakeFailure.STOPPED
@@ -172,7 +173,7 @@ def failure(error: BaseException | None) -> HandshakeFailure:
 
 
 def _drop_frames(error: BaseException) -> None:
-    """Takes the frames from an exception and those behind it: with them an event would keep the connection."""
+    """Removes the frames from an exception and its causes, which would keep the connection alive."""
     found: list[BaseException | None] = [error]
     seen: set[int] = set()
     while found:

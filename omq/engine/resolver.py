@@ -1,7 +1,7 @@
-"""Looking names up and reaching addresses, without the loop's pool of threads.
+"""Name resolution and connecting, without libuv's thread pool.
 
-libuv has such a pool for names, and uvloop asks it even for the address of a `sock_connect`. Its threads outlive every
-loop, and a process that has forked since crashes at its exit, where libuv waits for threads that it does not have.
+libuv resolves names in that pool, and uvloop uses it even for the address of a `sock_connect`. Its threads outlive
+every loop, and a forked process crashes at its exit, where libuv waits for threads that it does not have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from omq.unpatched import socket, threading
 Question: TypeAlias = tuple[Any, ...]
 Answer: TypeAlias = list[AddrInfo] | BaseException
 
-ANSWER_TTL_S = 1.0  # seconds for which an answer holds: many dialers may ask for one name, each ten times a second
-_MAX_ANSWERS = 64  # answers that are kept, about
+ANSWER_TTL_S = 1.0  # many dialers may resolve the same name, each ten times a second
+_MAX_ANSWERS = 64  # about the number of answers that are kept
 
-_RETRY_DELAY_S = 0.01  # seconds before a Unix socket whose queue is full is tried again
+_RETRY_DELAY_S = 0.01  # before another attempt at a Unix socket whose backlog is full
 
 
 async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: Any) -> None:
-    """Connects a socket that does not block.
+    """Connects a non-blocking socket.
 
     Raises:
         OSError: The system, or the other side, refuses.
@@ -41,12 +41,12 @@ async def reach(loop: asyncio.AbstractEventLoop, sock: socket.socket, address: A
             sock.connect(address)
             return
         except BlockingIOError as error:
-            # unix(7): nothing is under way, the listener's queue is full.
+            # unix(7): nothing is in progress, because the listener's backlog is full.
             if error.errno != errno.EAGAIN:
                 break
             await asyncio.sleep(_RETRY_DELAY_S)
         except InterruptedError:
-            break  # connect(2): it goes on by itself
+            break  # connect(2): it continues in the background
     await connected(loop, sock)
 
 
@@ -57,7 +57,7 @@ async def connected(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         OSError: The system, or the other side, refuses.
     """
     fd = sock.fileno()
-    code = progress(fd)  # mostly it is there already, on the same machine
+    code = progress(fd)  # usually done already, on the same machine
     if code != errno.EINPROGRESS:
         if code:
             raise OSError(code, os.strerror(code))
@@ -68,7 +68,7 @@ async def connected(loop: asyncio.AbstractEventLoop, sock: socket.socket) -> Non
         await done
     finally:
         loop.remove_writer(fd)
-        del done  # which keeps the exception, and that this frame
+        del done  # it keeps the exception, which keeps this frame
 
 
 def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
@@ -82,26 +82,25 @@ def _connected(sock: socket.socket, done: asyncio.Future[None]) -> None:
 
 
 class Resolver:
-    """Looks names up for one loop, each in a thread of its own, so that nothing else waits for a resolver that hangs.
+    """Resolves names for one loop, each in a thread of its own, so that a slow answer delays nothing else.
 
-    A question that is asked again while it has no answer yet waits for the one that is under way. An answer holds for
-    a moment, also the one that there is none.
+    A question that is asked again waits for the answer in progress. An answer is kept for a moment, also a failure.
     """
 
     def __init__(self) -> None:
-        # Weakly: a look-up that its loop has not outlived is never settled, and would keep the loop.
+        # Weak: a look-up that outlives its loop never completes, and would keep the loop.
         self._asked: weakref.WeakValueDictionary[Question, asyncio.Future[Answer]] = weakref.WeakValueDictionary()
-        self._known: dict[Question, tuple[float, Answer]] = {}  # with the time until which it holds
+        self._known: dict[Question, tuple[float, Answer]] = {}  # with the time until which each is valid
 
     async def resolve(self, loop: asyncio.AbstractEventLoop, lookup: Lookup) -> list[AddrInfo]:
-        """Asks the system's resolver.
+        """Resolves a name with the system's resolver.
 
         Args:
-            loop: Where the answer is awaited.
-            lookup: The name, and what `getaddrinfo` is to be told with it.
+            loop: The loop that awaits the answer.
+            lookup: The name, and the hints for `getaddrinfo`.
 
         Raises:
-            OSError: The name has no address, or nobody could be asked.
+            OSError: The name has no address, or the resolver failed.
         """
         question = (lookup.host, lookup.port, *lookup.hints.items())
         until, known = self._known.get(question, (0.0, []))
@@ -116,12 +115,12 @@ class Resolver:
             except RuntimeError as error:
                 if not str(error).endswith("at interpreter shutdown"):
                     raise
-                # There are no threads any more, and nothing but the last sockets waits for this one.
+                # No threads can be started any more, and nothing but the last sockets waits for this one.
                 _look_up(loop, answer, lookup, alone=False)
-            # Only now: if the system gives no thread, nobody is to wait for its answer.
+            # After the start: if the system provides no thread, no caller may wait for its answer.
             self._asked[question] = answer
             answer.add_done_callback(partial(weak_callback(self._note), question))
-        # A caller that gives up does not end the look-up for the others.
+        # A caller that gives up does not end the look-up for others.
         return _given(await asyncio.shield(answer))
 
     def _note(self, question: Question, answer: asyncio.Future[Answer]) -> None:
@@ -138,7 +137,7 @@ _resolver_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, Resolve
 
 
 def resolver_of(loop: asyncio.AbstractEventLoop) -> Resolver:
-    """Returns the one of a loop, which runs in this thread; it lives as long as the loop, and does not keep it."""
+    """Returns the resolver of a loop, which runs in this thread; it does not keep the loop alive."""
     found = _resolver_of.get(loop)
     if found is None:
         found = _resolver_of[loop] = Resolver()
@@ -146,7 +145,7 @@ def resolver_of(loop: asyncio.AbstractEventLoop) -> Resolver:
 
 
 def _given(answer: Answer) -> list[AddrInfo]:
-    """The addresses; raises where there are none. Each caller gets an error of its own."""
+    """Returns the addresses, or raises the failure; each caller gets its own copy of the error."""
     if isinstance(answer, BaseException):
         raise copy.copy(answer)
     return answer
@@ -155,7 +154,7 @@ def _given(answer: Answer) -> list[AddrInfo]:
 def _look_up(
     loop: asyncio.AbstractEventLoop, answer: asyncio.Future[Answer], lookup: Lookup, *, alone: bool = True
 ) -> None:
-    """Asks, in a thread of its own or else (not *alone*) in the loop's."""
+    """Resolves a name, in a thread of its own or else (not *alone*) in the loop's."""
     if alone:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     found: Answer
@@ -163,7 +162,7 @@ def _look_up(
         found = list(socket.getaddrinfo(lookup.host, lookup.port, **lookup.hints))
     except BaseException as error:  # a name that no codec takes raises a UnicodeError
         found = error.with_traceback(None)
-    with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+    with contextlib.suppress(RuntimeError):  # the loop is closed: nothing awaits the answer
         loop.call_soon_threadsafe(_settle, answer, found)
 
 

@@ -1,4 +1,4 @@
-"""The base of sessions whose peers need no handshake: those of inproc and of datagrams."""
+"""The base of sessions without a handshake: those of inproc and of datagrams."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from omq.zmtp.handshake import PeerMetadata
 
 
 class SessionBase(StateMachine[ConnectionState]):
-    """The supervisor of one peer that needs no handshake.
+    """Supervises one peer without a handshake.
 
     Args:
         engine: The socket.
-        endpoint: The endpoint that it belongs to.
-        dialer: The dialer that has connected it; `None` where it was accepted, or is bound.
+        endpoint: The endpoint of ours that it belongs to.
+        dialer: The dialer that has connected it; `None` if it was accepted, or is bound.
     """
 
     peer: Peer
@@ -40,7 +40,7 @@ class SessionBase(StateMachine[ConnectionState]):
 
     @property
     def accepted(self) -> bool:
-        """Returns whether this side has not dialled."""
+        """Returns whether the peer has dialled."""
         return self._dialer is None
 
     @property
@@ -50,15 +50,15 @@ class SessionBase(StateMachine[ConnectionState]):
 
     @property
     def is_over(self) -> bool:
-        """Returns whether it has been torn down."""
+        """Returns whether it has ended."""
         return self.state is ConnectionState.OVER
 
     def cease(self) -> None:
-        """Ends it: what was sent to it is here."""
+        """Ends the session, because everything that was sent has arrived."""
         self.end(None)
 
     def end(self, reason: Exception | None = None) -> None:
-        """Tears it down, once."""
+        """Ends the session, once."""
         before = self.state
         if before is ConnectionState.OVER:
             return
@@ -69,17 +69,17 @@ class SessionBase(StateMachine[ConnectionState]):
         self._tear_down(before, reason)
         if not self.ended.done() and self.engine.in_loop:
             self.ended.set_result(None)
-        # Messages that were not taken yet keep the peer, and that the session, which describes the sender.
+        # Messages that were not received yet keep the peer, and so the session, which describes the sender.
         self.engine = weakref.proxy(self.engine)
         self._dialer = None
         self.peer = ended_peer(self.peer)
 
     def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
-        """Ends the peer's part in routing, and reports that; *before*: how far the session had come."""
+        """Ends the peer's part in routing, and reports that; *before*: the state until now."""
         raise NotImplementedError
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Does nothing before a loop ends."""
 
     def enter_loop(self) -> None:
         """Goes on in another loop."""
@@ -87,4 +87,4 @@ class SessionBase(StateMachine[ConnectionState]):
             self.ended = self.engine.loop.create_future()
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes what the parent has, too."""
+        """Closes the inherited descriptors in a forked child."""

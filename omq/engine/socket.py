@@ -1,4 +1,4 @@
-"""The life of one socket: its loop, sessions, closing. Everything it starts hangs under it."""
+"""The engine of one socket: its loop, its sessions, and the order in which they end. It owns everything that it starts."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq")
 
-# A member of an enumeration is found by a function in Python, each time.
+# Looking up a member of an enumeration calls a Python function each time.
 _HANDSHAKING, _READY = ConnectionState.HANDSHAKING, ConnectionState.READY
 _ACCEPTED, _CONNECTED, _SUCCEEDED = EventKind.ACCEPTED, EventKind.CONNECTED, EventKind.HANDSHAKE_SUCCEEDED
 
-_CANCEL_TIMEOUT_S = 1.0  # seconds that tasks which are cancelled may take to end
+_CANCEL_TIMEOUT_S = 1.0  # that cancelled tasks may take to end
 
 
 class Parent(Protocol):
-    """Anything that owns tasks: a `asyncio.TaskGroup`, a loop, ..."""
+    """An owner of tasks, such as an `asyncio.TaskGroup` or a loop."""
 
     def create_task(self, coro: Coroutine[Any, Any, Any], *, name: str | None = None) -> Any: ...
 
@@ -49,16 +49,16 @@ class Engine(StateMachine[SocketState]):
     """One socket, without its calls.
 
     Args:
-        socket_type: The type.
+        socket_type: The socket's type.
         options: The options in force.
-        context: What it shares with other sockets.
+        context: The state that it shares with other sockets.
         driver: Drives its descriptors.
         parent: Owns the socket's tasks; `None` leaves them to the loop.
 
     Attributes:
-        on_stop: Called first when everything ends, for whatever reason.
+        on_stop: Called first when everything ends, for any reason.
         notice: Seconds after which `close` reports that it waits.
-        futile: Why it is of no use to wait; empty if it may be.
+        futile: The reason why waiting is useless; empty if it is not.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class Engine(StateMachine[SocketState]):
         self.driver = driver
         self.lock = driver.lock
         self._equip()
-        whole = weakref.proxy(self)  # the parts live no longer than the whole, and do not keep it
+        whole = weakref.proxy(self)  # the parts do not outlive the engine, and must not keep it alive
         self.attempts: set[Attempts] = set()
         self.reporter = Reporter(whole)
         self.heartbeat = Heartbeat(whole)
@@ -92,11 +92,11 @@ class Engine(StateMachine[SocketState]):
         self._linger = Linger(whole)
         self.notice = NOTICE
         self.futile = ""
-        self._closers = 0  # calls of `close` that wait
+        self._closers = 0  # the number of waiting calls of `close`
         self._watchers: set[asyncio.Future[None]] = set()
 
     def _equip(self) -> None:
-        """Makes the queues, as the options want them."""
+        """Creates the queues for the current options."""
         driver = self.driver
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
         driver.assemble(self.pattern.send_queue)
@@ -123,16 +123,16 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def closed(self) -> bool:
-        """Returns whether it has ended completely."""
+        """Returns whether everything has ended."""
         return self.state is SocketState.CLOSED
 
     # ------------------------------------------------------------------ the loop
 
     def attach(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Begins to run, in this loop."""
+        """Starts to run in this loop."""
         handshakes = HandshakePoller(*self._loop_calls())
         if self.has_loop or self.closed:
-            return  # the garbage collector came, and a finalizer was quicker
+            return  # a finalizer has attached or closed it meanwhile
         self.move(SocketState.RUNNING)
         self.handshakes = handshakes
         self.loop = loop
@@ -147,20 +147,20 @@ class Engine(StateMachine[SocketState]):
             except BaseException:
                 supervision.close()
                 raise
-            # A task that is cancelled before its first step never runs, and neither does what it would do at its end.
+            # A task that is cancelled before its first step never runs, so `_supervise` would not end the socket.
             if hasattr(task, "add_done_callback"):
                 task.add_done_callback(lambda _: self._parent_over())
         self.reporter.start()
         self.endpoints.start()
 
     def leave_loop(self) -> None:
-        """Serves no call any more, and forgets its loop, which ends, or has ended: `enter_loop` gives another one.
+        """Leaves its loop, which ends or has ended: no calls from now on. `enter_loop` gives it another one.
 
-        Runs in the loop's thread or, where no thread runs the loop, in any.
+        Runs in the loop's thread or, if no thread runs the loop, in any.
         """
         self._introduce()
         self.on_stop()
-        self.on_stop = lambda: None  # the socket of the user's stays in its own thread
+        self.on_stop = lambda: None  # the user's socket stays in its own thread
         self.begin_closing()
         self.driver.leave_loop()
         if self.handshakes.fd >= 0:
@@ -179,7 +179,7 @@ class Engine(StateMachine[SocketState]):
             self._over.set_result(None)
 
     def enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Goes on in another loop, which runs in this thread: what was accepted leaves there, and `close` waits."""
+        """Goes on in another loop, which runs in this thread: accepted messages leave there, and `close` waits there."""
         if self.closed:
             return
         self.loop = loop
@@ -202,14 +202,14 @@ class Engine(StateMachine[SocketState]):
         return self.has_loop and not self.loop.is_closed()
 
     async def _supervise(self) -> None:
-        """Lives in the caller's task group: the group waits for the socket, and its end is the socket's."""
+        """Runs in the user's task group: the group waits for the socket, and ends it."""
         try:
             await self._over
         finally:
             self._parent_over()
 
     def _parent_over(self) -> None:
-        """Ends with the parent, unless another loop has the socket by now."""
+        """Ends the socket with its parent, unless another loop has it by now."""
         if self._parent is not None and not self.closed:
             if self.options.linger != 0:
                 self._linger.report_lost("its parent has ended")
@@ -224,18 +224,18 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def on_loop_thread(self) -> bool:
-        """Returns whether this is the thread that the socket's loop runs in; a user's loop may move to another one."""
+        """Returns whether this is the thread of the socket's loop; a user's loop may move to another thread."""
         if self.driver.has_thread:
             return threading.get_ident() == self._thread
         return self.has_loop and (asyncio._get_running_loop() is self.loop or not self.loop.is_running())
 
     @property
     def runs_elsewhere(self) -> bool:
-        """Returns whether the socket's loop runs, at this moment, in another thread."""
+        """Returns whether the socket's loop runs in another thread right now."""
         return self.has_loop and self.loop.is_running() and asyncio._get_running_loop() is not self.loop
 
     def call(self, function: Callable[..., None], *arguments: Any) -> None:
-        """Calls a function in this socket's thread: now, if that is this one."""
+        """Calls a function in this socket's thread: at once, if that is this one."""
         if self.on_loop_thread:
             function(*arguments)
         else:
@@ -252,7 +252,7 @@ class Engine(StateMachine[SocketState]):
         """Makes another socket of the same context."""
         return Engine(socket_type, options, self.context, driver)
 
-    # ------------------------------------------------------------------ what may come and go
+    # ------------------------------------------------------------------ what it has and needs
 
     @property
     def in_use(self) -> bool:
@@ -261,7 +261,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def wants_peers(self) -> bool:
-        """Returns whether a new connection is of use: always, until closing has nothing left to deliver."""
+        """Returns whether a new connection is needed: always, until closing has nothing left to deliver."""
         return not self.closed and not (self.closing and self.pattern.idle)
 
     @property
@@ -270,18 +270,18 @@ class Engine(StateMachine[SocketState]):
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:
-        """Returns whether only this session, or its dialer, could take what waits for any peer."""
+        """Returns whether only this session, or its dialer, could take the messages that are for any peer."""
         return not self.endpoints.may_bring_peers and all(one is session for one in self.pattern.sessions)
 
     @property
     def drained(self) -> bool:
-        """Returns whether everything that was accepted is with the kernel."""
+        """Returns whether the kernel has all accepted messages."""
         leaving = any(session.state is ConnectionState.LEAVING for session in self._sessions)
         return self.pattern.idle and not leaving and self.endpoints.drained
 
     @property
     def unsent(self) -> int:
-        """Messages that were accepted and are not with the kernel, as far as they are counted one by one."""
+        """The number of accepted messages that the kernel does not have, as far as they are counted one by one."""
         leaving = [session for session in self._sessions if session.state is ConnectionState.LEAVING]
         return self.pattern.unsent + self.endpoints.unsent + sum(session.peer.unsent for session in leaving)
 
@@ -301,7 +301,7 @@ class Engine(StateMachine[SocketState]):
     @property
     def sessions(self) -> list[Session]:
         """The peers that have finished their handshake and take part in routing."""
-        # Other threads ask too: the tuple is made in one step.
+        # Other threads read this too; the tuple is made in one step.
         found = cast("tuple[Session, ...]", tuple(self.pattern.sessions))
         return [session for session in found if session.is_ready]
 
@@ -322,9 +322,9 @@ class Engine(StateMachine[SocketState]):
         *,
         said: bytes = b"",
     ) -> Session:
-        """Takes over a connected descriptor: a dialer's, or a listener's, whose limiter says whether it may stay.
+        """Takes over a connected descriptor, of a dialer or of a listener, whose limiter may refuse it.
 
-        *said*: what has been written to it already, the beginning of our side of the handshake.
+        *said*: the part of our side of the handshake that was sent already.
         """
         try:
             session = WireSession(self, fd, transport, endpoint, remote_address, options, dialer, limiter)
@@ -337,17 +337,17 @@ class Engine(StateMachine[SocketState]):
         self._sessions[session] = None
         try:
             session.start()
-        except OSError as error:  # the loop takes no more descriptors
+        except OSError as error:  # the loop cannot watch more descriptors
             session.end(error)
         return session
 
     def session_met(self, session: Session, *, dialled: bool) -> None:
-        """The two sides have met, and the handshake begins."""
+        """Reports a new connection, whose handshake begins."""
         session.move(_HANDSHAKING)
         self.emit(_CONNECTED if dialled else _ACCEPTED, session=session)
 
     def session_ready(self, session: Session, *, routed: bool = True) -> None:
-        """A handshake is done; *routed*: the session takes part in routing."""
+        """Handles the end of a handshake; *routed*: the session takes part in routing."""
         session.move(_READY)
         self._sessions[session] = None
         self.reporter.tune()
@@ -358,7 +358,7 @@ class Engine(StateMachine[SocketState]):
         self.changed()
 
     def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
-        """A session has torn itself down; *before*: how far it had come."""
+        """Handles the end of a session; *before*: its state until then."""
         self._sessions.pop(session, None)
         why = reason or "closed by this side"
         if before is ConnectionState.HANDSHAKING:
@@ -370,7 +370,7 @@ class Engine(StateMachine[SocketState]):
         self.changed()
 
     def session_drained(self) -> None:
-        """A session that leaves has nothing more for the kernel: closing need not wait for it any more."""
+        """Wakes `close`, because a leaving session has handed everything to the kernel."""
         self.changed()
 
     def emit(
@@ -382,23 +382,23 @@ class Engine(StateMachine[SocketState]):
         reason: str | BaseException | None = None,
         **details: Any,
     ) -> None:
-        """Reports what happens to the socket and its connections: to the log and to monitors. Never per message.
+        """Reports an event of the socket or of a connection, to the log and to monitors. Never for each message.
 
         Args:
-            kind: What happens.
-            endpoint: Where; that of the session, if one is given.
-            session: The connection that it happens to: its peer, address and mechanism are told.
-            reason: Why, as a text or as the exception behind it.
+            kind: The kind of the event.
+            endpoint: The endpoint; that of the session, if one is given.
+            session: The connection of the event, whose peer, address and mechanism are reported.
+            reason: The reason, as a text or as the exception that caused the event.
             **details: Further attributes of `omq.Event`.
         """
         self.reporter.emit(kind, endpoint or (session.endpoint if session else ""), session, reason, details)
 
     def _subscribed(self, session: Any, prefix: bytes, subscribe: bool) -> None:
-        """A peer wants messages with this prefix, or no longer."""
+        """Reports a subscription of a peer, or its end."""
         self.emit(EventKind.SUBSCRIBED if subscribe else EventKind.UNSUBSCRIBED, session=session, prefix=prefix)
 
     def changed(self) -> None:
-        """Peers, dialers or subscriptions have changed: calls that wait for a state look again."""
+        """Wakes the calls that wait for a state: peers, dialers or subscriptions have changed."""
         if not self.on_loop_thread:
             if self.has_loop:
                 self.post(self.changed)
@@ -413,7 +413,7 @@ class Engine(StateMachine[SocketState]):
         """Waits until a condition on peers or subscriptions holds; false if the time was up first."""
         deadline = None if timeout is None else self.loop.time() + timeout
         while True:
-            # Before the look, so that each later change is told.
+            # Before the check, so that each later change wakes this call.
             self.pattern.watch()
             if reached():
                 return True
@@ -433,46 +433,46 @@ class Engine(StateMachine[SocketState]):
                 self._watchers.discard(watcher)
 
     def report_at_once(self) -> None:
-        """Has `close` report at once what it waits for."""
+        """Makes `close` report at once what it waits for."""
         self.notice = 0.0
         self._linger.report_again()
 
     def report_lost(self, why: str) -> None:
-        """Logs what was accepted and is about to be dropped, if there is anything."""
+        """Logs the accepted messages that are about to be dropped, if there are any."""
         self._linger.report_lost(why)
 
     def is_laden(self) -> bool:
-        """Returns whether something that was accepted has not left."""
+        """Returns whether accepted messages have not left."""
         with self.lock:
             return not self.drained
 
     @property
     def accepted(self) -> list[str]:
-        """The endpoints of the peers that were not dialled, one for each; on any thread."""
+        """The endpoints of the accepted peers, one for each; on any thread."""
         dialled = {id(dialer.session) for dialer in self.endpoints.open_dialers()}
         return [session.endpoint for session in tuple(self._sessions) if id(session) not in dialled]
 
     def give_up(self, why: str) -> None:
-        """Has `close` wait for nothing from now on, and report what it drops; on any thread."""
+        """Makes `close` wait for nothing from now on, and report what it drops; on any thread."""
         self.futile = why
         self.notice = 0.0
 
     def reconfigure(self, options: Options) -> None:
-        """Options have changed; those that can change in use take hold."""
+        """Applies changed options, which are all live."""
         with self.lock:
             self.options = options
             self.pattern.reconfigure(options)
 
     def remake(self, options: Options) -> None:
-        """Options have changed before the first use: the queues are made again; subscriptions stay.
+        """Applies changed options before the first use: creates the queues again; subscriptions stay.
 
         Raises:
-            StateError: Messages wait to be sent.
+            StateError: Messages are queued to be sent.
         """
         with self.lock:
             before = self.pattern
             if not before.idle:
-                raise StateError("messages wait to be sent: only live options can be changed now")
+                raise StateError("messages are queued to be sent: only live options can be changed now")
             self.options = options
             self._equip()
             self.pattern.inherit(before)
@@ -480,12 +480,12 @@ class Engine(StateMachine[SocketState]):
     # ------------------------------------------------------------------ the end
 
     def begin_closing(self) -> None:
-        """Serves no call any more."""
+        """Takes no calls from now on."""
         if self.state is SocketState.RUNNING:
             self.move(SocketState.CLOSING)
 
     def close_at_once(self) -> bool:
-        """Ends everything if there is nothing to wait for: the peers' kernels have all, and no task is under way."""
+        """Ends everything if there is nothing to wait for: the peers' kernels have all, and no task runs."""
         if self.closing or not self.has_loop or self._tasks or self.is_laden():
             return False
         self.begin_closing()
@@ -495,11 +495,11 @@ class Engine(StateMachine[SocketState]):
         return True
 
     async def close(self, linger: float | None, *, keeps: bool = False) -> None:
-        """Lets what was accepted leave, for *linger* seconds at most, then ends everything.
+        """Lets accepted messages leave, for at most *linger* seconds, then ends everything.
 
         Args:
-            linger: Seconds; `None` for ever.
-            keeps: A call that is cancelled ends nothing: its caller sees to what is left.
+            linger: Seconds; `None` waits for ever.
+            keeps: Whether a call that is cancelled ends nothing, because its caller handles the rest.
         """
         if self.closed:
             return
@@ -517,7 +517,7 @@ class Engine(StateMachine[SocketState]):
             elif self.has_loop and not self.notice and self.options.linger != 0:
                 self._linger.report_lost(self.futile or "there is no time left")
         except BaseException:
-            if home is None or self.loop is home:  # else another loop has the socket, and waits for it
+            if home is None or self.loop is home:  # otherwise another loop has the socket, and waits for it
                 self._closers -= 1
                 if not self._closers and not keeps:
                     self._linger.report_lost("the wait was interrupted")
@@ -527,23 +527,23 @@ class Engine(StateMachine[SocketState]):
         tasks = tuple(self._tasks)
         self.stop()
         if tasks and self.in_loop:
-            # They are cancelled, but an `authorize` or `authenticate` of the user's may ignore that.
+            # They are cancelled, but an `authorize` or `authenticate` of the user may ignore that.
             _, left = await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
             for task in left:
-                log.warning("%s: %s goes on, although it was cancelled", self.socket_type.value, task.get_name())
+                log.warning("%s: %s still runs, although it was cancelled", self.socket_type.value, task.get_name())
 
     async def flush(self, timeout: float | None) -> bool:
-        """Waits until everything that was accepted has left; false if the time was up, or the socket closed, first."""
+        """Waits until all accepted messages have left; false if the time was up, or the socket closed, first."""
         return await self._linger.flush(timeout)
 
     def stop_unless_awaited(self) -> None:
-        """A call of `close` has given up: ends everything, unless another call still waits in `close`."""
+        """Ends everything after a call of `close` was interrupted, unless another call still waits in `close`."""
         if not self._closers:
             self.stop()
 
     @property
     def heard(self) -> int:
-        """Bytes that have come from the peers of half closed connections."""
+        """The number of bytes received from the peers of half-closed connections."""
         return sum(session.peer.bytes_in for session in self.parting)
 
     @property
@@ -552,23 +552,23 @@ class Engine(StateMachine[SocketState]):
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
     def drain(self) -> None:
-        """Has every peer send nothing more."""
+        """Makes every peer stop sending."""
         for session in tuple(self._sessions):
             session.cease()
 
     def half_close(self) -> bool:
-        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
+        """Ends our side of every connection. True when the peers' kernels have everything, or all connections are over."""
         if self.closed:
             return True
-        # Every connection is asked, each time.
+        # All connections are asked, so no short circuit.
         with self.lock:
             gone = [session.half_close() for session in tuple(self._sessions)]
         return all(gone)
 
     def _introduce(self) -> None:
-        """Makes itself known to its parts, weakly: they live no longer than the whole, and do not keep it.
+        """Gives its parts weak references to itself: they do not outlive it, and must not keep it alive.
 
-        Again where a finalizer may have called: the garbage collector clears weak references before that.
+        Repeated where a finalizer may have called: the garbage collector clears weak references before that.
         """
         whole = weakref.proxy(self)
         for part in (self.reporter, self.heartbeat, self.authenticator, self._linger):
@@ -584,7 +584,7 @@ class Engine(StateMachine[SocketState]):
             return
         self._introduce()
         self.move(SocketState.CLOSED)
-        # The stack runs the last step first, and each step, whatever the others raise.
+        # The stack runs the last callback first, and all of them even if some raise.
         with contextlib.ExitStack() as steps:
             for step in reversed(self._last_steps()):
                 steps.callback(step)
@@ -619,7 +619,7 @@ class Engine(StateMachine[SocketState]):
 
     def _cancel_tasks(self) -> None:
         for task in tuple(self._tasks):
-            # Perhaps the loop has no more turns to end it in, and asyncio would complain of each.
+            # If the loop has no more turns to end them in, asyncio would log an error for each.
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             if self.in_loop:
                 task.cancel()
@@ -636,7 +636,7 @@ class Engine(StateMachine[SocketState]):
             self._over.set_result(None)
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited, and touches nothing else."""
+        """Closes the inherited descriptors in a forked child, and changes nothing else."""
         self.endpoints.close_after_fork()
         for session in self._sessions:
             session.close_after_fork()

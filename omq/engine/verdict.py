@@ -1,4 +1,4 @@
-"""The decision about a peer that asks for admission."""
+"""The decision whether to admit a peer."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The decision about a peer.
+    """The decision whether to admit a peer.
 
     Attributes:
-        refusal: `None` lets it in; else the reason for its ERROR command, empty to say nothing.
-        why: More about a refusal, for our own log.
+        refusal: `None` admits it; else the reason for its ERROR command, empty to send none.
+        why: Details of a refusal, for our own log.
         user_id: Its user id; `None` for none.
-        metadata: What the handler wants to be known about it, by lower-case name.
+        metadata: Properties of the peer that the ZAP handler adds, by lower-case name.
     """
 
     refusal: bytes | None = None

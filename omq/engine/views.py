@@ -1,7 +1,7 @@
-"""The socket, its peers and its context, as the parts of a socket see them.
+"""The interfaces of the socket, its peers and its context, as the parts of a socket use them.
 
-`omq.engine.socket.Engine` makes its parts, and the parts know it by `SocketView` only. So no part imports it, and each
-part can be read, and tested, without it.
+`omq.engine.socket.Engine` makes its parts, which know it as a `SocketView` only. So no part imports it, and each part
+can be read, and tested, without it.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class Shared(Protocol):
     Attributes:
         pool: Memory for slabs and batches.
         inproc: The inproc names.
-        fork_guard: Whether the process has forked since.
-        flusher: Its thread writes what callers left behind.
+        fork_guard: Knows whether the process has forked since.
+        flusher: Its thread writes what callers have not written.
         background: Its thread reads and writes while no thread with the GIL does.
-        closed: Whether it has been terminated.
+        closed: Whether the context has been terminated.
     """
 
     pool: Pool
@@ -55,10 +55,10 @@ class Shared(Protocol):
         """Raises unless sockets can be made and used here."""
 
     def keep(self, socket: Any) -> None:
-        """Holds a socket that its owner has dropped until it is closed."""
+        """Keeps a socket that its owner has dropped alive until it is closed."""
 
     def release(self, socket: Any) -> None:
-        """Lets go of a socket that `keep` holds."""
+        """Drops the reference that `keep` holds."""
 
 
 # ---------------------------------------------------------------------- peers
@@ -68,12 +68,12 @@ class Session(RoutedSession, Protocol):
     """One peer: of a connection or, over inproc, of a pipe.
 
     Attributes:
-        state: How far it has come.
+        state: The state of the connection.
         endpoint: The endpoint of ours that it belongs to.
-        info: What the handshake told about the peer, once it is done.
-        remote_address: Where the peer is, as an endpoint; empty if unknown.
+        info: The peer's metadata, once the handshake has finished.
+        remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
-        dropped_told: Messages dropped for the peer that monitors know of.
+        dropped_told: The number of messages dropped for the peer that monitors were told.
     """
 
     state: ConnectionState
@@ -85,61 +85,61 @@ class Session(RoutedSession, Protocol):
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the peer takes nothing new any more, or all is over."""
+        """Done when the peer takes no new messages any more, or everything has ended."""
         ...
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether its handshake is finished, and the connection is not over."""
+        """Returns whether its handshake has finished, and the connection is not over."""
         ...
 
     @property
     def is_linked(self) -> bool:
-        """Returns whether it takes part in routing, and its end has not come."""
+        """Returns whether it takes part in routing, and has not ended."""
         ...
 
     def move(self, target: ConnectionState) -> None:
-        """Goes over to another state."""
+        """Changes the state."""
 
     def leave(self) -> None:
-        """Ends it when what was accepted for it has left, or `linger` has passed."""
+        """Ends it when the messages accepted for it have left, or `linger` has passed."""
 
     def half_close(self) -> bool:
         """Ends our side. True when the peer has everything and closing loses nothing."""
         ...
 
     def cease(self) -> None:
-        """Has the peer send nothing more; what it has sent until then can be taken."""
+        """Makes the peer stop sending; messages that it has sent by then can be received."""
 
     def end(self, reason: Exception | None = None) -> None:
-        """Tears it down, once."""
+        """Ends the session, once."""
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Leaves a loop that ends, or has ended."""
 
     def enter_loop(self) -> None:
         """Goes on in another loop."""
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes what the parent has, too."""
+        """Closes the inherited descriptors in a forked child."""
 
 
 class ConnectedSession(Session, Protocol):
     """One peer of a connection.
 
     Attributes:
-        options: Those in force for its endpoint.
+        options: The options of its endpoint.
     """
 
     options: Options
 
     @property
     def peer(self) -> Connection:
-        """The connection, once the handshake is done."""
+        """The connection, once the handshake has finished."""
         ...
 
     def catch_up(self) -> None:
-        """Takes the handshake as far as the bytes go that have arrived."""
+        """Continues the handshake with the bytes that have arrived."""
 
     def time_out(self) -> None:
         """Ends a handshake that has taken too long."""
@@ -149,8 +149,8 @@ class Origin(Protocol):
     """The dialer of a session, as the session sees it.
 
     Attributes:
-        messages: What was accepted for its endpoint only.
-        origin: Stands for the dialer where its connections are compared, and refers to nothing.
+        messages: The messages accepted for its endpoint alone.
+        origin: Identifies the dialer where its connections are compared; has no reference to it.
     """
 
     messages: list[bytes | tuple[bytes, ...]]
@@ -158,7 +158,7 @@ class Origin(Protocol):
 
     @property
     def leaving(self) -> bool:
-        """Returns whether it has ceased to be an endpoint of the socket."""
+        """Returns whether it is an endpoint of the socket no longer, and dials for its messages only."""
         ...
 
     @property
@@ -167,7 +167,7 @@ class Origin(Protocol):
         ...
 
     def stand_down(self) -> None:
-        """Stops dialling, for the user has closed the peer; the connection ends by itself."""
+        """Stops dialling, because the user has closed the peer; the connection ends by itself."""
 
 
 class LimiterView(Protocol):
@@ -183,7 +183,7 @@ class LimiterView(Protocol):
 
 
 class EndpointsView(Protocol):
-    """The endpoints of a socket: `Endpoints`, as far as other parts use them."""
+    """The endpoints of a socket: the part of `Endpoints` that other parts use."""
 
     @property
     def names(self) -> list[str]: ...
@@ -199,14 +199,14 @@ class SocketView(Protocol):
     """The socket, as its parts use it: an `Engine`, which documents the members.
 
     Attributes:
-        socket_type: Its type.
-        options: Those in force.
-        context: Shared with other sockets.
+        socket_type: The socket's type.
+        options: The options in force.
+        context: The state shared with other sockets.
         driver: Drives its descriptors.
         pattern: Its routing.
-        lock: Held while queues and peers are touched.
+        lock: Held while queues and peers are used.
         has_loop: Whether it has a loop yet.
-        loop: The loop that everything happens in, once there is one.
+        loop: The loop that everything runs in, once there is one.
         attempts: Those of the calls of `connect_peer` that wait.
     """
 

@@ -1,4 +1,4 @@
-"""Callbacks that do not keep alive whose method they call."""
+"""Callbacks that do not keep the object of their method alive."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _P = ParamSpec("_P")
 
 
 def weak_callback(method: Callable[_P, None]) -> Callable[_P, None]:
-    """Returns a function that calls a bound method as long as its object lives, and then does nothing."""
+    """Returns a function that calls a bound method while its object exists, and does nothing afterwards."""
     found = weakref.WeakMethod(method)
 
     def call(*arguments: _P.args, **named: _P.kwargs) -> None:

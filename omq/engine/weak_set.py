@@ -10,18 +10,18 @@ _T = TypeVar("_T")
 
 
 class WeakIdentitySet(Generic[_T]):
-    """Objects that compare by identity. (`weakref.WeakSet` fails if an object is added during an iteration.)"""
+    """A set of objects by identity. (`weakref.WeakSet` fails if an object is added during an iteration.)"""
 
     def __init__(self) -> None:
         self._found: dict[weakref.ref[_T], None] = {}
 
     def add(self, one: _T) -> None:
-        """Takes an object in. Idempotent."""
-        # The end of an object takes it out, by C code alone.
+        """Adds an object. Idempotent."""
+        # The end of an object removes it, in C code alone.
         self._found[weakref.ref(one, self._found.pop)] = None
 
     def __iter__(self) -> Iterator[_T]:
-        """The objects that are there now."""
+        """Iterates over the objects that exist now."""
         return iter([one for found in tuple(self._found) if (one := found()) is not None])
 
     def __len__(self) -> int:

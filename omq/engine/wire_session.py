@@ -1,4 +1,4 @@
-"""One wire connection, from the accepted or connected descriptor to its end."""
+"""One wire connection, from its descriptor to its end."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ from omq.zmtp.websocket import WebSocketHandshake
 
 log = logging.getLogger("omq")
 
-_GONE = -1  # in place of a descriptor
-# A member of an enumeration is found by a function in Python, each time.
+_GONE = -1  # stands for a descriptor that was closed or passed on
+# Looking up a member of an enumeration calls a Python function each time.
 _CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.HANDSHAKING, ConnectionState.READY
 _LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
 _STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
-_KERNEL_DELAY_S = 0.05  # seconds after which a peer's kernel has told what it still has
-_SETTLE_TIMEOUT_S = 5.0  # without a byte taken, after which a peer that has ended its side gets no more of its batch
-_POLL_INTERVAL_S, _LONG_POLL_INTERVAL_S = 0.002, 0.1  # between two looks at whether a peer's kernel has everything
+_KERNEL_DELAY_S = 0.05  # seconds after which everything that a peer's kernel has sent has arrived
+_SETTLE_TIMEOUT_S = 5.0  # a peer that has ended its side and takes no byte for so long gets no more
+_POLL_INTERVAL_S, _LONG_POLL_INTERVAL_S = 0.002, 0.1  # between two checks whether a peer's kernel has everything
 
 
 class WiredSocket(SocketView, Protocol):
-    """A socket whose peers are behind connections.
+    """A socket whose peers have connections.
 
     Attributes:
-        authenticator: Decides whether a peer may come in.
-        heartbeat: Asks peers for signs of life.
+        authenticator: Decides whether to admit a peer.
+        heartbeat: Sends PINGs to peers.
     """
 
     authenticator: Authenticator
@@ -55,23 +55,23 @@ class WiredSocket(SocketView, Protocol):
 
 
 class WireSession(StateMachine[ConnectionState]):
-    """The supervisor of one connection: handshake, traffic, one ordered and idempotent teardown.
+    """Supervises one connection: handshake, traffic, one ordered and idempotent end.
 
     Attributes:
-        peer: The Cython connection, once the handshake is done.
-        options: What holds for its endpoint. What is the whole socket's, and may change in use, is asked of the socket.
-        info: What the handshake told about the peer, once it is done.
-        since: When the handshake was done, in seconds of `time.time()`.
+        peer: The Cython connection, once the handshake has finished.
+        options: The options of its endpoint. Options of the whole socket, which may change in use, are the engine's.
+        info: The peer's metadata, once the handshake has finished.
+        since: The time at which the handshake finished, in seconds of `time.time()`.
         mechanism: The name of its security mechanism.
-        user_id: The user id that authentication has found; `None` for none.
-        remote_address: Where the peer is, as an endpoint; empty if unknown.
-        dropped_told: Messages dropped for the peer that monitors know of.
-        said: The beginning of what we say in the handshake, where it was written before the session was made.
+        user_id: The user id that authentication found; `None` for none.
+        remote_address: The peer's address, as an endpoint; empty if unknown.
+        dropped_told: The number of messages dropped for the peer that monitors were told.
+        said: The beginning of our side of the handshake, if it was sent before the session was made.
     """
 
     peer: Connection
 
-    # What most connections never need stands here, and not in each of thousands of sessions.
+    # Class attributes, because most connections never set them, and there may be thousands.
     identity = b""
     info: PeerMetadata | None = None
     since = 0.0
@@ -79,12 +79,12 @@ class WireSession(StateMachine[ConnectionState]):
     dropped_told = 0
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
-    _ceased = False  # our user drains: the peer hears nothing more of us
+    _ceased = False  # the user drains: we send the peer nothing more
     said = b""
     _unsent = b""
-    _answered = False  # accepted, and the peer may have taken the handshake for done
-    _watched = False  # its handshake is read when something comes
-    _stuck = False  # the loop tells when more can be written
+    _answered = False  # accepted, and the peer may consider the handshake finished
+    _watched = False  # the loop watches its handshake
+    _stuck = False  # the loop watches for room to write
     _timer: asyncio.TimerHandle | None = None
     _deciding: asyncio.Task[None] | None = None
     _relay: Relay | None = None
@@ -126,7 +126,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether the handshake is finished and the connection not over."""
+        """Returns whether the handshake has finished and the connection is not over."""
         return self.state is _READY or self.state is _CLOSING
 
     @property
@@ -136,7 +136,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_named(self) -> bool:
-        """Returns whether this side has chosen the peer's identity (`peer_identity`)."""
+        """Returns whether this side has assigned the peer's identity (`peer_identity`)."""
         return self._dialer is not None and bool(self.options.peer_identity)
 
     @property
@@ -146,12 +146,12 @@ class WireSession(StateMachine[ConnectionState]):
 
     @property
     def is_linked(self) -> bool:
-        """Returns whether it takes part in routing, and its end has not come."""
+        """Returns whether it takes part in routing, and has not ended."""
         return self.state is _READY and not self.peer.lost
 
     @property
     def ended(self) -> asyncio.Future[None]:
-        """Done when the peer takes nothing new any more, or all is over; the dialer waits for it."""
+        """Done when the peer takes no new messages any more, or everything has ended; the dialer waits for it."""
         if self._ended is None:
             self._ended = self.engine.loop.create_future()
             if self.state is _OVER:
@@ -165,11 +165,11 @@ class WireSession(StateMachine[ConnectionState]):
     # ------------------------------------------------------------------ handshake
 
     def start(self) -> None:
-        """Begins the handshake."""
+        """Starts the handshake."""
         self.engine.session_met(self, dialled=self._dialer is not None)
         refusal = self._refusal(b"")
         if refusal is not None:
-            # Before the handshake: a peer that has finished its own would take itself for connected, and send.
+            # Refused before the handshake: a peer that has finished its own would take itself for connected, and send.
             self.end(HandshakeError(refusal))
             return
         timeout = self.options.handshake_timeout
@@ -178,9 +178,9 @@ class WireSession(StateMachine[ConnectionState]):
         self._watch()
         greeting = self._handshake.start()
         if self._handshake.done:
-            self._establish()  # there is nothing to be said (a type that speaks no ZMTP)
+            self._establish()  # a type without a handshake
         elif self._dialer is None:
-            # Where many peers come at once this one's greeting is here already: our answers to it leave together.
+            # If many peers come at once, this one's greeting has arrived: our answers to it leave together.
             self._unsent = greeting
             self._greet()
         elif self.said:
@@ -190,7 +190,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._write(greeting)
 
     def _watch(self) -> None:
-        """Begins to read, or goes on."""
+        """Starts to read the handshake, or continues."""
         if self._dialer is None:
             self.engine.handshakes.add(self._fd, self._greet)
         else:
@@ -198,7 +198,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._watched = True
 
     def _unwatch(self) -> None:
-        """Reads no more of the handshake."""
+        """Stops reading the handshake."""
         if self._watched:
             self._watched = False
             if self._dialer is None:
@@ -207,13 +207,13 @@ class WireSession(StateMachine[ConnectionState]):
                 self.engine.loop.remove_reader(self._fd)
 
     def catch_up(self) -> None:
-        """Takes the handshake as far as the bytes go that have arrived."""
+        """Continues the handshake with the bytes that have arrived."""
         if self._watched:
             self._greet()
 
     def time_out(self) -> None:
-        """Ends a handshake that takes too long; of an accepted connection the limiter says when."""
-        self.catch_up()  # where we were late, and not the peer, it has gone on: a message may be there already
+        """Ends a handshake that takes too long; for an accepted connection, the limiter calls this."""
+        self.catch_up()  # if we were late, and not the peer, bytes of the peer are waiting
         if self.state is not _HANDSHAKING:
             return
         hint = self._handshake.hint
@@ -221,7 +221,7 @@ class WireSession(StateMachine[ConnectionState]):
         self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
 
     def _greet(self) -> None:
-        """Reads what the peer says before traffic may flow."""
+        """Reads what the peer sends before traffic may flow."""
         while self._fd >= 0:
             try:
                 data = handshake_io.receive(self._fd)
@@ -233,18 +233,18 @@ class WireSession(StateMachine[ConnectionState]):
                 return
             if not data:
                 hint = self._handshake.hint
-                self.end(EOFError("the peer hung up during the handshake" + (hint and f": {hint}")))
+                self.end(EOFError("the peer closed the connection during the handshake" + (hint and f": {hint}")))
                 return
             self._go_on(self._handshake.receive, data)
             if self._dialer is None or self.state is not _HANDSHAKING:
                 return
             if self._handshake.done or self._handshake.question is not None:
                 return
-            # libuv tells of a connection that was reset only once, and stops its watch. If the peer's last bytes were
-            # still there then, the reset is found here or never.
+            # libuv reports a connection that was reset once only, and stops watching it. If the peer's last bytes were
+            # still unread then, the reset is found here or never.
 
     def _go_on(self, step: Callable[..., bytes], *arguments: Any) -> None:
-        """Takes the handshake a step further and writes what it wants to be written."""
+        """Continues the handshake by one step, and sends its answer."""
         handshake = self._handshake
         try:
             answer = step(*arguments)
@@ -258,7 +258,7 @@ class WireSession(StateMachine[ConnectionState]):
         if self.state is not _HANDSHAKING:
             return
         self.engine.authenticator.watch_cookies()
-        # What follows is traffic, or waits for an answer that is not given yet: it stays in the kernel.
+        # The next bytes are traffic, or wait for an answer that is not given yet: they stay in the kernel.
         if handshake.done:
             self._unwatch()
             if not self._unsent:
@@ -279,12 +279,12 @@ class WireSession(StateMachine[ConnectionState]):
         return True
 
     async def _decide(self, question: Question) -> None:
-        """Answers the mechanism's question; only the handshake's own timeout ends the wait."""
-        engine = self.engine  # kept until there is an answer, though the session may end meanwhile
+        """Answers the mechanism's question; only the handshake timeout ends the wait."""
+        engine = self.engine  # kept until there is an answer, even if the session ends meanwhile
         try:
             verdict = await engine.authenticator.decide(question, self._remote_ip(), self.options)
         except Exception as error:
-            log.exception("a question about a peer could not be asked")
+            log.exception("the admission of a peer could not be decided")
             self.end(error)
             return
         if self.state is not _HANDSHAKING:
@@ -295,7 +295,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
 
     def _remote_ip(self) -> str:
-        """The peer's IP address, if it is known and the connection not over."""
+        """Returns the peer's IP address; empty if it is unknown or the connection is over."""
         if self._fd < 0:
             return ""
         if self._relay is not None:
@@ -307,7 +307,7 @@ class WireSession(StateMachine[ConnectionState]):
             sock.detach()
 
     def _write(self, data: bytes) -> None:
-        """Writes handshake bytes; a peer that takes none of them runs into the handshake timeout."""
+        """Sends handshake bytes; a peer that takes none of them runs into the handshake timeout."""
         if self.said and data:
             common = min(len(self.said), len(data))
             if data[:common] == self.said[:common]:
@@ -335,13 +335,13 @@ class WireSession(StateMachine[ConnectionState]):
             self._establish()
 
     def _establish(self) -> None:
-        """The handshake is done: the descriptor joins the socket's epoll set."""
+        """Finishes the handshake: the descriptor joins the socket's epoll set."""
         engine = self.engine
         pattern = engine.pattern
         info = self._handshake.peer
         if self.is_named or info.identity:
             self.identity = self.options.peer_identity if self.is_named else info.identity
-        if not self._may_answer():  # there was nothing to be said (a type that speaks no ZMTP)
+        if not self._may_answer():  # not asked yet for a type without a handshake
             return
         refusal = self._refusal(info.identity)
         if refusal is not None:
@@ -370,7 +370,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.peer.origin = self._dialer.origin
         self.peer.asking = pattern.asking(info.subscribes_by_command)
         unread = self._handshake.unread
-        del self._handshake  # fewer objects for each of thousands of idle connections
+        del self._handshake  # saves memory for thousands of idle connections
         self.info = info
         if self._metadata:
             self.info = info._replace(properties={**info.properties, **self._metadata})
@@ -386,23 +386,23 @@ class WireSession(StateMachine[ConnectionState]):
                     self.cease()
             if leaves and self.is_linked:
                 self._deliver()
-        except (OSError, MemoryError) as error:  # the epoll set takes no more descriptors
+        except (OSError, MemoryError) as error:  # the epoll set cannot hold more descriptors
             self.end(error)
 
     @property
     def _takes_leave(self) -> bool:
-        """Returns whether `disconnect` was called before it was ready: it takes no part in routing."""
+        """Returns whether `disconnect` was called before the handshake finished: it does not join routing."""
         return self._dialer is not None and self._dialer.leaving
 
     def _refusal(self, identity: bytes) -> str | None:
-        """Returns why the socket cannot have this peer, or `None` if it can."""
+        """Returns the reason why the socket refuses this peer, or `None` if it does not."""
         if self._takes_leave:
             return None
         with self.engine.lock:
             return self.engine.pattern.refusal(identity)
 
     def _deliver(self) -> None:
-        """Gives the peer what the dialer has for it, and leaves."""
+        """Sends the peer the messages of its dialer, and leaves."""
         assert self._dialer is not None
         with self.engine.lock:
             self.engine.pattern.deliver(self, self._dialer.messages)
@@ -411,7 +411,7 @@ class WireSession(StateMachine[ConnectionState]):
                 self._withdraw()
 
     def _release_descriptor(self) -> None:
-        """The event loop, which alone has the descriptor, forgets it."""
+        """Removes the descriptor from the event loop, which is the only one to watch it."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -429,13 +429,13 @@ class WireSession(StateMachine[ConnectionState]):
     # ------------------------------------------------------------------ traffic
 
     def on_command(self, body: bytes) -> None:
-        """A command has arrived that the core does not heed by itself."""
+        """Handles a command that the core does not handle itself."""
         if self.state is _OVER:
             return
         if self.peer.untold and self.engine.driver.has_thread:
             self.peer.untold -= 1
         if not self.is_ready:
-            return  # out of routing already
+            return  # has left routing
         try:
             match command.parse_traffic_command(body):
                 case command.Ping(ttl, _):
@@ -452,10 +452,10 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(error)
 
     def on_message(self, parts: list[bytes]) -> None:
-        """A message has arrived that nobody takes: the connection is ending."""
+        """Ignores a message that nothing takes, because the connection ends."""
 
     def on_restrained(self, _: None = None) -> None:
-        """A command waits until everything of the peer's has arrived: look in a moment whether it has."""
+        """Holds a command back until everything from the peer has arrived; checks again in a moment."""
         if self.state is not _OVER and self.engine.in_loop:
             self.engine.loop.call_later(_KERNEL_DELAY_S, self._look_again)
 
@@ -467,39 +467,39 @@ class WireSession(StateMachine[ConnectionState]):
                 self.on_restrained()
 
     def on_settling(self, _: None = None) -> None:
-        """The peer has ended its side of the stream: it gets the rest of its batch, and nothing new."""
+        """Handles the end of the peer's side of the stream: it gets the rest of its batch, and nothing new."""
         if self.state not in (_READY, _LEAVING) or not self.engine.in_loop:
             return
-        self.engine.heartbeat.end(self)  # it cannot give a sign of life any more
+        self.engine.heartbeat.end(self)  # it can no longer answer PINGs
         if self.state is _READY:
             self.move(_LEAVING)
             with self.engine.lock:
                 self._withdraw()
         self._tell_end()
-        # That side was the only way to learn that it lives. `linger` may be for ever, and is how long the user waits
-        # for peers that can come or speak.
+        # That side was the only way to learn whether the peer lives. `linger` does not limit this: it may be infinite,
+        # and is meant for peers that can still connect or send.
         self._insist("the peer has ended its side", -1)
 
     def _insist(self, why: str, before: int) -> None:
-        """Ends a connection that drains if the peer has taken nothing since there were *before* bytes for it."""
+        """Ends a connection that drains if the peer has taken nothing since *before* bytes were left for it."""
         if self.state is _OVER or not self.engine.in_loop:
             return
         left = self.peer.untaken_bytes
         if left and left == before:
-            self.end(TransportError(f"{why}, and has taken nothing for {_SETTLE_TIMEOUT_S} s"))
+            self.end(TransportError(f"{why} and has taken nothing for {_SETTLE_TIMEOUT_S} s"))
         else:
             self.engine.loop.call_later(_SETTLE_TIMEOUT_S, self._insist, why, left)
 
     def on_lost(self, reason: Exception | None) -> None:
-        """The descriptor has come to its end."""
+        """Handles the end of the descriptor."""
         if reason is None and self.state is not _CLOSING:
             reason = EOFError("the peer closed the connection")
-        self.end(reason)  # after our half close the peer's end is the answer
+        self.end(reason)  # after our half close, the peer's end is no error
 
     # ------------------------------------------------------------------ the end
 
     def leave(self) -> None:
-        """Ends the connection when what was accepted for it has left, or `linger` has passed; gets nothing new."""
+        """Ends the connection when the messages accepted for it have left, or `linger` has passed."""
         linger = self.engine.options.linger
         if self.state is not _READY or linger == 0 or not self.engine.in_loop:
             self.end(None)
@@ -513,10 +513,10 @@ class WireSession(StateMachine[ConnectionState]):
                 send_queue.entrust(self.peer)
             self._withdraw()
         if not self.peer.unsent_bytes:
-            self._part(_POLL_INTERVAL_S)  # at once: the user has disconnected, and wants nothing more of it
+            self._part(_POLL_INTERVAL_S)  # at once: the user has disconnected, and expects nothing more from it
 
     def on_dismissed(self, _: None = None) -> None:
-        """The user has closed this one peer: it ends for good when what was accepted has left, whatever `linger` is."""
+        """Ends a peer that the user has closed, when the messages accepted for it have left, regardless of `linger`."""
         if self.state is not _OVER and self.engine.in_loop:
             self.engine.loop.call_soon(self._leave_dismissed)
 
@@ -532,18 +532,18 @@ class WireSession(StateMachine[ConnectionState]):
             self._insist("the peer was closed", -1)
 
     def _withdraw(self) -> None:
-        """Out of routing; what was accepted leaves."""
+        """Leaves routing; accepted messages still leave."""
         self._left = True
         self.engine.pattern.disconnected(self)
         self.peer.retire()
 
     def on_drained(self, _: None = None) -> None:
-        """The kernel has everything that was accepted."""
+        """Ends a leaving session, because the kernel has all accepted messages."""
         if self.state is _LEAVING and self.engine.in_loop:
             self.engine.loop.call_soon(self._part, _POLL_INTERVAL_S)
 
     def _part(self, pause: float) -> None:
-        """Ends a connection that has left as soon as the peer's kernel has everything."""
+        """Ends a connection that has left routing as soon as the peer's kernel has everything."""
         if self.state is _OVER:
             return
         with self.engine.lock:
@@ -555,7 +555,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_POLL_INTERVAL_S))
 
     def end(self, reason: Exception | None = None) -> None:
-        """Tears the connection down, once: out of routing, connection closed, event, done."""
+        """Ends the session, once: leaves routing, closes the connection, reports that."""
         before = self.state
         if before is _OVER:
             return
@@ -564,7 +564,7 @@ class WireSession(StateMachine[ConnectionState]):
             return
         self.move(_OVER)
         if reason is not None and self._relay is not None:
-            reason = self._relay.error or reason  # what the engine has seen is only the end of its descriptor
+            reason = self._relay.error or reason  # the engine sees the end of its descriptor only
         if self._deciding is not None and self.engine.in_loop:
             self._deciding.cancel()
         if self._timer is not None and self.engine.in_loop:
@@ -586,15 +586,15 @@ class WireSession(StateMachine[ConnectionState]):
                         self.peer.close()
                     self.engine.pattern.departed(self)
             except Exception:
-                log.exception("a peer could not be taken out of routing")
+                log.exception("a peer could not be removed from routing")
         self.engine.session_over(self, before, reason)
         self._tell_end()
         self._let_go(before)
 
     def _let_go(self, before: ConnectionState) -> None:
-        """Refers to nothing from now on that refers to the session.
+        """Drops all references to objects that refer to the session.
 
-        A message that nobody has taken yet keeps the connection, and that the session, which describes the sender.
+        A message that was not received yet keeps the connection, and so the session, which describes the sender.
         """
         self.engine = weakref.proxy(self.engine)
         self._dialer = self._limiter = self._timer = self._deciding = None
@@ -602,7 +602,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.peer = ended_peer(self.peer)
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Leaves a loop that ends, or has ended."""
         live = self.engine.in_loop
         if self._timer is not None and live:
             self._timer.cancel()
@@ -615,7 +615,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._timer = self._deciding = self._ended = None
 
     def enter_loop(self) -> None:
-        """Goes on in another loop. What leaves has as long as `close` waits there."""
+        """Goes on in another loop. If it is leaving, it has as long as `close` waits there."""
         if self.state is _HANDSHAKING:
             timeout = self.options.handshake_timeout
             if timeout is not None and self._limiter is None:
@@ -629,7 +629,7 @@ class WireSession(StateMachine[ConnectionState]):
             self._part(_POLL_INTERVAL_S)
 
     def _reclaim(self) -> None:
-        """Keeps what has not begun to leave: for the next peer or, if its dialer leaves, for the endpoint."""
+        """Keeps messages that have not begun to leave: for the next peer or, if its dialer leaves, for the endpoint."""
         if self.engine.closed:
             return
         if self._dialer is not None and self._dialer.leaving:
@@ -638,21 +638,21 @@ class WireSession(StateMachine[ConnectionState]):
             self.engine.pattern.reclaim(self)
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptor, which the parent has too."""
+        """Closes the inherited descriptor, which the parent uses too, in a forked child."""
         if self.state in _STRANGE:
             self._close_descriptor()
         else:
             self.peer.close_after_fork()
 
     def cease(self) -> None:
-        """Ends our side of the stream, so that the peer sends nothing more; what it has sent comes still."""
+        """Ends our side of the stream, so that the peer stops sending; what it has sent still arrives."""
         self._ceased = True
         if self.state is _HANDSHAKING:
-            return  # the peer may be through with it, and have sent something
+            return  # the peer may have finished it, and have sent a message
         if self.state is not _READY:
             self.end(None)
             return
-        self.engine.heartbeat.end(self)  # the peer cannot be asked, and does not answer
+        self.engine.heartbeat.end(self)  # no PING can be sent, and none is answered
         with self.engine.lock:
             self.peer.cease()
 

@@ -1,4 +1,4 @@
-"""Admission of peers: by the security option, and by a ZAP handler of the same context if one is bound (RFC 27)."""
+"""Admission of peers: by the option `security`, and by a ZAP handler of the same context if one is bound (RFC 27)."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ log = logging.getLogger("omq")
 ENDPOINT: Final = local_endpoint("zeromq.zap.01")
 
 _VERSION: Final = b"1.0"
-_REQUEST_ID: Final = b"1"  # each question has a connection of its own, as in libzmq
-_REPLY: Final = 7  # frames, the delimiter included
+_REQUEST_ID: Final = b"1"  # each question has its own connection, as in libzmq
+_REPLY: Final = 7  # frames, including the delimiter
 _STATUS: Final = re.compile(rb"[2345]00")
 _TEXT_LIMIT: Final = 255  # octets of a string field
 
 
 class Authenticator:
-    """Decides who may come in at one socket.
+    """Decides which peers one socket admits.
 
     Args:
         engine: The socket.
@@ -56,15 +56,15 @@ class Authenticator:
         options: Options,
         upgrade: Upgrade | None = None,
     ) -> Handshake | RehearsedHandshake | WebSocketHandshake:
-        """A fresh handshake for one connection.
+        """Returns a new handshake for one connection.
 
         Args:
             socket_type: Our type, which speaks ZMTP.
             properties: Our metadata.
-            options: What holds for its endpoint.
-            upgrade: What makes a WebSocket of the connection; `None` where it is none.
+            options: The options of its endpoint.
+            upgrade: Upgrades the connection to a WebSocket; `None` if it is not one.
         """
-        # RFC 27, The NULL Mechanism: libzmq asks where a domain is set, and nowhere else.
+        # RFC 27, The NULL Mechanism: libzmq asks the handler only where a domain is set.
         asks = options.security is not None or bool(options.zap_domain)
         if upgrade is not None:
             return WebSocketHandshake(
@@ -87,7 +87,7 @@ class Authenticator:
         return mechanism
 
     def watch_cookies(self) -> None:
-        """Sees that the cookie keys are forgotten in time; called when a handshake has gone on."""
+        """Starts the timer that rotates cookie keys, while they are in use; called after each step of a handshake."""
         if self._timer is None and self._cookies is not None and self._cookies.in_use:
             self._timer = self._engine.loop.call_later(CookieKeys.LIFETIME, self._rotate)
 
@@ -98,26 +98,26 @@ class Authenticator:
         self.watch_cookies()
 
     def leave_loop(self) -> None:
-        """The loop ends, or has ended."""
+        """Stops the timer: the loop ends, or has ended."""
         if self._timer is not None:
             if self._engine.in_loop:
                 self._timer.cancel()
             self._timer = None
 
     def stop(self) -> None:
-        """The socket is closed."""
+        """Stops for good: the socket is closed."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
         self._cookies = None
 
     async def decide(self, question: Question, address: str, options: Options) -> Verdict:
-        """Returns whether a peer may come in. The caller has a timeout of its own.
+        """Returns whether to admit a peer. The caller has a timeout of its own.
 
         Args:
-            question: What its mechanism wants to know.
+            question: The question of its mechanism.
             address: The peer's IP address; empty over ipc.
-            options: What holds for its endpoint.
+            options: The options of its endpoint.
         """
         security = options.security
         answer: Any = None
@@ -130,8 +130,8 @@ class Authenticator:
                     answer = await answer
             except (asyncio.CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit):
                 raise
-            except BaseException as error:  # of any kind: nothing of the peer's is to be waited for in vain
-                # Its text may hold a password, and so may the frames of its traceback: neither is told.
+            except BaseException as error:  # of any kind: the peer must get an answer
+                # Its text may hold a password, and so may the frames of its traceback: neither is logged.
                 log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))
                 return Verdict(b"500", f"the function that decides raised {type(error).__name__}")
             if answer is not None and not answer:
@@ -142,7 +142,7 @@ class Authenticator:
     async def _ask(
         self, question: Question, address: str, options: Options, user_id: str | None, optional: bool
     ) -> Verdict:
-        """Asks the handler, if there is one, and if it is to be asked."""
+        """Asks the handler, if there is one, and if it must be asked."""
         if not options.zap_enforce_domain or options.zap_domain:
             if self._engine.context.inproc.is_open(ENDPOINT):
                 return await self._consult(question, address, options.zap_domain, user_id)
@@ -150,7 +150,7 @@ class Authenticator:
                 return Verdict(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
         if optional:
             return Verdict(user_id=user_id)
-        return Verdict(b"", f"PlainServer(None) leaves it to a ZAP handler, and none is bound at {ENDPOINT}")
+        return Verdict(b"", f"PlainServer(None) leaves the decision to a ZAP handler, but none is bound at {ENDPOINT}")
 
     async def _consult(self, question: Question, address: str, domain: str, user_id: str | None) -> Verdict:
         request = [
@@ -167,7 +167,7 @@ class Authenticator:
         try:
             reply = await with_handler.ask(request)
         except EOFError:
-            return Verdict(b"", "the ZAP handler has gone without an answer")
+            return Verdict(b"", "the ZAP handler closed the connection without an answer")
         finally:
             with_handler.stop()
         try:
@@ -192,10 +192,10 @@ class _Asker(AsyncCore):
         pass
 
     async def ask(self, request: list[bytes]) -> list[bytes]:
-        """One question, one answer.
+        """Asks one question, and returns the answer.
 
         Raises:
-            EOFError: The handler has gone.
+            EOFError: The handler closed the connection.
         """
         engine = self._engine
         engine.endpoints.connect(ENDPOINT)
@@ -242,9 +242,9 @@ def _read(reply: list[bytes], user_id: str | None) -> Verdict:
         raise RemoteProtocolError(f"a ZAP reply with {error}") from None
     if status == b"200":
         return Verdict(user_id=who.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
-    # RFC 27: 300 is temporary. libzmq hangs up without a word, so that the peer comes again by itself.
+    # RFC 27: 300 is temporary. libzmq closes the connection without ERROR, so that the peer reconnects.
     refusal = b"" if status == b"300" else status
-    return Verdict(refusal, f"the ZAP handler says {status.decode()} {quoted(text, 255)}")
+    return Verdict(refusal, f"the ZAP handler answers {status.decode()} {quoted(text, 255)}")
 
 
 def _who(question: Question, user_id: str | None) -> str:
@@ -252,7 +252,7 @@ def _who(question: Question, user_id: str | None) -> str:
 
 
 def _where(error: BaseException) -> str:
-    """The place where it was raised; nothing of the values there."""
+    """Returns the place where an error was raised, without values."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
