@@ -1,4 +1,4 @@
-"""The asyncio twin: the sockets of `omq`, whose waiting calls are awaited.
+"""The asyncio sockets: those of `omq`, with calls to await.
 
 import omq.asyncio as omq
 

@@ -1,4 +1,4 @@
-"""The monitor of the asyncio twin."""
+"""The asyncio monitor of a socket."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ class LoopBound(Protocol):
 
 
 class Monitor(MonitorBase):
-    """The events of a socket, in their order: iterate over it with `async for`, or await `recv`.
+    """The events of an asyncio socket, in order. Iterate over it with `async for`, or await `recv`.
 
-    It holds at most `limit` events: a reader that falls behind loses the oldest and finds an event `missed`, with
-    their number, in their place. The socket never waits for a monitor, and does not keep a monitor alive.
-    The last event is `monitor_stopped`, when the socket is closed.
+    It queues at most `limit` events: a reader that falls behind loses the oldest, and finds an event `missed` with
+    their number in their place. The socket never waits for a monitor, and does not keep a monitor alive. The last event
+    is `monitor_stopped`, when the socket is closed.
     """
 
     def __init__(self, engine: Engine, limit: int, owner: LoopBound) -> None:
@@ -36,7 +36,7 @@ class Monitor(MonitorBase):
         super().__init__(engine, limit)
 
     def put(self, event: Event) -> None:
-        """Takes an event in, in the socket's loop; never waits."""
+        """Queues an event, in the socket's loop; never waits."""
         super().put(event)
         self._wake()
 
@@ -52,10 +52,10 @@ class Monitor(MonitorBase):
                 waiter.set_result(None)
 
     async def recv(self, *, timeout: float | None = None) -> Event:
-        """Waits for the next event; a call that is cancelled takes none.
+        """Waits for the next event. A call that is cancelled takes none.
 
         Args:
-            timeout: Seconds; `None` for ever, 0 never.
+            timeout: Seconds; `None` waits for ever, 0 does not wait.
 
         Raises:
             ReceiveTimeout: No event came in time.
@@ -67,7 +67,7 @@ class Monitor(MonitorBase):
             return event
         owner = self._owner()
         if owner is not None and not self.closed:
-            owner._begin()  # a socket that was bound outside of any loop begins with the first await
+            owner._begin()  # a socket that was bound outside of a loop starts with the first await
         del owner
         try:
             async with asyncio.timeout(timeout):

@@ -1,4 +1,4 @@
-"""The proxy of the asyncio twin."""
+"""The asyncio proxy."""
 
 from __future__ import annotations
 
@@ -10,28 +10,28 @@ from omq.asyncio.socket import Socket
 from omq.errors import ClosedError
 from omq.proxy import refuse_terminated, refuse_unfit
 
-_POLL_INTERVAL_S = 0.005  # seconds between two looks after TERMINATE
+_POLL_INTERVAL_S = 0.005  # seconds between two checks after TERMINATE
 
 
 async def proxy(
     frontend: Socket, backend: Socket, *, capture: Socket | None = None, control: Socket | None = None
 ) -> None:
-    """Forwards messages between two sockets until a command, the end of a socket or a cancellation ends it.
+    """Forwards messages between two sockets until a command, the end of a socket or a cancellation stops it.
 
-    All as `omq.proxy`, in the turns of the sockets' loop. A call that is cancelled loses nothing: what waits stays in
-    the socket that has received it.
+    It works as `omq.proxy`, in the turns of the sockets' loop. A call that is cancelled loses nothing: queued messages
+    stay in the socket that received them.
 
     Args:
-        frontend: The one socket, such as XSUB, ROUTER or PULL.
+        frontend: One socket, such as XSUB, ROUTER or PULL.
         backend: The other one, such as XPUB, DEALER or PUSH.
-        capture: Gets a copy of each message: a PUB, XPUB, PUSH, DEALER or PAIR.
-        control: Gives commands: a PAIR, PULL, SUB or REP.
+        capture: Receives a copy of each message: a PUB, XPUB, PUSH, DEALER or PAIR.
+        control: Receives commands: a PAIR, PULL, SUB or REP.
 
     Raises:
         TypeError: An argument is not an asyncio socket.
-        StateError: As `omq.proxy`; or a socket belongs to another loop.
-        ClosedError: A socket is closed, or was closed meanwhile.
-        ContextTerminated: So is its context.
+        StateError: As for `omq.proxy`; or a socket belongs to another loop.
+        ClosedError: A socket is closed, or was closed during the call.
+        ContextTerminated: The context of a socket has been terminated.
     """
     sockets = refuse_unfit(frontend, backend, capture, control, AsyncCore, "sockets of omq.asyncio")
     for one in sockets:

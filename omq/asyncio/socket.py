@@ -1,4 +1,4 @@
-"""The sockets of the asyncio twin: the calls of a socket, on an event loop."""
+"""The asyncio sockets."""
 
 from __future__ import annotations
 
@@ -26,29 +26,29 @@ from omq.options import Options
 from omq.socket_base import SocketBase, several
 from omq.types import UNSET, SocketType
 
-_NEVER_S = 1e9  # until a timer that only the end of its loop is to find
-_LAST_TURN_TIMEOUT_S = 0.2  # seconds that the interpreter's end waits for a turn of a loop in another thread
+_NEVER_S = 1e9  # a timer that never fires: only the end of its loop matters
+_LAST_TURN_TIMEOUT_S = 0.2  # for a turn of a loop in another thread, when the interpreter ends
 
 
 class Socket(SocketBase, AsyncCore):
-    """An asyncio socket; use one of its types.
+    """An asyncio socket. Use one of its types, such as `omq.asyncio.PUSH`.
 
     Args:
-        context: What it shares with others; `None` for the default context.
-        bind: The endpoint, or endpoints, to listen on.
-        connect: The endpoint, or endpoints, to dial.
-        parent: Owns its tasks: a `TaskGroup`, or anything with `create_task`; `None` for the loop.
+        context: The context that it belongs to; `None` for the default context.
+        bind: The endpoint, or endpoints, to bind.
+        connect: The endpoint, or endpoints, to connect to.
+        parent: Owns its tasks: a `TaskGroup`, or any object with `create_task`; `None` for the loop.
         **options: See `omq.Options`.
 
     Raises:
-        OptionError: An option is unknown, does not fit the type, or has a value that does not fit.
-        EndpointError: An endpoint cannot be understood.
-        BindError: An endpoint cannot be listened on.
+        OptionError: An option is unknown, does not fit the type, or has an invalid value.
+        EndpointError: An endpoint cannot be parsed.
+        BindError: An endpoint cannot be bound.
     """
 
-    _over_here = False  # it was dropped, and its loop has done all that it could
+    _over_here = False  # it was dropped, and its loop can do no more for it
     _adopted = False  # the context's thread has its engine
-    _closing: asyncio.Task[None] | None = None  # of one that was dropped
+    _closing: asyncio.Task[None] | None = None  # the task that closes a dropped socket
 
     def __init__(
         self,
@@ -98,40 +98,40 @@ class Socket(SocketBase, AsyncCore):
         """Listens on an endpoint (`zmq_bind(3)`).
 
         Args:
-            endpoint: Where.
-            **options: What is to hold for this endpoint and the connections that it accepts; the socket's own options
-                hold where nothing is given. See `omq.Options`.
+            endpoint: The endpoint, such as `tcp://*:5555`.
+            **options: Options for this endpoint and the connections that it accepts; the socket's own options apply
+                otherwise. See `omq.Options`.
 
         Returns:
             The endpoint with its real address and port.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
-                fit.
+            EndpointError: The endpoint cannot be parsed.
+            OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
+                invalid value.
             BindError: The system refuses.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.bind, endpoint, options))
 
     def connect(self, endpoint: str, **options: Any) -> str:
-        """Dials an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
+        """Connects to an endpoint in the background, and again when the connection ends (`zmq_connect(3)`).
 
-        A second call makes a second connection. But SUB, PUB, DEALER and REQ keep one over tcp and ipc, because a
-        second one would only do harm.
+        Each call makes one more connection. But SUB, PUB, DEALER and REQ keep one for each tcp and ipc endpoint,
+        because a second one would duplicate messages or lose replies.
 
         Args:
-            endpoint: Where.
-            **options: What is to hold for this endpoint and its connection, each time that it is made; the socket's own
-                options hold where nothing is given. See `omq.Options`.
+            endpoint: The endpoint, such as `tcp://host:5555`.
+            **options: Options for this endpoint and each connection to it; the socket's own options apply otherwise.
+                See `omq.Options`.
 
         Returns:
             The endpoint.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            OptionError: An option is unknown, the whole socket's, not for this endpoint, or has a value that does not
-                fit; or the endpoint is connected already, with another value, and has one connection.
+            EndpointError: The endpoint cannot be parsed.
+            OptionError: An option is unknown, applies to the whole socket, does not fit this endpoint, or has an
+                invalid value; or the endpoint is connected with another value already, and keeps one connection.
             ClosedError: The socket is closed.
         """
         return str(self._endpoint_call(self._engine.endpoints.connect, endpoint, options))
@@ -142,44 +142,44 @@ class Socket(SocketBase, AsyncCore):
         """Waits until *n* peers have finished the handshake.
 
         Args:
-            n: How many.
-            timeout: Seconds; `None` for ever.
+            n: The number of peers.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            Timeout: There are fewer.
-            ClosedError: The socket was closed.
+            Timeout: There are fewer peers after *timeout*.
+            ClosedError: The socket is closed, or was closed during the call.
         """
         await self._wait(self._connected(n), f"{n} connected peers", timeout)
 
     async def wait_subscribed(
         self, prefix: str | bytes | None = None, n: int = 1, *, timeout: float | None = None
     ) -> None:
-        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group; PUB, XPUB and RADIO.
+        """Waits until *n* subscriptions are in force: distinct pairs of peer and prefix, or group. PUB, XPUB and RADIO.
 
         Args:
-            prefix: Count only subscriptions to exactly this prefix, or group; `None` counts all.
-            n: How many.
-            timeout: Seconds; `None` for ever.
+            prefix: Counts only subscriptions to exactly this prefix, or group; `None` counts all.
+            n: The number of subscriptions.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            Timeout: There are fewer.
-            ClosedError: The socket was closed.
+            Timeout: There are fewer subscriptions after *timeout*.
+            ClosedError: The socket is closed, or was closed during the call.
             StateError: The type does not publish.
         """
         await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until everything that was accepted has left: the kernel has it or, over inproc, the peer.
+        """Waits until all accepted messages have left, for the kernel or, over inproc, for the peer.
 
-        The call also waits for what other tasks send meanwhile, and, without a peer, for one to come.
+        The call also waits for messages that other tasks send meanwhile and, without a peer, until one connects.
 
         Args:
-            timeout: Seconds; `None` for ever.
+            timeout: Seconds; `None` waits for ever.
 
         Raises:
-            SendTimeout: Something has not left in time. Nothing is lost.
+            SendTimeout: Some messages have not left in time. None are lost.
             StateError: The type does not send.
-            ClosedError: The socket is closed, or was closed meanwhile.
+            ClosedError: The socket is closed, or was closed during the call.
         """
         timeout = patience(timeout)
         self._refuse_unless_sending()
@@ -188,7 +188,7 @@ class Socket(SocketBase, AsyncCore):
             raise self._not_flushed(timeout)
 
     def _look(self) -> None:
-        """Handles what the kernel has for this socket just now, subscriptions among it."""
+        """Processes what the kernel has for this socket, subscriptions included."""
         self._engine.driver.poller.dispatch()
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
@@ -200,13 +200,13 @@ class Socket(SocketBase, AsyncCore):
             raise self._not_in_time(what, timeout)
 
     def monitor(self, limit: int = 1000) -> Monitor:
-        """Tells what happens to the socket and its connections from now on, also before the first bind or connect.
+        """Returns a monitor of the socket and its connections, from now on; also before the first bind or connect.
 
         Args:
-            limit: Events that may wait; a reader that falls behind is told how many it has missed.
+            limit: Events that may be queued; a slower reader finds an event `missed` with the number of lost ones.
 
         Returns:
-            An asynchronous iterator of `Event`s that ends when the socket is closed. Several may be in use.
+            An asynchronous iterator of `Event`s that ends when the socket is closed. A socket may have several.
 
         Raises:
             ClosedError: The socket is closed.
@@ -217,7 +217,7 @@ class Socket(SocketBase, AsyncCore):
     # ------------------------------------------------------------------ life
 
     def _begin(self) -> None:
-        """A socket belongs to the loop of its first use; outside of any loop it waits for one."""
+        """Attaches the socket to the running loop at its first use; without one, it waits for a loop."""
         self._refuse_in_child()
         self._refuse_closed()
         loop = asyncio._get_running_loop()
@@ -227,7 +227,7 @@ class Socket(SocketBase, AsyncCore):
             self._refuse_elsewhere()
 
     def _refuse_elsewhere(self) -> None:
-        """Raises while the socket's loop runs in another thread: only that thread touches the descriptors."""
+        """Raises while the socket's loop runs in another thread: only that thread may use the descriptors."""
         if self._engine.runs_elsewhere:
             raise StateError(
                 f"this {self.socket_type.value} socket belongs to an event loop that runs in another thread; "
@@ -250,29 +250,29 @@ class Socket(SocketBase, AsyncCore):
                 raise StateError(
                     f"this {self.socket_type.value} socket belongs to another event loop: {self._engine.loop!r}"
                 )
-            self._set_loop(loop)  # which may run in another thread than before
+            self._set_loop(loop)  # the loop may have moved to another thread
             self._engine.driver.move()
             return
         self._set_loop(loop)
         try:
             self._engine.attach(loop)
         except BaseException:
-            self.stop()  # else half of the socket would go on without its owner
+            self.stop()  # otherwise half of the socket would stay without an owner
             raise
 
     async def close(self, linger: Any = UNSET) -> None:
         """Closes the socket; calls that wait raise `ClosedError`.
 
-        A call that is cancelled drops what has not left, unless another one waits. Of several calls at once the least
-        patient decides.
+        A call that is cancelled drops messages that have not left, unless another call waits. With several calls at
+        once, the shortest linger applies.
 
         Args:
-            linger: Seconds that what was accepted has to leave; `None` for ever; left out, the option holds.
+            linger: Seconds that accepted messages have to leave; `None` waits for ever; the option applies if omitted.
 
         Raises:
-            OptionError: `linger` does not fit; the socket stays open.
-            StateError: The socket's loop runs in another thread; or this is another loop, and something that was
-                accepted has not left, although the socket's own loop is not closed. The socket stays open.
+            OptionError: `linger` is not valid; the socket stays open.
+            StateError: The socket's loop runs in another thread; or this is another loop, and accepted messages have
+                not left, although the socket's own loop is not closed. The socket stays open.
         """
         engine = self._engine
         if engine.fork_guard.stale:
@@ -284,8 +284,8 @@ class Socket(SocketBase, AsyncCore):
                 patience = 0
             elif engine.in_loop:
                 raise StateError(
-                    f"this {self.socket_type.value} socket belongs to another event loop, and what was accepted "
-                    f"leaves there: close it in {engine.loop!r}, or with linger=0"
+                    f"this {self.socket_type.value} socket belongs to another event loop, from which its accepted "
+                    f"messages leave: close it in {engine.loop!r}, or with linger=0"
                 )
             else:
                 engine.leave_loop()
@@ -294,11 +294,11 @@ class Socket(SocketBase, AsyncCore):
         await engine.close(patience)
 
     def stop(self) -> None:
-        """Closes the socket at once; what has not left is dropped. The loop does it where another thread calls."""
+        """Closes the socket at once, dropping messages that have not left; in its loop, if another thread calls."""
         if self._engine.fork_guard.stale:
             return
         if self._engine.runs_elsewhere:
-            # Only the loop closes its descriptors: one that another thread closes may end the process.
+            # Only the loop may close its descriptors: closing one in another thread may crash the process.
             self._engine.post(self.stop)
             return
         self._mark_closed()
@@ -311,17 +311,17 @@ class Socket(SocketBase, AsyncCore):
         self._have_loop_close(UNSET)
 
     def _have_loop_close(self, linger: Any) -> None:
-        """Has the loop close the socket; if the loop is closed before that, the context's thread does."""
+        """Makes the loop close the socket; if the loop is closed before that, the context's I/O thread does."""
         self._engine.post(self._close_dropped, linger, LoopEnd(partial(self._end_in_loop, linger)))
 
     def _close_dropped(self, linger: Any, loop_end: LoopEnd) -> None:
-        """Runs in the socket's loop."""
+        """Closes a dropped socket, in its loop."""
         loop = self._engine.loop
         patience = self._linger(linger)
         self._mark_closed()
         closing = self._closing = loop.create_task(self._engine.close(patience, keeps=True))
-        # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop holds
-        # the timer, and only the timer what finds the end of the loop.
+        # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop refers
+        # to the timer, and only the timer refers to the object that detects the end of the loop.
         timer = weakref.ref(loop.call_later(_NEVER_S, loop_end.cancel))
 
         def end(_: asyncio.Task[None]) -> None:
@@ -333,7 +333,7 @@ class Socket(SocketBase, AsyncCore):
         closing.add_done_callback(end)
 
     def _end_in_loop(self, linger: Any) -> None:
-        """The loop does nothing more for the socket; it may have cancelled the task before its first step."""
+        """Finishes a dropped socket once its loop can do no more; the loop may have cancelled the task before its first step."""
         if not self._over_here:
             self._over_here = True
             if not self._engine.closed and not self._leave_to_thread(linger):
@@ -361,7 +361,7 @@ class Socket(SocketBase, AsyncCore):
         self._drop_closing()
 
     def _drop_closing(self) -> None:
-        """Ends the task of a loop that is closed, and never runs it: asyncio and Python would complain of that."""
+        """Ends the task of a closed loop, which never runs it: asyncio and Python would log errors about it."""
         closing = self._closing
         if closing is None or (not closing.done() and self._engine.in_loop):
             return
@@ -373,10 +373,10 @@ class Socket(SocketBase, AsyncCore):
                 work.close()
 
     def leave_to_context(self, linger: Any) -> None:
-        """The context is about to be terminated: it closes the socket if no loop can."""
+        """Closes the socket on the I/O thread if no loop can, because its context is about to be terminated."""
         if not (self._engine.has_loop and self._engine.loop.is_running()):
             self._leave_to_thread(linger)
-
+Closes the socket in its loop, if that runs, because its context is terminated; on any thread.
     def end_with_context(self, linger: Any) -> None:
         """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
         engine = self._engine
@@ -384,7 +384,7 @@ class Socket(SocketBase, AsyncCore):
             return
         if engine.closing:
             if linger == 0:
-                self.stop()  # the least patient decides
+                self.stop()  # the shortest linger applies
             return
         if engine.in_loop and engine.loop.is_running():
             engine.context.keep(self)
@@ -394,10 +394,10 @@ class Socket(SocketBase, AsyncCore):
             self.stop()
 
     def end_with_interpreter(self) -> Engine | None:
-        """The interpreter ends. Gives the engine if it has left its loop, and is to be closed in another one.
+        """Ends the socket with the interpreter; returns the engine if it has left its loop and must be closed in another.
 
-        A loop of a daemon thread works until then, and its tasks are told nothing. But if the loop has a turn soon, a
-        socket with something unsent leaves it, and any other one stops listening: no file is to stay behind.
+        The loop of a daemon thread still runs then, and its tasks notice nothing. But if the loop has a turn soon, a
+        socket with unsent messages leaves it, and any other one stops listening, so that no socket file stays behind.
         """
         engine = self._engine
         if self._adopted:
@@ -417,7 +417,7 @@ class Socket(SocketBase, AsyncCore):
                 left.append(engine)
             else:
                 engine.endpoints.stop_listening()
-            engine.loop.call_soon(done.set)  # behind what the loop was about to do for the socket
+            engine.loop.call_soon(done.set)  # after what the loop was about to do for the socket
 
         engine.post(leave)
         if not done.wait(_LAST_TURN_TIMEOUT_S) and not left and not engine.closed:
@@ -425,7 +425,7 @@ class Socket(SocketBase, AsyncCore):
         return engine if left else None
 
     def _leave_at_exit(self, *, and_peers: bool) -> bool:
-        """Leaves the loop if something has not left or, *and_peers*, may be on its way to the kernels of peers."""
+        """Leaves the loop if messages have not left or, *and_peers*, may be on their way to the kernels of peers."""
         engine = self._engine
         if engine.closed or not engine.has_loop or self.options.linger == 0 or engine.pattern.send_queue is None:
             return False
@@ -438,7 +438,7 @@ class Socket(SocketBase, AsyncCore):
         return True
 
     def close_after_fork(self) -> None:
-        """In a forked child: closes the descriptors that it inherited, which are the parent's too."""
+        """Closes the inherited descriptors, which the parent uses too, in a forked child."""
         self._abandon()
         self._engine.close_after_fork()
 
@@ -452,16 +452,16 @@ class Socket(SocketBase, AsyncCore):
 
 
 class RoutedSocket(RoutedAsyncCore, Socket):
-    """An asyncio socket whose `send` says whom a message is for; use one of its types."""
+    """An asyncio socket whose `send` takes a message's destination as a keyword; use one of its types."""
 
 
 def _refuse_spinning(options: dict[str, Any]) -> None:
-    """Refuses `busy_poll`: an event loop sleeps as it likes, and no option is accepted and ignored."""
+    """Refuses `busy_poll`, because an event loop cannot poll for a socket."""
     if "busy_poll" in options:
         raise OptionError("option 'busy_poll' is for blocking sockets: an event loop does not spin for a socket")
 
 
-# The types, one line each; `omq.types.TRAITS` says the rest.
+# The types, one line each; `omq.types.TRAITS` describes them.
 
 
 class PUSH(Socket, kind=SocketType.PUSH): ...
@@ -523,13 +523,14 @@ class STREAM(Socket, kind=SocketType.STREAM): ...
 
 class PEER(RoutedSocket, kind=SocketType.PEER):
     async def connect_peer(self, endpoint: str, *, timeout: float | None = None, **options: Any) -> int:
-        """Dials an endpoint, and waits until the peer there has finished the handshake: as `omq.PEER.connect_peer`.
+        """Connects to an endpoint, and waits until the peer has finished the handshake: as `omq.PEER.connect_peer`.
 
-        A call that is cancelled leaves the endpoint unconnected, too.
+        A call that is cancelled disconnects the endpoint again.
+
 
         Args:
-            endpoint: Where.
-            timeout: Seconds; `None` for ever.
+            endpoint: The endpoint, such as `tcp://host:5555`.
+            timeout: Seconds; `None` waits for ever.
             **options: See `connect`.
 
         Returns:

@@ -1,4 +1,4 @@
-"""The engine of one socket: its loop, its sessions, and the order in which they end. It owns everything that it starts."""
+"""The engine of one socket: its loop, its sessions and their end. It owns everything that it starts."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ class Engine(StateMachine[SocketState]):
             self._over.set_result(None)
 
     def enter_loop(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Goes on in another loop, which runs in this thread: accepted messages leave there, and `close` waits there."""
+        """Goes on in another loop, which runs in this thread: there, accepted messages leave and `close` waits."""
         if self.closed:
             return
         self.loop = loop
@@ -557,7 +557,7 @@ class Engine(StateMachine[SocketState]):
             session.cease()
 
     def half_close(self) -> bool:
-        """Ends our side of every connection. True when the peers' kernels have everything, or all connections are over."""
+        """Ends our side of every connection. True when the peers' kernels have everything, or all is over."""
         if self.closed:
             return True
         # All connections are asked, so no short circuit.

@@ -29,7 +29,7 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.ROUTER: Router,
     SocketType.PAIR: Pair,
     SocketType.STREAM: Stream,
-    # The types whose messages have one part; what else sets them apart is in the table of types.
+    # The types whose messages have one part. The table of types has their other traits.
     SocketType.SCATTER: Push,
     SocketType.GATHER: Pull,
     SocketType.CHANNEL: Pair,

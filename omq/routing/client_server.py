@@ -1,4 +1,4 @@
-"""SERVER and PEER: peers are known by numbers (RFC 41, RFC 51)."""
+"""SERVER and PEER: each peer has a number, its routing id (RFC 41, RFC 51)."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ _NUMBERS: Final = 1 << 32  # a routing id is an unsigned number of 32 bits, and 
 
 
 class Server(Pattern):
-    """Each peer has a number: a message comes with that of its sender, and is sent with that of its receiver."""
+    """Messages carry the number of their sender, and are sent to the peer with a given number."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue = RecvQueue(readable)
         # RFC 41: SHALL NOT discard messages for a peer that is full; one that is unknown or gone is an error.
         self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, True)
-        # The next number. It begins at random, as in libzmq: a late answer to a peer of an earlier socket is not to
-        # reach a stranger of this one.
+        # The next number. It starts at random, as in libzmq: a late answer to a peer of an earlier socket must not
+        # reach another peer of this one.
         self._number = int.from_bytes(os.urandom(4), "big")
 
     def connected(self, session: Session) -> None:
@@ -32,7 +32,7 @@ class Server(Pattern):
         super().connected(session)
 
     def _free_number(self) -> int:
-        """Returns the number for one more peer: it comes again only after all others have been in use."""
+        """Returns a number for one more peer; a number is used again only after all others."""
         while True:
             number, self._number = self._number, (self._number + 1) % _NUMBERS
             if number and number not in self.send_queue.table:

@@ -17,13 +17,13 @@ from omq.types import SocketType
 
 
 class Origin:
-    """Stands for the peers that have had one name, where their order is looked at."""
+    """Identifies all peers that have had one identity, to keep their messages in order."""
 
     __slots__ = ("__weakref__",)
 
 
 class Dealer(Pattern):
-    """Messages go out to the peers in turn and come in from all in turn."""
+    """Messages go to the peers in turn, and are received from all in turn."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -37,11 +37,11 @@ class Dealer(Pattern):
 
 
 class FreshIdentities:
-    """Identities for peers that have none of their own: five bytes that begin with a zero (RFC 28)."""
+    """Generates identities for peers without one: five bytes that begin with a zero (RFC 28)."""
 
     def __init__(self) -> None:
-        # The number in the next one. It begins at random, as in libzmq: a late answer to a peer of an earlier socket is
-        # not to reach a stranger of this one.
+        # The number in the next one. It starts at random, as in libzmq: a late answer to a peer of an earlier socket
+        # must not reach another peer of this one.
         self._serial = int.from_bytes(os.urandom(4), "big")
 
     def next(self, taken: Container[bytes | int]) -> bytes:
@@ -54,19 +54,19 @@ class FreshIdentities:
 
 
 class Router(Pattern):
-    """Each peer has an identity: the first part of a message names its sender, or the peer that it is for."""
+    """Each peer has an identity: the first part of a message names its sender, or its destination."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         self.recv_queue = RouterRecvQueue(readable)
         self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, options.router_mandatory)
         self._identities = FreshIdentities()
-        # Peers whose identity another peer has: they wait, unread, until it is free.
+        # Peers whose identity is in use by another peer: they wait, unread, until it is free.
         self._waiting: list[Session] = []
         self._nobody = WaitQueue()
-        # Of names whose last peer has gone, as long as something of that peer has not been taken.
+        # By identity, while messages of its last peer have not been received.
         self._origins: WeakValueDictionary[bytes, Origin] = WeakValueDictionary()
-        # Peers that are out of routing, and whose end the user has not learned of, by name.
+        # Peers that have left routing, and whose end was not reported to the user yet, by identity.
         self._ending: dict[bytes, Session] = {}
 
     def connected(self, session: Session) -> None:
@@ -79,7 +79,7 @@ class Router(Pattern):
                 session.peer.hand_to(RecvQueue(self._nobody))
                 return
             holder.session.end(None)
-            # A session of another thread ends later; the name is free now.
+            # A session of another thread ends later; its identity is free now.
             self.disconnected(holder.session)
             self.departed(holder.session)
         session.peer.identity = identity
@@ -88,7 +88,7 @@ class Router(Pattern):
             super().departed(former)
         origin = self._origins.get(identity)
         if origin is not None:
-            # It comes after everything of the peer that had the name before it.
+            # Its messages come after all messages of the peer that had the identity before.
             session.peer.origin = origin
         super().connected(session)
 
@@ -100,7 +100,7 @@ class Router(Pattern):
     def disconnected(self, session: Session) -> None:
         if session in self._waiting:
             self._waiting.remove(session)
-            session.peer.leave_queue()  # which is its own
+            session.peer.leave_queue()  # its own queue
             return
         if session in self.sessions:
             peer = session.peer
@@ -115,18 +115,18 @@ class Router(Pattern):
 
     def departed(self, session: Session) -> None:
         if session in self._watched:
-            # The peer that takes its name comes after the messages about its end.
+            # The peer that takes its identity comes after the messages about its end.
             self._ending.pop(session.peer.identity, None)
             super().departed(session)
             self._promote(session)
 
     def _heir(self, session: Session) -> Session | None:
-        """The peer that waits for the name of one that has gone."""
-        name = session.peer.identity  # also one that was made up here: a peer may have come that chose the same
+        """Returns the peer that waits for the identity of one that has gone."""
+        name = session.peer.identity  # may be one made here: another peer may have chosen the same
         return next((one for one in self._waiting if one.identity == name), None)
 
     def _promote(self, session: Session) -> None:
-        """Gives the name of a peer that has gone to one that waits for it."""
+        """Gives the identity of a peer that has gone to a peer that waits for it."""
         heir = self._heir(session)
         if heir is not None and heir.identity not in self.send_queue.table:
             self._waiting.remove(heir)

@@ -1,4 +1,4 @@
-"""PAIR and CHANNEL: two sockets, and no third one (RFC 31, RFC 52)."""
+"""PAIR and CHANNEL: exactly two sockets (RFC 31, RFC 52)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from omq.types import SocketType
 
 
 class Pair(Pattern):
-    """One peer at a time; a second one is turned away until the first is gone."""
+    """One peer at a time; a second one is refused until the first has gone."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -19,5 +19,5 @@ class Pair(Pattern):
         self.send_queue = RoundRobin(writable, options.send_hwm, False, options.immediate)
 
     def refusal(self, identity: bytes) -> str | None:
-        # RFC 31, RFC 52: SHALL refuse a second connection. Only a finished handshake takes the place.
+        # RFC 31, RFC 52: SHALL refuse a second connection. Only a peer that has finished its handshake counts.
         return f"a {self.socket_type.value} socket has a peer already" if self.sessions else None

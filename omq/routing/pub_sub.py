@@ -1,4 +1,4 @@
-"""PUB, XPUB, SUB and XSUB: messages to everyone who has subscribed to a prefix (RFC 29)."""
+"""PUB, XPUB, SUB and XSUB: messages to all peers that have subscribed to a prefix (RFC 29)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class Publisher(Pattern):
     """PUB and XPUB: a message goes to each peer that has subscribed to a prefix of its first part."""
 
     queues_messages = False
-    #: Keeps the subscriptions of peers, and finds those that a message is for.
+    #: The class that keeps the subscriptions of peers, and finds those that match a message.
     send_queue_type: ClassVar[type[PublisherSendQueue]] = PublisherSendQueue
-    commands = frozenset({Subscribe.name, Cancel.name})  # in their order with the messages: the send queue heeds them
+    commands = frozenset({Subscribe.name, Cancel.name})  # the send queue handles them, in their order with the messages
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
         if socket_type is SocketType.XPUB:
-            # Subscriptions, and messages that XSUB users send upstream, wait here for the XPUB's user.
+            # Subscriptions, and messages that XSUB sockets send upstream, are queued here for the XPUB's user.
             self.recv_queue = RecvQueue(readable)
         self.send_queue: PublisherSendQueue = self.send_queue_type(
             writable,
@@ -50,7 +50,7 @@ class Publisher(Pattern):
 
     @property
     def matcher(self) -> Matcher:
-        """The subscriptions in force."""
+        """The subscriptions of the peers."""
         return self.send_queue.matcher
 
     def share(self, lock: SocketLock | None) -> None:
@@ -81,12 +81,12 @@ class Publisher(Pattern):
         self.send_queue.set_mailbox_hwm(options.recv_hwm)
 
     def subscriptions(self, prefix: bytes | None) -> int:
-        """The number of distinct pairs of peer and prefix in force; of this prefix only, if one is given."""
+        """Returns the number of distinct pairs of peer and prefix in force; of *prefix* only, unless it is `None`."""
         return self.send_queue.subscriptions(prefix)
 
 
 class Subscriber(Pattern):
-    """SUB and XSUB: tells every publisher its subscriptions, and receives from all."""
+    """SUB and XSUB: sends its subscriptions to every publisher, and receives from all."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -100,7 +100,7 @@ class Subscriber(Pattern):
                 self.recv_queue = FilteredRecvQueue(readable, self.matcher, options.invert_matching)
             self.send_queue = None
         else:
-            # zmq_socket(3): XSUB does not filter; its user may forward for others.
+            # zmq_socket(3): XSUB does not filter, because its user may forward for others.
             self.recv_queue = RecvQueue(readable)
             self.send_queue = SubscriberSendQueue(
                 writable, options.send_hwm, self.own_subscriptions, options.only_first_subscribe
@@ -110,7 +110,7 @@ class Subscriber(Pattern):
 
     @property
     def matcher(self) -> Matcher:
-        """Our subscriptions."""
+        """The subscriptions of this socket."""
         return self.own_subscriptions.matcher
 
     def share(self, lock: SocketLock | None) -> None:

@@ -22,7 +22,7 @@ class Push(Pattern):
 
 
 class Pull(Pattern):
-    """Messages are taken from all peers in turn."""
+    """Messages are received from all peers in turn."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)

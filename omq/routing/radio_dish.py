@@ -1,4 +1,4 @@
-"""RADIO and DISH: messages to everyone who has joined their group (RFC 48)."""
+"""RADIO and DISH: messages to all peers that have joined a group (RFC 48)."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Dish(Pattern):
 
     @property
     def matcher(self) -> Matcher:
-        """The groups that were joined."""
+        """The groups that this socket has joined."""
         return self.groups.matcher
 
     def share(self, lock: SocketLock | None) -> None:

@@ -12,7 +12,7 @@ from omq.types import SocketType
 
 
 class Request(Pattern):
-    """Requests rotate over the peers; only the peer that was asked can reply."""
+    """Requests go to the peers in turn; only the peer that got a request can reply."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -32,12 +32,12 @@ class Request(Pattern):
 
     def disconnected(self, session: Session) -> None:
         super().disconnected(session)
-        # No other peer can answer what this one was asked: the next request may go out.
+        # No other peer can answer the request that this one got: the next request may go out.
         self.recv_queue.forget(session.peer)
 
 
 class Reply(Pattern):
-    """Requests are taken from all peers in turn; the reply goes back the way the request came."""
+    """Requests are received from all peers in turn; each reply goes back the way of its request."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)

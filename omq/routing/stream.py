@@ -1,4 +1,4 @@
-"""STREAM: plain TCP, with peers that know no ZMTP (zmq_socket(3), ZMQ_STREAM)."""
+"""STREAM: plain TCP, with peers that do not speak ZMTP (zmq_socket(3), ZMQ_STREAM)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omq.types import SocketType
 
 
 class Stream(Pattern):
-    """Each connection has an id: the first part of a message names the sender of the bytes, or their receiver."""
+    """Each connection has an id: the first part of a message names the sender of the bytes, or their destination."""
 
     def __init__(self, socket_type: SocketType, options: Options, readable: WaitQueue, writable: WaitQueue) -> None:
         super().__init__(socket_type, options, readable, writable)
@@ -33,5 +33,5 @@ class Stream(Pattern):
     def departed(self, session: Session) -> None:
         disconnected = not (session.accepted or session.comes_again)
         if session.peer.dismissed or disconnected:
-            self._watched.discard(session)  # as in libzmq: the end of a peer that the user has closed is no news
+            self._watched.discard(session)  # as in libzmq: the end of a peer that the user has closed is not reported
         super().departed(session)

@@ -1,1 +1,1 @@
-"""The parts of a server that broker, pzq and gobyd share."""
+"""Server parts that broker, pzq and gobyd share."""

@@ -13,10 +13,10 @@ MAX_SHOWN_CHARACTERS: Final = 80  # of an address, in an error
 
 
 def parse_http_address(text: str) -> tuple[str, int]:
-    """Reads `host:port`, `[host]:port`, `:port` or `port`, with or without `http://` in front and a slash at the end.
+    """Parses `host:port`, `[host]:port`, `:port` or `port`, with or without `http://` before and a slash after it.
 
     Returns:
-        The host, 127.0.0.1 if it is empty, and the port, 0 for `*`: the system chooses.
+        The host, 127.0.0.1 if it is empty, and the port, 0 for `*`: the system chooses it.
 
     Raises:
         UsageError: The text is none of these.

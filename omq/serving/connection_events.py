@@ -1,4 +1,4 @@
-"""The connections of a server's socket, in order with its messages."""
+"""The events of the connections of a server's socket, in order with its messages."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from omq.message import PeerInfo
 
 __all__ = ["ConnectionEvents", "log_connection"]
 
-MAX_EVENTS: Final = 1 << 20  # that wait to be handled
-MAX_LAST_BATCHES: Final = 64  # that the last messages of a peer may take, where those of others never end
+MAX_EVENTS: Final = 1 << 20  # events that are queued
+MAX_LAST_BATCHES: Final = 64  # batches in which the last messages of a peer may come, while other peers go on sending
 
 
 class ConnectionEvents:
     """Handles the events of a socket's connections, each before the messages that come after it.
 
-    The loop that reads the socket receives a batch, calls `handle` and then looks at the messages: so a peer is known
+    The loop that reads the socket receives a batch, calls `handle` and then processes the messages: so a peer is known
     before its first message. While no messages come, a task handles the events. A peer whose connection has ended is
-    leaving until its last messages are handled.
+    leaving until its last messages have been processed.
 
     Args:
         socket: The socket, before it is bound.
         on_event: Called with each event.
-        log: The log for errors of the two calls.
-        on_idle: Called after events that were handled while no messages came.
+        log: The log for errors of the two callbacks.
+        on_idle: Called after events that were handled while no messages came; `None` for no call.
 
     Attributes:
-        held: Set while the loop that reads gives way in the midst of a batch: events wait for the rest of it.
+        held: Whether the reading loop yields in the middle of a batch: events wait for the rest of it.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class ConnectionEvents:
     # ------------------------------------------------------------------ life
 
     def start(self, name: str) -> None:
-        """Begins to handle events while no messages come.
+        """Starts to handle events while no messages come.
 
         Args:
             name: The name of the task.
@@ -90,7 +90,7 @@ class ConnectionEvents:
     # ------------------------------------------------------------------ events
 
     def handle(self) -> None:
-        """Handles the events that have come."""
+        """Handles the queued events."""
         while self._waiting:
             self._on_event(self._waiting.popleft())
         with suppress(ClosedError):
@@ -104,7 +104,7 @@ class ConnectionEvents:
             known: The identities of the known peers; those without a connection are leaving from now on.
 
         Returns:
-            The peers that are not known.
+            The peers that are not in *known*.
         """
         connected = {peer.identity: peer for peer in self._socket.peers}
         for identity in known:
@@ -115,7 +115,7 @@ class ConnectionEvents:
     # ------------------------------------------------------------------ peers that leave
 
     def leave(self, identity: bytes) -> None:
-        """Notes that a connection has ended, whose last messages may still wait in the socket."""
+        """Records that a connection has ended, whose last messages may still be queued in the socket."""
         self._batches[identity] = 0
 
     def is_leaving(self, identity: bytes) -> bool:
@@ -123,11 +123,11 @@ class ConnectionEvents:
         return identity in self._batches
 
     def stay(self, identity: bytes) -> None:
-        """Forgets that a connection has ended: another one has its identity."""
+        """Removes a peer from the leaving ones, because another connection has its identity."""
         self._batches.pop(identity, None)
 
     def take_gone(self) -> list[bytes]:
-        """Returns the peers whose last messages are handled, each once. The loop that reads asks after each batch."""
+        """Returns the peers whose last messages were processed, each once; to be called after each batch."""
         if not self._batches:
             return []
         limit = MAX_LAST_BATCHES if self.messages_wait() else 0
@@ -147,7 +147,7 @@ class ConnectionEvents:
 
 
 def log_connection(log: logging.Logger, name: str, event: Event) -> None:
-    """Logs why a peer was not let in, or why its connection has ended, where the peer did not just end it.
+    """Logs refused peers, and connections that ended with an error.
 
     Args:
         log: The log.
@@ -155,6 +155,6 @@ def log_connection(log: logging.Logger, name: str, event: Event) -> None:
         event: The event.
     """
     if event.kind is EventKind.HANDSHAKE_FAILED:
-        log.info("%s: %s is not let in: %s", name, event.remote_address, event.reason)
+        log.info("%s: %s was refused: %s", name, event.remote_address, event.reason)
     elif event.kind is EventKind.DISCONNECTED and event.error is not None and event.peer is not None:
         log.info("%s: the connection of %s is over: %s", name, event.remote_address, event.reason)

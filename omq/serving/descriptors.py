@@ -1,18 +1,18 @@
-"""The descriptors of a process that only serves: the limit, and the number of them that connections may have."""
+"""The descriptors of a server process: the limit, and the number that connections may use."""
 
 import logging
 import resource
 from typing import Final
 
-#: Descriptors that connections do not get: those of a store and of a status page, and some to spare.
+#: Descriptors kept for the store, a status page and other uses.
 _MIN_RESERVE: Final = 64
 _MAX_RESERVE: Final = 512
 _MAX_CONNECTIONS: Final = 1 << 20
-_RESERVE_DIVISOR: Final = 8  # the reserve is this part of the limit of the process
+_RESERVE_DIVISOR: Final = 8  # the reserve is the process's limit divided by this
 
 
 def raise_descriptor_limit(log: logging.Logger) -> None:
-    """Raises the soft limit of descriptors to the hard one (`getrlimit(2)`), and logs it: each connection takes one."""
+    """Raises the soft limit of descriptors to the hard one (`getrlimit(2)`), which connections need; logs it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == hard:
         log.info("descriptors: at most %s", _shown(hard))
@@ -30,7 +30,7 @@ def _shown(limit: int) -> str:
 
 
 def room_for_connections() -> int:
-    """Returns how many connections the process has descriptors for, with a reserve for everything else."""
+    """Returns the number of connections that the process has descriptors for, with a reserve for other uses."""
     limit, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if limit == resource.RLIM_INFINITY:
         return _MAX_CONNECTIONS

@@ -11,12 +11,12 @@ PACKAGES: Final = {"google": "protobuf", "bson": "pymongo"}
 
 
 def missing_extra(subject: str, missing: ImportError, extra: str) -> ImportError:
-    """Returns the error that names the extra to install.
+    """Returns an error that names the extra to install.
 
     Args:
         subject: The part of omq that needs it.
         missing: The error of the import.
-        extra: The extra of `omq-zmtp` that has the package.
+        extra: The extra of `omq-zmtp` that contains the package.
     """
     module = (missing.name or str(missing)).partition(".")[0]
     package = PACKAGES.get(module, module)

@@ -1,4 +1,4 @@
-"""HTTP for monitoring a server: requests that only read, bounded and hardened."""
+"""HTTP for monitoring a server: read-only requests, with limits."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ __all__ = ["Handler", "HttpListener", "health"]
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 IDLE_TIMEOUT_S: Final = 30.0  # for the next request of a connection
-MAX_CONNECTIONS: Final = 256  # beyond them the oldest ends: a connection without a first request has no idle timeout
-CHECK_INTERVAL_S: Final = 1.0  # between two counts of the connections
-SHUTDOWN_TIMEOUT_S: Final = 1.0  # for the answers under way
+MAX_CONNECTIONS: Final = 256  # above, the oldest is closed: a connection without a first request has no idle timeout
+CHECK_INTERVAL_S: Final = 1.0  # between two checks of that number
+SHUTDOWN_TIMEOUT_S: Final = 1.0  # for the answers in progress
 
-#: Of every answer, also of an error: a browser guesses no content type, keeps nothing, and learns no version.
+#: Headers of all answers, also of errors: browsers must not guess content types, cache answers, or get a version.
 HEADERS: Final = {
     "Server": "omq",
     "X-Content-Type-Options": "nosniff",
@@ -31,7 +31,7 @@ HEADERS: Final = {
 
 
 class HttpListener:
-    """Answers GET and HEAD on the running event loop. Other methods are refused with 405.
+    """Answers GET and HEAD on the running event loop. Other methods are answered with 405.
 
     Args:
         handlers: The handlers by path.
@@ -45,17 +45,18 @@ class HttpListener:
         self._bounding: asyncio.Task[None] | None = None
 
     async def start(self, address: str) -> str:
-        """Listens.
+        """Starts to listen.
 
         Args:
-            address: `host:port`, `:port` or `port`; without a host 127.0.0.1; port 0 or `*`: the system chooses.
+            address: `host:port`, `:port` or `port`; the default host is 127.0.0.1; for port 0 or `*` the system
+                chooses.
 
         Returns:
             The URL, with the port resolved: `http://127.0.0.1:8222`.
 
         Raises:
             UsageError: The address is not valid.
-            BindError: It cannot be listened on.
+            BindError: The address cannot be bound.
         """
         host, port = parse_http_address(address)
         app = web.Application(middlewares=[self._harden])

@@ -1,4 +1,4 @@
-"""The log of a program that serves."""
+"""The log of a server program."""
 
 import logging
 import sys

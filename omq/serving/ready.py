@@ -1,4 +1,4 @@
-"""The ready file of a server: it is written whole, and is there only while everything serves."""
+"""The ready file of a server: it is written in one step, and exists only while the server runs."""
 
 import json
 import logging
@@ -9,7 +9,7 @@ from pathlib import Path
 
 
 class ReadyFile:
-    """A file that lists the endpoints of a server: one JSON object of endpoints by name.
+    """A file that lists the endpoints of a server, as one JSON object of endpoints by name.
 
     Args:
         path: The file; `None` for none.
@@ -21,9 +21,9 @@ class ReadyFile:
 
     @contextmanager
     def cleared(self) -> Iterator[None]:
-        """Removes the file of a server that was killed, and puts it back if this server does not start.
+        """Removes the file of a server that was killed; restores it if this server does not start.
 
-        So a second server that is refused, because the first one runs, leaves the first one's file in its place.
+        So the file of a running server stays, if a second one is refused because of it.
         """
         if self._path is None:
             yield
@@ -40,16 +40,14 @@ class ReadyFile:
             raise
 
     def write_if_possible(self, endpoints: Mapping[str, str], log: logging.Logger) -> None:
-        """Writes the file, or logs the error: the server serves without it."""
+        """Writes the file; logs an error, and the server runs without it."""
         try:
             self.write(endpoints)
         except OSError as error:
-            log.error(
-                "--ready-file %s: cannot be written: %s; the server serves all the same", self._path, error.strerror
-            )
+            log.error("--ready-file %s: cannot be written: %s; the server runs without it", self._path, error.strerror)
 
     def write(self, endpoints: Mapping[str, str]) -> None:
-        """Writes the file in one step: a reader never finds a part of it.
+        """Writes the file in one step, so that a reader never finds a part of it.
 
         Raises:
             OSError: It cannot be written.
@@ -59,7 +57,7 @@ class ReadyFile:
             self._put(self._written)
 
     def remove(self) -> None:
-        """Removes the file, if its content is still the one that was written."""
+        """Removes the file, if its content is what this server wrote."""
         if self._path is not None and self._written is not None:
             with suppress(OSError):
                 if self._path.read_bytes() == self._written:

@@ -1,4 +1,4 @@
-"""The life of a server command: from its start to the signal that ends it."""
+"""Runs a server command from its start to the signal that ends it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from omq.serving.thread import RunningServer
 __all__ = ["run_server"]
 
 ENDING: Final = (signal.SIGTERM, signal.SIGINT)
-#: The threshold of the young generation, in objects. Messages are objects that their reference counts free; at Python's
-#: 700 the collector traverses most of them twice before that, which took a seventh of all time.
+#: The threshold of the young generation, in objects. Messages are freed by reference counts; with Python's 700, the
+#: collector traverses most of them twice before that, which took a seventh of the CPU time.
 GC_THRESHOLD_OBJECTS: Final = 20_000
 
 
@@ -33,13 +33,13 @@ def run_server(
     on_hang_up: Callable[[], None] | None = None,
 ) -> None:
     """Serves in the main thread until SIGTERM or SIGINT comes; a second one ends the process at once.
-
-    Args:
-        server: The server. Where its task is cancelled, it ends as with a signal.
-        log: The log for its endpoints and its end.
-        ready_file: The file that lists the endpoints while it serves; `None` for none.
-        on_start: Called once it serves.
-        on_hang_up: Called with each SIGHUP; `None`: SIGHUP ends the process.
+    Runs a server in the main thread until SIGTERM or SIGINT; a second signal ends the process at once.
+        Args:
+            server: The server. If its task is cancelled, it ends as after a signal.
+            log: The log for its endpoints and its end.
+            ready_file: The file that lists the endpoints while the server runs; `None` for none.
+            on_start: Called once it runs; `None` for no call.
+            on_hang_up: Called at each SIGHUP; `None`: SIGHUP ends the process.
     """
     uvloop.run(_serve(server, log, ReadyFile(ready_file), on_start, on_hang_up))
 
@@ -86,8 +86,8 @@ async def _serve(
 
 @contextmanager
 def collector_spared() -> Iterator[None]:
-    """Freezes the objects that are made in here, and raises the threshold of the young generation afterwards."""
-    gc.disable()  # with 100,000 topics a third of a start went into traversing those that were there already
+    """Freezes the objects that are made in the block, and then raises the threshold of the young generation."""
+    gc.disable()  # with 100,000 topics, a third of the start was spent on traversing existing objects
     try:
         yield
     finally:

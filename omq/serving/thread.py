@@ -1,4 +1,4 @@
-"""A server in a thread of its own, for programs without an event loop."""
+"""A server in a background thread, for programs without an event loop."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ class RunningServer(Protocol):
     """A server in the running event loop.
 
     Attributes:
-        endpoints: The endpoints that it serves, by name, once it has started.
+        endpoints: The endpoints of the server by name, once it has started.
     """
 
     endpoints: dict[str, str]
 
     async def start(self) -> None:
-        """Begins to serve."""
+        """Starts the server."""
 
     async def close(self) -> None:
-        """Answers what was received, and ends."""
+        """Answers requests that were received, and ends."""
 
 
 class ServerThread:
-    """Runs a server in a thread and a loop of its own.
+    """Runs a server in a background thread with its own event loop.
 
     Args:
         server: The server.
-        name: The noun that the thread's name and errors have for it.
+        name: The noun for the server in the thread's name and in errors.
 
     Attributes:
-        endpoints: The endpoints that it serves, by name, once it is entered.
+        endpoints: The endpoints of the server by name, once it has started.
     """
 
     def __init__(self, server: RunningServer, name: str) -> None:
@@ -46,11 +46,11 @@ class ServerThread:
         self._failed: BaseException | None = None
 
     def start(self) -> None:
-        """Opens the store and serves; `with` does it.
+        """Starts the server, and waits until it runs; `with` calls it.
 
         Raises:
-            UsageError: It was started already.
-            Exception: The asynchronous twin has raised it.
+            UsageError: It was started before.
+            Exception: The server's `start` has raised it.
         """
         if self._thread is not None:
             raise UsageError(f"this {self._name} was started already: make another one")
@@ -84,7 +84,7 @@ class ServerThread:
             self._failed = error
 
     def close(self) -> None:
-        """Answers what was received, has the store keep it, and ends. Idempotent."""
+        """Answers requests that were received, saves the store, and ends. Idempotent."""
         thread = self._thread
         if thread is None or not thread.is_alive():
             return

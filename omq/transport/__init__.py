@@ -1,8 +1,8 @@
-"""The transports of bytes to a peer: one for each scheme. Nothing here awaits or depends on ZMTP.
+"""The transports of bytes to a peer, one for each scheme. Nothing here awaits or depends on ZMTP.
 
-All other code imports from here, and from no module inside: so it knows no scheme, and nothing of a single transport.
-The syntax of endpoints is libzmq's (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: what libzmq would
-resolve to something else than was meant (`tcp://host:5555x`, a port above 65535) is an error here.
+All other code imports from here, and not from the modules inside, so it does not depend on a single scheme.
+The syntax of endpoints is that of libzmq (`zmq_tcp(7)`, `zmq_ipc(7)`, `zmq_inproc(7)`), read strictly: a text that
+libzmq would take for something else than was meant (`tcp://host:5555x`, a port above 65535) is an error here.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
     """Reads an endpoint.
 
     Args:
-        text: The endpoint, as the user wrote it.
-        bind: It is to be bound; otherwise it is to be connected to, where wildcards mean nothing.
+        text: The endpoint.
+        bind: Whether it is for `bind`; otherwise it is for `connect`, where wildcards are not allowed.
 
     Raises:
-        EndpointError: The text is not an endpoint, or not one for this use; the message has it and says why.
+        EndpointError: The text is not an endpoint, or not one for this use; the error has the text and the reason.
     """
     if not isinstance(text, str):
         raise EndpointError(f"an endpoint is a str, not {type(text).__name__}: {shown(text)}")
@@ -61,9 +61,9 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
         if not separator:
             raise ValueError("it does not start with a transport, as in tcp://127.0.0.1:5555")
         if transport is None:
-            raise ValueError(f"unknown transport {shown(scheme)}; known are: {', '.join(TRANSPORTS)}")
+            raise ValueError(f"unknown transport {shown(scheme)}; known transports are {', '.join(TRANSPORTS)}")
         if not rest:
-            raise ValueError("nothing follows the transport")
+            raise ValueError("nothing follows '://'")
         endpoint: Endpoint = transport.parse(rest, bind=bind)
     except ValueError as reason:
         raise EndpointError(f"endpoint {shown(text)}: {reason}") from None
@@ -71,15 +71,15 @@ def parse_endpoint(text: str, *, bind: bool) -> Endpoint:
 
 
 def check_endpoint(endpoint: str, *, bind: bool = False, socket_type: SocketType | None = None) -> None:
-    """Checks an endpoint where none is to be opened yet: what is configured here and used in another process.
+    """Checks an endpoint without opening it, such as one in a configuration for another process.
 
     Args:
-        endpoint: As `Socket.bind` and `Socket.connect` take it.
-        bind: It is to be bound; otherwise it is to be connected to.
-        socket_type: The type of the socket that is to use it; `None`: any that can.
+        endpoint: The endpoint, as for `Socket.bind` and `Socket.connect`.
+        bind: Whether it is for `bind`; otherwise it is for `connect`.
+        socket_type: The type of the socket that will use it; `None` for any that can.
 
     Raises:
-        EndpointError: It cannot be understood, or is not for this use.
+        EndpointError: It cannot be parsed, or is not for this use.
     """
     found = parse_endpoint(endpoint, bind=bind)
     if socket_type is not None:
@@ -90,13 +90,13 @@ def check_fit(transport: Transport[Any], socket_type: SocketType, call: str, tex
     """Checks that a socket of a type can use a transport.
 
     Args:
-        transport: That of the endpoint.
-        socket_type: The type.
+        transport: The transport of the endpoint.
+        socket_type: The socket's type.
         call: `"bind"` or `"connect"`.
         text: The endpoint, for the error.
 
     Raises:
-        EndpointError: It cannot.
+        EndpointError: The socket cannot use the transport.
     """
     traits = TRAITS[socket_type]
     if isinstance(transport, DatagramTransport) and traits.datagrams != call:
@@ -111,18 +111,18 @@ def check_fit(transport: Transport[Any], socket_type: SocketType, call: str, tex
 
 
 def transport_of(endpoint: Endpoint) -> Transport[Any]:
-    """The transport that has read an endpoint."""
+    """Returns the transport that has parsed an endpoint."""
     return TRANSPORTS[endpoint.scheme]
 
 
 def bindings_of(address: str) -> tuple[str, ...]:
-    """The endpoints one of which is bound on this machine where a connection to *address* leads there."""
+    """Returns endpoints: if one of them is bound on this machine, a connection to *address* may lead there."""
     transport = TRANSPORTS.get(address.partition("://")[0])
     return (address,) if transport is None else transport.bindings_of(address)
 
 
 def without_path(address: str) -> str:
-    """Returns an endpoint without a path, which has no part in finding the machine and the port."""
+    """Returns an endpoint without its path, which does not affect the machine and the port."""
     transport = TRANSPORTS.get(address.partition("://")[0])
     return address if transport is None else transport.without_path(address)
 
@@ -133,7 +133,7 @@ def is_local(address: str) -> bool:
 
 
 def local_endpoint(name: str) -> str:
-    """The endpoint of a name within the context: for what the library itself finds there."""
+    """Returns the endpoint of a name within the context, for the library's own use."""
     return str(InprocEndpoint(name))
 
 

@@ -1,7 +1,7 @@
-"""The engine's view of a transport: one object for each scheme, of one of two kinds, and the endpoints that it reads.
+"""The interface of transports: one object for each scheme, of one of several kinds, and its endpoints.
 
-The engine asks the object, and never the scheme. It listens, accepts and dials for all transports of a kind; the
-transport says how, and neither awaits nor knows the protocol that is spoken over it.
+The engine uses the object, and never the scheme. It listens, accepts and dials for all transports of a kind. The
+transport has the details of that, and neither awaits nor knows the protocol on top.
 """
 
 from __future__ import annotations
@@ -21,51 +21,51 @@ from omq.zmtp.websocket import Upgrade
 #: One result of getaddrinfo: family, type, protocol, canonical name, socket address.
 AddrInfo: TypeAlias = tuple[int, int, int, str, tuple[Any, ...]]
 
-#: A way to reach an endpoint: makes a non-blocking socket, and gives it with the address to connect it to. It raises
-#: `ConnectError` where the system refuses.
+#: A way to reach an endpoint: makes a non-blocking socket, and returns it with the address to connect to. Raises
+#: `ConnectError` if the system refuses.
 Route: TypeAlias = Callable[[], tuple[socket.socket, Any]]
 
 
 class Endpoint(Protocol):
-    """The meaning of an endpoint text, decided before anything is opened. As a `str` it is such a text again.
+    """A parsed endpoint. `str` turns it into text again.
 
     Attributes:
-        scheme: That of its transport.
+        scheme: The scheme of its transport.
     """
 
     scheme: ClassVar[str]
 
 
 class Opening(Protocol):
-    """The exchange on a new connection before it leads to its endpoint: bytes in, bytes out.
+    """An exchange with a proxy on a new connection, before that leads to its endpoint. Does no I/O.
 
     Attributes:
-        remote: Where it leads to, as an endpoint.
-        needed: The bytes that `receive` takes next, and not one more may be read; 0 at the end.
+        remote: The endpoint that the connection leads to.
+        needed: The number of bytes that `receive` takes next; not one more may be read. 0 at the end.
     """
 
     remote: str
     needed: int
 
     def start(self) -> bytes:
-        """Returns what is to be written first."""
+        """Returns the bytes to send first."""
         ...
 
     def receive(self, data: bytes) -> bytes:
-        """Takes the `needed` bytes; returns what is to be written next.
+        """Takes the `needed` bytes; returns the bytes to send next.
 
         Raises:
-            OSError: The connection does not lead there; the text names what refuses, and not the endpoint.
+            OSError: The connection does not lead to the endpoint; the text names the proxy, and not the endpoint.
         """
         ...
 
 
 class Relay(Protocol):
-    """An intermediary between a connection and the descriptor that the engine has of it.
+    """An intermediary between a connection and the descriptor that the engine uses.
 
     Attributes:
-        fd: That descriptor; owned by the engine.
-        error: Why the connection has ended, where that is known.
+        fd: The engine's descriptor; owned by the engine.
+        error: The reason why the connection has ended; `None` if it is unknown.
         delivered: Whether the peer's kernel has everything that the engine has written.
         remote_ip: The peer's IP address; empty if it is unknown.
     """
@@ -83,9 +83,9 @@ class Address(NamedTuple):
     """The arguments of the system calls that connect to an endpoint.
 
     Attributes:
-        family: Of the socket.
+        family: The address family of the socket.
         name: A `sockaddr`, as bytes.
-        settings: What is set on the socket first: level, option, value.
+        settings: Socket options to set first: level, option, value.
     """
 
     family: int
@@ -94,7 +94,7 @@ class Address(NamedTuple):
 
 
 class SettingsRecorder:
-    """In place of a socket: notes what `tune` sets."""
+    """Stands for a socket, and records the options that `tune` sets."""
 
     def __init__(self) -> None:
         self.settings: list[tuple[int, int, int]] = []
@@ -111,13 +111,13 @@ def _nothing() -> None:
 
 
 class Listening(NamedTuple):
-    """A listener at an endpoint.
+    """The listening sockets of an endpoint.
 
     Attributes:
-        sockets: Non-blocking, one or more.
+        sockets: One or more sockets, non-blocking.
         endpoint: The endpoint with its real address.
-        cleanup: To be called on unbinding, before the sockets are closed; may be called again, and does nothing in a
-            forked child.
+        cleanup: The function to call on unbinding, before the sockets are closed; may be called again, and does nothing
+            in a forked child.
     """
 
     sockets: Sequence[socket.socket]
@@ -127,13 +127,13 @@ class Listening(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Lookup:
-    """A host whose addresses are needed before its endpoint can be dialled.
+    """A host whose addresses are needed to dial its endpoint.
 
     Attributes:
         host: A name or an address.
-        port: For the socket addresses.
+        port: The port of the socket addresses.
         hints: Further arguments of `getaddrinfo`.
-        known: What it stands for where no resolver has to be asked; empty if one has to be.
+        known: The addresses, if no resolver is needed; otherwise empty.
     """
 
     host: str
@@ -143,12 +143,12 @@ class Lookup:
 
 
 class Transport(ABC, Generic[EndpointT]):
-    """One scheme; of a kind below.
+    """A scheme; subclasses are the kinds of transports.
 
     Attributes:
-        scheme: What stands before `://`.
-        bare: The bytes of one side come to the other as they are: a type that does not speak ZMTP can use it.
-        options: Those that may be given for one endpoint of it, for somebody there has a use for them.
+        scheme: The text before `://`.
+        bare: Whether the bytes of one side arrive as they are, so that a type without ZMTP can use it.
+        options: The options for one endpoint that it uses.
     """
 
     scheme: ClassVar[str]
@@ -157,47 +157,46 @@ class Transport(ABC, Generic[EndpointT]):
 
     @abstractmethod
     def parse(self, rest: str, *, bind: bool) -> EndpointT:
-        """Reads what follows `://`, which is something.
+        """Parses the text after `://`, which is not empty.
 
-        Args:
-            rest: That text.
-            bind: It is to be bound; otherwise it is to be connected to, where wildcards mean nothing.
+        rest: The text.
+        bind: Whether the endpoint is for `bind`; otherwise it is for `connect`, where wildcards are not allowed.
 
         Raises:
-            ValueError: It means nothing, or nothing for this use; its text says why.
+            ValueError: The text is not valid, or not for this use; the error has the reason.
         """
 
     def check(self, text: str, options: Options, *, bind: bool) -> None:
-        """Checks the options of an endpoint where more is to be known than each by itself shows.
+        """Checks the options of an endpoint that depend on each other or on the call.
 
         Args:
-            text: The endpoint, for the error.
-            options: What holds there.
-            bind: It is to be bound; otherwise it is to be connected to.
+            text: The endpoint, for errors.
+            options: The options of the endpoint.
+            bind: Whether it is for `bind`; otherwise it is for `connect`.
 
         Raises:
             OptionError: An option does not fit.
         """
 
     def without_path(self, address: str) -> str:
-        """Returns an endpoint without a path, which has no part in finding the machine and the port."""
+        """Returns an endpoint without its path, which does not affect the machine and the port."""
         return address
 
     def bindings_of(self, address: str) -> tuple[str, ...]:
-        """The endpoints one of which is bound on this machine where a connection to *address* leads there."""
+        """Returns endpoints: if one of them is bound on this machine, a connection to *address* may lead there."""
         return (address,)
 
 
 class LocalTransport(Transport[EndpointT]):
-    """Joins sockets of one context: an endpoint is a name there, and nothing is opened for it."""
+    """Connects sockets of one context: an endpoint is a name there, without a descriptor."""
 
 
 class StreamTransport(Transport[EndpointT]):
     """Carries streams of bytes through the kernel: one socket listens and accepts, another one connects.
 
     Attributes:
-        hands_over: What the kernel has taken from one side stands in the other's queue already: closing loses nothing.
-        families: Of its sockets (`AF_*`), where it takes descriptors of the program's.
+        hands_over: Whether data that the kernel has taken is in the peer's queue already: then closing loses nothing.
+        families: The address families (`AF_*`) of descriptors that it takes from the program.
     """
 
     hands_over: ClassVar[bool] = False
@@ -213,16 +212,16 @@ class StreamTransport(Transport[EndpointT]):
         """Opens listening sockets.
 
         Raises:
-            BindError: The system refused; `errno` says why.
-            OptionError: The descriptor `use_fd` does not fit; it stays the program's, as with the error above.
+            BindError: The system refused; see `errno`.
+            OptionError: The descriptor `use_fd` does not fit; it stays the program's, as with `BindError`.
         """
 
     def take_connected(self, fd: int, endpoint: EndpointT, options: Options) -> socket.socket:
-        """Takes over a connected descriptor of the program's, and sets the options of a connection on it.
+        """Takes over a connected descriptor of the program, and sets the options of a connection on it.
 
         Raises:
             OptionError: It does not fit; it stays the program's.
-            ConnectError: The system refused an option, likewise.
+            ConnectError: The system refused an option; it stays the program's.
         """
         sock = descriptor.connected(fd, self.families)
         with on_loan(sock, ConnectError, endpoint):
@@ -231,19 +230,19 @@ class StreamTransport(Transport[EndpointT]):
 
     @abstractmethod
     def tune(self, sock: socket.socket, options: Options) -> None:
-        """Sets the options of a connection on a socket that was accepted.
+        """Sets the options of a connection on an accepted socket.
 
         Raises:
             OSError: The system refused; the connection may be gone.
         """
 
     def rejection(self, sock: socket.socket, address: Any, options: Options) -> str | None:
-        """Returns why a connection that was accepted is refused, or `None` if it is not.
+        """Returns the reason to refuse an accepted connection, or `None`.
 
         Args:
             sock: The connection.
-            address: What `accept` has given with it; `None` where the family has no such addresses.
-            options: Those of the endpoint.
+            address: The address from `accept`; `None` if the family has none.
+            options: The options of the endpoint.
 
         Raises:
             OSError: The connection may be gone.
@@ -251,54 +250,54 @@ class StreamTransport(Transport[EndpointT]):
         return None
 
     def lookups(self, endpoint: EndpointT, options: Options) -> Sequence[Lookup]:
-        """The hosts whose addresses are needed before `routes` can tell the ways there."""
+        """Returns the hosts whose addresses `routes` needs."""
         return ()
 
     @abstractmethod
     def routes(self, endpoint: EndpointT, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Sequence[Route]:
-        """The ways to an endpoint, which are tried one after the other, each a little after the last.
+        """Returns the ways to connect to an endpoint, to be tried in this order, each a little later than the last.
 
         Args:
-            endpoint: Where the connection goes.
-            options: Those of the socket that dials.
-            answers: The addresses of what `lookups` has named, in that order.
+            endpoint: The endpoint to connect to.
+            options: The options of the dialling socket.
+            answers: The addresses of the hosts from `lookups`, in their order.
         """
 
     def address(self, endpoint: EndpointT, options: Options, answers: Sequence[Sequence[AddrInfo]]) -> Address | None:
-        """The only address of an endpoint; `None` if it has several, or if `routes` do more than connect to it."""
+        """Returns the only address of an endpoint; `None` if there are several, or if `routes` do more than connect."""
         return None
 
     def opening(self, endpoint: EndpointT, options: Options) -> Opening | None:
-        """Makes the exchange on a new connection before it leads to the endpoint; `None` for none."""
+        """Makes the exchange with a proxy on a new connection; `None` without a proxy."""
         return None
 
     def relay(self, fd: int, endpoint: str, options: Options, *, dialled: bool) -> Relay | None:
-        """Puts something between a connection and the engine; `None` for nothing.
+        """Puts an intermediary between a connection and the engine; `None` for none.
 
         Args:
             fd: The connection; a relay owns it.
-            endpoint: Where it leads, or has come in.
-            options: Those of the endpoint.
-            dialled: This side has dialled.
+            endpoint: The endpoint of the connection.
+            options: The options of the endpoint.
+            dialled: Whether this side has dialled.
 
         Raises:
-            OSError: That cannot be done; the descriptor stays the caller's.
+            OSError: The system refused; the descriptor stays the caller's.
         """
         return None
 
     def upgrade(self, endpoint: str, *, dialled: bool) -> Upgrade | None:
-        """Makes the exchange that comes before ZMTP's handshake; `None` for none."""
+        """Makes the exchange before ZMTP's handshake; `None` for none."""
         return None
 
     def verify(self, sock: socket.socket) -> None:
-        """Looks at a socket that has just been connected.
+        """Checks a socket that has just been connected.
 
         Raises:
-            OSError: It leads nowhere, and is to be closed.
+            OSError: It does not lead to a peer, and must be closed.
         """
 
     def remote_address(self, sock: socket.socket) -> str:
-        """Returns the endpoint of a connected socket's peer; empty if that is unknown."""
+        """Returns the endpoint of a connected socket's peer; empty if it is unknown."""
         try:
             address = sock.getpeername()
         except OSError:
@@ -307,10 +306,10 @@ class StreamTransport(Transport[EndpointT]):
 
     @abstractmethod
     def endpoint_of(self, address: Any) -> str:
-        """The endpoint text of a socket address that `getpeername` has given; empty if it names nobody."""
+        """Returns the endpoint of a socket address from `getpeername`; empty if the address is empty."""
 
     def remote_ip(self, sock: socket.socket) -> str:
-        """The peer's IP address, as ZAP wants it (RFC 27, Message Format); empty where there is none."""
+        """Returns the peer's IP address, as ZAP needs it (RFC 27, Message Format); empty if there is none."""
         return ""
 
 
@@ -319,13 +318,13 @@ class DatagramTransport(Transport[EndpointT]):
 
     @abstractmethod
     def listen(self, endpoint: EndpointT, options: Options) -> tuple[socket.socket, str]:
-        """Opens a socket that receives what is sent to an endpoint.
+        """Opens a socket that receives datagrams for an endpoint.
 
         Returns:
             The socket, non-blocking, and the endpoint with its real address.
 
         Raises:
-            BindError: The system refused; `errno` says why.
+            BindError: The system refused; see `errno`.
         """
 
     @abstractmethod
@@ -334,18 +333,18 @@ class DatagramTransport(Transport[EndpointT]):
 
     @abstractmethod
     def connect(self, endpoint: EndpointT, options: Options, infos: Sequence[AddrInfo]) -> socket.socket:
-        """Opens a socket that sends to an endpoint; nothing is sent yet.
+        """Opens a socket that sends to an endpoint; sends nothing yet.
 
         Args:
-            endpoint: Where datagrams go.
-            options: Those for the endpoint.
-            infos: The addresses of what `lookup` has named.
+            endpoint: The endpoint to send to.
+            options: The options of the endpoint.
+            infos: The addresses of the host from `lookup`.
 
         Returns:
             The socket, non-blocking and connected.
 
         Raises:
-            ConnectError: The system refused; `errno` says why.
+            ConnectError: The system refused; see `errno`.
         """
 
 
@@ -353,12 +352,12 @@ _Refusal = TypeVar("_Refusal", bound=TransportError)
 
 
 def refusal(kind: type[_Refusal], endpoint: object, cause: OSError) -> _Refusal:
-    """Makes the error for what the system refused.
+    """Makes the error for a refusal of the system.
 
     Args:
         kind: `BindError` or `ConnectError`.
-        endpoint: What it was to be done to.
-        cause: What the system said.
+        endpoint: The endpoint of the operation.
+        cause: The error of the system.
 
     Returns:
         An error that names the endpoint and the cause, and has the cause's `errno`.
@@ -369,11 +368,11 @@ def refusal(kind: type[_Refusal], endpoint: object, cause: OSError) -> _Refusal:
 
 @contextmanager
 def on_loan(sock: socket.socket, kind: type[TransportError], endpoint: object) -> Iterator[None]:
-    """Leaves the descriptor of a socket (`use_fd`) to the program where the block raises.
+    """Leaves the descriptor of a socket (`use_fd`) to the program if the block raises.
 
     Args:
         sock: The socket.
-        kind: What the block raises where the system refuses; see `refusal`.
+        kind: The error for a refusal of the system; see `refusal`.
         endpoint: See `refusal`.
     """
     try:
@@ -386,6 +385,6 @@ def on_loan(sock: socket.socket, kind: type[TransportError], endpoint: object) -
 
 
 def shown(value: object) -> str:
-    """A part of an endpoint text, for an error; not all of one that is long."""
+    """Returns a part of an endpoint text for an error, shortened if it is long."""
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:160]}... ({len(text)} characters)"

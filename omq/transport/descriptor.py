@@ -1,6 +1,6 @@
-"""Descriptors that the program has opened, and gives with the option `use_fd` (`ZMQ_USE_FD`, `zmq_setsockopt(3)`).
+"""Descriptors that the program has opened, and passes with the option `use_fd` (`ZMQ_USE_FD`, `zmq_setsockopt(3)`).
 
-Whatever raises here leaves the descriptor open, and the caller's.
+After an error, the descriptor stays open, and the caller's.
 """
 
 from __future__ import annotations
@@ -12,24 +12,24 @@ from omq.unpatched import socket
 
 
 def listening(fd: int, families: Collection[int]) -> socket.socket:
-    """Takes a socket that listens.
+    """Takes over a listening socket.
 
     Args:
         fd: Its descriptor; the result owns it.
-        families: Those of the transport.
+        families: The address families of the transport.
 
     Returns:
         The socket, non-blocking and not inherited by other programs.
 
     Raises:
-        OptionError: The descriptor is closed, or not that of such a socket.
+        OptionError: The descriptor is closed, or is not a socket of that kind.
     """
-    return _taken(fd, families, "a socket that listens", listens=True)
+    return _taken(fd, families, "a listening socket", listens=True)
 
 
 def connected(fd: int, families: Collection[int]) -> socket.socket:
-    """Takes a socket that is connected; as `listening`."""
-    return _taken(fd, families, "a socket that is connected", listens=False)
+    """Takes over a connected socket; as `listening`."""
+    return _taken(fd, families, "a connected socket", listens=False)
 
 
 def _taken(fd: int, families: Collection[int], wanted: str, *, listens: bool) -> socket.socket:
@@ -52,10 +52,10 @@ def _taken(fd: int, families: Collection[int], wanted: str, *, listens: bool) ->
 
 
 def _check(sock: socket.socket, families: Collection[int], *, listens: bool) -> None:
-    """Raises `ValueError` or `OSError` unless the socket is of these families, a stream, and as far as it must be."""
+    """Raises `ValueError` or `OSError` unless the socket is a stream of these families, and listens or is connected."""
     if sock.family not in families:
         names = " or ".join(sorted(socket.AddressFamily(family).name for family in families))
-        raise ValueError(f"this endpoint takes {names}, and it is {socket.AddressFamily(sock.family).name}")
+        raise ValueError(f"this endpoint takes {names}, but it is {socket.AddressFamily(sock.family).name}")
     if sock.type != socket.SOCK_STREAM:
         raise ValueError(f"it is {socket.SocketKind(sock.type).name}, not SOCK_STREAM")
     if bool(sock.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)) is not listens:

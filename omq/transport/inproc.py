@@ -1,4 +1,4 @@
-"""inproc: names within one context (`zmq_inproc(7)`). Nothing here opens anything."""
+"""inproc: names within one context (`zmq_inproc(7)`), without descriptors."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class InprocEndpoint:
     """A name within one context.
 
     Attributes:
-        name: Any text but the empty one.
+        name: Any text that is not empty.
     """
 
     scheme: ClassVar[str] = "inproc"
@@ -24,7 +24,7 @@ class InprocEndpoint:
 
 
 class InprocTransport(LocalTransport[InprocEndpoint]):
-    """Joins two sockets without the kernel."""
+    """Connects two sockets without the kernel."""
 
     scheme = "inproc"
 

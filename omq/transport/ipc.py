@@ -1,7 +1,7 @@
-"""Unix domain sockets: their endpoints, sockets that listen at one, and sockets ready to connect.
+"""Unix domain sockets: their endpoints, listening sockets, and sockets ready to connect.
 
-See `zmq_ipc(7)` and `unix(7)`. Where libzmq deletes whatever is at the path, omq takes the path only from a
-socket that nobody listens on any more.
+See `zmq_ipc(7)` and `unix(7)`. libzmq deletes any file at the path; omq takes over only a socket file without a
+listener.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from omq.transport import descriptor
 from omq.transport.base import Address, AddrInfo, Listening, Route, SettingsRecorder, StreamTransport, on_loan, refusal
 from omq.unpatched import socket
 
-#: Bytes that a path or an abstract name may have: `sun_path` has 108, and one is for the NUL (`unix(7)`).
+#: Bytes of a path or an abstract name: `sun_path` has 108, and one is for the NUL (`unix(7)`).
 MAX_PATH: Final = 107
-#: Times that the path is tried for; another process has to interfere for each further one.
+#: Attempts to take the path; each further one needs interference from another process.
 _ATTEMPTS: Final = 8
-#: What link(2) gives on file systems that have no hard links.
+#: The errors of link(2) on file systems without hard links.
 _NO_LINKS: Final = frozenset({errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK})
 
-#: Bytes. A Unix socket is writable again when three quarters of its buffer are free: the usual 208 KiB make a sender of
-#: large messages wait for an almost empty one. The system cuts it down to net.core.wmem_max (`socket(7)`).
+#: Bytes. A Unix socket is writable again when three quarters of its buffer are free: with the usual 208 KiB, a sender
+#: of large messages waits for an almost empty one. The system limits it to net.core.wmem_max (`socket(7)`).
 _SEND_BUFFER: Final = 524288
 
 _UCRED: Final = "=iII"  # unix(7), SO_PEERCRED: struct ucred, with pid, uid and gid
 _UCRED_BYTES: Final = struct.calcsize(_UCRED)
-_SO_PEERGROUPS: Final = 59  # since Linux 4.13; the groups of a process are those that it had when it connected
-_GROUPS_BYTES: Final = 1024  # the most that Python's getsockopt takes: 256 groups
+_SO_PEERGROUPS: Final = 59  # since Linux 4.13; the groups of the process at the time when it connected
+_GROUPS_BYTES: Final = 1024  # the maximum of Python's getsockopt: 256 groups
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ class IpcEndpoint:
     """A Unix domain socket.
 
     Attributes:
-        path: The path of the socket file, or `@` and an abstract name (`unix(7)`); `None` for a path that
-            omq chooses (`*`).
+        path: The path of the socket file, or `@` and an abstract name (`unix(7)`); `None` for a path that omq chooses
+            (`*`).
     """
 
     scheme: ClassVar[str] = "ipc"
@@ -58,7 +58,7 @@ class IpcEndpoint:
 
     @property
     def abstract(self) -> bool:
-        """Returns whether the name is abstract: it is not a file and ends with its socket."""
+        """Returns whether the name is abstract: it is not a file, and ends with its socket."""
         return self.path is not None and self.path.startswith("@")
 
 
@@ -110,20 +110,20 @@ class IpcTransport(StreamTransport[IpcEndpoint]):
 def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str, Callable[[], None]]:
     """Opens a listening socket.
 
-    A socket file that nobody listens on is replaced; one that is in use, and a file that is no socket, are
-    left alone. `*` stands for a file in a new directory that only this user can enter.
+    A socket file without a listener is replaced; a file that is in use, or is not a socket, is left alone. `*` stands
+    for a file in a new directory that only this user can enter.
 
     Args:
-        endpoint: What to bind.
+        endpoint: The endpoint to bind.
         options: `backlog`, `send_buffer` and `recv_buffer` apply.
 
     Returns:
-        The socket, non-blocking; the endpoint with its path; and what to call on unbinding, before the
-        socket is closed: it removes the file if it is still this socket's, does nothing in a forked child,
-        and may be called again.
+        The socket, non-blocking; the endpoint with its path; and a function to call on unbinding, before the socket is
+        closed. It removes the file if it is still this socket's, does nothing in a forked child, and may be called
+        again.
 
     Raises:
-        BindError: The path is in use, or the system refused; `errno` says which.
+        BindError: The path is in use, or the system refused; see `errno`.
     """
     try:
         if endpoint.path is None:
@@ -137,11 +137,11 @@ def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str,
 
 
 def listen_at(sock: socket.socket, endpoint: IpcEndpoint, options: Options) -> str:
-    """Prepares a listening socket that the program has opened, and whose file is the program's; gives its endpoint.
+    """Prepares a listening socket of the program, which keeps its file; returns its endpoint.
 
     Raises:
         OptionError: It listens at another path than the endpoint has; it stays the program's.
-        BindError: The system refused an option, likewise.
+        BindError: The system refused an option; the socket stays the program's.
     """
     with on_loan(sock, BindError, endpoint):
         found = os.fsdecode(sock.getsockname()).replace("\0", "@")
@@ -153,10 +153,10 @@ def listen_at(sock: socket.socket, endpoint: IpcEndpoint, options: Options) -> s
 
 
 def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, bytes]:
-    """Makes a socket that only has to be connected.
+    """Makes a socket that is ready to connect.
 
     Args:
-        endpoint: Where the connection goes; it has a path.
+        endpoint: The endpoint to connect to; it has a path.
         options: `send_buffer` and `recv_buffer` apply.
 
     Returns:
@@ -166,7 +166,7 @@ def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, byt
         ConnectError: The system refused.
     """
     if endpoint.path is None:
-        raise ConnectError(errno.EINVAL, f"{endpoint}: nothing can be reached at a wildcard")
+        raise ConnectError(errno.EINVAL, f"{endpoint}: cannot connect to a wildcard")
     try:
         return _new_socket(options), _address(endpoint.path)
     except OSError as error:
@@ -174,11 +174,11 @@ def prepare(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, byt
 
 
 def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
-    """Sets the buffers of an accepted socket: unlike TCP's, it does not have them from its listener.
+    """Sets the buffers of an accepted socket, which, unlike TCP's, does not inherit them from its listener.
 
     Args:
         sock: The socket.
-        options: `send_buffer` (512 KiB when it is left to the system) and `recv_buffer` apply.
+        options: `send_buffer` (512 KiB if `None`) and `recv_buffer` apply.
 
     Raises:
         OSError: The system refused.
@@ -190,7 +190,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
 
 
 def _rejection(sock: socket.socket, options: Options) -> str | None:
-    """Returns why the process at the other end is refused. One rule that fits is enough, as in libzmq."""
+    """Returns the reason to refuse the process at the other end. One rule that accepts it is enough, as in libzmq."""
     pid, uid, gid = struct.unpack(_UCRED, sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED_BYTES))
     groups = {gid}
     if options.accept_gids is not None and gid not in options.accept_gids:
@@ -208,7 +208,7 @@ def _rejection(sock: socket.socket, options: Options) -> str | None:
 
 
 def _groups_of(sock: socket.socket) -> set[int]:
-    """Returns the further groups of the process at the other end; none where it has more than one call gives."""
+    """Returns the supplementary groups of the process at the other end; empty if there are too many for one call."""
     try:
         found = sock.getsockopt(socket.SOL_SOCKET, _SO_PEERGROUPS, _GROUPS_BYTES)
     except OSError:
@@ -217,7 +217,7 @@ def _groups_of(sock: socket.socket) -> set[int]:
 
 
 def _address(path: str) -> bytes:
-    """The socket address for a path or `@name`; an abstract one starts with a zero byte (`unix(7)`)."""
+    """Returns the socket address of a path or `@name`; an abstract one starts with a zero byte (`unix(7)`)."""
     encoded = os.fsencode(path)
     return b"\0" + encoded[1:] if encoded.startswith(b"@") else encoded
 
@@ -262,23 +262,23 @@ def _listen_in_private(options: Options) -> tuple[socket.socket, str, Callable[[
     return sock, str(IpcEndpoint(path)), _remover(path, _identity(os.lstat(path)), directory)
 
 
-# Several processes may bind one path at the same time, and find the same stale file there. A lock file
-# would stay behind, and a lock on the directory is not ours alone to hold; so:
+# Several processes may bind one path at the same time, and find the same stale file there. A lock file would stay
+# behind, and a lock on the directory may be in use by others; so:
 #
-# - A socket is bound beside the path, under a name of its own, and listens before link(2) gives it the path.
-#   Whatever omq puts at a path is therefore in use from its first moment (between bind(2) and listen(2) a
-#   socket looks exactly like a stale one), and link fails where something already is.
-# - unlink(2) takes a name, not a file: what was stale when it was looked at may be another's new socket by
-#   now. So only a process with the right to remove that very file does, and looks again before. The right is an
-#   abstract name made of the file's number: the system gives it to one process, never makes anybody wait
-#   for it, and takes it back when that process ends. One that does not get it has lost the race for the path.
+# - A socket is bound next to the path, under its own name, and listens before link(2) gives it the path. So a socket of
+#   omq at a path has a listener from the first moment (between bind(2) and listen(2) a socket looks like a stale one),
+#   and link fails if the path is taken.
+# - unlink(2) takes a name, not a file: a file that was stale when it was checked may have been replaced by a new
+# socket.   So only a process with the right to remove that very file does so, and checks again before. The right is an
+# abstract   name made of the file's number: the system gives it to one process, without waiting, and takes it back when
+# that   process ends. A process that does not get it has lost the race for the path.
 #
-# This holds among processes of one network namespace (abstract names end there), and not against a process
-# that deletes any file.
+# This holds among processes of one network namespace (abstract names end there), and not against a process that deletes
+# any file.
 
 
 def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
-    """Listens at a path; also gives the identity of its file."""
+    """Listens at a path; also returns the identity of its file."""
     beside = _beside(path)
     if beside is None:
         return _listen_in_place(path, options)
@@ -304,7 +304,7 @@ def _listen_at(path: str, options: Options) -> tuple[socket.socket, tuple[int, i
 
 
 def _listen_in_place(path: str, options: Options) -> tuple[socket.socket, tuple[int, int]]:
-    """The same where there can be no second name: without hard links, or with no room for a longer one."""
+    """Does the same without a second name: without hard links, or without room for a longer name."""
     for attempt in range(_ATTEMPTS):
         try:
             sock = _bound(os.fsencode(path), options)
@@ -318,7 +318,7 @@ def _listen_in_place(path: str, options: Options) -> tuple[socket.socket, tuple[
 
 
 def _clear(path: str) -> None:
-    """Removes a stale socket file; raises what tells why the path cannot be had."""
+    """Removes a stale socket file; raises the reason why the path is not available."""
     with suppress(FileNotFoundError), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as right:
         device, inode = _stale_file(path)
         right.bind(f"\0omq-stale-{device:x}-{inode:x}")
@@ -327,7 +327,7 @@ def _clear(path: str) -> None:
 
 
 def _stale_file(path: str) -> tuple[int, int]:
-    """The identity of the socket file at the path, which nobody listens on; raises for any other."""
+    """Returns the identity of the socket file at the path, if it has no listener; raises otherwise."""
     found = os.lstat(path)
     if not stat.S_ISSOCK(found.st_mode):
         raise OSError(errno.EADDRINUSE, "a file that is not a socket is in the way")
@@ -354,7 +354,7 @@ def _is_stale(path: str) -> bool:
 
 
 def _beside(path: str) -> str | None:
-    """A new name in the same directory, for a moment; `None` where the system takes none that is longer."""
+    """Returns a temporary name in the same directory; `None` if the system does not take a longer one."""
     name = f"{path}.{secrets.token_hex(4)}"
     return name if len(os.fsencode(name)) <= MAX_PATH else None
 
@@ -364,15 +364,15 @@ def _identity(found: os.stat_result) -> tuple[int, int]:
 
 
 def _remover(path: str, identity: tuple[int, int], directory: str | None = None) -> Callable[[], None]:
-    """Makes what removes a socket file, and its directory if that was made for it."""
+    """Returns a function that removes a socket file, and its directory if that was made for it."""
     owner = os.getpid()
     if not os.path.isabs(path):
-        path = os.path.join(os.getcwd(), path)  # the process may go elsewhere, as daemons do
+        path = os.path.join(os.getcwd(), path)  # the process may change its directory, as daemons do
 
     def remove() -> None:
         if os.getpid() != owner:
             return
-        # While the socket is open its inode cannot be another file's, and nobody takes the path for stale.
+        # While the socket is open its inode cannot be another file's, and no process takes the path for stale.
         with suppress(OSError):
             if _identity(os.lstat(path)) == identity:
                 os.unlink(path)
@@ -397,5 +397,5 @@ def _parse(rest: str, bind: bool) -> IpcEndpoint:
     except UnicodeError:
         raise ValueError("the path cannot be encoded for the file system") from None
     if size > MAX_PATH:
-        raise ValueError(f"the path is too long: {size} bytes, and the system takes {MAX_PATH}")
+        raise ValueError(f"the path is too long: {size} bytes, the limit is {MAX_PATH}")
     return IpcEndpoint(rest)

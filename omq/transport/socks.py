@@ -1,7 +1,7 @@
-"""The client's side of SOCKS 5 (RFC 1928) with user names and passwords (RFC 1929): bytes in, bytes out.
+"""The client's side of SOCKS 5 (RFC 1928) with user names and passwords (RFC 1929), without I/O.
 
-A proxy connects to the endpoint, and looks its name up. After the last byte of its reply come the bytes of the endpoint
-itself; so each step has a number of bytes that it needs, and not one more may be read for it.
+A proxy resolves the endpoint's name, and connects to it. After the last byte of its reply come the bytes of the
+endpoint itself. So each step needs a fixed number of bytes, and not one more may be read for it.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ class SocksOpening:
 
     Args:
         proxy: The proxy, for errors.
-        host: Where it is to connect to: a name or an address, without brackets.
+        host: The host that the proxy connects to: a name or an address, without brackets.
         port: The port there.
         remote: The same as an endpoint.
-        credentials: The user's name and password, or `None` where the proxy asks for neither.
+        credentials: The user name and the password; `None` if the proxy needs neither.
 
     Attributes:
-        remote: Where the connection leads to, once this is done, as an endpoint.
-        needed: The bytes that `receive` takes next; 0 when the connection leads to the endpoint.
+        remote: The endpoint that the connection leads to in the end.
+        needed: The number of bytes that `receive` takes next; 0 at the end.
     """
 
     def __init__(
@@ -57,12 +57,12 @@ class SocksOpening:
         self._step: Callable[[bytes], bytes] = self._chosen
 
     def start(self) -> bytes:
-        """Returns what is to be written first."""
+        """Returns the bytes to send first."""
         self.needed = 2
         return bytes([_VERSION, 1, self._method])
 
     def receive(self, data: bytes) -> bytes:
-        """Takes the `needed` bytes; returns what is to be written next.
+        """Takes the `needed` bytes; returns the bytes to send next.
 
         Raises:
             OSError: The proxy refuses, or does not speak SOCKS 5.
@@ -78,7 +78,7 @@ class SocksOpening:
         if version != _VERSION:
             raise self._error(errno.EPROTO, f"does not speak SOCKS 5: its answer begins with {data!r}")
         if method == _NONE_FITS:
-            wanted = "a user name" if self._credentials is None else "another way than a user name and a password"
+            wanted = "a user name" if self._credentials is None else "a method other than a user name and a password"
             raise self._error(errno.EACCES, f"wants {wanted}")
         if method != self._method:
             raise self._error(errno.EPROTO, f"chose the method {method}, which was not offered")
@@ -120,7 +120,7 @@ class SocksOpening:
         return b""
 
     def _bound(self, _: bytes) -> bytes:
-        """The proxy's own address on the way there, which is of no use."""
+        """Skips the proxy's own address on the way, which is not needed."""
         self.needed = 0
         return b""
 
@@ -129,7 +129,7 @@ class SocksOpening:
 
 
 def _address(host: str) -> bytes:
-    """ATYP and DST.ADDR (RFC 1928, section 5)."""
+    """Returns ATYP and DST.ADDR (RFC 1928, section 5)."""
     try:
         packed = ipaddress.ip_address(host.partition("%")[0]).packed
     except ValueError:

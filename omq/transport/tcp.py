@@ -1,7 +1,7 @@
-"""TCP: its endpoints, sockets that listen, sockets ready to connect, and how each is tuned (`zmq_tcp(7)`, `tcp(7)`).
+"""TCP: its endpoints, listening sockets, sockets ready to connect, and their options (`zmq_tcp(7)`, `tcp(7)`).
 
-Nothing here waits, with one exception: `listen` asks the system's resolver when the host is a name. A dialer
-asks the resolver by itself; `candidates` puts its answers in order, and `prepare` makes a socket for each."""
+Nothing here waits, with one exception: `listen` calls the system's resolver if the host is a name. A dialer calls the
+resolver itself; `candidates` sorts its answers, and `prepare` makes a socket for each."""
 
 from __future__ import annotations
 
@@ -36,15 +36,15 @@ from omq.transport.socks import SocksOpening
 from omq.unpatched import socket
 
 _SIOCGIFADDR: Final = 0x8915  # netdevice(7): the IPv4 address of an interface
-_IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, knowing the destination
+_IP_BIND_ADDRESS_NO_PORT: Final = 24  # ip(7): choose the source port on connect, when the destination is known
 _LINK_LOCAL: Final = 0x20  # the scope column of /proc/net/if_inet6
-#: Characters that a host name may have (RFC 1035, section 3.1); also keeps the IDNA codec from long work.
+#: Characters of a host name (RFC 1035, section 3.1); also limits the work of the IDNA codec.
 _MAX_HOST: Final = 255
 _MAX_LABEL: Final = 63
 _NO_LINGER: Final = struct.pack("ii", 1, 0)  # socket(7), SO_LINGER: closing resets
-#: Times that a port is looked for that is free on all addresses of a name.
+#: Attempts to find a port that is free on all addresses of a name.
 _PORT_ATTEMPTS: Final = 16
-#: The errors of an address that the machine does not have: tolerable while the name has others.
+#: The errors of an address that the machine does not have; ignored while the name has others.
 _NOT_HERE: Final = frozenset({errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL})
 _EVERYWHERE: Final = ("tcp://0.0.0.0", "tcp://[::]")
 _LOOPBACK: Final = ("tcp://127.0.0.1", "tcp://[::1]")
@@ -55,11 +55,10 @@ class TcpEndpoint:
     """A TCP address, or a name that stands for one.
 
     Attributes:
-        host: A host name, an IPv4 or IPv6 address (without brackets), or, to bind, the name of an interface;
-            `None` for every address (`*`).
-        port: The port, 1 to 65535; 0 for one that the system picks (`*`).
-        source: Where a connection is to come from, as (host, port): `*` and 0 leave the choice to the system;
-            `None` if nothing is said about it.
+        host: A host name, an IPv4 or IPv6 address (without brackets) or, for `bind`, the name of an interface; `None`
+            for all addresses (`*`).
+        port: The port, 1 to 65535; 0 lets the system choose (`*`).
+        source: The (host, port) that a connection comes from; `*` and 0 let the system choose; `None` if not given.
     """
 
     scheme: ClassVar[str] = "tcp"
@@ -115,7 +114,7 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
         return f"{endpoint_of(address or sock.getpeername())} is not of accept_filter={networks}"
 
     def lookups(self, endpoint: TcpEndpoint, options: Options) -> list[Lookup]:
-        # Again for each attempt: an address may have moved.
+        # Resolved for each attempt, because an address may have changed.
         assert endpoint.host is not None
         target = endpoint.host, endpoint.port
         hosts = [(*(target if options.socks_proxy is None else _proxy(options.socks_proxy)), False)]
@@ -153,9 +152,9 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 
     def verify(self, sock: socket.socket) -> None:
         if _leads_to_itself(sock):
-            # Open, or in TIME-WAIT, the connection would keep the server out of its port: it is reset.
+            # Open, or in TIME-WAIT, the connection would keep the server from binding its port: it is reset.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _NO_LINGER)
-            raise OSError(errno.ECONNREFUSED, "nobody listens, the connection led to itself")
+            raise OSError(errno.ECONNREFUSED, "there is no listener, the connection led to itself")
 
     def endpoint_of(self, address: tuple[Any, ...]) -> str:
         return endpoint_of(address)
@@ -171,20 +170,19 @@ class TcpTransport(StreamTransport[TcpEndpoint]):
 def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket], str]:
     """Opens listening sockets.
 
-    A name, or an interface, is bound at each of its addresses, all on one port; IPv6 addresses count only if
-    `options.ipv6` says so, or the endpoint itself is one. `*` is one socket: of IPv4, or with
-    `options.ipv6` of both kinds (RFC 3493, section 5.3).
+    A name, or an interface, is bound at each of its addresses, all on one port; IPv6 addresses count only if `ipv6` is
+    set, or if the endpoint is one. `*` is one socket: of IPv4 or, with `ipv6`, of both kinds (RFC 3493, section 5.3).
 
     Args:
-        endpoint: What to bind.
+        endpoint: The endpoint to bind.
         options: `backlog`, `ipv6`, `tos`, `bind_device`, `send_buffer` and `recv_buffer` apply.
 
     Returns:
-        The sockets, non-blocking, one or more; and the endpoint of the first with its address and port in
-        figures (`ZMQ_LAST_ENDPOINT`).
+        The sockets, non-blocking, one or more; and the endpoint of the first with its numeric address and port
+        (`ZMQ_LAST_ENDPOINT`).
 
     Raises:
-        BindError: The system refused, or the host is unknown; `errno` says which (below 0: of the resolver).
+        BindError: The system refused, or the host is unknown; see `errno` (below 0: of the resolver).
     """
     try:
         if endpoint.host is None:
@@ -197,11 +195,11 @@ def listen(endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket]
 
 
 def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> tuple[list[socket.socket], str]:
-    """Prepares a listening socket that the program has opened; as `listen`, with `ipv6` settled already.
+    """Prepares a listening socket that the program has opened; as `listen`, but `ipv6` has no effect.
 
     Raises:
         OptionError: It listens at another port than the endpoint has; it stays the program's.
-        BindError: The system refused an option, likewise.
+        BindError: The system refused an option; the socket stays the program's.
     """
     with on_loan(sock, BindError, endpoint):
         address = sock.getsockname()
@@ -214,32 +212,32 @@ def listen_at(sock: socket.socket, endpoint: TcpEndpoint, options: Options) -> t
 
 
 def _proxy(text: str) -> tuple[str, int]:
-    """The host and the port of `socks_proxy`, which has been checked."""
+    """Returns the host and the port of `socks_proxy`, which has been checked."""
     host, _, port = text.rpartition(":")
     return host.strip("[]"), int(port)
 
 
 def hints(host: str, options: Options) -> dict[str, int]:
-    """Gives the keyword arguments with which getaddrinfo finds the addresses that may be used.
+    """Returns the arguments with which getaddrinfo finds the usable addresses.
 
     Args:
         host: A name or an address.
-        options: `ipv6` lets a name stand for IPv6 addresses too; an IPv6 address is always one.
+        options: `ipv6` lets a name stand for IPv6 addresses too; an IPv6 address needs no option.
     """
     family = socket.AF_UNSPEC if options.ipv6 or ":" in host else socket.AF_INET
     return {"family": family, "type": socket.SOCK_STREAM, "proto": socket.IPPROTO_TCP}
 
 
 def known(host: str, port: int, *, interfaces: bool = False) -> list[AddrInfo]:
-    """Gives what a host stands for where no resolver has to be asked.
+    """Returns the addresses of a host if no resolver is needed.
 
     Args:
         host: A name or an address; `*` for any address of either family.
         port: The port for the socket addresses.
-        interfaces: The host may be the name of an interface too.
+        interfaces: Whether the host may also be the name of an interface.
 
     Returns:
-        What getaddrinfo would; empty if the host is a name that has to be looked up.
+        The addresses, as from getaddrinfo; empty if the host is a name that must be resolved.
     """
     if host == "*":
         return _numeric("0.0.0.0", port) + _numeric("::", port)
@@ -252,14 +250,13 @@ def known(host: str, port: int, *, interfaces: bool = False) -> list[AddrInfo]:
 
 
 def candidates(infos: Sequence[AddrInfo]) -> list[AddrInfo]:
-    """Orders addresses for a connection that tries them one after the other, each a little after the last.
+    """Sorts addresses for a connection that tries them one after the other, each a little later than the last.
 
-    The families alternate (RFC 8305, section 4, with a First Address Family Count of 1), beginning with
-    that of the first address: the resolver has sorted them by RFC 6724, and that order is kept within each
-    family.
+    The families alternate (RFC 8305, section 4, with a First Address Family Count of 1), beginning with that of the
+    first address. The resolver has sorted the addresses by RFC 6724, and that order is kept within each family.
 
     Args:
-        infos: What getaddrinfo gave; repetitions and what is not TCP are left out.
+        infos: The addresses from getaddrinfo; duplicates, and addresses that are not for TCP, are left out.
     """
     families: dict[int, list[AddrInfo]] = {}
     for info in infos:
@@ -277,21 +274,21 @@ def candidates(infos: Sequence[AddrInfo]) -> list[AddrInfo]:
 def prepare(
     family: int, endpoint: TcpEndpoint, options: Options, source_addrs: Sequence[AddrInfo] = ()
 ) -> socket.socket:
-    """Makes a socket that only has to be connected.
+    """Makes a socket that is ready to connect.
 
     Args:
         family: `AF_INET` or `AF_INET6`: that of the address to connect to.
-        endpoint: Where the connection goes; its `source` says whether it has to come from somewhere.
-        options: `tos`, `bind_device`, `tcp_keepalive*`, `tcp_user_timeout`, `send_buffer` and `recv_buffer` apply; the
-            buffers have to be set before connecting to count for the window (`tcp(7)`).
-        source_addrs: The addresses of `endpoint.source`, if it has one (`known` with `interfaces=True`, or a
+        endpoint: The endpoint to connect to; its `source` is the address to connect from.
+        options: `tos`, `bind_device`, `tcp_keepalive*`, `tcp_user_timeout`, `send_buffer` and `recv_buffer` apply;
+            buffers must be set before connecting to affect the window (`tcp(7)`).
+        source_addrs: The addresses of `endpoint.source`, if it has one (from `known` with `interfaces=True`, or from a
             resolver): the first of the family is used.
 
     Returns:
         A non-blocking socket.
 
     Raises:
-        ConnectError: The source address cannot be had, or an option was refused.
+        ConnectError: The source address is not available, or the system refused an option.
     """
     try:
         sock = _new_socket(family, options)
@@ -310,27 +307,27 @@ def prepare(
 def _prepare_for(
     info: AddrInfo, endpoint: TcpEndpoint, options: Options, source_addrs: Sequence[AddrInfo]
 ) -> tuple[socket.socket, tuple[Any, ...]]:
-    """A socket for one address, and that address."""
+    """Returns a socket for one address, and that address."""
     return prepare(info[0], endpoint, options, source_addrs), info[4]
 
 
 def _leads_to_itself(sock: socket.socket) -> bool:
-    """Returns whether both ends are this one (RFC 9293, 3.5, simultaneous open).
+    """Returns whether both ends are this socket (RFC 9293, 3.5, simultaneous open).
 
-    A port of the range that the system gives to clients, where nobody listens, may be given to the very attempt to
-    reach it.
+    The system may give the port of an endpoint without a listener, from the range for clients, to the very attempt to
+    connect to it.
     """
     try:
         return bool(sock.getsockname() == sock.getpeername())
     except OSError:
-        return False  # reset already: the handshake finds out
+        return False  # reset already: the handshake will fail
 
 
 def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
-    """Sets what a connection needs on its socket, accepted or connecting.
+    """Sets the options of a connection on its socket, accepted or connecting.
 
-    Nagle's algorithm is always off (RFC 896): messages are gathered before they get here. Accepted sockets
-    have device, type of service and buffers from their listener.
+    Nagle's algorithm is always off (RFC 896): messages are batched before they get here. Accepted sockets inherit
+    device, type of service and buffers from their listener.
 
     Args:
         sock: The socket.
@@ -341,7 +338,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
     """
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     if options.priority:
-        # The system gives an accepted socket its own, and sets it where `tos` is set: it comes last, and each time.
+        # An accepted socket does not inherit it, and setting `tos` changes it: so it is set last, each time.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_PRIORITY, options.priority)
     if options.tcp_keepalive != -1:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, options.tcp_keepalive)
@@ -358,7 +355,7 @@ def tune(sock: socket.socket | SettingsRecorder, options: Options) -> None:
 
 
 def _packed(family: int, address: tuple[Any, ...]) -> bytes:
-    """A `sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7))."""
+    """Returns a `sockaddr_in` or `sockaddr_in6` (ip(7), ipv6(7))."""
     host, port, *rest = address
     begin = struct.pack("=H", family) + struct.pack("!H", port)
     if family == socket.AF_INET:
@@ -369,7 +366,7 @@ def _packed(family: int, address: tuple[Any, ...]) -> bytes:
 
 
 def _comes_from(address: tuple[Any, ...], networks: Collection[ipaddress.IPv4Network | ipaddress.IPv6Network]) -> bool:
-    """Returns whether a peer's address is in one of these networks; an IPv4 peer of an IPv6 socket has its own."""
+    """Returns whether a peer's address is in one of these networks; IPv4 peers of an IPv6 socket count as IPv4."""
     found: ipaddress.IPv4Address | ipaddress.IPv6Address = ipaddress.ip_address(address[0].partition("%")[0])
     if isinstance(found, ipaddress.IPv6Address) and found.ipv4_mapped is not None:
         found = found.ipv4_mapped
@@ -377,11 +374,11 @@ def _comes_from(address: tuple[Any, ...], networks: Collection[ipaddress.IPv4Net
 
 
 def endpoint_of(address: tuple[Any, ...]) -> str:
-    """Gives the endpoint text of a socket address, its own or a peer's.
+    """Returns the endpoint text of a socket address.
 
     Args:
-        address: What `getsockname`, `getpeername` or `accept` gave. An IPv4 peer of a socket for both
-            families (RFC 4291, section 2.5.5.2) comes out as the IPv4 address that it has.
+        address: The result of `getsockname`, `getpeername` or `accept`. An IPv4 peer of a socket for both families (RFC
+            4291, section 2.5.5.2) is returned with its IPv4 address.
     """
     host, port = address[:2]
     if ":" in host:
@@ -392,7 +389,7 @@ def endpoint_of(address: tuple[Any, ...]) -> str:
 
 def _numeric(host: str, port: int) -> list[AddrInfo]:
     if not any(char in host for char in ":%"):
-        # getaddrinfo lets the GIL go, and a thread beside others that compute has to wait for it.
+        # getaddrinfo releases the GIL, and next to busy threads, this one would wait to get it back.
         with suppress(OSError):
             socket.inet_pton(socket.AF_INET, host)
             return [(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP, "", (host, port))]
@@ -401,7 +398,7 @@ def _numeric(host: str, port: int) -> list[AddrInfo]:
 
 
 def addresses(host: str, port: int, options: Options) -> list[AddrInfo]:
-    """Every address that a host to bind stands for."""
+    """Returns all addresses of a host to bind."""
     infos = known(host, port, interfaces=True)
     if not infos:
         infos = list(socket.getaddrinfo(host, port, flags=socket.AI_PASSIVE, **hints(host, options)))
@@ -413,7 +410,7 @@ def addresses(host: str, port: int, options: Options) -> list[AddrInfo]:
 
 
 def _interface_addresses(name: str) -> list[str]:
-    """The addresses of an interface: IPv4, then IPv6 (those of the link with their zone, RFC 4007)."""
+    """Returns the addresses of an interface: IPv4, then IPv6 (link-local ones with their zone, RFC 4007)."""
     found = []
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket, suppress(OSError):
         request = struct.pack("16s24x", name.encode())
@@ -438,7 +435,7 @@ def _listen_anywhere(port: int, options: Options) -> list[socket.socket]:
 
 
 def _listen_all(infos: Sequence[AddrInfo], port: int, options: Options) -> list[socket.socket]:
-    """Listens at every address, on one port; if any will do, on one that is free on all of them."""
+    """Listens at all addresses, on one port; if the system chooses it, on one that is free on all of them."""
     for attempt in range(_PORT_ATTEMPTS):
         sockets: list[socket.socket] = []
         chosen, missing = port, None
@@ -481,7 +478,7 @@ def _listener(info: AddrInfo, port: int, options: Options) -> socket.socket:
 
 
 def _new_socket(family: int, options: Options) -> socket.socket:
-    """A non-blocking socket with what belongs to the network rather than to TCP."""
+    """Makes a non-blocking socket with the options of the network layer."""
     sock = socket.socket(family, socket.SOCK_STREAM)
     try:
         sock.setblocking(False)
@@ -493,7 +490,7 @@ def _new_socket(family: int, options: Options) -> socket.socket:
 
 
 def set_network(sock: socket.socket, options: Options) -> None:
-    """Sets what the network does with an IP socket: `bind_device`, `tos`, `priority`."""
+    """Sets the options of the network layer: `bind_device`, `tos`, `priority`."""
     if options.bind_device is not None:
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, options.bind_device.encode() + b"\0")
     if options.tos:
@@ -520,7 +517,7 @@ def _bind_source(sock: socket.socket, source: tuple[str, int], infos: Sequence[A
         kind = "IPv6" if sock.family == socket.AF_INET6 else "IPv4"
         raise OSError(errno.EADDRNOTAVAIL, f"the source {host} has no {kind} address")
     if port:
-        # Several connections may leave from one port, and a new one may follow upon a closed one.
+        # Several connections may use one source port, and a new one may follow a closed one.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     else:
         sock.setsockopt(socket.IPPROTO_IP, _IP_BIND_ADDRESS_NO_PORT, 1)
@@ -549,7 +546,7 @@ def _port(text: str, wildcards: bool) -> int:
         if not wildcards:
             raise ValueError(f"port {shown(text)} is for binding only")
         return 0
-    # The length first: converting thousands of digits is refused by int() with an error of its own.
+    # The length is checked first, because int() refuses thousands of digits with an error of its own.
     if not (text.isascii() and text.isdigit()) or len(text) > 5 or int(text) > 65535:
         raise ValueError(f"port {shown(text)} is not a number from 1 to 65535" + (", 0 or *" if wildcards else ""))
     return int(text)
@@ -566,7 +563,7 @@ def parse_host(text: str, wildcards: bool) -> str | None:
         return _ipv6(text)
     if len(text) > _MAX_HOST:
         raise ValueError(f"the host has {len(text)} characters, more than {_MAX_HOST}")
-    # Interfaces and hosts are named with these; anything else would reach the resolver only to confuse it.
+    # Names of interfaces and hosts have these characters; others would only confuse the resolver.
     if not all(char.isalnum() or char in "-._" for char in text):
         raise ValueError(f"{shown(text)} is not a valid host name or address")
     if not _has_labels(text):
@@ -575,9 +572,9 @@ def parse_host(text: str, wildcards: bool) -> str | None:
 
 
 def _has_labels(host: str) -> bool:
-    """Returns whether a host name consists of labels that a resolver takes, as Python's IDNA codec sees it.
+    """Returns whether a host name consists of valid labels, as for Python's IDNA codec.
 
-    The codec itself would make another exception of what a signal handler raises in it.
+    The codec itself would turn an exception of a signal handler into another one.
     """
     if host.isascii():
         *labels, last = host.split(".")
@@ -598,7 +595,7 @@ def _ipv6(text: str) -> str:
     try:
         ipaddress.IPv6Address(text)  # with its zone, RFC 4007: fe80::1%eth0
     except ValueError:
-        raise ValueError(f"{shown(text)} is no IPv6 address") from None
+        raise ValueError(f"{shown(text)} is not a valid IPv6 address") from None
     return text
 
 

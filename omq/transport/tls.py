@@ -1,8 +1,8 @@
 """TLS between a network connection and the engine, on the standard library's `ssl`.
 
-The engine reads and writes descriptors, without the GIL for the most part, and OpenSSL can do neither for it from
-Python. So the engine gets one end of a pair of descriptors; one thread of the process, which all such connections
-share, encrypts and decrypts between the pair and the network.
+The engine reads and writes descriptors, mostly without the GIL, and OpenSSL can do neither for it from Python. So the
+engine gets one end of a pair of descriptors. One thread of the process, which all such connections share, encrypts and
+decrypts between the pair and the network.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from typing import Final
 from omq.errors import HandshakeError
 from omq.unpatched import select, socket, threading
 
-_READ_BYTES: Final = 262144  # one read, of either side
+_READ_BYTES: Final = 262144  # per read, of either side
 _PAIR_BUFFER_BYTES: Final = 524288  # the buffer of each end of a pair: the usual one has 208 KiB
-_MAX_PENDING_BYTES: Final = 524288  # what is held for a side that does not read, above which the other side is not read
-_MAX_STEPS_PER_TURN: Final = 8  # reads of one connection before others have their turn
-_CLOSE_TIMEOUT_S: Final = 5.0  # after the engine's end: how long the network may take nothing of what is left
-_POLL_INTERVAL_S: Final = 0.02  # between two looks at whether the peer's kernel has everything
+_MAX_PENDING_BYTES: Final = 524288  # held for a side that does not read; above that, the other side is not read
+_MAX_STEPS_PER_TURN: Final = 8  # steps of one connection before others have their turn
+_CLOSE_TIMEOUT_S: Final = 5.0  # after the engine's end, for the network to take more of the rest
+_POLL_INTERVAL_S: Final = 0.02  # between two checks whether the peer's kernel has everything
 
 _IN, _OUT = 1, 4  # EPOLLIN and EPOLLOUT, which a patched `select` may lack
 _HUNG_UP = 0x18  # EPOLLHUP and EPOLLERR, which need not be asked for
 
 
-#: What a reason of OpenSSL's may come from.
+#: Likely causes of some of OpenSSL's reasons.
 _HINTS: Final = {"NO_SHARED_CIPHER": " (has the server's context a certificate?)"}
 
 
 def why_unfit(context: ssl.SSLContext | None, *, as_server: bool) -> str:
-    """Returns why a context does not fit the side that is to use it; empty where it does."""
+    """Returns the reason why a context does not fit its side; empty if it fits."""
     if context is None:
         return "a server needs an ssl.SSLContext with a certificate" if as_server else ""
     if context.protocol is (ssl.PROTOCOL_TLS_CLIENT if as_server else ssl.PROTOCOL_TLS_SERVER):
@@ -49,12 +49,12 @@ class TlsRelay:
 
     Args:
         fd: The network connection; owned from here on.
-        context: Of its side; `None` for that of a client which trusts the system's certificates.
-        server_name: The host that the peer's certificate is to be of, for a client; `None` for a server.
+        context: The context of this side; `None` for a client that trusts the system's certificates.
+        server_name: For a client, the host that the peer's certificate must name; `None` for a server.
 
     Attributes:
         fd: The engine's end of the pair; the caller owns it.
-        error: Why the connection has ended, where that is known.
+        error: The reason why the connection has ended; `None` if it is unknown.
     """
 
     def __init__(self, fd: int, context: ssl.SSLContext | None, server_name: str | None) -> None:
@@ -67,7 +67,7 @@ class TlsRelay:
             _relays.start()
             self._local, end = socket.socketpair()
         except BaseException:
-            self._net.detach()  # the caller's again
+            self._net.detach()  # it is the caller's again
             raise
         self._net.setblocking(False)
         for one in (self._local, end):
@@ -76,20 +76,20 @@ class TlsRelay:
         self.fd = end.detach()
         self.error: Exception | None = None
         self.is_over = False
-        self.has_more_work = False  # it has more to do, though no descriptor says so
+        self.has_more_work = False  # it has work, though no descriptor is ready
         self._to_net = self._to_local = b""
-        self._unencrypted = b""  # from the engine: a renegotiation wants something of the peer's first
+        self._unencrypted = b""  # from the engine; waits for the peer's part of a renegotiation
         self._open = False  # the handshake is done
         self._net_ended = self._local_ended = False  # nothing more comes from there
         self._net_shut = self._local_shut = False  # nothing more goes there
-        self._write_failed = False  # the network has failed, and takes nothing more
+        self._write_failed = False  # writing to the network has failed
         self._engine_closed = False  # the engine has closed its end
-        self._moved = 0.0  # when the network has last taken something, after that
+        self._moved = 0.0  # the last time that the network took bytes after that
         _relays.add(self)
 
     @property
     def delivered(self) -> bool:
-        """Returns whether the peer's kernel has everything that the engine has written; true of a closed connection."""
+        """Returns whether the peer's kernel has everything that the engine wrote; true for a closed connection."""
         return self.is_over or (self._net_shut and not _unsent(self._net))
 
     @property
@@ -112,7 +112,7 @@ class TlsRelay:
         return self._net.fileno(), self._local.fileno()
 
     def interest(self) -> dict[int, int | None]:
-        """Returns the events to wait for, by descriptor; `None` takes one out of the epoll set."""
+        """Returns the events to wait for, by descriptor; `None` removes it from the epoll set."""
         net = local = 0
         if not self._net_ended and len(self._to_local) < _MAX_PENDING_BYTES:
             net |= _IN
@@ -122,7 +122,8 @@ class TlsRelay:
             local |= _IN
         if self._to_local:
             local |= _OUT
-        # Until the engine has closed its end, that is waited for as well; afterwards epoll would report it for ever.
+        # Until the engine has closed its end, that event is waited for too; afterwards epoll would report it all the
+        # time.
         local_events = None if self._engine_closed and not local else local
         return {self._net.fileno(): net or None, self._local.fileno(): local_events}
 
@@ -133,7 +134,7 @@ class TlsRelay:
         return len(self._to_net) < _MAX_PENDING_BYTES
 
     def engine_closed(self) -> None:
-        """Notes that the engine has closed its end: what it has written leaves, and nothing is for it any more."""
+        """Notes that the engine has closed its end: bytes that it has written leave, and nothing more is for it."""
         if not self._engine_closed:
             self._engine_closed = True
             self._moved = time.monotonic()
@@ -141,7 +142,7 @@ class TlsRelay:
             self._local_shut = True
 
     def work(self) -> None:
-        """Goes on as far as both sides allow."""
+        """Makes progress as far as both sides allow."""
         try:
             self.has_more_work = all(self._step() for _ in range(_MAX_STEPS_PER_TURN))
             self._pass_ends_on()
@@ -149,7 +150,7 @@ class TlsRelay:
             self.fail(error)
 
     def _step(self) -> bool:
-        """Moves what can be moved now; returns whether there was anything."""
+        """Moves bytes as far as possible now; returns whether there were any."""
         moved = False
         if not self._net_ended and len(self._to_local) < _MAX_PENDING_BYTES:
             moved |= self._read_net()
@@ -176,7 +177,7 @@ class TlsRelay:
         return True
 
     def _do_handshake(self) -> bool:
-        """Goes on with TLS's handshake; true once it is done."""
+        """Continues TLS's handshake; true once it is done."""
         try:
             self._tls.do_handshake()
         except ssl.SSLWantReadError:
@@ -194,8 +195,8 @@ class TlsRelay:
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
                 self._net_ended = True
                 break
-            except ssl.SSLError as error:  # a record that does not open; what came before it is genuine
-                self._flush()  # the alert that says so
+            except ssl.SSLError as error:  # a record that does not decrypt; those before it are genuine
+                self._flush()  # sends the alert
                 self._fail_writing(error)
                 self._net_ended = True
                 break
@@ -215,7 +216,7 @@ class TlsRelay:
             try:
                 data = _receive(self._local)
             except OSError:
-                data = b""  # the engine has closed its end, something unread in it; all that it has written came before
+                data = b""  # the engine has closed its end with unread bytes; all that it wrote came before
             if data is None:
                 return False
             self._local_ended = not data
@@ -228,7 +229,7 @@ class TlsRelay:
         return True
 
     def _flush(self) -> bool:
-        """Writes what is held; false if nothing could be written."""
+        """Writes pending bytes; false if none could be written."""
         moved = False
         if self._outgoing.pending:
             self._to_net += self._outgoing.read()
@@ -255,7 +256,7 @@ class TlsRelay:
         return moved
 
     def _fail_writing(self, error: OSError) -> None:
-        """Gives up writing to the network; what has come from there before is still for the engine, as over tcp."""
+        """Stops writing to the network; bytes that came from there before are still for the engine, as over tcp."""
         if not self._open:
             raise error
         if self.error is None and not self._engine_closed:
@@ -264,16 +265,16 @@ class TlsRelay:
         self._to_net = b""
 
     def _pass_ends_on(self) -> None:
-        """Passes ends of the stream on, and closes what has ended on both sides."""
+        """Forwards ends of the stream, and closes a connection that has ended on both sides."""
         if self._net_ended and not self._to_local and not self._local_shut:
             self._local_shut = True
             if not self._open:
-                raise ssl.SSLEOFError("the peer has closed the connection")
+                raise ssl.SSLEOFError("the peer closed the connection")
             self._local.shutdown(socket.SHUT_WR)
         if self._local_ended and not self._to_net and not self._net_shut:
             if self._open and not self._incoming.pending and not self._tls.pending():
                 try:
-                    self._tls.unwrap()  # writes close_notify (RFC 8446, 6.1); the peer's is not waited for
+                    self._tls.unwrap()  # writes close_notify (RFC 8446, 6.1); does not wait for the peer's
                 except ssl.SSLError:
                     pass
                 self._flush()
@@ -282,7 +283,7 @@ class TlsRelay:
             self._net_shut = True
             self._net.shutdown(socket.SHUT_WR)
         if self._write_failed and self._local_shut:
-            self.close()  # all that had come is with the engine, which learns now that nothing more can leave
+            self.close()  # the engine has all that had come, and now gets the end
         elif self._engine_closed:
             done = self._net_shut and (self._net_ended or not _unsent(self._net))
             if done or not self._open or time.monotonic() - self._moved > _CLOSE_TIMEOUT_S:
@@ -293,13 +294,13 @@ class TlsRelay:
             hint = _HINTS.get(getattr(error, "reason", None) or "", "")
             self.error = error if self._open else HandshakeError(f"the TLS handshake has failed: {error}{hint}")
         try:
-            self._flush()  # an alert of TLS may wait
+            self._flush()  # an alert of TLS may be pending
         except (OSError, ValueError):
             pass
         self.close()
 
     def close(self) -> None:
-        """Ends it; what was decrypted and written to the engine's end can still be read there."""
+        """Closes it; decrypted bytes at the engine's end can still be read there."""
         if not self.is_over:
             self.is_over = True
             self._net.close()
@@ -307,7 +308,7 @@ class TlsRelay:
 
     @property
     def needs_polling(self) -> bool:
-        """Returns whether it is to be served soon, though no descriptor is ready."""
+        """Returns whether it must be served soon, though no descriptor is ready."""
         return self._engine_closed or self.has_more_work
 
 
@@ -322,7 +323,7 @@ class _Relays:
         self._poll: select.epoll | None = None
 
     def start(self) -> None:
-        """Starts the thread, where it does not run yet."""
+        """Starts the thread, unless it runs."""
         with self._lock:
             if self._bell is None:
                 with ExitStack() as opened:
@@ -338,14 +339,14 @@ class _Relays:
                 self._bell, self._poll = bell, poll
 
     def add(self, relay: TlsRelay) -> None:
-        """Serves one more; `start` was called."""
+        """Serves one more connection; `start` was called before."""
         with self._lock:
             assert self._bell is not None
             self._fresh.append(relay)
             _send(self._bell[1], b"!")
 
     def forget(self) -> None:
-        """In a forked child: its thread is the parent's."""
+        """Resets a forked child: the thread is the parent's."""
         for relay in (*self._fresh, *self._all):
             relay.close()  # the engine closes its own end
         if self._bell is not None and self._poll is not None:
@@ -398,7 +399,7 @@ class _Relays:
                     polled.discard(relay)
 
     def _watch(self, relay: TlsRelay, poll: select.epoll, owners: dict[int, tuple[TlsRelay, int]]) -> None:
-        """Has the epoll set wait for what a connection is interested in."""
+        """Updates the epoll set to the events that a connection waits for."""
         for fd, interest in relay.interest().items():
             known = owners.pop(fd, None)
             if interest is None:
@@ -413,7 +414,7 @@ class _Relays:
 
 
 def _receive(sock: socket.socket) -> bytes | None:
-    """Reads what is there; empty at the end, `None` for nothing yet."""
+    """Reads available bytes; empty at the end, `None` for nothing yet."""
     try:
         return sock.recv(_READ_BYTES)
     except (BlockingIOError, InterruptedError):
@@ -421,7 +422,7 @@ def _receive(sock: socket.socket) -> bytes | None:
 
 
 def _send(sock: socket.socket, data: bytes) -> int:
-    """Writes what there is room for; returns how many bytes."""
+    """Writes as much as there is room for; returns the number of bytes."""
     try:
         return sock.send(data, socket.MSG_NOSIGNAL)
     except (BlockingIOError, InterruptedError):
@@ -429,7 +430,7 @@ def _send(sock: socket.socket, data: bytes) -> int:
 
 
 def _unsent(sock: socket.socket) -> int:
-    """The bytes that the peer's kernel has not confirmed (`tcp(7)`, SIOCOUTQ); our FIN may count for one of them."""
+    """Returns the bytes that the peer's kernel has not confirmed (`tcp(7)`, SIOCOUTQ); our FIN may count as one."""
     try:
         found: int = struct.unpack("i", fcntl.ioctl(sock.fileno(), termios.TIOCOUTQ, b"\0\0\0\0"))[0]
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""UDP: datagrams of a RADIO to one DISH, or by multicast to many (`zmq_udp(7)`, `udp(7)`, `ip(7)`)."""
+"""UDP: datagrams of a RADIO to one DISH or, by multicast, to many (`zmq_udp(7)`, `udp(7)`, `ip(7)`)."""
 
 from __future__ import annotations
 
@@ -23,11 +23,10 @@ class UdpEndpoint:
     """A UDP address, or a name that stands for one.
 
     Attributes:
-        host: A host name, an IPv4 or IPv6 address (without brackets), or, to bind, the name of an interface; `None` for
-            every address (`*`).
-        port: The port, 1 to 65535; 0 for one that the system picks (`*`).
-        interface: Where multicast is sent or received: an address or the name of an interface; `None` leaves it to the
-            kernel.
+        host: A host name, an IPv4 or IPv6 address (without brackets) or, for `bind`, the name of an interface; `None`
+            for all addresses (`*`).
+        port: The port, 1 to 65535; 0 lets the system choose (`*`).
+        interface: The interface of multicast, by an address or by name; `None` lets the kernel choose.
     """
 
     scheme: ClassVar[str] = "udp"
@@ -61,7 +60,7 @@ class UdpTransport(DatagramTransport[UdpEndpoint]):
             return endpoint
         if not endpoint.is_multicast:
             raise ValueError(
-                f"an interface (before the semicolon) is for multicast, and {shown(endpoint.host or '*')} is not a "
+                f"an interface (before the semicolon) is for multicast only: {shown(endpoint.host or '*')} is not a "
                 "multicast address"
             )
         return UdpEndpoint(endpoint.host, endpoint.port, tcp.parse_host(interface, wildcards=True))
@@ -72,11 +71,12 @@ class UdpTransport(DatagramTransport[UdpEndpoint]):
             sock = _open(family, options)
             try:
                 if endpoint.is_multicast:
-                    # Several receivers of a machine may share a multicast address; each gets every datagram.
+                    # Several receivers on a machine may share a multicast address; each gets every datagram.
                     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 elif family == socket.AF_INET6:
                     sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, endpoint.host is not None)
-                # A multicast address is bound itself: other groups of the port, and unicast, do not arrive.
+                # The multicast address itself is bound, so that datagrams for other groups of the port, and unicast, do
+                # not arrive.
                 sock.bind(address)
                 if endpoint.is_multicast:
                     _join(sock, address[0], endpoint.interface)
@@ -128,7 +128,7 @@ def _open(family: int, options: Options) -> socket.socket:
 
 
 def _address_to_bind(endpoint: UdpEndpoint, options: Options) -> tuple[int, tuple[Any, ...]]:
-    """The family and the first address of an endpoint; a name, or an interface, may have several."""
+    """Returns the family and the first address of an endpoint; a name, or an interface, may have several."""
     if endpoint.host is None:
         return (
             (socket.AF_INET6, ("::", endpoint.port)) if options.ipv6 else (socket.AF_INET, ("0.0.0.0", endpoint.port))
@@ -138,7 +138,7 @@ def _address_to_bind(endpoint: UdpEndpoint, options: Options) -> tuple[int, tupl
 
 
 def _in_zone(family: int, address: tuple[Any, ...], interface: str | None) -> tuple[Any, ...]:
-    """Adds the interface to an address of IPv6: groups of a link, or of the machine, are different ones on each."""
+    """Adds the interface to an IPv6 address: groups of a link, or of the machine, differ between interfaces."""
     if family != socket.AF_INET6 or interface is None:
         return address
     return (*address[:3], _device_of(interface))
@@ -155,7 +155,7 @@ def _join(sock: socket.socket, group: str, interface: str | None) -> None:
 
 
 def _aim(sock: socket.socket, interface: str | None, options: Options) -> None:
-    """Sets how multicast leaves."""
+    """Sets the options of outgoing multicast."""
     if sock.family == socket.AF_INET6:
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_HOPS, options.multicast_hops)
         sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_MULTICAST_LOOP, options.multicast_loop)
@@ -169,7 +169,7 @@ def _aim(sock: socket.socket, interface: str | None, options: Options) -> None:
 
 
 def _ipv4_of(interface: str | None) -> bytes:
-    """An interface as IPv4 names it: by an address that it has; all zeros leave the choice to the kernel."""
+    """Returns an interface as IPv4 names it: by one of its addresses; all zeros let the kernel choose."""
     if interface is None:
         return bytes(4)
     for info in tcp.known(interface, 0, interfaces=True):
@@ -179,7 +179,7 @@ def _ipv4_of(interface: str | None) -> bytes:
 
 
 def _device_of(interface: str | None) -> int:
-    """An interface as IPv6 names it: by its number; 0 leaves the choice to the kernel."""
+    """Returns an interface as IPv6 names it: by its index; 0 lets the kernel choose."""
     if interface is None:
         return _NO_DEVICE
     for number, name in socket.if_nameindex():

@@ -1,4 +1,4 @@
-"""The upgrade of an HTTP connection to a WebSocket (RFC 6455, section 4), bytes in and bytes out, on wsproto."""
+"""The upgrade of an HTTP connection to a WebSocket (RFC 6455, section 4) on wsproto, without I/O."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ MAX_HEAD_BYTES: Final = 8192  # a request or a response, with its headers
 _SINGLE_HEADERS: Final = (b"host", b"upgrade", b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-accept")
 _STATUS: Final = {400: "Bad Request", 404: "Not Found", 426: "Upgrade Required", 431: "Request Header Fields Too Large"}
 _KEY_BYTES: Final = 16
-_INTERIM: Final = re.compile(rb"HTTP/1\.1 1(?!01)[0-9]{2}[ \r]")  # the beginning of a response but 101
-#: A header Upgrade that lists WebSockets among other protocols (RFC 9110, 7.8); wsproto knows the one word.
+_INTERIM: Final = re.compile(rb"HTTP/1\.1 1(?!01)[0-9]{2}[ \r]")  # the beginning of an interim response
+#: An Upgrade header that lists WebSockets among other protocols (RFC 9110, 7.8); wsproto accepts the one word only.
 _UPGRADES: Final = re.compile(rb"(\r\nupgrade:[ \t]*)(?:[^\r\n]*,)?[ \t]*websocket[ \t]*(?:,[^\r\n]*)?(?=\r\n)", re.I)
 _HOST: Final = re.compile(r"[A-Za-z0-9._~%!$&'()*+,;=:\[\]-]+")  # RFC 9112, 3.2
 _ANSWER: Final = b"HTTP/1."  # the beginning of a response
-#: What else a peer may speak, by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
+#: Other protocols of a peer by its first octet: a record of TLS (RFC 8446, 5.1), a greeting (RFC 23).
 _OTHER_PROTOCOLS: Final = {
     0x15: "the peer speaks TLS",
     0x16: "the peer speaks TLS",
@@ -48,7 +48,7 @@ def _library() -> Any:
         importlib.import_module("wsproto.utilities")
         return importlib.import_module("wsproto")
     except ImportError:
-        importlib.invalidate_caches()  # without a descriptor the import system takes a folder for empty, for good
+        importlib.invalidate_caches()  # if descriptors run out, the import system caches a folder as empty
         raise
 
 
@@ -56,9 +56,9 @@ class WebSocketUpgrade:
     """One side of one upgrade.
 
     Args:
-        host: The server's host and port, as the client calls them.
+        host: The server's host and port, as the client names them.
         path: The resource; begins with a slash. A server without one (`/`) accepts any.
-        as_client: This side has dialled.
+        as_client: Whether this side has dialled.
 
     Attributes:
         as_client: Whether this side has dialled.
@@ -96,7 +96,7 @@ class WebSocketUpgrade:
             return b""
         start = self._head[: len(_ANSWER)]
         if not (_ANSWER.startswith(start) if self.as_client else start[:1].isupper()):
-            # Nothing that ends as a head does may ever come.
+            # The end of a header may never come.
             what = _OTHER_PROTOCOLS.get(start[0], f"it begins with {shown(start)}")
             self._refuse(400, f"this is not an HTTP {'response' if self.as_client else 'request'}: {what}")
         end = self._head.find(b"\r\n\r\n", begin)

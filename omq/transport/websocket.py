@@ -15,7 +15,7 @@ from omq.transport.tcp import TcpEndpoint, TcpTransport
 from omq.unpatched import socket
 
 _TCP = TcpTransport()
-_UNWRITABLE = frozenset(' "#<>?\\^`{|}')  # characters that a path cannot have (RFC 3986, 3.3), or that end it
+_UNWRITABLE = frozenset(' "#<>?\\^`{|}')  # characters that are not allowed in a path (RFC 3986, 3.3), or end it
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +23,7 @@ class WebSocketEndpoint:
     """A `ws` endpoint.
 
     Attributes:
-        tcp: Where its server is.
+        tcp: The TCP endpoint of its server.
         path: The resource; begins with a slash.
     """
 
@@ -43,7 +43,7 @@ class SecureWebSocketEndpoint(WebSocketEndpoint):
 
 
 class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
-    """WebSockets over tcp."""
+    """WebSockets over TCP."""
 
     scheme = "ws"
     endpoint_class: ClassVar[type[WebSocketEndpoint]] = WebSocketEndpoint
@@ -55,7 +55,7 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
         path = slash + path or "/"
         wrong = [one for one in path if one in _UNWRITABLE or not (one.isascii() and one.isprintable())]
         if wrong:
-            raise ValueError(f"the path {shown(path)} has {shown(wrong[0])}, which a path cannot have")
+            raise ValueError(f"the path {shown(path)} has {shown(wrong[0])}, which is not allowed in a path")
         if not upgrade.is_available():
             raise ValueError(f"{self.scheme}:// needs wsproto; install omq-zmtp[ws]")
         return self.endpoint_class(_TCP.parse(authority, bind=bind), path)
@@ -92,7 +92,7 @@ class WebSocketTransport(StreamTransport[WebSocketEndpoint]):
     def address(
         self, endpoint: WebSocketEndpoint, options: Options, answers: Sequence[Sequence[AddrInfo]]
     ) -> Address | None:
-        return None  # a connection begins with the upgrade, which has a key of its own
+        return None  # a connection begins with the upgrade, which has its own key
 
     def opening(self, endpoint: WebSocketEndpoint, options: Options) -> SocksOpening | None:
         found = _TCP.opening(endpoint.tcp, options)
@@ -132,7 +132,7 @@ class SecureWebSocketTransport(WebSocketTransport):
 
 
 def _target(endpoint: str) -> tuple[str, str]:
-    """The host and port of an endpoint's text, without a source address or a zone (RFC 6874), and its path."""
+    """Returns the host and port of an endpoint text, without a source address or a zone (RFC 6874), and its path."""
     authority, slash, path = endpoint.partition("://")[2].partition("/")
     host, colon, port = authority.rpartition(";")[2].rpartition(":")
     address, zone, _ = host.partition("%")

@@ -1,1 +1,1 @@
-"""ZMTP 3.1 (RFC 37) without I/O: bytes go in; bytes to write and facts about the peer come out."""
+"""ZMTP 3.1 (RFC 37) without I/O: takes received bytes; returns bytes to send and facts about the peer."""

@@ -1,8 +1,8 @@
-"""Commands: what ZMTP says about a connection, next to the messages (RFC 23, Commands; RFC 37, likewise).
+"""Commands of ZMTP, which are sent next to the messages (RFC 23, Commands; RFC 37, likewise).
 
-A command is one frame whose body is a counted name and data. The functions named like a command give the
-whole frame; `parse_command` takes a frame's body apart, and the `parse_...` functions read the data of each
-command. This side's mistakes raise `LocalProtocolError`, the peer's `RemoteProtocolError`.
+A command is one frame whose body is a counted name and data. The functions named like a command return the whole frame;
+`parse_command` splits a frame's body, and the `parse_...` functions read the data of each command. Errors of this side
+raise `LocalProtocolError`, those of the peer `RemoteProtocolError`.
 """
 
 import re
@@ -18,11 +18,11 @@ from omq.types import GROUP_LIMIT
 CONTEXT_LIMIT: Final = 16  # bytes of a PING's context (RFC 37, Connection Heartbeating)
 TTL_LIMIT: Final = 0xFFFF  # tenths of a second (RFC 37, Connection Heartbeating)
 
-#: The largest metadata, in bytes, that is taken from a peer. Known peers send some 40 bytes and an identity
-#: of up to 255; the rest is room for an application's own properties.
+#: The largest metadata, in bytes, that is accepted from a peer. Known peers send some 40 bytes and an identity of up to
+#: 255; the rest is room for an application's own properties.
 PROPERTIES_LIMIT: Final = 64 * 1024
 
-_USUAL_SIZE: Final = 256  # bytes of metadata up to which they are remembered
+_USUAL_SIZE: Final = 256  # bytes: metadata up to this size are cached
 _VALUE_LIMIT: Final = 0x7FFF_FFFF  # bytes (RFC 23, The NULL Security Mechanism: INT32_MAX)
 _COMMAND_NAME: Final = re.compile(rb"[A-Za-z]{1,255}")  # RFC 23, Formal Grammar: 1*255 ALPHA
 _PROPERTY_NAME: Final = re.compile(rb"[A-Za-z0-9_.+-]{1,255}")  # RFC 23, The NULL Security Mechanism: name-char
@@ -30,7 +30,7 @@ _REASON: Final = re.compile(rb"[!-~]{0,255}")  # RFC 23, The NULL Security Mecha
 
 
 class Command(NamedTuple):
-    """A command of any name: also one that this version does not know."""
+    """A command with any name, also one that this version does not know."""
 
     name: bytes
     body: bytes
@@ -38,10 +38,10 @@ class Command(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Ping:
-    """PING (RFC 37, Connection Heartbeating): asks for a PONG with the same context."""
+    """PING (RFC 37, Connection Heartbeating): requests a PONG with the same context."""
 
     name: ClassVar[bytes] = b"PING"
-    ttl: int  # tenths of a second of silence after which we may hang up; 0: no such hint
+    ttl: int  # tenths of a second of silence after which we may close the connection; 0: no limit
     context: bytes
 
 
@@ -63,7 +63,7 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Cancel:
-    """CANCEL (RFC 37, The Publish-Subscribe Pattern): takes one SUBSCRIBE back."""
+    """CANCEL (RFC 37, The Publish-Subscribe Pattern): undoes one SUBSCRIBE."""
 
     name: ClassVar[bytes] = b"CANCEL"
     prefix: bytes
@@ -97,7 +97,7 @@ TrafficCommand = Ping | Pong | Subscribe | Cancel | Join | Leave | Error | Comma
 
 
 def quoted(octets: bytes, limit: int = 100) -> str:
-    """Makes bytes of a peer fit for a log: escaped, quoted, and bounded by about four times `limit`."""
+    """Returns bytes of a peer in a form fit for a log: escaped, quoted, and limited to about four times `limit`."""
     shown = repr(bytes(octets[:limit]))[1:]
     return shown if len(octets) <= limit else f"{shown}... ({len(octets)} bytes)"
 
@@ -117,7 +117,7 @@ def encode_command(name: bytes, body: bytes = b"") -> bytes:
 
 
 def parse_command(frame_body: bytes) -> Command:
-    """Takes the body of a command frame apart (RFC 23, Formal Grammar: command-body).
+    """Splits the body of a command frame (RFC 23, Formal Grammar: command-body).
 
     Raises:
         RemoteProtocolError: The name is missing, cut off, or not made of letters.
@@ -132,17 +132,17 @@ def parse_command(frame_body: bytes) -> Command:
 
 
 def ready(properties: Mapping[bytes, bytes]) -> bytes:
-    """The READY frame that carries our metadata (RFC 23, The NULL Security Mechanism)."""
+    """Returns the READY frame with our metadata (RFC 23, The NULL Security Mechanism)."""
     return _ready(tuple(properties.items()))
 
 
-@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+@lru_cache(maxsize=32)  # a socket sends the same to each of its peers
 def _ready(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
     return encode_command(b"READY", _encoded(properties))
 
 
 def error(reason: bytes) -> bytes:
-    """The ERROR frame; the reason has no blanks, because the RFC allows none.
+    """Returns the ERROR frame; the reason has no blanks, because the RFC allows none.
 
     Raises:
         LocalProtocolError: The reason is not 0 to 255 visible ASCII characters.
@@ -153,17 +153,17 @@ def error(reason: bytes) -> bytes:
 
 
 def subscribe(prefix: bytes) -> bytes:
-    """The SUBSCRIBE frame, for peers from ZMTP 3.1 on."""
+    """Returns the SUBSCRIBE frame, for peers from ZMTP 3.1 on."""
     return encode_command(b"SUBSCRIBE", prefix)
 
 
 def cancel(prefix: bytes) -> bytes:
-    """The CANCEL frame, for peers from ZMTP 3.1 on."""
+    """Returns the CANCEL frame, for peers from ZMTP 3.1 on."""
     return encode_command(b"CANCEL", prefix)
 
 
 def join(group: bytes) -> bytes:
-    """The JOIN frame.
+    """Returns the JOIN frame.
 
     Raises:
         LocalProtocolError: The group is longer than 255 bytes or holds a zero byte.
@@ -172,16 +172,16 @@ def join(group: bytes) -> bytes:
 
 
 def leave(group: bytes) -> bytes:
-    """The LEAVE frame; raises like `join`."""
+    """Returns the LEAVE frame; raises like `join`."""
     return encode_command(b"LEAVE", _own_group(group))
 
 
 def ping(ttl_deciseconds: int, context: bytes = b"") -> bytes:
-    """The PING frame.
+    """Returns the PING frame.
 
     Args:
-        ttl_deciseconds: The silence, in tenths of a second, after which the peer may hang up; 0: no hint.
-        context: At most 16 bytes that the PONG will bring back.
+        ttl_deciseconds: Tenths of a second of silence after which the peer may close the connection; 0: no limit.
+        context: At most 16 bytes, which the PONG returns.
 
     Raises:
         LocalProtocolError: One of them is out of range.
@@ -194,7 +194,7 @@ def ping(ttl_deciseconds: int, context: bytes = b"") -> bytes:
 
 
 def pong(context: bytes) -> bytes:
-    """The PONG frame; its context is the PING's.
+    """Returns the PONG frame; its context is the PING's.
 
     Raises:
         LocalProtocolError: The context is longer than 16 bytes.
@@ -204,7 +204,9 @@ def pong(context: bytes) -> bytes:
 
 def _own_context(context: bytes) -> bytes:
     if len(context) > CONTEXT_LIMIT:
-        raise LocalProtocolError(f"a context of {len(context)} bytes, 16 are allowed (RFC 37, Connection Heartbeating)")
+        raise LocalProtocolError(
+            f"a context of {len(context)} bytes: at most 16 are allowed (RFC 37, Connection Heartbeating)"
+        )
     return context
 
 
@@ -221,7 +223,7 @@ def parse_ping(body: bytes) -> Ping:
     """Reads a PING's data (RFC 37, Connection Heartbeating)."""
     if not 2 <= len(body) <= 2 + CONTEXT_LIMIT:
         raise RemoteProtocolError(
-            f"a PING has 2 to 18 bytes of data, this one {len(body)} (RFC 37, Connection Heartbeating)"
+            f"a PING has 2 to 18 bytes of data, but this one has {len(body)} (RFC 37, Connection Heartbeating)"
         )
     return Ping(int.from_bytes(body[:2], "big"), body[2:])
 
@@ -230,7 +232,7 @@ def parse_pong(body: bytes) -> Pong:
     """Reads a PONG's data (RFC 37, Connection Heartbeating)."""
     if len(body) > CONTEXT_LIMIT:
         raise RemoteProtocolError(
-            f"a PONG has up to 16 bytes of data, this one {len(body)} (RFC 37, Connection Heartbeating)"
+            f"a PONG has up to 16 bytes of data, but this one has {len(body)} (RFC 37, Connection Heartbeating)"
         )
     return Pong(body)
 
@@ -256,7 +258,7 @@ def parse_leave(body: bytes) -> Leave:
 
 
 def parse_error(body: bytes) -> Error:
-    """Reads an ERROR's data; the reason is not held to the RFC's characters, so `quoted` it before use."""
+    """Reads an ERROR's data; the reason may have other characters than the RFC allows, so `quoted` it before use."""
     if not body or len(body) <= body[0]:
         raise RemoteProtocolError(
             f"an ERROR whose reason has a wrong length: {quoted(body)} (RFC 23, The NULL Security Mechanism)"
@@ -285,7 +287,7 @@ def parse_traffic_command(frame_body: bytes) -> TrafficCommand:
     """Reads the body of a command frame that came after the handshake.
 
     Returns:
-        The command as its own type; a plain `Command` when ZMTP 3.1 defines none of that name for traffic.
+        The command as its own type; a plain `Command` if ZMTP 3.1 defines none of that name for traffic.
 
     Raises:
         RemoteProtocolError: The command, or its data, is malformed.
@@ -301,7 +303,7 @@ def parse_traffic_command(frame_body: bytes) -> TrafficCommand:
 def encode_properties(properties: Mapping[bytes, bytes]) -> bytes:
     """Encodes metadata (RFC 23, The NULL Security Mechanism: metadata).
 
-    Names keep the case they are given: libzmq finds `Socket-Type` and `Identity` in exactly this spelling.
+    Names keep their case: libzmq finds `Socket-Type` and `Identity` in exactly this spelling.
 
     Raises:
         LocalProtocolError: A name or a value has no encoding, or two names differ by case alone.
@@ -309,7 +311,7 @@ def encode_properties(properties: Mapping[bytes, bytes]) -> bytes:
     return _encoded(tuple(properties.items()))
 
 
-@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+@lru_cache(maxsize=32)  # a socket sends the same to each of its peers
 def _encoded(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
     body = bytearray()
     seen = set()
@@ -317,7 +319,7 @@ def _encoded(properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
         if not _PROPERTY_NAME.fullmatch(name) or len(value) > _VALUE_LIMIT:
             raise LocalProtocolError(f"{quoted(name)} cannot be a property (RFC 23, The NULL Security Mechanism)")
         if name.lower() in seen:
-            raise LocalProtocolError(f"the property {quoted(name)} twice (RFC 23, Connection Metadata)")
+            raise LocalProtocolError(f"the property {quoted(name)} is there twice (RFC 23, Connection Metadata)")
         seen.add(name.lower())
         body += bytes((len(name),)) + name + len(value).to_bytes(4, "big") + value
     return bytes(body)
@@ -328,19 +330,19 @@ def parse_properties(body: bytes, limit: int = PROPERTIES_LIMIT) -> dict[bytes, 
 
     Args:
         body: All of it, and nothing else.
-        limit: The most bytes that it may have.
+        limit: Its maximal size in bytes.
 
     Returns:
-        The values by name, in the peer's order. Names are in lower case, as case SHALL NOT matter.
+        The values by lower-case name, in the peer's order. Case SHALL NOT matter.
 
     Raises:
-        RemoteProtocolError: It is malformed, too large, or has two identities or socket types: which one counts,
-            the RFC does not say, so neither does. Of another property that comes twice the first counts, as with
-            libzmq, whose users may give any name to a property, also names that differ by case alone.
+        RemoteProtocolError: It is malformed, too large, or has two identities or socket types: the RFC does not define
+            which one counts. Of other duplicate properties the first counts, as with libzmq, whose users may give a
+            property any name, also names that differ by case alone.
     """
     if len(body) > limit:
-        raise RemoteProtocolError(f"metadata of {len(body)} bytes, more than the {limit} allowed here")
-    # A copy: the user is given it.
+        raise RemoteProtocolError(f"metadata of {len(body)} bytes: at most {limit} are allowed")
+    # A copy, because the user gets it.
     return (_usual_properties(body) if len(body) <= _USUAL_SIZE else _properties(body)).copy()
 
 
@@ -360,11 +362,11 @@ def _properties(body: bytes) -> dict[bytes, bytes]:
             raise RemoteProtocolError(f"the property {quoted(name)} is longer than its metadata {_METADATA}")
         known = name.lower()
         if known in _DECISIVE and known in properties:
-            raise RemoteProtocolError(f"the property {quoted(name)} twice (RFC 23, Connection Metadata)")
+            raise RemoteProtocolError(f"the property {quoted(name)} is there twice (RFC 23, Connection Metadata)")
         properties.setdefault(known, body[value_at:at])
     return properties
 
 
-_usual_properties: Final = lru_cache(maxsize=32)(_properties)  # most peers of a socket say the same
+_usual_properties: Final = lru_cache(maxsize=32)(_properties)  # most peers of a socket send the same
 _DECISIVE: Final = frozenset({b"socket-type", b"identity"})
 _METADATA: Final = "(RFC 23, The NULL Security Mechanism: metadata)"

@@ -1,4 +1,4 @@
-"""The CURVE mechanism: both sides know each other's keys, and no other party reads or alters the traffic (RFC 25, 26).
+"""The CURVE mechanism: both sides verify each other's keys; no other party reads or alters the traffic (RFC 25, 26).
 
     client                                     server
     HELLO     C', and a box for S         ->
@@ -7,7 +7,7 @@
                                           <-   READY     metadata, in a box
 
 C and S are the permanent public keys, C' and S' those of this connection alone. The server forgets s', the secret half
-of S', as soon as WELCOME is sent: it comes back in the cookie, which only the server can open.
+of S', as soon as it has sent WELCOME: it comes back in the cookie, which only the server can open.
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _INITIATE: Final = _COOKIE + _SHORT_NONCE + _MAC + KEY_SIZE + _VOUCH  # and the 
 class CurvePhase(Kind):
     """The phase of a CURVE handshake."""
 
-    START = "the greetings are still under way"
+    START = "the greetings are not complete"
     HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"
     INITIATE_SENT = "client: INITIATE is sent, READY is awaited"
     HELLO_AWAITED = "server: HELLO is awaited"
@@ -52,7 +52,7 @@ class CurvePhase(Kind):
 class CookieKeys:
     """The keys of a server's cookies. The engine, which has a clock, calls `rotate` while they are `in_use`."""
 
-    #: Seconds between two rotations. A cookie opens until the second one after it was made (RFC 26, The WELCOME
+    #: Seconds between two rotations. A cookie can be opened until the second one after it was made (RFC 26, The WELCOME
     #: Command: "discard the cookie key after a short interval, for example 60 seconds").
     LIFETIME: ClassVar[float] = 30.0
 
@@ -62,22 +62,22 @@ class CookieKeys:
 
     @property
     def in_use(self) -> bool:
-        """A cookie is out that one of the keys opens."""
+        """Returns whether a cookie was sent that one of the keys can open."""
         return any(self._used)
 
     def rotate(self) -> None:
-        """Forgets the older key, and locks with a new one from now on."""
+        """Drops the older key, and seals with a new one from now on."""
         self._keys = [Secret(), self._keys[0]]
         self._used = [False, self._used[0]]
 
     def make(self, client: bytes, secret: Secret) -> bytes:
-        """A cookie: C' and s' in a box (RFC 26, The WELCOME Command)."""
+        """Returns a cookie: C' and s' in a box (RFC 26, The WELCOME Command)."""
         nonce = random_octets(_LONG_NONCE)
         self._used[0] = True
         return nonce + self._keys[0].seal(b"COOKIE--" + nonce, client, secret)
 
     def open(self, cookie: bytes) -> tuple[bytes, Secret] | None:
-        """C' and s'; `None` for what is not a cookie of ours, or is too old."""
+        """Returns C' and s'; `None` if it is not a cookie of ours, or is too old."""
         nonce, box = cookie[:_LONG_NONCE], cookie[_LONG_NONCE:]
         for key in self._keys:
             if found := key.open_pair(b"COOKIE--" + nonce, box):
@@ -121,7 +121,7 @@ class CurveClient(Mechanism):
         self.phase = CurvePhase.HELLO_SENT
 
     def _admitted(self) -> None:
-        raise LocalProtocolError("a client of CURVE asks nothing")
+        raise LocalProtocolError("a CURVE client has no question")
 
     def _on_welcome(self, body: bytes) -> None:
         _expect(len(body) == _WELCOME, f"a WELCOME of CURVE with {len(body)} bytes instead of {_WELCOME}")
@@ -129,7 +129,7 @@ class CurveClient(Mechanism):
         assert outer is not None
         opened = outer.open(b"WELCOME-" + body[:_LONG_NONCE], body[_LONG_NONCE:])
         if opened is None:
-            raise RemoteProtocolError("a WELCOME that does not open: the peer is not the server of our server_key")
+            raise RemoteProtocolError("a WELCOME that does not decrypt: the peer does not have the key server_key")
         server, cookie = opened[:KEY_SIZE], opened[KEY_SIZE:]
         key = self._key = self._transient.shared(server)
         vouching = self._secret_key.shared(server)
@@ -148,7 +148,7 @@ class CurveClient(Mechanism):
         nonce = body[:_SHORT_NONCE]
         metadata = self._key.open(b"CurveZMQREADY---" + nonce, body[_SHORT_NONCE:])
         if metadata is None:
-            raise RemoteProtocolError("a READY that does not open: altered on its way, or not the server's (RFC 26)")
+            raise RemoteProtocolError("a READY that does not decrypt: altered on its way, or not the server's (RFC 26)")
         self.peer_properties = parse_properties(metadata)
         self.codec = CurveCipher(self._key, False, 2, int.from_bytes(nonce, "big"))
         del self._transient, self._key
@@ -169,17 +169,17 @@ class CurveClient(Mechanism):
     }
     hints: ClassVar[Mapping[Enum, str]] = {
         CurvePhase.HELLO_SENT: "it did not answer HELLO: server_key is most likely not its public key",
-        CurvePhase.INITIATE_SENT: "it has the key that we expect, and did not let us in",
+        CurvePhase.INITIATE_SENT: "it has the expected key, but did not admit us",
     }
 
 
 class CurveServer(Mechanism):
-    """The server's side. Its question is whether the client's permanent public key may come in.
+    """The server's side. Its question is whether to admit the client's permanent public key.
 
     Args:
         public_key: Our permanent public key, S.
         secret_key: Its secret half.
-        cookies: What locks the cookies of all connections of this socket.
+        cookies: The cookie keys of all connections of this socket.
     """
 
     name = b"CURVE"
@@ -193,7 +193,7 @@ class CurveServer(Mechanism):
         self._secret_key = secret_key
         self._cookies = cookies
         self._properties: Mapping[bytes, bytes] = {}
-        # All that we keep of a client between WELCOME and INITIATE: its cookie's nonce. It proves that the answer
+        # The only state kept for a client between WELCOME and INITIATE: its cookie's nonce. It proves that INITIATE
         # belongs to this connection, so that one recorded from another is refused.
         self._baked = b""
         self._nonce = 0  # the client's last short nonce
@@ -214,7 +214,7 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("the client's transient key has a low order")
         signed = key.open(b"CurveZMQHELLO---" + nonce, box)
         if signed is None:
-            raise RemoteProtocolError("a HELLO that does not open: the client's server_key is not our public key")
+            raise RemoteProtocolError("a HELLO that does not decrypt: the client's server_key is not our public key")
         _expect(signed == _SIGNED, "a HELLO of CURVE whose signature is not 64 zero octets")
         self._nonce = int.from_bytes(nonce, "big")
         # RFC 26, The HELLO Command: "The server SHALL not keep this transient key pair".
@@ -226,13 +226,13 @@ class CurveServer(Mechanism):
         self._frames.append(encode_command(b"WELCOME", welcome + sealed))
 
     def _on_initiate(self, body: bytes) -> None:
-        _expect(len(body) >= _INITIATE, f"an INITIATE of CURVE with {len(body)} bytes, the least is {_INITIATE}")
+        _expect(len(body) >= _INITIATE, f"an INITIATE of CURVE with {len(body)} bytes, at least {_INITIATE} are needed")
         cookie, rest = body[:_COOKIE], body[_COOKIE:]
         if not compare_digest(cookie[:_LONG_NONCE], self._baked):
             raise RemoteProtocolError("an INITIATE with the cookie of another connection: replayed (RFC 26)")
         found = self._cookies.open(cookie)
         if found is None:
-            raise RemoteProtocolError("an INITIATE whose cookie does not open: altered, or too old (RFC 26)")
+            raise RemoteProtocolError("an INITIATE whose cookie does not decrypt: altered, or too old (RFC 26)")
         client, transient = found
         nonce = int.from_bytes(rest[:_SHORT_NONCE], "big")
         _expect(nonce > self._nonce, "an INITIATE whose nonce is not above that of HELLO")
@@ -241,7 +241,7 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("the client's transient key has a low order")
         opened = key.open(b"CurveZMQINITIATE" + rest[:_SHORT_NONCE], rest[_SHORT_NONCE:])
         if opened is None:
-            raise RemoteProtocolError("an INITIATE that does not open: altered on its way (RFC 26)")
+            raise RemoteProtocolError("an INITIATE that does not decrypt: altered on its way (RFC 26)")
         permanent, vouch = opened[:KEY_SIZE], opened[KEY_SIZE : KEY_SIZE + _VOUCH]
         self._check_vouch(transient, client, permanent, vouch)
         self.peer_properties = parse_properties(opened[KEY_SIZE + _VOUCH :])
@@ -255,7 +255,9 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("the client's permanent key has a low order")
         vouched = key.open(b"VOUCH---" + vouch[:_LONG_NONCE], vouch[_LONG_NONCE:])
         if vouched is None:
-            raise RemoteProtocolError("a vouch that does not open: the client has no secret key to its public key")
+            raise RemoteProtocolError(
+                "a vouch that does not decrypt: the client does not have the secret half of its public key"
+            )
         if not compare_digest(vouched, client + self._public_key):
             raise RemoteProtocolError("a vouch for another connection, or for another server (RFC 26)")
 
@@ -277,8 +279,8 @@ class CurveServer(Mechanism):
         CurvePhase.REFUSED: {},
     }
     hints: ClassVar[Mapping[Enum, str]] = {
-        CurvePhase.HELLO_AWAITED: "it sent no HELLO: is it a server of CURVE, too?",
-        CurvePhase.INITIATE_AWAITED: "it did not take our WELCOME",
+        CurvePhase.HELLO_AWAITED: "it sent no HELLO: is it a CURVE server, too?",
+        CurvePhase.INITIATE_AWAITED: "it did not accept our WELCOME",
     }
 
 

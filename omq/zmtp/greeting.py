@@ -3,8 +3,8 @@
     signature  version  mechanism  as-server  filler
        10         2         20         1        31     octets
 
-`GreetingParser` judges every octet when it arrives, so a peer that does not speak ZMTP 3 is turned away at
-its first wrong octet, and a peer that sends too little is never waited for longer than its silence lasts.
+`GreetingParser` checks every octet when it arrives: a peer that does not speak ZMTP 3 is refused at its first wrong
+octet, and an incomplete greeting does not delay that.
 """
 
 import re
@@ -19,12 +19,12 @@ SIGNATURE_SIZE: Final = 10  # octets
 GREETING_SIZE: Final = 64  # octets
 MECHANISM_SIZE: Final = 20  # octets
 
-#: What this side announces (RFC 37, Formal Grammar: version-major %x03, version-minor %x01).
+#: The version that this side announces (RFC 37, Formal Grammar: version-major %x03, version-minor %x01).
 VERSION: Final = (3, 1)
 
 _MECHANISM_AT: Final = 12  # offset of the mechanism, in octets
 _AS_SERVER_AT: Final = _MECHANISM_AT + MECHANISM_SIZE
-# RFC 23, Formal Grammar: mechanism-char; the zero octet pads and is no part of the name.
+# RFC 23, Formal Grammar: mechanism-char; the zero octet is padding, and not part of the name.
 _MECHANISM_CHARS: Final = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+")
 _MECHANISM: Final = re.compile(rb"[A-Z0-9_.+-]{1,%d}" % MECHANISM_SIZE)
 
@@ -34,10 +34,10 @@ class Greeting:
     """The content of a greeting.
 
     Attributes:
-        version: The major and the minor number of ZMTP.
+        version: The major and the minor version of ZMTP.
         mechanism: The security mechanism's name, without its padding.
-        as_server: The sender takes the server's role in the mechanism. libzmq always sends 0 here, also
-            for its PLAIN and CURVE servers, so `False` proves nothing.
+        as_server: Whether the sender has the server's role in the mechanism. libzmq always sends 0 here, also for its
+            PLAIN and CURVE servers, so `False` proves nothing.
     """
 
     version: tuple[int, int]
@@ -45,7 +45,7 @@ class Greeting:
     as_server: bool
 
     def encode(self) -> bytes:
-        """Gives the 64 octets that go onto the wire.
+        """Returns the 64 octets to send.
 
         Raises:
             LocalProtocolError: The mechanism or the version has no encoding.
@@ -62,18 +62,18 @@ class Greeting:
 
 
 class GreetingParser:
-    """Reads a peer's greeting, however it is cut into pieces; holds at most 64 octets of it."""
+    """Reads a peer's greeting, in any portions; holds at most 64 octets of it."""
 
     __slots__ = ("_checked", "_octets", "_unread")
 
     def __init__(self) -> None:
         self._octets = b""
-        self._checked = 0  # octets found good
+        self._checked = 0  # octets that were checked and are valid
         self._unread = b""
 
     @property
     def unread(self) -> bytes:
-        """The bytes that were fed and come after the greeting."""
+        """The bytes that were fed after the greeting."""
         return self._unread
 
     @property
@@ -88,11 +88,11 @@ class GreetingParser:
             data: The next bytes, in any portion.
 
         Returns:
-            The greeting once all of it is there; until then `None`.
+            The greeting once it is complete; `None` before.
 
         Raises:
-            RemoteProtocolError: No ZMTP 3 greeting starts like this. Feeding on raises it again.
-            LocalProtocolError: The greeting has been given out already.
+            RemoteProtocolError: No ZMTP 3 greeting starts like this. Further calls raise it again.
+            LocalProtocolError: The greeting was returned already.
         """
         if self._checked == GREETING_SIZE:
             raise LocalProtocolError("the greeting is complete; what follows belongs to the handshake")
@@ -108,7 +108,7 @@ class GreetingParser:
         return greeting
 
 
-@lru_cache(maxsize=32)  # most peers say the same
+@lru_cache(maxsize=32)  # most peers send the same
 def _read(octets: bytes) -> Greeting:
     """Reads all 64 octets."""
     _check(octets, 0)
@@ -120,7 +120,7 @@ def _read(octets: bytes) -> Greeting:
 
 
 def _check(octets: bytes, checked: int) -> None:
-    """Judges the octets that have come, but for those that were found good before."""
+    """Checks the octets that have come, except those that were checked before."""
     for at in range(checked, len(octets)):
         _CHECKS[at](octets, at)
 
@@ -130,15 +130,15 @@ def _refuse(octets: bytes, at: int, why: str) -> NoReturn:
 
 
 def _any(octets: bytes, at: int) -> None:
-    # RFC 23, Version Negotiation: the padding MUST NOT be validated. Minor version, filler and what is not 1 in
-    # as-server: whatever a later version puts there MUST NOT keep us apart.
+    # RFC 23, Version Negotiation: the padding MUST NOT be validated. Minor version, filler and as-server may have any
+    # value, so that later versions can use them.
     pass
 
 
 def _first(octets: bytes, at: int) -> None:
     # RFC 23, Detecting ZMTP 1.0 and 2.0 Peers: anything but FF here is the length of a 1.0 identity frame.
     if octets[at] != 0xFF:
-        _refuse(octets, at, "a ZMTP 1.0 peer, or none at all, is not supported")
+        _refuse(octets, at, "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported")
 
 
 def _signature_end(octets: bytes, at: int) -> None:
@@ -150,7 +150,7 @@ def _signature_end(octets: bytes, at: int) -> None:
 
 
 def _major(octets: bytes, at: int) -> None:
-    # RFC 23, Version Negotiation: MUST close if it cannot downgrade, MUST accept what is higher.
+    # RFC 23, Version Negotiation: MUST close if it cannot downgrade, MUST accept higher versions.
     if octets[at] == 0:
         _refuse(octets, at, "a ZMTP 1.0 peer is not supported")
     if octets[at] < 3:
@@ -160,14 +160,14 @@ def _major(octets: bytes, at: int) -> None:
 def _mechanism(octets: bytes, at: int) -> None:
     # RFC 23, Formal Grammar: "the mechanism is a null padded string".
     if octets[at] and octets[at] not in _MECHANISM_CHARS:
-        _refuse(octets, at, "a mechanism's name has no such character (RFC 23, Formal Grammar)")
+        _refuse(octets, at, "a mechanism's name cannot have this character (RFC 23, Formal Grammar)")
     if at == _MECHANISM_AT and not octets[at]:
         _refuse(octets, at, "the peer names no mechanism (RFC 23, Formal Grammar)")
     if at > _MECHANISM_AT and octets[at] and not octets[at - 1]:
         _refuse(octets, at, "a mechanism's name goes on after its padding (RFC 23, Formal Grammar)")
 
 
-#: What holds for each of the 64 octets, given that all before it are good.
+#: The check of each of the 64 octets, given that all before it are valid.
 _CHECKS: Final[tuple[Callable[[bytes, int], None], ...]] = (
     _first,
     *(_any,) * 8,

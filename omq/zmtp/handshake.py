@@ -1,6 +1,6 @@
-"""A whole handshake: greeting, mechanism, metadata; what follows is traffic (RFC 23, Overall Behavior).
+"""A whole handshake: greeting, mechanism, metadata; then traffic follows (RFC 23, Overall Behavior).
 
-The reader of a connection feeds it what arrives and writes what it gives back, until `done`:
+The reader of a connection passes it the received bytes and sends the bytes that it returns, until `done`:
 
     handshake = Handshake(socket_type=SocketType.DEALER, mechanism=Null())
     write(handshake.start())
@@ -8,7 +8,7 @@ The reader of a connection feeds it what arrives and writes what it gives back, 
         write(handshake.receive(read()))
     traffic_starts_with(handshake.unread)
 
-Nothing may be written after our last command before `done`: libzmq drops a peer that does.
+Nothing may be sent after our last command before `done`: libzmq drops a peer that does.
 """
 
 from collections.abc import Mapping
@@ -24,8 +24,8 @@ from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error
 from omq.zmtp.greeting import VERSION, Greeting, GreetingParser
 from omq.zmtp.mechanism import Mechanism, Question
 
-#: The largest body of a handshake's command, in bytes. It is what a stranger can make us hold before we know
-#: who it is: the largest metadata that we take, and some room for a mechanism's own fields around them.
+#: The largest body of a handshake's command, in bytes. An unknown peer can make us hold that much: the largest
+#: metadata, and some room for a mechanism's own fields around them.
 HANDSHAKE_FRAME_LIMIT: Final = PROPERTIES_LIMIT + 1024
 
 IDENTITY_LIMIT: Final = 255  # bytes (RFC 23, The Identity Property)
@@ -56,14 +56,14 @@ class HandshakeEvent(Kind):
     GREETED = "the peer's greeting fits ours"
     ASK = "the mechanism has a question"
     ANSWER = "the engine has answered"
-    AGREE = "the mechanism is done and the peer's metadata are good"
+    AGREE = "the mechanism has finished and the peer's metadata are valid"
     FAIL = "one of the two sides cannot go on"
 
 
 _S = HandshakeState
 _E = HandshakeEvent
 
-#: The whole state machine. An event that a state does not list is a bug in the code that calls.
+#: The whole state machine. An event that a state does not list is a bug in the calling code.
 TRANSITIONS: Final[dict[HandshakeState, dict[HandshakeEvent, HandshakeState]]] = {
     _S.NEW: {_E.START: _S.GREETING},
     _S.GREETING: {_E.RECEIVE: _S.GREETING, _E.GREETED: _S.SECURITY, _E.FAIL: _S.FAILED},
@@ -78,9 +78,9 @@ class PeerMetadata(NamedTuple):
     """The metadata of a peer, from the handshake.
 
     Attributes:
-        version: The version of ZMTP that it announced.
+        version: The version of ZMTP that the peer announced.
         socket_type: Its socket type, which fits ours.
-        identity: The name that it gives itself; empty when it gives none or its type has none.
+        identity: Its identity; empty if it sends none or its type has none.
         properties: All its metadata by lower-case name: `properties[b"socket-type"]`.
         mechanism: The mechanism that both sides used.
         over_websocket: Whether the connection is a WebSocket (RFC 45).
@@ -95,15 +95,15 @@ class PeerMetadata(NamedTuple):
 
     @property
     def subscribes_by_command(self) -> bool:
-        """Returns whether it takes SUBSCRIBE and CANCEL.
+        """Returns whether the peer takes SUBSCRIBE and CANCEL.
 
-        ZMTP 3.0 (RFC 37) and WebSockets (RFC 45, Publish-Subscribe) use messages.
+        ZMTP 3.0 (RFC 37) and WebSockets (RFC 45, Publish-Subscribe) use messages instead.
         """
         return self.version >= (3, 1) and not self.over_websocket
 
     @property
     def answers_ping(self) -> bool:
-        """Returns whether it answers a PING: RFC 23 has none, RFC 37 and WebSockets do."""
+        """Returns whether the peer answers a PING: RFC 23 has none, RFC 37 and WebSockets do."""
         return self.version >= (3, 1) or self.over_websocket
 
 
@@ -112,7 +112,7 @@ class Handshake:
 
     Args:
         socket_type: The socket's type.
-        mechanism: A fresh mechanism: it serves one connection.
+        mechanism: A new mechanism, for this connection only.
         properties: Our metadata apart from Socket-Type: Identity, for the types that have one, and the
             application's own.
 
@@ -149,12 +149,12 @@ class Handshake:
 
     @property
     def done(self) -> bool:
-        """Both sides have agreed: traffic may flow."""
+        """Returns whether both sides have agreed: traffic may flow."""
         return self._state is HandshakeState.DONE
 
     @property
     def peer_may_send(self) -> bool:
-        """The peer may be through, and send messages, once it has all that we have said. Before that it cannot."""
+        """Returns whether the peer may send messages once it has all that we have sent; it cannot earlier."""
         return self.done or self._mechanism.peer_may_send
 
     @property
@@ -165,7 +165,7 @@ class Handshake:
             LocalProtocolError: The handshake is not done.
         """
         if self._peer is None or not self.done:
-            raise LocalProtocolError("nothing is known about the peer before the handshake is done")
+            raise LocalProtocolError("the peer is unknown before the handshake is done")
         return self._peer
 
     @property
@@ -175,7 +175,7 @@ class Handshake:
 
     @property
     def question(self) -> Question | None:
-        """The question that waits for `answer`, or `None`. Stop reading meanwhile: the room for more is small."""
+        """The question that waits for `answer`, or `None`. Stop reading meanwhile: little more is held."""
         return self._mechanism.question
 
     @property
@@ -185,26 +185,26 @@ class Handshake:
 
     @property
     def hint(self) -> str:
-        """The most likely meaning of the peer's silence, or of its end, now; empty for none in particular."""
+        """The most likely reason for the peer's silence, or its end, in this state; empty if unknown."""
         if self._state is _S.GREETING and (self._mechanism.has_roles or self._parser.begun):
-            # libzmq hangs up on a greeting that names another mechanism, before it has sent all of its own.
+            # libzmq closes the connection at a greeting with another mechanism, before it has sent all of its own.
             return f"it may have another mechanism than {self._mechanism.name.decode()}"
         return self._mechanism.hint if self._state in (_S.SECURITY, _S.ASKING) else ""
 
     @property
     def peer_error(self) -> bytes | None:
-        """The reason in the peer's ERROR command, as it came, or `None` when it has sent none.
+        """The reason in the peer's ERROR command, unescaped; `None` if it has sent none.
 
         RFC 23, Error Handling: after an ERROR, do not reconnect with the same credentials.
         """
         return self._mechanism.peer_error
 
     def start(self) -> bytes:
-        """Begins.
+        """Starts the handshake.
 
         Returns:
-            Our whole greeting, to be written before anything is waited for: a peer that waits for the other's
-            version would else wait for ever (RFC 23, Version Negotiation).
+            Our whole greeting, to be sent before waiting: a peer that waits for our version would otherwise wait for
+            ever (RFC 23, Version Negotiation).
         """
         self._move(_E.START)
         return _own_greeting(self._mechanism.name, self._mechanism.as_server)
@@ -216,13 +216,13 @@ class Handshake:
             data: The next bytes, in any portion.
 
         Returns:
-            The bytes to write now; often none.
+            The bytes to send now; often none.
 
         Raises:
             RemoteProtocolError: The peer violates ZMTP or does not fit our socket.
-            HandshakeError: The peer has another mechanism (`MechanismError`), was not let in, or did not let
-                us in (`AuthenticationError`), or sent ERROR for another reason.
-            LocalProtocolError: The handshake has not begun, or is over.
+            HandshakeError: The peer has another mechanism (`MechanismError`), was refused or refused us
+                (`AuthenticationError`), or sent ERROR for another reason.
+            LocalProtocolError: The handshake has not started, or is over.
         """
         self._move(_E.RECEIVE)
         try:
@@ -236,16 +236,16 @@ class Handshake:
         """Answers the open `question`.
 
         Args:
-            refusal: `None` lets the peer in. Else the reason that `failure` will give, such as `b"400"`,
-                or `b""` to hang up without a word.
-            why: More about a refusal, for our own log alone.
+            refusal: `None` admits the peer. Otherwise the reason for the ERROR command of `failure`, such as `b"400"`,
+                or `b""` to close the connection without ERROR.
+            why: Details of a refusal, for our own log alone.
 
         Returns:
-            The bytes to write now.
+            The bytes to send now.
 
         Raises:
             AuthenticationError: The answer was a refusal.
-            RemoteProtocolError: What had arrived meanwhile violates ZMTP.
+            RemoteProtocolError: Bytes that arrived meanwhile violate ZMTP.
             HandshakeError: As for `receive`.
             LocalProtocolError: No question is open.
         """
@@ -259,11 +259,11 @@ class Handshake:
         return self._mechanism.outgoing()
 
     def failure(self) -> bytes:
-        """Returns what to send to the peer before the connection is closed.
+        """Returns the bytes to send before the connection is closed.
 
         Returns:
-            An ERROR frame where it helps the peer and the RFC allows one: its metadata do not fit, or it
-            was not let in. Else nothing (RFC 23, Error Handling: signal any other error by closing).
+            An ERROR frame if it helps the peer and the RFC allows one: its metadata do not fit, or it was refused.
+            Otherwise nothing (RFC 23, Error Handling: signal any other error by closing).
         """
         failure = self._failure or self._mechanism.failure()
         return failure if self._mechanism.reports else b""
@@ -286,12 +286,12 @@ class Handshake:
             data = self._parser.unread
         elif self._state is HandshakeState.ASKING and len(self._frames.unread) + len(data) > HANDSHAKE_FRAME_LIMIT:
             # RFC 37, The NULL Security Mechanism: traffic starts when both READY are sent, and ours is not.
-            raise RemoteProtocolError("the peer goes on sending before it is let in")
+            raise RemoteProtocolError("the peer goes on sending before it is admitted")
         self._frames.feed(data)
         self._go_on()
 
     def _go_on(self) -> None:
-        """Hands commands to the mechanism until it is done, has a question, or needs more bytes."""
+        """Passes commands to the mechanism until it is done, has a question, or needs more bytes."""
         mechanism = self._mechanism
         while mechanism.question is None and not mechanism.done:
             command = self._next_command()
@@ -299,18 +299,18 @@ class Handshake:
                 return
             mechanism.receive(command)
             if mechanism.peer_properties is not None and self._peer is None:
-                # What the mechanism has queued meanwhile is never written when this raises.
+                # If this raises, frames that the mechanism has queued meanwhile are never sent.
                 self._peer = self._check_peer(mechanism.peer_properties)
         if mechanism.question is not None:
             if self._state is HandshakeState.SECURITY:
                 self._move(_E.ASK)
         elif self._peer is None:
-            raise LocalProtocolError(f"{mechanism.name.decode()} is done and has no metadata of the peer")
+            raise LocalProtocolError(f"{mechanism.name.decode()} has finished without metadata of the peer")
         else:
             self._move(_E.AGREE)
 
     def _next_command(self) -> Command | None:
-        """The next whole command; refuses a message by its first octet, before its body is held."""
+        """Returns the next whole command; refuses a message by its first octet, before its body is held."""
         frame = self._frames.next_frame()
         begun = self._frames.unread[:1]  # the flags of a frame that is not whole yet
         if frame is None and not begun:
@@ -330,8 +330,8 @@ class Handshake:
         # RFC 23, Authentication and Confidentiality: anything but an exact match MUST close the connection.
         if theirs != ours:
             raise MechanismError(f"the peer's mechanism is {theirs.decode()}, ours is {ours.decode()}")
-        # RFC 23, Topology: one server. Two clients cannot be told from a libzmq server, which sends 0 as
-        # well: the mechanism's own commands find them out.
+        # RFC 23, Topology: one server. Two clients look like a client and a libzmq server, which sends 0 as well; the
+        # mechanism's own commands detect them.
         if self._mechanism.has_roles and self._mechanism.as_server and greeting.as_server:
             raise MechanismError(f"both sides are servers of {ours.decode()} (RFC 23, Topology)")
 
@@ -349,11 +349,11 @@ class Handshake:
         ours = self._socket_type
         if name is None:
             self._failure = error(b"no-socket-type")
-            raise RemoteProtocolError(f"the peer of this {ours.value} does not tell its socket type")
+            raise RemoteProtocolError(f"the peer of this {ours.value} does not send its socket type")
         theirs = _TYPES.get(name)
         if theirs is None:
             self._failure = error(b"unknown-socket-type")
-            raise RemoteProtocolError(f"the peer of this {ours.value} is of the unknown socket type {quoted(name)}")
+            raise RemoteProtocolError(f"the peer of this {ours.value} has the unknown socket type {quoted(name)}")
         if theirs not in COMPATIBLE[ours]:
             self._failure = error(b"incompatible-socket-types:" + f"{ours.value},{theirs.value}".encode())
             raise RemoteProtocolError(
@@ -372,7 +372,7 @@ class Handshake:
 _TYPES: Final = {kind.value.encode(): kind for kind in SocketType}
 
 
-@lru_cache(maxsize=32)  # a socket says the same to each of its peers
+@lru_cache(maxsize=32)  # a socket sends the same to each of its peers
 def _own_greeting(mechanism: bytes, as_server: bool) -> bytes:
     return Greeting(VERSION, mechanism, as_server).encode()
 
@@ -383,7 +383,7 @@ def _own_properties(socket_type: SocketType, properties: tuple[tuple[bytes, byte
         raise LocalProtocolError(f"{socket_type.value} does not speak ZMTP")
     for name, value in properties:
         if name.lower() == _SOCKET_TYPE.lower():
-            raise LocalProtocolError("Socket-Type follows from the socket, it is not a property to set")
+            raise LocalProtocolError("Socket-Type is that of the socket: it cannot be set as a property")
         wrong = _wrong_identity(value) if name.lower() == _IDENTITY.lower() else ""
         if wrong:
             raise LocalProtocolError(f"our identity {quoted(value)} {wrong}")
@@ -391,14 +391,16 @@ def _own_properties(socket_type: SocketType, properties: tuple[tuple[bytes, byte
     ours = {_SOCKET_TYPE: socket_type.value.encode(), **dict(properties)}
     size = len(encode_properties(ours))
     if size > PROPERTIES_LIMIT:
-        raise LocalProtocolError(f"our metadata have {size} bytes, a peer like us takes {PROPERTIES_LIMIT}")
+        raise LocalProtocolError(
+            f"our metadata have {size} bytes: a peer that runs omq takes at most {PROPERTIES_LIMIT}"
+        )
     return MappingProxyType(ours)
 
 
 def _wrong_identity(identity: bytes) -> str:
-    """Says what is wrong with an identity; nothing when it is good."""
+    """Returns the error of an identity; empty if it is valid."""
     if len(identity) > IDENTITY_LIMIT:
-        return f"has {len(identity)} bytes, {IDENTITY_LIMIT} are allowed (RFC 23, The Identity Property)"
-    # RFC 37 reserves names that start with a zero byte for those that a ROUTER makes up. libzmq takes them from peers
-    # all the same: one random name of 256 is such a one. A ROUTER of ours makes up names that no peer has.
+        return f"has {len(identity)} bytes: at most {IDENTITY_LIMIT} are allowed (RFC 23, The Identity Property)"
+    # RFC 37 reserves identities that start with a zero byte for those that a ROUTER generates. libzmq accepts them from
+    # peers all the same: one random identity in 256 is such a one. A ROUTER of ours generates only unused ones.
     return ""

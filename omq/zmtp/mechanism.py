@@ -1,8 +1,8 @@
 """The base of every security mechanism (RFC 23, Authentication and Confidentiality).
 
-A mechanism is the middle of a handshake: commands in, commands out, until both sides have agreed and
-know each other's metadata. A new one is a subclass in a file of its own: it states its name, whether it has
-client and server roles, its phases, and in a table which commands each phase allows.
+A mechanism is the middle of a handshake: it exchanges commands until both sides have agreed and have each other's
+metadata. A new one is a subclass in a module of its own: it defines its name, whether it has client and server roles,
+its phases, and a table of the commands that each phase allows.
 """
 
 from abc import ABC, abstractmethod
@@ -15,19 +15,19 @@ from omq._core.wire.codec import Codec
 from omq.errors import AuthenticationError, HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
 from omq.zmtp.command import Command, error, parse_error, quoted
 
-#: What handles a command's body, and the phase that follows when it raises nothing.
+#: The handler of a command's body, and the phase that follows if it does not raise.
 Step = tuple[Callable[[Any, bytes], None], Enum]
 
-# RFC 27, Status Codes: what a ZAP handler says when it does not admit a peer; libzmq sends it as the reason.
+# RFC 27, Status Codes: the answers of a ZAP handler that refuses a peer; libzmq sends them as the reason.
 _ZAP_REFUSALS: Final = frozenset({b"300", b"400", b"500"})
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """Asks the engine whether a peer may come in; the answer may take its time (RFC 27, ZAP).
+    """Asks the engine whether to admit a peer; the answer may take time (RFC 27, ZAP).
 
     Attributes:
-        mechanism: The mechanism's name, as ZAP wants it.
+        mechanism: The mechanism's name, as for ZAP.
         credentials: NULL: none. PLAIN: user name and password. CURVE: the peer's public key.
     """
 
@@ -43,11 +43,11 @@ class Mechanism(ABC):
     """One side of one security handshake.
 
     Args:
-        as_server: This side takes the server's role; only where the mechanism has roles.
+        as_server: Whether this side has the server's role; only for mechanisms with roles.
 
     Attributes:
-        phase: Where the handshake stands: a member of the mechanism's own enumeration.
-        question: What the engine has to answer before it goes on, or `None`.
+        phase: The phase of the handshake: a member of the mechanism's own enumeration.
+        question: The question that the engine must answer before the handshake continues, or `None`.
         peer_properties: The peer's metadata by lower-case name, once it has sent them.
         peer_error: The reason of the peer's ERROR command, unescaped, once it has sent one.
         codec: The codec of the traffic, once both sides have agreed; `None` for plain frames.
@@ -55,22 +55,22 @@ class Mechanism(ABC):
 
     #: The name in the greeting: 1 to 20 of A-Z, digits and "-_.+".
     name: ClassVar[bytes]
-    #: Client and server differ (RFC 23, Topology). If not, the greeting's as-server has no significance.
+    #: Whether client and server differ (RFC 23, Topology). If not, the greeting's as-server has no significance.
     has_roles: ClassVar[bool]
     #: The phase in which both sides have agreed.
     agreed: ClassVar[Enum]
     #: The phases in which the peer has, or is about to get, our last command. It may send messages from then on.
     answered: ClassVar[frozenset[Enum]]
-    #: For each phase the commands that the peer may send in it. Every phase is a key.
+    #: The commands that the peer may send in each phase. Every phase is a key.
     steps: ClassVar[Mapping[Enum, Mapping[bytes, Step]]]
-    #: For a phase: the most likely meaning of its end without an answer.
+    #: For a phase: the most likely reason for its end without an answer.
     hints: ClassVar[Mapping[Enum, str]] = {}
-    #: Whether an ERROR of ours may follow what the peer has sent last.
+    #: Whether our ERROR may follow the last command of the peer.
     reports: ClassVar[bool] = True
 
     def __init__(self, first: Enum, *, as_server: bool = False) -> None:
         if as_server and not self.has_roles:
-            raise LocalProtocolError(f"{self.name.decode()} has no server's role (RFC 23, Topology)")
+            raise LocalProtocolError(f"{self.name.decode()} has no server role (RFC 23, Topology)")
         self.as_server: Final = as_server
         self.phase = first
         self.question: Question | None = None
@@ -82,42 +82,42 @@ class Mechanism(ABC):
 
     @abstractmethod
     def start(self, properties: Mapping[bytes, bytes]) -> None:
-        """Begins: the greetings fit together.
+        """Starts, once the greetings fit together.
 
         Args:
-            properties: Our metadata, which the mechanism sends when its protocol says so.
+            properties: Our metadata, which the mechanism sends when its protocol allows.
         """
 
     @abstractmethod
     def _admitted(self) -> None:
-        """Goes on after the peer has been let in: queues what comes next and sets the phase."""
+        """Continues after the peer was admitted: queues the next frames and sets the phase."""
 
     @property
     def done(self) -> bool:
-        """Both sides have agreed, and both sides' metadata are known."""
+        """Returns whether both sides have agreed and have each other's metadata."""
         return self.phase is self.agreed
 
     @property
     def peer_may_send(self) -> bool:
-        """The peer may be through with the handshake once it has all that we have said."""
+        """Returns whether the peer may have finished the handshake once it has all that we have sent."""
         return self.phase in self.answered
 
     @property
     def hint(self) -> str:
-        """The most likely meaning of the peer's silence, or of its end, now; empty for none in particular."""
+        """The most likely reason for the peer's silence, or its end, in this phase; empty if unknown."""
         return self.hints.get(self.phase, "")
 
     def outgoing(self) -> bytes:
-        """Takes the frames that are to be written now."""
+        """Returns the frames to send now, and removes them from the queue."""
         frames = b"".join(self._frames)
         self._frames.clear()
         return frames
 
     def receive(self, command: Command) -> None:
-        """Takes the peer's next command. Not called while a question is open.
+        """Handles the peer's next command. Not called while a question is open.
 
         Raises:
-            RemoteProtocolError: The command does not belong here, or is malformed.
+            RemoteProtocolError: The command is not allowed here, or is malformed.
             HandshakeError: The peer has sent ERROR; with a status code of ZAP it is an `AuthenticationError`.
         """
         step = self.steps[self.phase].get(command.name)
@@ -137,9 +137,9 @@ class Mechanism(ABC):
         """Answers the open question.
 
         Args:
-            refusal: `None` lets the peer in. Else the reason for its ERROR command, such as `b"400"`, or
-                `b""` to hang up without a word, as ZAP's status 300 asks.
-            why: More about a refusal, for our own log alone.
+            refusal: `None` admits the peer. Otherwise the reason for its ERROR command, such as `b"400"`, or `b""` to
+                close the connection without ERROR, as for ZAP's status 300.
+            why: Details of a refusal, for our own log alone.
 
         Raises:
             LocalProtocolError: No question is open.
@@ -147,21 +147,21 @@ class Mechanism(ABC):
         """
         if self.question is None:
             raise LocalProtocolError("there is no open question")
-        # The frame first: a reason that has no encoding leaves the question open and the peer outside.
+        # The frame comes first: a reason without an encoding leaves the question open and the peer outside.
         self._failure = error(refusal) if refusal else b""
         self.question = None
         if refusal is not None:
-            raise AuthenticationError(f"the peer was not let in: {quoted(refusal)}" + (why and f", {why}"))
+            raise AuthenticationError(f"the peer was refused: {quoted(refusal)}" + (why and f", {why}"))
         self._admitted()
 
     def failure(self) -> bytes:
-        """Returns what to send to the peer before the connection is closed: an ERROR frame, or nothing."""
+        """Returns the bytes to send before the connection is closed: an ERROR frame, or nothing."""
         return self._failure
 
     def _on_error(self, body: bytes) -> None:
-        """The step for ERROR, which each mechanism puts into its table (RFC 23, Error Handling)."""
+        """Handles ERROR; each mechanism puts this step into its table (RFC 23, Error Handling)."""
         self.peer_error = parse_error(body).reason
 
     def _on_rival(self, body: bytes) -> None:
-        """The step for HELLO where a client awaits an answer: greetings do not tell two clients (RFC 23, Topology)."""
+        """Refuses a HELLO to a client: greetings do not distinguish two clients (RFC 23, Topology)."""
         raise MechanismError(f"both sides are clients of {self.name.decode()}: one has to be its server")

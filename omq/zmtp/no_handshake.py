@@ -1,4 +1,4 @@
-"""No handshake: for the socket type that speaks no ZMTP (STREAM)."""
+"""The absence of a handshake, for the socket type that does not speak ZMTP (STREAM)."""
 
 from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
@@ -9,7 +9,7 @@ from omq.zmtp.null import Null
 
 
 class NoHandshake(Handshake):
-    """Stands in the place of a handshake: it sends nothing, and is done before anything has arrived.
+    """Stands in for a handshake: it sends nothing, and is done before anything has arrived.
 
     Args:
         socket_type: The socket's type; its peers' types are unknown.
@@ -28,7 +28,7 @@ class NoHandshake(Handshake):
 
     @property
     def mechanism(self) -> str:
-        """No mechanism: the peer knows nothing of them."""
+        """The empty name: there is no mechanism."""
         return ""
 
     @property

@@ -12,7 +12,7 @@ from omq.zmtp.mechanism import Mechanism, Question, Step
 class NullPhase(Kind):
     """The phase of a NULL handshake."""
 
-    START = "the greetings are still under way"
+    START = "the greetings are not complete"
     ASKING = "a question is open; READY is not sent"
     READY_SENT = "our READY is sent, the peer's is awaited"
     AGREED = "both have sent READY"
@@ -22,12 +22,12 @@ class NullPhase(Kind):
 class Null(Mechanism):
     """One side of a NULL handshake.
 
-    READY leaves as soon as the peer's greeting is known, on both sides: RFC 23 demands it ("each peer MUST
-    send its READY command before attempting to receive a READY"), libzmq does it, and it saves half a round
-    trip. RFC 37 has the side that binds wait for the other's READY; a peer that does so is content as well.
+    READY is sent as soon as the peer's greeting is known, on both sides: RFC 23 demands it ("each peer MUST send its
+    READY command before attempting to receive a READY"), libzmq does it, and it saves half a round trip. RFC 37 lets
+    the side that binds wait for the other's READY; a peer that does so works as well.
 
     Args:
-        ask: Put a `Question` before READY is sent, for a ZAP handler (RFC 27).
+        ask: Whether to ask a `Question` before READY is sent, for a ZAP handler (RFC 27).
     """
 
     name = b"NULL"

@@ -15,7 +15,7 @@ CREDENTIAL_LIMIT: Final = 255  # bytes of a user name, and of a password (RFC 24
 class PlainPhase(Kind):
     """The phase of a PLAIN handshake."""
 
-    START = "the greetings are still under way"
+    START = "the greetings are not complete"
     HELLO_SENT = "client: HELLO is sent, WELCOME is awaited"
     INITIATE_SENT = "client: INITIATE is sent, READY is awaited"
     HELLO_AWAITED = "server: HELLO is awaited"
@@ -52,11 +52,11 @@ class PlainClient(Mechanism):
         self.phase = PlainPhase.HELLO_SENT
 
     def _admitted(self) -> None:
-        raise LocalProtocolError("a client of PLAIN asks nothing")
+        raise LocalProtocolError("a PLAIN client has no question")
 
     def _on_welcome(self, body: bytes) -> None:
         if body:
-            raise RemoteProtocolError(f"a WELCOME of PLAIN with {len(body)} bytes too many (RFC 24)")
+            raise RemoteProtocolError(f"a PLAIN WELCOME with {len(body)} surplus bytes (RFC 24)")
         self._frames.append(encode_command(b"INITIATE", self._metadata))
 
     def _on_ready(self, body: bytes) -> None:
@@ -78,12 +78,12 @@ class PlainClient(Mechanism):
     }
     hints: ClassVar[Mapping[Enum, str]] = {
         PlainPhase.HELLO_SENT: "it did not answer the user name and password",
-        PlainPhase.INITIATE_SENT: "it had let us in, and then did not take our metadata",
+        PlainPhase.INITIATE_SENT: "it admitted us, but did not accept our metadata",
     }
 
 
 class PlainServer(Mechanism):
-    """The server's side. Its question is whether user name and password fit (`Question.credentials`)."""
+    """The server's side. Its question is whether the user name and password are valid (`Question.credentials`)."""
 
     name = b"PLAIN"
     has_roles = True
@@ -102,7 +102,7 @@ class PlainServer(Mechanism):
         username, rest = _take(body)
         password, rest = _take(rest)
         if rest:
-            raise RemoteProtocolError(f"a HELLO of PLAIN with {len(rest)} bytes too many (RFC 24, The HELLO Command)")
+            raise RemoteProtocolError(f"a PLAIN HELLO with {len(rest)} surplus bytes (RFC 24, The HELLO Command)")
         self.question = Question(self.name, (username, password))
 
     def _admitted(self) -> None:
@@ -122,8 +122,8 @@ class PlainServer(Mechanism):
         PlainPhase.REFUSED: {},
     }
     hints: ClassVar[Mapping[Enum, str]] = {
-        PlainPhase.HELLO_AWAITED: "it sent no HELLO: is it a server of PLAIN, too?",
-        PlainPhase.INITIATE_AWAITED: "it was let in, and then did not go on",
+        PlainPhase.HELLO_AWAITED: "it sent no HELLO: is it a PLAIN server, too?",
+        PlainPhase.INITIATE_AWAITED: "it was admitted, but did not continue",
     }
 
 
@@ -132,7 +132,7 @@ def _counted(octets: bytes) -> bytes:
 
 
 def _take(body: bytes) -> tuple[bytes, bytes]:
-    """A counted field and what follows; the content is a secret, so no error shows any of it."""
+    """Splits off a counted field; errors show no content, because it is secret."""
     if not body or len(body) <= body[0]:
         raise RemoteProtocolError("a HELLO of PLAIN that ends inside a field (RFC 24, The HELLO Command)")
     return body[1 : 1 + body[0]], body[1 + body[0] :]

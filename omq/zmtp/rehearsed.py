@@ -1,7 +1,7 @@
-"""A handshake that was held before, word for word: it is looked up.
+"""A cache of handshakes: a peer that sends the same bytes as an earlier one gets the same answers.
 
-With NULL, and no question to ask, our side of a handshake follows from what the peer says: there is no chance in it,
-and no secret. Most peers of a socket say the same, so what came of it with one is remembered for the next.
+With NULL, and without a question, our side of a handshake depends only on the bytes of the peer: it has no random
+values and no secrets. Most peers of a socket send the same bytes, so the outcome with one is cached for the next.
 """
 
 from collections.abc import Mapping
@@ -16,16 +16,16 @@ from omq.zmtp.handshake import Handshake, PeerMetadata
 from omq.zmtp.mechanism import Question
 from omq.zmtp.null import Null
 
-_MAX_PEER_BYTES: Final = 512  # bytes of a peer's that are remembered: a greeting and a READY with a long identity
-_MAX_LINES: Final = 32  # lines of a script: above that it is begun again, for its peers have little in common
+_MAX_PEER_BYTES: Final = 512  # bytes from a peer that are cached: a greeting and a READY with a long identity
+_MAX_LINES: Final = 32  # above that the cache is cleared, because the peers have little in common
 
 
 class Line(NamedTuple):
-    """The state of a handshake once the peer has sent certain bytes.
+    """The state of a handshake after the peer has sent certain bytes.
 
     Attributes:
-        said: What we have said by then, apart from our greeting.
-        peer: What is known about the peer, if the handshake is done.
+        said: The bytes that we have sent by then, without our greeting.
+        peer: The peer's metadata, if the handshake is done; otherwise `None`.
     """
 
     said: bytes
@@ -36,13 +36,13 @@ _BEGINNING: Final = Line(b"", None)
 
 
 class Script:
-    """All that is remembered for sockets of one type with the same metadata; threads share it.
+    """The cached handshakes of sockets of one type with the same metadata; threads share it.
 
     Args:
-        greeting: Ours.
+        greeting: Our greeting.
 
     Attributes:
-        lines: What is remembered, by all that the peer has said.
+        lines: The cached states, by all bytes from the peer.
     """
 
     def __init__(self, greeting: bytes) -> None:
@@ -50,7 +50,7 @@ class Script:
         self.lines: Final[dict[bytes, Line]] = {}
 
     def note(self, heard: bytes, line: Line) -> None:
-        """Remembers a line."""
+        """Adds a state, unless the peer has sent too many bytes."""
         if len(heard) <= _MAX_PEER_BYTES:
             if len(self.lines) >= _MAX_LINES:
                 self.lines.clear()
@@ -64,18 +64,18 @@ def _script(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]
 
 @lru_cache(maxsize=32)
 def opening(socket_type: SocketType, properties: tuple[tuple[bytes, bytes], ...]) -> bytes:
-    """All that we say in a handshake with NULL, whatever the peer says.
+    """Returns all that we send in a handshake with NULL, whatever the peer sends.
 
     Raises:
         LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
     """
     handshake = Handshake(socket_type=socket_type, mechanism=Null(), properties=dict(properties))
     greeting = handshake.start()
-    return greeting + handshake.receive(greeting)  # one of a peer's with NULL looks the same
+    return greeting + handshake.receive(greeting)  # a peer's greeting with NULL looks the same
 
 
 class RehearsedHandshake:
-    """A handshake with NULL that asks no question. It follows the script; where that ends a usual handshake takes over.
+    """A handshake with NULL and without a question. It uses the cache, and otherwise a `Handshake`.
 
     Its methods and properties are those of a `Handshake`.
 
@@ -106,8 +106,8 @@ class RehearsedHandshake:
     def peer(self) -> PeerMetadata:
         peer = self._line.peer
         if peer is None:
-            raise LocalProtocolError("nothing is known about the peer before the handshake is done")
-        return peer._replace(properties=peer.properties.copy())  # the user is given them
+            raise LocalProtocolError("the peer is unknown before the handshake is done")
+        return peer._replace(properties=peer.properties.copy())  # the user gets them
 
     @property
     def peer_may_send(self) -> bool:
@@ -127,7 +127,7 @@ class RehearsedHandshake:
         heard = self._heard + data
         line = lines.get(heard)
         if line is None and len(heard) >= GREETING_SIZE + 2:
-            # Traffic may follow a READY (RFC 23, Framing: its size is in the second octet, where it is short).
+            # Traffic may follow READY (RFC 23, Framing: the second octet is the size of a short frame).
             end = GREETING_SIZE + 2 + heard[GREETING_SIZE + 1]
             line = lines.get(heard[:end])
             if line is not None and line.peer is not None:
@@ -142,14 +142,14 @@ class RehearsedHandshake:
         return answer
 
     def _improvise(self, data: bytes) -> bytes:
-        """Goes on without the script, and writes it."""
+        """Continues with a `Handshake`, and caches the outcome."""
         handshake = self._handshake
         if handshake is None:
             handshake = self._handshake = Handshake(
                 socket_type=self._socket_type, mechanism=Null(), properties=self._properties
             )
             handshake.start()
-            handshake.receive(self._heard)  # what it answers was said
+            handshake.receive(self._heard)  # its answers were sent already
         answer = handshake.receive(data)
         self._heard += data
         self.done = handshake.done

@@ -22,11 +22,11 @@ from omq.zmtp.null import Null
 _SUB_PROTOCOL: Final = "ZWS2.0"
 _MORE: Final = 1  # flags of a plain frame (RFC 23, Framing)
 _COMMAND: Final = 4
-_MAX_PINGS: Final = 16  # answered during a handshake: their answers wait in memory where the peer does not read
+_MAX_PINGS: Final = 16  # answered during a handshake: the answers stay in memory if the peer does not read
 
 
 class Upgrade(Protocol):
-    """The exchange that makes a WebSocket of a connection (RFC 6455, section 4): bytes in, bytes out.
+    """The upgrade of a connection to a WebSocket (RFC 6455, section 4), without I/O.
 
     Attributes:
         as_client: Whether this side has dialled.
@@ -39,23 +39,23 @@ class Upgrade(Protocol):
     unread: bytes
 
     def start(self, protocols: Sequence[str]) -> bytes:
-        """Begins; returns what is to be written first.
+        """Starts; returns the bytes to send first.
 
         Args:
-            protocols: The sub-protocols that this side has, the best first.
+            protocols: The sub-protocols of this side, the preferred one first.
         """
         ...
 
     def receive(self, data: bytes) -> bytes:
-        """Takes bytes from the peer, in any portion; returns what is to be written next.
+        """Takes bytes from the peer, in any portion; returns the bytes to send next.
 
         Raises:
-            HandshakeError: The peer does not agree, or speaks no WebSocket.
+            HandshakeError: The peer does not agree, or does not speak WebSocket.
         """
         ...
 
     def failure(self) -> bytes:
-        """Returns what the peer is to get before the connection ends; often nothing."""
+        """Returns the bytes to send before the connection is closed; often none."""
         ...
 
 
@@ -79,7 +79,7 @@ class _Unsecured(Handshake):
 
     Args:
         socket_type: The socket's type; its peers' types are unknown.
-        identity: Ours.
+        identity: Our identity.
     """
 
     def __init__(self, socket_type: SocketType, identity: bytes) -> None:
@@ -93,7 +93,7 @@ class _Unsecured(Handshake):
 
     @property
     def peer_may_send(self) -> bool:
-        return True  # it need not wait for our identity
+        return True  # the peer need not wait for our identity
 
     @property
     def codec(self) -> Codec | None:
@@ -119,14 +119,14 @@ class _Unsecured(Handshake):
 
 
 class WebSocketHandshake:
-    """The upgrade of a connection, and what follows it. Its methods and properties are those of a `Handshake`.
+    """The upgrade of a connection, and the handshake after it, with the interface of a `Handshake`.
 
     Args:
-        upgrade: Fresh, as the transport has made it.
+        upgrade: A new upgrade, made by the transport.
         socket_type: The socket's type.
-        mechanism: A fresh mechanism.
+        mechanism: A new mechanism.
         properties: Our metadata apart from Socket-Type.
-        allow_unsecured: Whether peers without a mechanism come in as well; only where nothing is asked of them.
+        allow_unsecured: Whether to admit peers without a mechanism; only if the mechanism has no question.
 
     Raises:
         LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
@@ -164,7 +164,7 @@ class WebSocketHandshake:
     @property
     def peer(self) -> PeerMetadata:
         if self._chosen is None:
-            raise LocalProtocolError("nothing is known about the peer before the handshake is done")
+            raise LocalProtocolError("the peer is unknown before the handshake is done")
         return self._chosen.peer
 
     @property
@@ -182,7 +182,9 @@ class WebSocketHandshake:
     @property
     def hint(self) -> str:
         if self._chosen is None:
-            return "it may be no WebSocket server" if self._upgrade.as_client else "its upgrade request is not whole"
+            return (
+                "it may not be a WebSocket server" if self._upgrade.as_client else "its upgrade request is not complete"
+            )
         return self._chosen.hint
 
     def start(self) -> bytes:
@@ -191,7 +193,7 @@ class WebSocketHandshake:
     def receive(self, data: bytes) -> bytes:
         if self._chosen is not None:
             if self.question is not None and len(self.unread) + len(data) > HANDSHAKE_FRAME_LIMIT:
-                raise RemoteProtocolError("the peer goes on sending before it is let in")
+                raise RemoteProtocolError("the peer goes on sending before it is admitted")
             self.unread += data
             return self._go_on(self._chosen)
         answer = self._upgrade.receive(data)
@@ -212,7 +214,7 @@ class WebSocketHandshake:
         return self._codec.wrap(self._chosen.failure())
 
     def _go_on(self, chosen: Handshake) -> bytes:
-        """Hands what the frames carry to the handshake, until it is done, has a question, or needs more bytes."""
+        """Passes the content of frames to the handshake, until it is done, has a question, or needs more bytes."""
         answers = []
         while not chosen.done and chosen.question is None:
             frame = self._codec.unwrap(self.unread, HANDSHAKE_FRAME_LIMIT)
@@ -229,12 +231,12 @@ class WebSocketHandshake:
                     raise RemoteProtocolError(f"more than {_MAX_PINGS} PINGs before the handshake is done")
                 answers.append(self._codec.wrap(encode_frame(bytes([0, PONG]) + body, command=True)))
             elif opcode == CLOSE:
-                raise HandshakeError(f"the peer has closed the WebSocket{_status(body)}")
+                raise HandshakeError(f"the peer closed the WebSocket{_status(body)}")
         return b"".join(answers)
 
 
 def _status(body: bytes) -> str:
-    """The status of a CLOSE frame (RFC 6455, 7.4), for an error."""
+    """Returns the status of a CLOSE frame (RFC 6455, 7.4), for an error."""
     if len(body) < 2:
         return ""
     reason = body[2:].decode("utf-8", "replace")

@@ -36,8 +36,8 @@ def decode(text: bytes | str) -> bytes:
         text: A multiple of 5 characters.
 
     Raises:
-        UsageError: The length is not a multiple of 5, a character is not of the alphabet, or five of them
-            exceed 32 bits.
+        UsageError: The length is not a multiple of 5, a character is not of the alphabet, or five of them exceed 32
+            bits.
     """
     characters = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else text
     if len(characters) % 5:
