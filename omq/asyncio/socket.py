@@ -333,7 +333,7 @@ class Socket(SocketBase, AsyncCore):
         closing.add_done_callback(end)
 
     def _end_in_loop(self, linger: Any) -> None:
-        """Finishes a dropped socket once its loop can do no more; the loop may have cancelled the task before its first step."""
+        """Finishes a dropped socket once its loop can do no more, also if the task never ran."""
         if not self._over_here:
             self._over_here = True
             if not self._engine.closed and not self._leave_to_thread(linger):
@@ -376,9 +376,9 @@ class Socket(SocketBase, AsyncCore):
         """Closes the socket on the I/O thread if no loop can, because its context is about to be terminated."""
         if not (self._engine.has_loop and self._engine.loop.is_running()):
             self._leave_to_thread(linger)
-Closes the socket in its loop, if that runs, because its context is terminated; on any thread.
+
     def end_with_context(self, linger: Any) -> None:
-        """The context is terminated, by any thread: the loop of the socket closes it, if it runs."""
+        """Closes the socket in its loop, if that runs, because its context is terminated; on any thread."""
         engine = self._engine
         if engine.closed or self._adopted:
             return
@@ -394,7 +394,7 @@ Closes the socket in its loop, if that runs, because its context is terminated; 
             self.stop()
 
     def end_with_interpreter(self) -> Engine | None:
-        """Ends the socket with the interpreter; returns the engine if it has left its loop and must be closed in another.
+        """Ends the socket at the interpreter's exit; returns the engine if it must be closed in another loop.
 
         The loop of a daemon thread still runs then, and its tasks notice nothing. But if the loop has a turn soon, a
         socket with unsent messages leaves it, and any other one stops listening, so that no socket file stays behind.
