@@ -120,7 +120,7 @@ class ProtocolError(OmqError):
 
 
 class LocalProtocolError(ProtocolError):
-    """This side was about to violate ZMTP: a bug in the caller of the protocol layer."""
+    """A violation of ZMTP by this side, caught before it is sent: a bug in the caller of the protocol layer."""
 
 
 class RemoteProtocolError(ProtocolError):

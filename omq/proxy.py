@@ -111,7 +111,7 @@ def refuse_terminated(sockets: Sequence[SocketBase]) -> None:
     """Raises if a socket was closed because its context was terminated."""
     for one in sockets:
         if one._engine.context.closed:
-            raise one._closed_error("was closed while a proxy used it") from None
+            raise one._closed_error("was closed while a proxy served it") from None
 
 
 def _can_forward(source: SocketBase, target: SocketBase) -> bool:

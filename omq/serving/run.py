@@ -32,9 +32,9 @@ def run_server(
     on_start: Callable[[], None] | None = None,
     on_hang_up: Callable[[], None] | None = None,
 ) -> None:
-    """Serves in the main thread until SIGTERM or SIGINT comes; a second one ends the process at once.
-    Runs a server in the main thread until SIGTERM or SIGINT; a second signal ends the process at once.
-        Args:
+    """Runs a server in the main thread until SIGTERM or SIGINT; a second signal ends the process at once.
+
+    Args:
             server: The server. If its task is cancelled, it ends as after a signal.
             log: The log for its endpoints and its end.
             ready_file: The file that lists the endpoints while the server runs; `None` for none.

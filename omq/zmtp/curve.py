@@ -129,7 +129,7 @@ class CurveClient(Mechanism):
         assert outer is not None
         opened = outer.open(b"WELCOME-" + body[:_LONG_NONCE], body[_LONG_NONCE:])
         if opened is None:
-            raise RemoteProtocolError("a WELCOME that does not decrypt: the peer does not have the key server_key")
+            raise RemoteProtocolError("a WELCOME that does not open: the peer does not have the key server_key")
         server, cookie = opened[:KEY_SIZE], opened[KEY_SIZE:]
         key = self._key = self._transient.shared(server)
         vouching = self._secret_key.shared(server)
@@ -148,7 +148,7 @@ class CurveClient(Mechanism):
         nonce = body[:_SHORT_NONCE]
         metadata = self._key.open(b"CurveZMQREADY---" + nonce, body[_SHORT_NONCE:])
         if metadata is None:
-            raise RemoteProtocolError("a READY that does not decrypt: altered on its way, or not the server's (RFC 26)")
+            raise RemoteProtocolError("a READY that does not open: altered on its way, or not the server's (RFC 26)")
         self.peer_properties = parse_properties(metadata)
         self.codec = CurveCipher(self._key, False, 2, int.from_bytes(nonce, "big"))
         del self._transient, self._key
@@ -214,7 +214,7 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("the client's transient key has a low order")
         signed = key.open(b"CurveZMQHELLO---" + nonce, box)
         if signed is None:
-            raise RemoteProtocolError("a HELLO that does not decrypt: the client's server_key is not our public key")
+            raise RemoteProtocolError("a HELLO that does not open: the client's server_key is not our public key")
         _expect(signed == _SIGNED, "a HELLO of CURVE whose signature is not 64 zero octets")
         self._nonce = int.from_bytes(nonce, "big")
         # RFC 26, The HELLO Command: "The server SHALL not keep this transient key pair".
@@ -232,7 +232,7 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("an INITIATE with the cookie of another connection: replayed (RFC 26)")
         found = self._cookies.open(cookie)
         if found is None:
-            raise RemoteProtocolError("an INITIATE whose cookie does not decrypt: altered, or too old (RFC 26)")
+            raise RemoteProtocolError("an INITIATE whose cookie does not open: altered, or too old (RFC 26)")
         client, transient = found
         nonce = int.from_bytes(rest[:_SHORT_NONCE], "big")
         _expect(nonce > self._nonce, "an INITIATE whose nonce is not above that of HELLO")
@@ -241,7 +241,7 @@ class CurveServer(Mechanism):
             raise RemoteProtocolError("the client's transient key has a low order")
         opened = key.open(b"CurveZMQINITIATE" + rest[:_SHORT_NONCE], rest[_SHORT_NONCE:])
         if opened is None:
-            raise RemoteProtocolError("an INITIATE that does not decrypt: altered on its way (RFC 26)")
+            raise RemoteProtocolError("an INITIATE that does not open: altered on its way (RFC 26)")
         permanent, vouch = opened[:KEY_SIZE], opened[KEY_SIZE : KEY_SIZE + _VOUCH]
         self._check_vouch(transient, client, permanent, vouch)
         self.peer_properties = parse_properties(opened[KEY_SIZE + _VOUCH :])
@@ -256,7 +256,7 @@ class CurveServer(Mechanism):
         vouched = key.open(b"VOUCH---" + vouch[:_LONG_NONCE], vouch[_LONG_NONCE:])
         if vouched is None:
             raise RemoteProtocolError(
-                "a vouch that does not decrypt: the client does not have the secret half of its public key"
+                "a vouch that does not open: the client does not have the secret half of its public key"
             )
         if not compare_digest(vouched, client + self._public_key):
             raise RemoteProtocolError("a vouch for another connection, or for another server (RFC 26)")

@@ -46,7 +46,7 @@ FIELDS: dict[str, list[tuple[int, str]]] = {
     ],
 }
 #: What is said of data that are too short, up to how many octets.
-SHORT = {"HELLO": (194, "instead of 194"), "INITIATE": (248, "the least is 248")}
+SHORT = {"HELLO": (194, "instead of 194"), "INITIATE": (248, "at least 248")}
 
 #: Spoilt bytes, how the handshake ends, and what is said of it.
 Case = tuple[bytes, HandshakeFailure, str]
@@ -175,7 +175,7 @@ OUT_OF_PLACE: dict[str, tuple[str, Callable[[bytes, bytes], bytes], str]] = {
     "WELCOME-late": ("INITIATE", instead(encode_command(b"WELCOME", bytes(160))), "'WELCOME' where"),
     "READY-late": ("INITIATE", instead(encode_command(b"READY", bytes(64))), "'READY' where"),
     "a-message-late": ("INITIATE", instead(frame(b"evil")), "a message before the handshake is done"),
-    "INITIATE-of-a-cookie-alone": ("INITIATE", instead(encode_command(b"INITIATE", bytes(96))), "the least is 248"),
+    "INITIATE-of-a-cookie-alone": ("INITIATE", instead(encode_command(b"INITIATE", bytes(96))), "at least 248"),
 }
 
 
@@ -186,7 +186,7 @@ async def test_replayed_reordered_and_in_the_wrong_role(fresh: Fresh, case: str)
     async with serving(fresh) as server:
         async with dialled(server.endpoint) as peer:
             recorded = await Stranger(peer).until("INITIATE")
-        await server.said.failed(HandshakeFailure.HUNG_UP, "it did not take our WELCOME|reset")
+        await server.said.failed(HandshakeFailure.HUNG_UP, "it did not accept our WELCOME|reset")
         async with dialled(server.endpoint) as peer:
             await peer.send(spoil(await Stranger(peer).until(step), recorded))
             await peer.ended()

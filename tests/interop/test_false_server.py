@@ -201,7 +201,7 @@ OUT_OF_PLACE: dict[str, tuple[str, bytes, tuple[HandshakeFailure, str]]] = {
     "PLAIN-READY-first": ("PLAIN", ready("PULL"), (_Failure.PROTOCOL, "'READY' where PLAIN does not allow it")),
     "PLAIN-INITIATE": ("PLAIN", command(b"INITIATE"), (_Failure.PROTOCOL, "'INITIATE' where PLAIN")),
     "PLAIN-WELCOME-twice": ("PLAIN", command(b"WELCOME") * 2, (_Failure.PROTOCOL, "'WELCOME' where .*INITIATE_SENT")),
-    "PLAIN-WELCOME-with-data": ("PLAIN", command(b"WELCOME", b"x"), (_Failure.PROTOCOL, "1 bytes too many")),
+    "PLAIN-WELCOME-with-data": ("PLAIN", command(b"WELCOME", b"x"), (_Failure.PROTOCOL, "1 surplus bytes")),
     "PLAIN-a-message": ("PLAIN", frame(b"evil"), (_Failure.PROTOCOL, "a message before the handshake is done")),
     "PLAIN-the-wrong-type": (
         "PLAIN",

@@ -145,7 +145,7 @@ def reason_at(step: str, at: int) -> str:
     if step != "HELLO":
         return METADATA_OR_TYPE
     in_credentials = at - len(step) - 1 not in (0, 5)
-    return "the peer was not let in: '400'" if in_credentials else "ends inside a field|bytes too many"
+    return "the peer was refused: '400'" if in_credentials else "ends inside a field|surplus bytes"
 
 
 def altered(step: str, says: bytes) -> Iterator[tuple[bytes, HandshakeFailure | None, str]]:

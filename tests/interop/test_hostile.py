@@ -42,7 +42,7 @@ from tests.interop.verdicts import verdicts
 EVIL = frame(b"evil")
 
 # What is said of it, as patterns.
-OLD_OR_NONE = "a ZMTP 1.0 peer, or none at all, is not supported"
+OLD_OR_NONE = "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported"
 OLD = "a ZMTP 1.0 peer is not supported"
 NO_SIGNATURE = "not a ZMTP signature"
 NO_FRAME = "not a ZMTP frame header|bytes that are not a valid ZMTP frame"
@@ -132,7 +132,7 @@ TRAFFIC: dict[str, tuple[bytes, str]] = {
     "command-with-MORE": (bytes((COMMAND | MORE,)) + command(b"PING", b"\0\0")[1:], NO_FRAME),
     "command-without-name": (frame(b"", COMMAND), NAMELESS),
     "command-name-cut-off": (frame(b"\xffPING", COMMAND), NAMELESS),
-    "PING-without-ttl": (command(b"PING"), "a PING has 2 to 18 bytes of data, this one 0"),
+    "PING-without-ttl": (command(b"PING"), "a PING has 2 to 18 bytes of data, but this one has 0"),
     "command-announces-2^40": (header(1 << 40, COMMAND) + b"\x04PING", "a command is larger than"),
     "larger-than-allowed": (frame(bytes(1001)), LARGE),
     "larger-than-allowed-announced": (header(1001), LARGE),

@@ -296,8 +296,14 @@ async def test_what_strangers_say_ends_their_connection_and_no_other(libzmq: Lib
 
 #: What peers of ZMTP 1.0 and 2.0 say at once, without waiting for anything: their greeting, and a message.
 OLD = {
-    "1.0-vanilla": (b"\x01\x00" + b"\x05\x00evil", "a ZMTP 1.0 peer, or none at all, is not supported"),
-    "1.0-named": (b"\x05\x00name" + b"\x05\x00evil", "a ZMTP 1.0 peer, or none at all, is not supported"),
+    "1.0-vanilla": (
+        b"\x01\x00" + b"\x05\x00evil",
+        "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported",
+    ),
+    "1.0-named": (
+        b"\x05\x00name" + b"\x05\x00evil",
+        "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported",
+    ),
     "1.0-in-a-signature": (greeting((0, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 1.0 peer is not supported"),
     "2.0": (greeting((1, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 2.0 peer .revision 1. is not supported"),
     "2.1": (greeting((2, 0), mechanism=b"NULL") + frame(b"evil"), "a ZMTP 2.0 peer .revision 2. is not supported"),

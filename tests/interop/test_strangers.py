@@ -123,7 +123,10 @@ async def test_a_service_probe_769_868(fresh: Fresh, mechanism: str, probe: str)
         if probe == "NULL":
             await said.failed(HandshakeFailure.HUNG_UP)
         elif probe != "ZMTP-greeting-alone":
-            await said.failed(HandshakeFailure.PROTOCOL, "a ZMTP 1.0 peer, or none at all, is not supported; its greet")
+            await said.failed(
+                HandshakeFailure.PROTOCOL,
+                "a ZMTP 1.0 peer, or one that does not speak ZMTP, is not supported; its greet",
+            )
         elif mechanism == "NULL":
             await said.failed(HandshakeFailure.HUNG_UP)
         else:

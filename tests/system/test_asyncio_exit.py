@@ -191,7 +191,7 @@ def test_an_absent_peer_is_waited_for_as_long_as_linger_says(
 ) -> None:
     running = program(PRELUDE + LOOPS[loop].format(work=f"send({keep!r}, linger=0.5)"), free_place)
     error = ended(running)
-    assert f"PUSH waits for what it has accepted to leave: 10 messages for {free_place} (linger=0.5 s)" in error
+    assert f"PUSH waits until accepted messages have left: 10 messages for {free_place} (linger=0.5 s)" in error
     assert f"PUSH has dropped 10 messages for {free_place}: linger is over" in error
 
 

@@ -90,7 +90,7 @@ def test_an_exception_bounds_the_wait_and_what_is_unsent_is_told_at_once(
     running = program(source(twin, way, "error_linger=0.5"), free_place)
     assert running.line() == "leaving"
     line = running.told()
-    assert f"waits for what it has accepted to leave: 3 messages for {free_place} (linger=0.5 s)" in line
+    assert f"waits until accepted messages have left: 3 messages for {free_place} (linger=0.5 s)" in line
     status, error = ended(running)
     assert status == WAYS[way]
     assert f"PUSH has dropped 3 messages for {free_place}: linger is over" in error

@@ -132,7 +132,7 @@ def test_a_mechanism_needs_another_start_and_so_does_a_list_of_keys(tmp_path: Pa
     everybody = SecurityFiles("curve", secret_key_file=key).load()
     some = SecurityFiles("curve", secret_key_file=key, authorized_keys_file=keys).load()
     for one, other in ((plain, everybody), (everybody, some), (some, everybody)):
-        with pytest.raises(UsageError, match="another start"):
+        with pytest.raises(UsageError, match="restart the server"):
             one.become(other)
     some.become(some)
     assert some.security.judge((z85_decode(public.decode()),))

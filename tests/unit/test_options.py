@@ -312,7 +312,7 @@ def test_metadata_takes_text_and_bytes() -> None:
     ],
 )
 def test_what_means_nothing_here_is_refused_with_its_reason(name: str, why: str) -> None:
-    with pytest.raises(OptionError, match=f"option '{name}' of libzmq means nothing in omq: .*{why}"):
+    with pytest.raises(OptionError, match=f"option '{name}' of libzmq does not exist in omq: .*{why}"):
         parse("ROUTER", **{name: 1})
 
 

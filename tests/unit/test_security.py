@@ -56,7 +56,7 @@ def test_keys_of_a_wrong_kind() -> None:
         omq.CurveServer(secret, authorize=public)
     with pytest.raises(UsageError, match="at most 255 bytes"):
         omq.PlainClient("u", "p" * 256)
-    with pytest.raises(UsageError, match="authenticate is a function"):
+    with pytest.raises(UsageError, match="authenticate: must be a function"):
         omq.PlainServer([("u", "p")])  # type: ignore[arg-type]
 
 

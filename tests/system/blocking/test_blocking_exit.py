@@ -352,7 +352,9 @@ def test_exit_gives_up_what_only_its_own_sockets_could_take(program, tmp_path, p
     running = program(OWN_PEERS, place if place != "ipc" else f"ipc://{tmp_path}/own", binds, way)
     _, error, status = _seconds_to_end(running, BOUND)
     assert status == 0
-    assert re.search(r"PUSH has dropped \d+ messages? for .*: only sockets of this process could take it", error), error
+    assert re.search(r"PUSH has dropped \d+ messages? for .*: only sockets of this process could receive it", error), (
+        error
+    )
     assert "waits for what" not in error
 
 

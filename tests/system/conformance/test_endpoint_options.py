@@ -450,7 +450,7 @@ def test_what_the_transport_has_no_use_for(twin, call, tmp_path):
         if call in Options.endpoint_calls(name):
             for scheme, endpoint in (("inproc", "inproc://x"), ("ipc", f"ipc://{tmp_path}/s")):
                 if name not in TRANSPORTS[scheme].options:
-                    with pytest.raises(omq.OptionError, match=f"'{name}' means nothing for {scheme}:"):
+                    with pytest.raises(omq.OptionError, match=f"'{name}' does not apply to {scheme}:"):
                         getattr(one, call)(endpoint, **{name: getattr(Options(), name)})
     assert one.endpoints == []
 

@@ -180,7 +180,7 @@ def test_a_password_that_is_wrong(twin):
         assert "word" not in reason.replace("password", "")
     with SocksServer() as proxy:
         reason = failure("tcp://127.0.0.1:9", twin, socks_proxy=proxy.address, **CREDENTIALS)
-        assert "wants another way than a user name" in reason
+        assert "wants a method other than a user name" in reason
 
 
 def test_no_proxy_there(twin):
@@ -206,11 +206,11 @@ def test_what_is_of_no_use_is_refused(twin):
             call(endpoint, socks_proxy="127.0.0.1:1")
     with pytest.raises(omq.OptionError, match="option 'socks_proxy' is for connect, not for bind"):
         push.bind("tcp://127.0.0.1:*", socks_proxy="127.0.0.1:1")
-    with pytest.raises(omq.OptionError, match="socks_username='user' means nothing without socks_proxy"):
+    with pytest.raises(omq.OptionError, match="socks_username='user' needs socks_proxy"):
         push.connect("tcp://127.0.0.1:9", socks_username="user")
-    with pytest.raises(omq.OptionError, match="socks_password=<str> means nothing without socks_username"):
+    with pytest.raises(omq.OptionError, match="socks_password=<str> needs socks_username"):
         push.connect("tcp://127.0.0.1:9", socks_proxy="127.0.0.1:1", socks_password="word")
-    with pytest.raises(omq.OptionError, match=r"option socks_proxy='127.0.0.1:1' of the socket means nothing for ipc:"):
+    with pytest.raises(omq.OptionError, match=r"option socks_proxy='127.0.0.1:1' of the socket does not apply to ipc:"):
         twin("PUSH", socks_proxy="127.0.0.1:1").connect("ipc://@x")
 
 

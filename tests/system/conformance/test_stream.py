@@ -298,7 +298,7 @@ def test_a_closed_peer_that_takes_nothing_is_given_up(twin, monkeypatch):
         stream.send_multipart([peer, b""])
         while (event := twin.event(monitor)).kind is not omq.EventKind.DISCONNECTED:
             pass
-        assert "the peer was closed, and has taken nothing for 0.1 s" in str(event.reason)
+        assert "the peer was closed and has taken nothing for 0.1 s" in str(event.reason)
 
 
 @pytest.mark.parametrize("name", [b"", b"\0\0\0\0\0", b"stranger", bytes(300)], ids=["none", "zeros", "text", "long"])

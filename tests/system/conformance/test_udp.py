@@ -433,14 +433,14 @@ def test_options_without_a_meaning_are_refused(twin):
         omq.OptionError, match=r"security=PLAIN: udp://127.0.0.1:1 carries datagrams without encryption"
     ):
         twin("RADIO", security=omq.PlainClient("a", "b"), connect="udp://127.0.0.1:1")
-    with pytest.raises(omq.OptionError, match=r"'heartbeat_interval' means nothing for udp://127.0.0.1:1"):
+    with pytest.raises(omq.OptionError, match=r"'heartbeat_interval' does not apply to udp://127.0.0.1:1"):
         radio.connect("udp://127.0.0.1:1", heartbeat_interval=1)
-    with pytest.raises(omq.OptionError, match=r"'multicast_hops' means nothing for tcp://127.0.0.1:1"):
+    with pytest.raises(omq.OptionError, match=r"'multicast_hops' does not apply to tcp://127.0.0.1:1"):
         radio.connect("tcp://127.0.0.1:1", multicast_hops=3)
     with pytest.raises(omq.OptionError, match="'multicast_hops' does not fit a DISH socket"):
         dish.bind("udp://127.0.0.1:*", multicast_hops=3)
     with pytest.raises(
-        omq.OptionError, match=r"multicast_loop=False of the socket means nothing for tcp://127.0.0.1:1"
+        omq.OptionError, match=r"multicast_loop=False of the socket does not apply to tcp://127.0.0.1:1"
     ):
         twin("RADIO", multicast_loop=False, connect="tcp://127.0.0.1:1")
 

@@ -56,7 +56,7 @@ async def test_a_path_whose_file_was_deleted_is_bound_anew_and_the_old_listener_
     await pull.close()
     assert list(tmp_path.iterdir()) == []
     events = [(event.kind, event.reason) async for event in monitor if event.kind in ("listening", "closed")]
-    anew = "bound anew: its file was gone"
+    anew = "bound again: its file was deleted"
     assert events == [("listening", ""), ("closed", anew), ("listening", ""), ("closed", "the socket is closed")]
 
 

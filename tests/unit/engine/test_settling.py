@@ -168,7 +168,7 @@ async def test_one_that_takes_nothing_is_given_up_also_where_linger_has_no_end(m
             push.disconnect(endpoint)
         raw.sock.shutdown(socket.SHUT_WR)
         await until(lambda: not push._engine._sessions)
-        assert ("disconnected", "the peer has ended its side, and has taken nothing for 0.1 s") in [
+        assert ("disconnected", "the peer has ended its side and has taken nothing for 0.1 s") in [
             (kind, reason) for kind, _, reason in reports
         ]
         await push.close()  # without a peer nothing is to be waited for

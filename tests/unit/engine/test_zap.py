@@ -250,9 +250,9 @@ async def test_refusals(client: Security | None, status: bytes) -> None:
         lambda request: [b"1.0", request[1], status, b"no", b"", b""], client, security=security, zap_domain="d"
     )
     assert event.category is HandshakeFailure.AUTHENTICATION
-    assert f"the ZAP handler says {status.decode()} 'no'" in event.reason
+    assert f"the ZAP handler answers {status.decode()} 'no'" in event.reason
     # 300 is temporary: the peer is told nothing and comes again (RFC 27).
-    assert ("not let in: ''" in event.reason) == (status == b"300")
+    assert ("the peer was refused: ''" in event.reason) == (status == b"300")
 
 
 MALFORMED: dict[str, tuple[Answer, str]] = {
@@ -292,7 +292,7 @@ async def test_a_handler_that_goes_away(mechanism: str) -> None:
     event = await outcome(CLIENTS[mechanism], context, security=SERVERS[mechanism], zap_domain="d")
     await task
     assert event.category is HandshakeFailure.AUTHENTICATION
-    assert "gone without an answer" in event.reason
+    assert "closed the connection without an answer" in event.reason
 
 
 @EACH_MECHANISM
@@ -329,7 +329,7 @@ async def test_a_wrong_domain_is_refused(mechanism: str) -> None:
     known: dict[str, Any] = {"security": SERVERS[mechanism]}
     wrong, _ = await judged(of_one_domain, CLIENTS[mechanism], zap_domain="WRONG", **known)
     assert wrong.category is HandshakeFailure.AUTHENTICATION
-    assert "the ZAP handler says 400 'BAD DOMAIN'" in wrong.reason
+    assert "the ZAP handler answers 400 'BAD DOMAIN'" in wrong.reason
     right, _ = await judged(of_one_domain, CLIENTS[mechanism], zap_domain="TEST", **known)
     assert right.kind is EventKind.HANDSHAKE_SUCCEEDED
 

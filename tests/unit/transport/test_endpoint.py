@@ -81,7 +81,7 @@ def test_a_connection_may_name_its_source(text, source):
         ("", "does not start with a transport"),
         ("127.0.0.1:5555", "does not start with a transport"),
         ("tcp:/127.0.0.1:5555", "does not start with a transport"),
-        ("://x", "unknown transport ''; known are: tcp, ipc, inproc"),
+        ("://x", "unknown transport ''; known transports are tcp, ipc, inproc"),
         ("TCP://127.0.0.1:5555", "unknown transport 'TCP'"),
         ("carrier+pigeon://x", "unknown transport 'carrier"),
         ("tcp://", "nothing follows"),
@@ -90,7 +90,7 @@ def test_a_connection_may_name_its_source(text, source):
         ("tcp://localhost", "the port is missing"),
         ("tcp://localhost:", "the port is missing"),
         ("tcp://:5555", "the host is missing"),
-        ("tcp://[]:5555", "'' is no IPv6 address"),
+        ("tcp://[]:5555", "'' is not a valid IPv6 address"),
         ("tcp://localhost:invalid", "port 'invalid' is not a number"),
         ("tcp://localhost:65536", "port '65536' is not a number from 1 to 65535"),
         ("tcp://localhost:-1", "port '-1'"),
@@ -109,10 +109,10 @@ def test_a_connection_may_name_its_source(text, source):
         ),  # 255 characters at most where it is encoded
         ("tcp://" + "a" * 300 + ":1", "300 characters, more than 255"),
         ("tcp://host\0:1234", "is not a valid host name"),
-        ("tcp://127.0.0.1:1:2", "'127.0.0.1:1' is no IPv6 address"),
+        ("tcp://127.0.0.1:1:2", "'127.0.0.1:1' is not a valid IPv6 address"),
         ("tcp://[::1:5555", "not closed"),
         ("tcp://[::1]x:5555", "not closed"),
-        ("tcp://[127.0.0.1]:5555", "is no IPv6 address"),
+        ("tcp://[127.0.0.1]:5555", "is not a valid IPv6 address"),
         ("ipc://@", "the abstract name is empty"),
         ("ipc://a\0b", "NUL"),
         ("ipc://\ud800", "cannot be encoded"),
@@ -143,7 +143,7 @@ def test_an_endpoint_is_a_str(value):
 def test_a_path_of_107_bytes_fits_and_one_more_does_not(bind, first):
     longest = first + "x" * 106
     assert parse_endpoint(f"ipc://{longest}", bind=bind) == IpcEndpoint(longest)
-    with pytest.raises(EndpointError, match="too long: 108 bytes, and the system takes 107"):
+    with pytest.raises(EndpointError, match="too long: 108 bytes, the limit is 107"):
         parse_endpoint(f"ipc://{longest}x", bind=bind)
 
 

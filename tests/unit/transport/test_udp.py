@@ -54,7 +54,7 @@ def test_endpoints(text, endpoint, bind):
         ("udp://*:5555", "for binding only"),
         (
             "udp://127.0.0.1;127.0.0.2:5555",
-            "an interface .* is for multicast, and '127.0.0.2' is not a multicast address",
+            "an interface .* is for multicast only: '127.0.0.2' is not a multicast address",
         ),
         ("udp://;239.0.0.1:5555", "the host is missing"),
         ("udp://a b;239.0.0.1:5555", "'a b'"),

@@ -193,7 +193,7 @@ def test_a_client_without_the_secret_half_of_its_key() -> None:
     thief = CurveClient(SERVER.public(), CLIENT.public(), Secret())
     theirs, ours = handshake(thief), handshake(server(), SocketType.ROUTER)
     initiate = theirs.receive(ours.receive(greet(theirs, ours)))
-    with pytest.raises(RemoteProtocolError, match="no secret key to its public key"):
+    with pytest.raises(RemoteProtocolError, match="does not have the secret half of its public key"):
         ours.receive(initiate)
 
 

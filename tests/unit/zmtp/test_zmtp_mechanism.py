@@ -128,7 +128,7 @@ def test_a_question_holds_ready_back():
 )
 def test_a_refusal_sends_no_ready(refusal, told):
     mechanism = in_phase(NullPhase.ASKING)
-    with pytest.raises(AuthenticationError, match="not let in"):
+    with pytest.raises(AuthenticationError, match="was refused"):
         mechanism.answer(refusal)
     assert mechanism.outgoing() == b""
     assert mechanism.failure() == told

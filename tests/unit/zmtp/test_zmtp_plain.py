@@ -146,7 +146,7 @@ def test_two_servers_know_what_is_wrong() -> None:
 
 def test_two_servers_one_of_them_libzmq_are_hinted_at() -> None:
     # libzmq's servers announce themselves as clients, so nobody ever speaks: the timeout says why.
-    assert "server of PLAIN, too?" in server_after().hint
+    assert "a PLAIN server, too?" in server_after().hint
 
 
 def test_metadata_are_bounded() -> None:
