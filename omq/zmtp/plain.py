@@ -56,7 +56,7 @@ class PlainClient(Mechanism):
 
     def _on_welcome(self, body: bytes) -> None:
         if body:
-            raise RemoteProtocolError(f"a PLAIN WELCOME with {len(body)} surplus bytes (RFC 24)")
+            raise RemoteProtocolError(f"a WELCOME of PLAIN with {len(body)} surplus bytes (RFC 24)")
         self._frames.append(encode_command(b"INITIATE", self._metadata))
 
     def _on_ready(self, body: bytes) -> None:
@@ -102,7 +102,7 @@ class PlainServer(Mechanism):
         username, rest = _take(body)
         password, rest = _take(rest)
         if rest:
-            raise RemoteProtocolError(f"a PLAIN HELLO with {len(rest)} surplus bytes (RFC 24, The HELLO Command)")
+            raise RemoteProtocolError(f"a HELLO of PLAIN with {len(rest)} surplus bytes (RFC 24, The HELLO Command)")
         self.question = Question(self.name, (username, password))
 
     def _admitted(self) -> None:

@@ -154,7 +154,7 @@ def altered(step: str, says: bytes) -> Iterator[tuple[bytes, HandshakeFailure | 
     for at, spoilt in enumerate(flipped(says)):
         end: HandshakeFailure | None = judged(spoilt)
         reason = reason_at(step, at - head) if at >= head else ""
-        if "let in" in reason:
+        if "was refused" in reason:
             end = _Failure.AUTHENTICATION
         if step != "HELLO" and renamed(says, spoilt, b"Socket-Type"):
             end = None

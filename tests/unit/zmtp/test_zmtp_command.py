@@ -298,7 +298,7 @@ def test_every_cut_through_properties_is_refused_except_between_two():
 def test_properties_are_bounded():
     body = command.encode_properties({b"a": b"x" * 94})
     assert command.parse_properties(body, limit=100) == {b"a": b"x" * 94}
-    with pytest.raises(RemoteProtocolError, match="100 bytes, more than the 99"):
+    with pytest.raises(RemoteProtocolError, match="100 bytes: at most 99"):
         command.parse_properties(body, limit=99)
     with pytest.raises(RemoteProtocolError, match="more than the 65536"):
         command.parse_properties(command.encode_properties({b"a": b"x" * 65_531}))

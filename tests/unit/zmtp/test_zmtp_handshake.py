@@ -500,7 +500,7 @@ def test_what_arrived_before_the_answer_is_judged_after_it():
 def test_a_peer_that_floods_before_it_is_let_in():
     handshake = greeted(ask=True)
     handshake.receive(b"x" * HANDSHAKE_FRAME_LIMIT)
-    with pytest.raises(RemoteProtocolError, match="before it is let in"):
+    with pytest.raises(RemoteProtocolError, match="before it is admitted"):
         handshake.receive(b"x")
     assert handshake.state is S.FAILED
     assert len(handshake.unread) == HANDSHAKE_FRAME_LIMIT

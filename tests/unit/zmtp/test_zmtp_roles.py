@@ -153,5 +153,5 @@ def test_a_mechanism_that_forgets_the_peers_metadata_is_caught():
 
     handshake = Handshake(socket_type=SocketType.REQ, mechanism=Silent())
     handshake.start()
-    with pytest.raises(LocalProtocolError, match="no metadata"):
+    with pytest.raises(LocalProtocolError, match="without metadata"):
         handshake.receive(GREETING)
