@@ -20,10 +20,10 @@ from omq._core.link.flusher import Flusher
 from omq._core.queues.names import Names
 from omq._core.release import OnRelease
 from omq._core.wire.pool import Pool
+from omq.engine.deferred_close import DeferredClose, close_without_loop
 from omq.engine.iothread import IoThread
-from omq.engine.last_peers import LastPeers
-from omq.engine.linger import give_up
-from omq.engine.orphan import Orphan, see_off
+from omq.engine.linger import skip_lingers
+from omq.engine.local_peers import LocalPeers
 from omq.engine.socket import Engine
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ClosedError, ContextTerminated, OmqError, StateError
@@ -32,7 +32,7 @@ from omq.types import UNSET
 from omq.unpatched import threading
 
 
-class Closable(Protocol):
+class BlockingSocketView(Protocol):
     """A blocking socket, as its context uses it."""
 
     def linger_after(self, error: BaseException) -> float | None: ...
@@ -48,16 +48,16 @@ class Closable(Protocol):
     def close_after_fork(self) -> None: ...
 
 
-class Guest(Protocol):
+class AsyncSocketView(Protocol):
     """An asyncio socket, as its context uses it."""
 
     def linger_after(self, error: BaseException) -> float | None: ...
 
-    def leave_to_context(self, linger: Any) -> None: ...
+    def leave_to_io_thread(self, linger: Any) -> None: ...
 
-    def end_with_context(self, linger: Any) -> None: ...
+    def close_with_context(self, linger: Any) -> None: ...
 
-    def end_with_interpreter(self) -> Engine | None: ...
+    def close_at_exit(self) -> Engine | None: ...
 
     def close_after_fork(self) -> None: ...
 
@@ -88,9 +88,9 @@ class Context:
         self._terminated = False
         self._ended = False
         self._sockets: WeakIdentitySet[Any] = WeakIdentitySet()
-        self._guests: WeakIdentitySet[Any] = WeakIdentitySet()
+        self._async_sockets: WeakIdentitySet[Any] = WeakIdentitySet()
         self._dropped: set[Any] = set()
-        self._orphans: set[Orphan] = set()
+        self._deferred_closes: set[DeferredClose] = set()
         self._on_release = OnRelease(partial(_abandon, self._io, self._pid))
         Context._all.add(self)
 
@@ -141,13 +141,13 @@ class Context:
         if self._terminated:
             raise ContextTerminated("the context has been terminated")
 
-    def register(self, socket: Closable) -> None:
+    def register(self, socket: BlockingSocketView) -> None:
         """Registers a blocking socket, which `term` and the interpreter's exit close."""
         self._sockets.add(socket)
 
-    def welcome(self, guest: Guest) -> None:
+    def register_async(self, async_socket: AsyncSocketView) -> None:
         """Registers an asyncio socket: it lives in its own loop, but `term` and a fork end it."""
-        self._guests.add(guest)
+        self._async_sockets.add(async_socket)
 
     def keep(self, socket: Any) -> None:
         """Keeps a socket that its owner has dropped alive until it is closed."""
@@ -157,13 +157,13 @@ class Context:
         """Drops the reference that `keep` holds."""
         self._dropped.discard(socket)
 
-    def adopt(self, orphan: Orphan) -> None:
+    def hold_deferred(self, deferred: DeferredClose) -> None:
         """Keeps an asyncio socket whose loop has ended alive until it is closed."""
-        self._orphans.add(orphan)
+        self._deferred_closes.add(deferred)
 
-    def dismiss(self, orphan: Orphan) -> None:
-        """Drops the reference that `adopt` holds."""
-        self._orphans.discard(orphan)
+    def release_deferred(self, deferred: DeferredClose) -> None:
+        """Drops the reference that `hold_deferred` holds."""
+        self._deferred_closes.discard(deferred)
 
     def term(self, linger: Any = None) -> None:
         """Closes every socket and ends the threads (`zmq_ctx_term(3)`). Idempotent; continues after an interruption.
@@ -182,19 +182,19 @@ class Context:
         linger = UNSET if linger is None else Options(linger=linger).linger
         self._end(lambda _: linger)
 
-    def _end(self, linger_of: Callable[[Closable | Guest], Any]) -> None:
+    def _end(self, linger_of: Callable[[BlockingSocketView | AsyncSocketView], Any]) -> None:
         """Closes every socket, each with its linger, and ends the threads."""
         if self._ended or self.fork_guard.stale:
             return
-        for guest in self._guests:
-            guest.leave_to_context(linger_of(guest))
-        for orphan in tuple(self._orphans):
-            orphan.arrive()  # while there may still be an I/O thread
+        for async_socket in self._async_sockets:
+            async_socket.leave_to_io_thread(linger_of(async_socket))
+        for deferred in tuple(self._deferred_closes):
+            deferred.wait_handed_over()  # while there may still be an I/O thread
         self._terminated = True
-        for guest in self._guests:
-            guest.end_with_context(linger_of(guest))
+        for async_socket in self._async_sockets:
+            async_socket.close_with_context(linger_of(async_socket))
         # All sockets close at the same time, so that their lingers do not add up.
-        ending: list[Closable] = [*self._sockets, *tuple(self._orphans)]
+        ending: list[BlockingSocketView] = [*self._sockets, *tuple(self._deferred_closes)]
         closing = [(socket, socket.begin_close(linger_of(socket))) for socket in ending]
         while closing:
             socket, future = closing.pop()
@@ -222,29 +222,29 @@ class Context:
     @property
     def _engines(self) -> list[Engine]:
         """The engines of all its sockets."""
-        sockets = [*self._sockets, *self._guests, *tuple(self._orphans)]
+        sockets = [*self._sockets, *self._async_sockets, *tuple(self._deferred_closes)]
         return [socket._engine for socket in sockets if hasattr(socket, "_engine")]
 
-    def _begin_exit(self, guests: list[Guest]) -> list[tuple[Engine, float | None]]:
+    def _begin_exit(self, async_sockets: list[AsyncSocketView]) -> list[tuple[Engine, float | None]]:
         """Begins to close the sockets at the interpreter's exit; returns those without a loop, each with its linger."""
-        for socket in (*self._sockets, *tuple(self._orphans)):
+        for socket in (*self._sockets, *tuple(self._deferred_closes)):
             socket.report_at_once()
         for socket in self._sockets:
             with contextlib.suppress(Exception):
                 if socket._engine.has_loop:  # else it may be in its first bind, and `term` ends it
                     socket.begin_close(UNSET)
         left: list[tuple[Engine, float | None]] = []
-        for guest in guests:
+        for async_socket in async_sockets:
             with contextlib.suppress(Exception):
-                engine = guest.end_with_interpreter()
+                engine = async_socket.close_at_exit()
                 if engine is not None:
                     left.append((engine, engine.options.linger))
-        self._guests = WeakIdentitySet()
-        return left + [orphan.take() for orphan in tuple(self._orphans) if not orphan.arrive()]
+        self._async_sockets = WeakIdentitySet()
+        return left + [deferred.take() for deferred in tuple(self._deferred_closes) if not deferred.wait_handed_over()]
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptors in a forked child. Must not wait, and must not take a lock."""
-        sockets = [*self._sockets, *self._guests, *self._orphans]
+        sockets = [*self._sockets, *self._async_sockets, *self._deferred_closes]
         self.fork_guard.expire((self, sockets))
         for socket in sockets:
             socket.close_after_fork()
@@ -264,7 +264,7 @@ class Context:
             else:
                 self._end(lambda socket: socket.linger_after(error))
         except KeyboardInterrupt as interrupt:
-            give_up(error or interrupt)
+            skip_lingers(error or interrupt)
             self.term(0.0)
             if error is None:
                 raise
@@ -291,7 +291,7 @@ def _after_fork() -> None:
     Context._default = Slot()
 
 
-def _end_daemons() -> None:
+def _silence_daemon_threads() -> None:
     """Ends daemon threads silently when a call of theirs would raise `ClosedError`.
 
     At exit, only daemon threads are left next to this one. Their errors would be printed, and a worker that logs each
@@ -309,17 +309,17 @@ def _end_daemons() -> None:
 
 def _at_exit() -> None:
     """Closes the open sockets with their linger, and reports what the exit waits for."""
-    _end_daemons()
+    _silence_daemon_threads()
     contexts = [context for context in Context._all if not context.fork_guard.stale]
     # First: daemon threads go on making sockets, and the exit would wait for one whose peers were not looked up.
-    guests = [list(context._guests) for context in contexts]
-    last_peers = LastPeers()
-    last_peers.look(engine for context in contexts for engine in context._engines)
+    async_sockets = [list(context._async_sockets) for context in contexts]
+    local_peers = LocalPeers()
+    local_peers.abandon_undeliverable(engine for context in contexts for engine in context._engines)
     # All contexts at once: what waits in the connection of a socket that no longer reads must go to other peers.
-    left = [one for context, own in zip(contexts, guests, strict=True) for one in context._begin_exit(own)]
-    last_peers.look(engine for context in contexts for engine in context._engines)
+    left = [one for context, own in zip(contexts, async_sockets, strict=True) for one in context._begin_exit(own)]
+    local_peers.abandon_undeliverable(engine for context in contexts for engine in context._engines)
     if left:
-        see_off(left)
+        close_without_loop(left)
     for context in contexts:
         for linger in (None, 0.0):
             try:

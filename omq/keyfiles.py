@@ -126,7 +126,7 @@ def read_secret_key(path: Path) -> bytes:
     """
     key = "secret_key_file"
     text = _text(path, key).strip()
-    _warn_of_readers(path)
+    _warn_if_readable(path)
     if len(text) == KEY_TEXT:
         return _checked_key(text, key, path)
     try:
@@ -186,7 +186,7 @@ def read_users(path: Path) -> dict[str, str]:
         if name in users:
             raise _invalid(key, path, f'line {number}: user "{name}" is listed twice')
         users[name] = password
-    _warn_of_readers(path)
+    _warn_if_readable(path)
     return users
 
 
@@ -220,6 +220,6 @@ def _invalid(key: str, path: Path, reason: str) -> UsageError:
     return UsageError(f"{key} = {path}: {reason}").about(key)
 
 
-def _warn_of_readers(path: Path) -> None:
+def _warn_if_readable(path: Path) -> None:
     if os.stat(path).st_mode & 0o077:
         LOG.warning("users other than the owner may read %s: run chmod 600 %s", path, path)

@@ -18,7 +18,7 @@ from omq.types import Security, group_of
 _APPLICATION: Final = re.compile(rb"[Xx]-[A-Za-z0-9_.+-]{1,253}")
 _HOST_AND_PORT: Final = re.compile(r"(?:\[(?P<ipv6>[^\]]+)\]|[A-Za-z0-9._-]{1,255}):(?P<port>[0-9]{1,5})")
 _MAPPED_BITS: Final = 96  # of an IPv4-mapped address, before the IPv4 address (RFC 4291, section 2.5.5.2)
-_AGES: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
+_MAX_SECONDS: Final = 1e9  # seconds: some thirty years, which every timer of the system can count
 
 #: The values of `reconnect_stop`.
 RECONNECT_STOPS: Final = ("refused", "handshake failed", "after disconnect")
@@ -38,7 +38,7 @@ def whole(low: int, high: int, *, none: bool = False) -> Callable[[Any], Any]:
     return check
 
 
-def seconds(*, none: bool, positive: bool = False, most: float = _AGES) -> Callable[[Any], Any]:
+def seconds(*, none: bool, positive: bool = False, most: float = _MAX_SECONDS) -> Callable[[Any], Any]:
     def check(value: Any) -> float | None:
         if value is None and none:
             return None
@@ -231,11 +231,11 @@ def spin(value: Any) -> float | str:
     try:
         return float(seconds(none=False)(value))
     except ValueError:
-        raise ValueError(f'seconds from 0 up to {_AGES:.15g}, or "adaptive"') from None
+        raise ValueError(f'seconds from 0 up to {_MAX_SECONDS:.15g}, or "adaptive"') from None
 
 
 def reconnect(value: Any) -> float | tuple[float, float] | None:
-    wanted = f"seconds above 0 and up to {_AGES:.15g}, a pair (first, ceiling) of them, or None for never"
+    wanted = f"seconds above 0 and up to {_MAX_SECONDS:.15g}, a pair (first, ceiling) of them, or None for never"
     if value is None:
         return None
     steps = value if isinstance(value, tuple) else (value, value)

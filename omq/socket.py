@@ -12,14 +12,14 @@ from omq._core.calls.attempt import checked_events
 from omq._core.calls.readable_event import ReadableEvent
 from omq._core.calls.routed_calls import RoutedSyncCore
 from omq._core.calls.sync import SyncCore, wait_for_any
-from omq._core.clock import patience
+from omq._core.clock import check_timeout
 from omq.context import Context
+from omq.engine.deferred_close import IoThreadClose
 from omq.engine.driver import CallerDriver
 from omq.engine.iothread import IoThread
-from omq.engine.job import Job, apart
-from omq.engine.linger import give_up
-from omq.engine.orphan import IoClosing
+from omq.engine.linger import skip_lingers
 from omq.engine.socket import Engine
+from omq.engine.thread_call import ThreadCall, run_in_new_thread
 from omq.errors import ContextTerminated, StateError
 from omq.monitor import Monitor
 from omq.options import Options
@@ -29,7 +29,7 @@ from omq.types import POLL_IN, POLL_OUT, UNSET, SocketType
 _MAX_LEAVING: Final = 32  # sockets of a context that may close in the background
 
 
-class Socket(SocketBase, IoClosing, SyncCore):
+class Socket(SocketBase, IoThreadClose, SyncCore):
     """A blocking socket. Use one of its types, such as `omq.PUSH`. Threads may share it.
 
     Args:
@@ -53,15 +53,15 @@ class Socket(SocketBase, IoClosing, SyncCore):
         connect: str | Iterable[str] | None = None,
         **options: Any,
     ) -> None:
-        self._refuse_second()
+        self._refuse_second_init()
         context = self._context_of(context)
         context.check()
         self._context = context
         self._io: IoThread | None = None  # set on first use: from then on the engine belongs to that thread
         driver = CallerDriver(self, context.flusher, context.deferred_calls, context.bell)
         self._engine = Engine(self.socket_type, Options.parse(self.socket_type, options), context, driver)
-        self._equip()
-        self._take_options()
+        self._attach_queues()
+        self._apply_options()
         context.register(self)
         try:
             for endpoint in several(bind):
@@ -72,11 +72,11 @@ class Socket(SocketBase, IoClosing, SyncCore):
             self.stop()
             raise
 
-    def _equip(self) -> None:
+    def _attach_queues(self) -> None:
         pattern = self._engine.pattern
         self._assemble(pattern.recv_queue, pattern.send_queue, self._context.fork_guard)
 
-    def _take_options(self) -> None:
+    def _apply_options(self) -> None:
         options = self._engine.options
         self._set_timeouts(options.send_timeout, options.recv_timeout)
         spin = options.busy_poll
@@ -129,12 +129,12 @@ class Socket(SocketBase, IoClosing, SyncCore):
         endpoints = self._engine.endpoints
         route = endpoints.route(endpoint, options)
         try:
-            if endpoints.ask(route):
+            if endpoints.queue_connect(route):
                 # Dialling happens in the background, so the call need not wait.
-                io.post(_dial_asked, io, self._engine)
+                io.post(_dial_queued, io, self._engine)
                 return route.name
         except BaseException:
-            endpoints.ask_no_more(route)
+            endpoints.cancel_connect(route)
             raise
         return str(self._endpoint_call(endpoints.connect, endpoint, options))
 
@@ -161,7 +161,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         assert self._io is not None
         _attach(self._io, self._engine)
         if not self._engine.closing:
-            self._engine.endpoints.dial_asked()
+            self._engine.endpoints.dial_queued()
 
     # ------------------------------------------------------------------ options and subscriptions
 
@@ -171,12 +171,12 @@ class Socket(SocketBase, IoClosing, SyncCore):
 
     def _change_options(self, options: dict[str, Any]) -> None:
         super()._change_options(options)
-        self._take_options()  # on this thread, too: there, no signal handler can interrupt it
+        self._apply_options()  # on this thread, too: there, no signal handler can interrupt it
 
     def _engine_call(self, call: Callable[..., Any], *arguments: Any) -> Any:
         # Python code that holds the socket's lock, or must not be interrupted, runs where no signal handler does.
         if self._io is None:
-            return apart(call, *arguments)
+            return run_in_new_thread(call, *arguments)
         if self._engine.closed or self._io.is_current:
             return call(*arguments)
         return self._io.run(call, *arguments)
@@ -229,7 +229,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed during the call.
         """
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         self._refuse_unless_sending()
         if not self._begin().run(self._engine.flush, timeout):
             raise self._not_flushed(timeout)
@@ -260,7 +260,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
             self._engine_call(self._engine.driver.take_over)
 
     def _wait(self, reached: Callable[[], bool], what: str, timeout: float | None) -> None:
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         if not self._begin().run(self._engine.wait_until, reached, timeout):
             if self.closed:
                 raise self._closed_error("was closed while a call waited")
@@ -294,7 +294,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         engine = self._engine
         if self._io is None or engine.closed or self.options.linger == 0:
             return False
-        return bool(self._engine_call(engine.is_laden))
+        return bool(self._engine_call(engine.has_unsent))
 
     def report_at_once(self) -> None:
         """Makes `close` report at once what it waits for."""
@@ -315,25 +315,25 @@ class Socket(SocketBase, IoClosing, SyncCore):
         Raises:
             OptionError: `linger` is not valid; the socket stays open.
         """
-        if self._ends_unnoticed():
-            patience = self._linger(linger)
+        if self._can_end_unnoticed():
+            seconds = self._linger(linger)
             self._engine.driver.meet(self)
             self._mark_closed()
             if self._has_delivered():
                 assert self._io is not None
                 self._io.leaving.add(id(self))
                 with contextlib.suppress(ContextTerminated):  # which has closed it, too
-                    self._io.post(self._close_later, patience)
+                    self._io.post(self._close_later, seconds)
                 return
         self.finish_close(self.begin_close(linger))
 
-    def _ends_unnoticed(self) -> bool:
+    def _can_end_unnoticed(self) -> bool:
         """Returns whether the caller cannot notice the end of the socket, once its messages are delivered."""
         io, engine = self._io, self._engine
         if io is None or io.is_current or self.lock.mine or self._context.fork_guard.stale or engine.closing:
             return False
         # Bounded, because the thread may fall behind: descriptors must not accumulate.
-        return len(io.leaving) < _MAX_LEAVING and not engine.reporter.is_read and engine.endpoints.end_unnoticed
+        return len(io.leaving) < _MAX_LEAVING and not engine.reporter.is_read and engine.endpoints.can_end_unnoticed
 
     def _has_delivered(self) -> bool:
         """Returns whether the peers' kernels have all accepted messages; no call may accept more."""
@@ -356,15 +356,15 @@ class Socket(SocketBase, IoClosing, SyncCore):
             self._keep()
             self._close_here(linger)
 
-    def begin_close(self, linger: Any) -> Job | None:
+    def begin_close(self, linger: Any) -> ThreadCall | None:
         """Starts to close without waiting; returns the job to wait for, or `None`."""
         if self._context.fork_guard.stale:
             return None
-        patience = self._linger(linger)
+        seconds = self._linger(linger)
         self._engine.driver.meet(self)
         if self._io is not None and not self._engine.closed and self._io.is_current:
             self._keep()
-            self._close_here(patience)
+            self._close_here(seconds)
             return None
         if self.lock.mine and self._io is not None:
             raise StateError("this thread is in a call of the socket: close it after that call")
@@ -373,10 +373,10 @@ class Socket(SocketBase, IoClosing, SyncCore):
             return None
         if self._io is None:
             # It has never been bound or connected: no peer can come for what it accepted.
-            apart(self._engine.stop)
+            run_in_new_thread(self._engine.stop)
             return None
         with contextlib.suppress(ContextTerminated):  # which has closed it, too
-            return self._io.begin(self._close_there, patience)
+            return self._io.begin(self._close_there, seconds)
         return None
 
     def _close_there(self, linger: float | None) -> Coroutine[Any, Any, None] | None:
@@ -391,7 +391,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
             return
         self._mark_closed()
         if self._io is None:
-            apart(self._engine.stop)
+            run_in_new_thread(self._engine.stop)
         elif self._io.is_current:
             self._engine.stop()
         else:
@@ -436,7 +436,7 @@ class Socket(SocketBase, IoClosing, SyncCore):
         try:
             self.close(UNSET if error is None else self.linger_after(error))
         except KeyboardInterrupt as interrupt:
-            give_up(error or interrupt)
+            skip_lingers(error or interrupt)
             if error is None:
                 raise
             # The interrupt has ended the wait. The block's own exception propagates: it explains more.
@@ -463,7 +463,7 @@ def wait(sockets: Sequence[Socket], timeout: float | None = None, events: int = 
         ValueError: The timeout is negative or not a number, or *events* is not valid.
         TypeError: One of *sockets* is not a blocking socket.
     """
-    timeout = patience(timeout)
+    timeout = check_timeout(timeout)
     checked_events(events)
     if isinstance(sockets, Socket) or not isinstance(sockets, Iterable):
         raise TypeError(f"sockets: must be a sequence of blocking sockets, not {sockets!r}")
@@ -486,20 +486,20 @@ def _attach(io: IoThread, engine: Engine) -> None:
     """Starts the engine on the I/O thread, at its first use."""
     if not engine.has_loop and not engine.closed:
         engine.attach(io.loop)
-        io.look_after(engine)
+        io.stop_with_thread(engine)
 
 
-def _dial_asked(io: IoThread, engine: Engine) -> None:
+def _dial_queued(io: IoThread, engine: Engine) -> None:
     """Runs on the I/O thread. Holds no reference to the socket, which may be dropped meanwhile."""
     if engine.closed:
         return
     if engine.driver.is_orphaned:
         # The garbage collector is finalizing the socket, which then closes with its linger: dial before that.
         with contextlib.suppress(ContextTerminated):
-            io.post(_dial_asked, io, engine)
+            io.post(_dial_queued, io, engine)
         return
     _attach(io, engine)
-    engine.endpoints.dial_asked()
+    engine.endpoints.dial_queued()
 
 
 def _parts_cleanly(session: Any) -> bool:
@@ -591,6 +591,6 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
             OptionError: As `connect`.
             ClosedError: The socket is closed, or was closed during the call.
         """
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         found = self._begin().run(self._engine.endpoints.connect_peer, endpoint, options, timeout)
         return self._peer_id(found)

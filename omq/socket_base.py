@@ -9,11 +9,11 @@ from typing import Any, ClassVar, NoReturn, SupportsIndex
 
 from omq._core.calls.attempt import checked_count
 from omq._core.calls.description import snapshot
-from omq._core.clock import patience as patience
+from omq._core.clock import check_timeout as check_timeout
 from omq._core.queues.groups import OwnGroups
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue
 from omq.context import Context
-from omq.engine.linger import bounded
+from omq.engine.linger import linger_after_error
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ContextTerminated, EndpointError, SendTimeout, StateError, Timeout
 from omq.message import PeerInfo
@@ -39,7 +39,7 @@ class SocketBase:
             cls.__doc__ = TRAITS[kind].text
             cls.__module__ = cls.__module__.removesuffix(".socket")  # where users find it
 
-    def _refuse_second(self) -> None:
+    def _refuse_second_init(self) -> None:
         """Raises if the socket has been initialized: its engine would lose its owner."""
         if hasattr(self, "_engine"):
             raise StateError(f"{self!r} is already initialized: __init__ runs once, when a socket is made")
@@ -100,7 +100,7 @@ class SocketBase:
         complaint = f"unclosed {self!r}" if in_use else ""
         if in_use and served:
             self._end_dropped()
-        elif not self._leave_to_thread():
+        elif not self._close_on_io_thread():
             engine.stop()
         if complaint:
             warnings.warn(complaint, ResourceWarning, stacklevel=2, source=self)
@@ -114,7 +114,7 @@ class SocketBase:
         """Closes the socket in its loop, with its linger; keeps the socket alive until then."""
         raise NotImplementedError
 
-    def _leave_to_thread(self, linger: Any = UNSET) -> bool:
+    def _close_on_io_thread(self, linger: Any = UNSET) -> bool:
         """Lets the context's I/O thread close a socket whose loop has ended; false if nothing is left to send."""
         return False
 
@@ -135,7 +135,7 @@ class SocketBase:
         """
         self._refuse_closed()
         self._engine_call(self._change_options, options)
-        self._take_options()
+        self._apply_options()
 
     def _change_options(self, options: dict[str, Any]) -> None:
         changed = Options.parse(self.socket_type, options, self._engine.options)
@@ -144,7 +144,7 @@ class SocketBase:
             raise StateError(f"option {fixed[0]!r} cannot be changed once the socket is in use")
         if fixed:
             self._engine.remake(changed)
-            self._equip()
+            self._attach_queues()
         else:
             self._engine.reconfigure(changed)
 
@@ -152,11 +152,11 @@ class SocketBase:
         """Makes a call into the engine, on the engine's thread."""
         return call(*arguments)
 
-    def _equip(self) -> None:
+    def _attach_queues(self) -> None:
         """Attaches the queues of the engine."""
         raise NotImplementedError
 
-    def _take_options(self) -> None:
+    def _apply_options(self) -> None:
         """Applies the options that the calls of this object use."""
         raise NotImplementedError
 
@@ -187,7 +187,7 @@ class SocketBase:
         """Returns the linger after *error* has left a `with` block; makes `close` report at once what it waits for."""
         self._engine.report_at_once()
         options = self._engine.options
-        return bounded(options.linger, options.error_linger, error)
+        return linger_after_error(options.linger, options.error_linger, error)
 
     # ------------------------------------------------------------------ endpoints
 
@@ -340,8 +340,8 @@ class SocketBase:
 
     def _not_in_time(self, what: str, timeout: float | None) -> Timeout:
         """Returns the error of a wait for peers or subscriptions, with the last failure if there was one."""
-        trouble = self._engine.reporter.trouble
-        return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {trouble}" if trouble else ""))
+        last_failure = self._engine.reporter.last_failure
+        return Timeout(f"not {what} within {timeout} s" + (f"; last failure: {last_failure}" if last_failure else ""))
 
     def _peer_id(self, found: int | None) -> int:
         """Returns the routing id for `connect_peer`; raises if the socket is closed."""

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Final
 from omq.errors import UsageError
 
 
-class Kind(Enum):
+class IdentityEnum(Enum):
     """Base of enumerations that are keys of often used tables: a member's hash is that of the object.
 
     The usual hash of a member is a Python function that hashes its name: two dozen calls for each connection.
@@ -17,7 +17,7 @@ class Kind(Enum):
     __hash__ = object.__hash__
 
 
-class SocketType(Kind):
+class SocketType(IdentityEnum):
     """A ZeroMQ socket type; the value is its name on the wire (RFC 23, section "The NULL Mechanism")."""
 
     PAIR = "PAIR"

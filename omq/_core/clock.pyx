@@ -1,7 +1,7 @@
 """The check of timeouts, for Python code."""
 
 
-def patience(timeout: float | None) -> float | None:
+def check_timeout(timeout: float | None) -> float | None:
     """Checks a timeout.
 
     Args:

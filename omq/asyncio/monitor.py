@@ -7,7 +7,7 @@ import weakref
 from types import TracebackType
 from typing import Protocol, Self
 
-from omq._core.clock import patience
+from omq._core.clock import check_timeout
 from omq.engine.socket import Engine
 from omq.errors import ClosedError, ReceiveTimeout
 from omq.event import Event
@@ -62,7 +62,7 @@ class Monitor(MonitorBase):
             ClosedError: The socket is closed and all its events have been received, or the monitor is closed.
             StateError: The process has forked.
         """
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         if (event := self.take()) is not None:
             return event
         owner = self._owner()

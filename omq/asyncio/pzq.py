@@ -34,7 +34,7 @@ from omq.pzq.client.client import (
 )
 from omq.pzq.device.device import AsyncDevice as Device
 from omq.pzq.errors import Malformed, NotReplicated, ProduceTimeout, PzqError, Refused
-from omq.socket_base import patience
+from omq.socket_base import check_timeout
 from omq.types import UNSET, Unset
 
 __all__ = [
@@ -56,7 +56,7 @@ class Producer:
     def __init__(
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
-        self._timeout = patience(timeout)
+        self._timeout = check_timeout(timeout)
         self._unanswered = PendingSends(producer)
         self._lock = asyncio.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
@@ -101,7 +101,7 @@ class Producer:
     @asynccontextmanager
     async def _call(self, timeout: float | Unset | None) -> AsyncIterator[tuple[float, float | None]]:
         """One call at a time: its seconds, and when they are over."""
-        seconds = self._timeout if isinstance(timeout, Unset) else patience(timeout)
+        seconds = self._timeout if isinstance(timeout, Unset) else check_timeout(timeout)
         end = None if seconds is None else time.monotonic() + seconds
         try:
             async with asyncio.timeout(seconds if self._lock.locked() else None):

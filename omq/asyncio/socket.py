@@ -13,12 +13,12 @@ from typing import Any, Self
 from omq._core.atomic import Latch
 from omq._core.calls.call import AsyncCore
 from omq._core.calls.routed_calls import RoutedAsyncCore
-from omq._core.clock import patience
+from omq._core.clock import check_timeout
 from omq.asyncio.monitor import Monitor
 from omq.context import Context
+from omq.engine.deferred_close import DeferredClose
 from omq.engine.driver import TASKS, LoopDriver
-from omq.engine.loop_end import LoopEnd
-from omq.engine.orphan import Orphan
+from omq.engine.loop_close_hook import LoopCloseHook
 from omq.engine.socket import Engine, Parent
 from omq.engine.weak_callback import weak_callback
 from omq.errors import OptionError, StateError
@@ -46,8 +46,8 @@ class Socket(SocketBase, AsyncCore):
         BindError: An endpoint cannot be bound.
     """
 
-    _over_here = False  # it was dropped, and its loop can do no more for it
-    _adopted = False  # the context's thread has its engine
+    _loop_finished = False  # it was dropped, and its loop can do no more for it
+    _on_io_thread = False  # the context's thread has its engine
     _closing: asyncio.Task[None] | None = None  # the task that closes a dropped socket
 
     def __init__(
@@ -60,17 +60,17 @@ class Socket(SocketBase, AsyncCore):
         **options: Any,
     ) -> None:
         _refuse_spinning(options)
-        self._refuse_second()
+        self._refuse_second_init()
         context = self._context_of(context)
         context.check()
         self._context = context
         self._engine = Engine(
             self.socket_type, Options.parse(self.socket_type, options), context, LoopDriver(self), parent
         )
-        self._equip()
+        self._attach_queues()
         self._engine.on_stop = weak_callback(self._mark_closed)
-        self._take_options()
-        context.welcome(self)
+        self._apply_options()
+        context.register_async(self)
         try:
             for endpoint in several(bind):
                 self.bind(endpoint)
@@ -80,11 +80,11 @@ class Socket(SocketBase, AsyncCore):
             self.stop()
             raise
 
-    def _equip(self) -> None:
+    def _attach_queues(self) -> None:
         pattern = self._engine.pattern
         self._assemble(pattern.recv_queue, pattern.send_queue, *TASKS, self._engine.driver.poller)
 
-    def _take_options(self) -> None:
+    def _apply_options(self) -> None:
         self._set_timeouts(self._engine.options.send_timeout, self._engine.options.recv_timeout)
 
     def set_options(self, **options: Any) -> None:
@@ -181,7 +181,7 @@ class Socket(SocketBase, AsyncCore):
             StateError: The type does not send.
             ClosedError: The socket is closed, or was closed during the call.
         """
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         self._refuse_unless_sending()
         self._begin()
         if not await self._engine.flush(timeout):
@@ -192,7 +192,7 @@ class Socket(SocketBase, AsyncCore):
         self._engine.driver.poller.dispatch()
 
     async def _wait(self, reached: Any, what: str, timeout: float | None) -> None:
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         self._begin()
         if not await self._engine.wait_until(reached, timeout):
             if self.closed:
@@ -278,10 +278,10 @@ class Socket(SocketBase, AsyncCore):
         if engine.fork_guard.stale:
             return
         self._refuse_elsewhere()
-        patience = self._linger(linger)
-        if patience != 0 and engine.has_loop and not engine.closed and engine.loop is not asyncio.get_running_loop():
-            if not engine.is_laden():
-                patience = 0
+        seconds = self._linger(linger)
+        if seconds != 0 and engine.has_loop and not engine.closed and engine.loop is not asyncio.get_running_loop():
+            if not engine.has_unsent():
+                seconds = 0
             elif engine.in_loop:
                 raise StateError(
                     f"this {self.socket_type.value} socket belongs to another event loop, from which its accepted "
@@ -291,7 +291,7 @@ class Socket(SocketBase, AsyncCore):
                 engine.leave_loop()
                 engine.enter_loop(asyncio.get_running_loop())
         self._mark_closed()
-        await engine.close(patience)
+        await engine.close(seconds)
 
     def stop(self) -> None:
         """Closes the socket at once, dropping messages that have not left; in its loop, if another thread calls."""
@@ -306,54 +306,54 @@ class Socket(SocketBase, AsyncCore):
 
     def _end_dropped(self) -> None:
         self._context.keep(self)
-        self._context.welcome(self)  # the garbage collector may have taken it out
+        self._context.register_async(self)  # the garbage collector may have taken it out
         self._engine.on_stop = self._mark_closed
-        self._have_loop_close(UNSET)
+        self._close_in_loop(UNSET)
 
-    def _have_loop_close(self, linger: Any) -> None:
+    def _close_in_loop(self, linger: Any) -> None:
         """Makes the loop close the socket; if the loop is closed before that, the context's I/O thread does."""
-        self._engine.post(self._close_dropped, linger, LoopEnd(partial(self._end_in_loop, linger)))
+        self._engine.post(self._close_dropped, linger, LoopCloseHook(partial(self._finish_in_loop, linger)))
 
-    def _close_dropped(self, linger: Any, loop_end: LoopEnd) -> None:
+    def _close_dropped(self, linger: Any, close_hook: LoopCloseHook) -> None:
         """Closes a dropped socket, in its loop."""
         loop = self._engine.loop
-        patience = self._linger(linger)
+        seconds = self._linger(linger)
         self._mark_closed()
-        closing = self._closing = loop.create_task(self._engine.close(patience, keeps=True))
+        closing = self._closing = loop.create_task(self._engine.close(seconds, keeps=True))
         # `asyncio.run` cancels the task, and a loop that is run by hand may have no turn for it. Only the loop refers
         # to the timer, and only the timer refers to the object that detects the end of the loop.
-        timer = weakref.ref(loop.call_later(_NEVER_S, loop_end.cancel))
+        timer = weakref.ref(loop.call_later(_NEVER_S, close_hook.cancel))
 
         def end(_: asyncio.Task[None]) -> None:
-            self._end_in_loop(linger)
+            self._finish_in_loop(linger)
             found = timer()
             if found is not None:
                 found.cancel()
 
         closing.add_done_callback(end)
 
-    def _end_in_loop(self, linger: Any) -> None:
+    def _finish_in_loop(self, linger: Any) -> None:
         """Finishes a dropped socket once its loop can do no more, also if the task never ran."""
-        if not self._over_here:
-            self._over_here = True
-            if not self._engine.closed and not self._leave_to_thread(linger):
+        if not self._loop_finished:
+            self._loop_finished = True
+            if not self._engine.closed and not self._close_on_io_thread(linger):
                 self._engine.stop()
             self._drop_closing()
             self._context.release(self)
 
-    def _leave_to_thread(self, linger: Any = UNSET) -> bool:
-        if self._adopted:
+    def _close_on_io_thread(self, linger: Any = UNSET) -> bool:
+        if self._on_io_thread:
             return True
         engine = self._engine
-        patience = self._linger(linger)
-        if not engine.has_loop or engine.closed or patience == 0 or not engine.is_laden():
+        seconds = self._linger(linger)
+        if not engine.has_loop or engine.closed or seconds == 0 or not engine.has_unsent():
             return False
         if self._context.closed:
             engine.report_lost("its context has been terminated")
             return False
         self._leave_loop()
-        self._adopted = True
-        Orphan(engine, self._context, patience)
+        self._on_io_thread = True
+        DeferredClose(engine, self._context, seconds)
         return True
 
     def _leave_loop(self) -> None:
@@ -372,15 +372,15 @@ class Socket(SocketBase, AsyncCore):
             if inspect.iscoroutine(work):
                 work.close()
 
-    def leave_to_context(self, linger: Any) -> None:
+    def leave_to_io_thread(self, linger: Any) -> None:
         """Closes the socket on the I/O thread if no loop can, because its context is about to be terminated."""
         if not (self._engine.has_loop and self._engine.loop.is_running()):
-            self._leave_to_thread(linger)
+            self._close_on_io_thread(linger)
 
-    def end_with_context(self, linger: Any) -> None:
+    def close_with_context(self, linger: Any) -> None:
         """Closes the socket in its loop, if that runs, because its context is terminated; on any thread."""
         engine = self._engine
-        if engine.closed or self._adopted:
+        if engine.closed or self._on_io_thread:
             return
         if engine.closing:
             if linger == 0:
@@ -389,25 +389,25 @@ class Socket(SocketBase, AsyncCore):
         if engine.in_loop and engine.loop.is_running():
             engine.context.keep(self)
             engine.call(self._mark_closed)
-            self._have_loop_close(linger)
+            self._close_in_loop(linger)
         else:
             self.stop()
 
-    def end_with_interpreter(self) -> Engine | None:
+    def close_at_exit(self) -> Engine | None:
         """Ends the socket at the interpreter's exit; returns the engine if it must be closed in another loop.
 
         The loop of a daemon thread still runs then, and its tasks notice nothing. But if the loop has a turn soon, a
         socket with unsent messages leaves it, and any other one stops listening, so that no socket file stays behind.
         """
         engine = self._engine
-        if self._adopted:
+        if self._on_io_thread:
             return None
         if not engine.runs_elsewhere:
             if self._leave_at_exit(and_peers=True):
                 return engine
             self.stop()
             return None
-        if not engine.endpoints.bound and not engine.is_laden():
+        if not engine.endpoints.bound and not engine.has_unsent():
             return None
         done = Latch()
         left: list[Engine] = []
@@ -429,10 +429,10 @@ class Socket(SocketBase, AsyncCore):
         engine = self._engine
         if engine.closed or not engine.has_loop or self.options.linger == 0 or engine.pattern.send_queue is None:
             return False
-        if not engine.is_laden() and not (and_peers and engine.sessions):
+        if not engine.has_unsent() and not (and_peers and engine.sessions):
             return False
-        if engine.futile:
-            engine.report_lost(engine.futile)
+        if engine.futile_reason:
+            engine.report_lost(engine.futile_reason)
             return False
         self._leave_loop()
         return True
@@ -536,7 +536,7 @@ class PEER(RoutedSocket, kind=SocketType.PEER):
         Returns:
             The routing id of the peer, for `send`.
         """
-        timeout = patience(timeout)
+        timeout = check_timeout(timeout)
         self._begin()
         found = await self._engine.endpoints.connect_peer(endpoint, options, timeout)
         return self._peer_id(found)

@@ -15,7 +15,7 @@ from omq.options import Options
 UNANSWERED_S: Final = 2.0  # since it was accepted: it cannot have sent a message, so it loses none
 ANSWERED_S: Final = 3.0  # since it was answered: the peer may have sent its first message
 
-_EARLY_S = 0.001  # seconds: a loop may count in milliseconds
+_TIMER_SLACK_S = 0.001  # seconds: a loop may count in milliseconds
 
 
 class ConnectionLimiter:
@@ -45,7 +45,7 @@ class ConnectionLimiter:
         self.on_leave: Callable[[], None] | None = None
         # When each was accepted, or answered, in seconds of the loop's clock. A connection in its handshake is in the
         # first dict and in one of the others.
-        self._strangers: dict[ConnectedSession, float] = {}
+        self._handshaking: dict[ConnectedSession, float] = {}
         self._unanswered: dict[ConnectedSession, float] = {}
         self._answered: dict[ConnectedSession, float] = {}
         self._admitted: set[ConnectedSession] = set()
@@ -64,7 +64,7 @@ class ConnectionLimiter:
     def full(self) -> bool:
         """Returns whether `max_handshakes` are in progress."""
         limit = self._options.max_handshakes
-        return limit is not None and len(self._strangers) >= limit
+        return limit is not None and len(self._handshaking) >= limit
 
     def has_room(self) -> bool:
         """Returns whether one more handshake may begin; closes one that has used up its time to make room."""
@@ -76,7 +76,7 @@ class ConnectionLimiter:
 
     def enter(self, session: ConnectedSession) -> None:
         """Adds a connection that was accepted and begins its handshake."""
-        self._strangers[session] = self._unanswered[session] = self._engine.loop.time()
+        self._handshaking[session] = self._unanswered[session] = self._engine.loop.time()
         if self._timer is None:
             self._arm()
 
@@ -94,19 +94,19 @@ class ConnectionLimiter:
     def _arm(self) -> None:
         """Sets the timer for the oldest connection, if there is one."""
         timeout = self._options.handshake_timeout
-        came = next(iter(self._strangers.values()), None)
+        came = next(iter(self._handshaking.values()), None)
         if timeout is not None and came is not None:
             loop = self._engine.loop
-            self._timer = loop.call_later(max(0.0, came + timeout - loop.time()), self._look)
+            self._timer = loop.call_later(max(0.0, came + timeout - loop.time()), self._end_timed_out)
 
-    def _look(self) -> None:
+    def _end_timed_out(self) -> None:
         """Ends the handshakes that have lasted too long."""
         self._timer = None
         timeout = self._options.handshake_timeout
         assert timeout is not None
-        now = self._engine.loop.time() + _EARLY_S
+        now = self._engine.loop.time() + _TIMER_SLACK_S
         try:
-            for session, came in tuple(self._strangers.items()):
+            for session, came in tuple(self._handshaking.items()):
                 if now - came < timeout:
                     break
                 session.time_out()
@@ -129,15 +129,15 @@ class ConnectionLimiter:
         """Closes a connection whose handshake has used up its time; returns whether there was one."""
         return self._shed(self._unanswered, UNANSWERED_S, reason) or self._shed(self._answered, ANSWERED_S, reason)
 
-    def _shed(self, strangers: dict[ConnectedSession, float], time: float, reason: str) -> bool:
-        """Closes the oldest of *strangers* that has used up *time* and makes no progress."""
-        now = self._engine.loop.time() + _EARLY_S
-        while strangers:
-            oldest, since = next(iter(strangers.items()))
+    def _shed(self, candidates: dict[ConnectedSession, float], time: float, reason: str) -> bool:
+        """Closes the oldest of *candidates* that has used up *time* and makes no progress."""
+        now = self._engine.loop.time() + _TIMER_SLACK_S
+        while candidates:
+            oldest, since = next(iter(candidates.items()))
             if now - since < time:
                 break
             oldest.catch_up()
-            if oldest in strangers:
+            if oldest in candidates:
                 oldest.end(HandshakeError(reason))
                 return True
         return False
@@ -153,7 +153,7 @@ class ConnectionLimiter:
         self._admitted.discard(session)
 
     def _forget(self, session: ConnectedSession) -> None:
-        if self._strangers.pop(session, None) is None:
+        if self._handshaking.pop(session, None) is None:
             return
         self._unanswered.pop(session, None)
         self._answered.pop(session, None)
@@ -161,7 +161,7 @@ class ConnectionLimiter:
             if self._engine.in_loop:
                 self._engine.loop.call_soon(self.on_leave)
             self.on_leave = None
-        if self._timer is not None and not self._strangers:
+        if self._timer is not None and not self._handshaking:
             if self._engine.in_loop:
                 self._timer.cancel()
             self._timer = None

@@ -70,7 +70,7 @@ class DatagramSession(SessionBase):
         return False
 
     @property
-    def comes_again(self) -> bool:
+    def redials(self) -> bool:
         """Returns whether this side dials again after the end: datagrams need no second attempt."""
         return False
 
@@ -82,7 +82,7 @@ class DatagramSession(SessionBase):
     def start(self) -> None:
         """Joins routing at once: there is no handshake."""
         if self._dialer is not None:
-            self.engine.session_met(self, dialled=True)
+            self.engine.session_connected(self, dialled=True)
         else:
             self.move(ConnectionState.HANDSHAKING)
         self.engine.session_ready(self)
@@ -104,7 +104,7 @@ class DatagramSession(SessionBase):
         with self.engine.lock:
             self.engine.pattern.disconnected(self)
             self._core.close()
-        self.engine.session_over(self, before, reason)
+        self.engine.session_ended(self, before, reason)
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptor, which the parent uses too, in a forked child."""

@@ -14,7 +14,7 @@ from weakref import WeakSet
 from omq._core.link.handshake_io import HeadStart
 from omq.engine.dialer_base import Backoff, DialerBase
 from omq.engine.lifecycle import ConnectionState, DialerState
-from omq.engine.redial import REFUSED, UNFORKED, Redial, redialler_of
+from omq.engine.reconnect_scheduler import FORK_LOCK, REFUSED, PendingReconnect, reconnect_scheduler_of
 from omq.engine.resolver import ANSWER_TTL_S, connected, reach, resolver_of
 from omq.engine.views import Session, SocketView
 from omq.errors import ConnectError
@@ -56,7 +56,7 @@ class Dialer(DialerBase):
         self._backoff = Backoff(options)
         self._address: Address | None = None  # the address of the last attempt, if that has one and is simple
         self._until = 0.0  # when to resolve it again, in seconds of `time.monotonic()`
-        self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # the outcome of `_redial`
+        self._answer: asyncio.Future[tuple[socket.socket | None, int]] | None = None  # the outcome of `_reconnect`
         # Open until a session owns them; one that is detached or closed may stay, because closing it does nothing.
         self._reaching: WeakSet[socket.socket] = WeakSet()
         self._given = given
@@ -89,7 +89,13 @@ class Dialer(DialerBase):
         self.move(DialerState.CONNECTED)
         # The peer's address is known, because no name was resolved.
         session = self.session = self.engine.adopt(
-            head_start.take(), self._transport, self.endpoint, self.endpoint, self.options, self, said=head_start.said
+            head_start.take(),
+            self._transport,
+            self.endpoint,
+            self.endpoint,
+            self.options,
+            self,
+            already_sent=head_start.said,
         )
         return session
 
@@ -130,7 +136,7 @@ class Dialer(DialerBase):
                 self.go_on(DialerState.WAITING)
                 self.engine.emit(EventKind.CONNECT_RETRIED, self.endpoint, delay=pause)
                 if outcome == "refused" and self._address is not None and self.is_quiet:
-                    begun = await self._redial(self._address, pause)
+                    begun = await self._reconnect(self._address, pause)
                 else:
                     await asyncio.sleep(pause)
         finally:
@@ -138,13 +144,13 @@ class Dialer(DialerBase):
                 begun.close()  # detached if a session owns it
         self.give_up()
 
-    async def _redial(self, address: Address, pause: float) -> socket.socket | None:
-        """Leaves the next attempts to the loop's `Redialler`; returns a socket that is connected, or connecting."""
-        redial = Redial(self, address, self._until)
+    async def _reconnect(self, address: Address, pause: float) -> socket.socket | None:
+        """Leaves the next attempts to the loop's `ReconnectScheduler`; returns a connected or connecting socket."""
+        pending = PendingReconnect(self, address, self._until)
         answer: asyncio.Future[tuple[socket.socket | None, int]] = self.engine.loop.create_future()
         self._answer = answer
-        redialler = redialler_of(self.engine.loop)
-        redialler.add(redial, pause)
+        scheduler = reconnect_scheduler_of(self.engine.loop)
+        scheduler.add(pending, pause)
         try:
             return (await answer)[0]
         except BaseException:
@@ -152,7 +158,7 @@ class Dialer(DialerBase):
                 sock.close()
             raise
         finally:
-            redialler.drop(redial)
+            scheduler.drop(pending)
             if self._answer is answer:
                 self._answer = None
 
@@ -160,10 +166,10 @@ class Dialer(DialerBase):
     def is_quiet(self) -> bool:
         return self.state is DialerState.WAITING and self.engine.dials_silently
 
-    def next_pause(self) -> float:
+    def next_delay(self) -> float:
         return self._backoff.next("refused") or 0.0
 
-    def go_on_with(self, fd: int, code: int) -> None:
+    def resume(self, fd: int, code: int) -> None:
         sock = None
         if fd >= 0:
             sock = socket.socket(fileno=fd)
@@ -267,8 +273,8 @@ class Dialer(DialerBase):
             while waiting or running:
                 if waiting:
                     running.add(self.engine.loop.create_task(self._try(waiting.popleft())))
-                patience = _ATTEMPT_DELAY_S if waiting else None
-                done, _ = await asyncio.wait(running, timeout=patience, return_when=asyncio.FIRST_COMPLETED)
+                timeout = _ATTEMPT_DELAY_S if waiting else None
+                done, _ = await asyncio.wait(running, timeout=timeout, return_when=asyncio.FIRST_COMPLETED)
                 for attempt in done:
                     running.discard(attempt)
                     error = attempt.exception()
@@ -288,7 +294,7 @@ class Dialer(DialerBase):
             del failures, error, attempt, done  # the traceback would keep them, and they the traceback
 
     async def _try(self, route: Route) -> socket.socket:
-        with UNFORKED:
+        with FORK_LOCK:
             sock, address = route()
             self._reaching.add(sock)
         return await self._reach(sock, reach(self.engine.loop, sock, address))

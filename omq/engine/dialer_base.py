@@ -119,7 +119,7 @@ class DialerBase(StateMachine[DialerState]):
         if session is not None:
             session.cease()
 
-    def stand_down(self) -> None:
+    def stop_dialling(self) -> None:
         """Stops dialling, because the user has closed the peer; the connection ends by itself."""
         self._release()
         self.engine.endpoints.dialer_over(self)

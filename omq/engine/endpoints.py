@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 from omq._core.link.handshake_io import HeadStart
-from omq.engine.attempts import Attempts
+from omq.engine.connect_attempts import ConnectAttempts
 from omq.engine.datagram import DatagramDialer, DatagramListener, refuse_security
 from omq.engine.dialer import Dialer
 from omq.engine.dialer_base import DialerBase
@@ -30,7 +30,7 @@ from omq.transport import (
     transport_of,
 )
 from omq.types import ONE_CONNECTION, TRAITS
-from omq.zmtp.rehearsed import opening
+from omq.zmtp.handshake_cache import null_handshake_bytes
 
 _AnyListener: TypeAlias = Listener | DatagramListener | InprocListener
 _AnyDialer: TypeAlias = Dialer | DatagramDialer | InprocDialer
@@ -71,10 +71,10 @@ class Endpoints:
         self.listeners: dict[str, _AnyListener] = {}
         self.dialers: dict[str, list[_AnyDialer]] = {}
         self.leaving: set[DialerBase] = set()
-        self._spent = 0  # about the number of dialers that have ended by themselves
-        self._fd_spent = False  # a call has used the socket's own `use_fd`
+        self._ended = 0  # about the number of dialers that have ended by themselves
+        self._fd_used = False  # a call has used the socket's own `use_fd`
         # Endpoints that threads have queued and the I/O thread has not dialled, by name.
-        self._asked: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
+        self._queued: dict[str, tuple[ConnectRoute, HeadStart | None]] = {}
 
     @property
     def _engine(self) -> SocketView:
@@ -133,7 +133,7 @@ class Endpoints:
         self._engine.emit(EventKind.LISTENING, listener.endpoint)
         if self._engine.has_loop:
             self._start_listening(listener)
-        self._note_descriptor(options.use_fd)
+        self._record_descriptor(options.use_fd)
         return listener.endpoint
 
     def _start_listening(self, listener: _AnyListener) -> None:
@@ -177,7 +177,7 @@ class Endpoints:
         route = self.route(text, given)
         before = self._dials_already(route)
         if before is not None:
-            _refuse_others(before, route.options, given or {})
+            _refuse_other_options(before, route.options, given or {})
         else:
             self._dial(route)
         return route.name
@@ -194,26 +194,26 @@ class Endpoints:
         route = self.route(text, given)
         dialer = self._dial(route)
         # Of this endpoint alone: the last failure of the whole socket may be another endpoint's.
-        attempts = Attempts(route.name)
+        connect_attempts = ConnectAttempts(route.name)
 
         def settled() -> bool:
             session = dialer.session
             return dialer.state is DialerState.CLOSED or (session is not None and session.is_linked)
 
         number: int | None = None
-        self._engine.attempts.add(attempts)
+        self._engine.connect_attempts.add(connect_attempts)
         try:
             # No other step of the loop runs between the check and the reading.
             if await self._engine.wait_until(settled, timeout) and dialer.state is not DialerState.CLOSED:
                 assert dialer.session is not None
                 number = dialer.session.peer.routing_id
             elif not self._engine.closing:
-                why = f"; last failure: {attempts.trouble}" if attempts.trouble else ""
+                why = f"; last failure: {connect_attempts.last_failure}" if connect_attempts.last_failure else ""
                 if dialer.state is DialerState.CLOSED:
                     raise ConnectError(f"connect_peer: {route.name!r} has no peer, and dialling has stopped{why}")
                 raise Timeout(f"no peer at {route.name} within {timeout} s{why}")
         finally:
-            self._engine.attempts.discard(attempts)
+            self._engine.connect_attempts.discard(connect_attempts)
             if number is None:
                 self._withdraw(route.name, dialer)
         return number
@@ -234,33 +234,33 @@ class Endpoints:
         options = self._options("connect", text, transport, given)
         return ConnectRoute(str(endpoint), endpoint, transport, options)
 
-    def ask(self, route: ConnectRoute) -> bool:
-        """Queues an endpoint for `dial_asked`, on any thread, and connects right away where no name has to be resolved.
+    def queue_connect(self, route: ConnectRoute) -> bool:
+        """Queues an endpoint for `dial_queued`, on any thread, and connects at once where no name has to be resolved.
 
         Returns:
-            Whether the endpoint is queued. It is not if `dial_asked` could fail, or if its effect must show at once: an
-                endpoint that is connected already may have other options, and the ends of a pipe see each other at
-                once.
+            Whether the endpoint is queued. It is not if `dial_queued` could fail, or if its effect must show at once:
+                an endpoint that is connected already may have other options, and the ends of a pipe see each other
+                at once.
         """
-        if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._asked:
+        if not isinstance(route.transport, StreamTransport) or route.name in self.dialers or route.name in self._queued:
             return False
         if route.options.use_fd is not None:
             return False  # the caller must get the error of a descriptor that does not fit
-        self._asked[route.name] = route, None
-        head_start = self._begin(route)
-        if route.name in self._asked:
-            self._asked[route.name] = route, head_start
+        self._queued[route.name] = route, None
+        head_start = self._start_early(route)
+        if route.name in self._queued:
+            self._queued[route.name] = route, head_start
         elif head_start is not None:
             head_start.close()  # the I/O thread has dialled it already
         return True
 
-    def ask_no_more(self, route: ConnectRoute) -> None:
-        """Removes an endpoint from the queue unless `dial_asked` has dialled it; on any thread."""
-        _, head_start = self._asked.pop(route.name, (route, None))
+    def cancel_connect(self, route: ConnectRoute) -> None:
+        """Removes an endpoint from the queue unless `dial_queued` has dialled it; on any thread."""
+        _, head_start = self._queued.pop(route.name, (route, None))
         if head_start is not None:
             head_start.close()
 
-    def _begin(self, route: ConnectRoute) -> HeadStart | None:
+    def _start_early(self, route: ConnectRoute) -> HeadStart | None:
         """Connects, and sends our side of the handshake, on the caller's thread; `None` where that is not possible.
 
         It is possible with a numeric address and the NULL mechanism, because our side does not depend on the peer's. A
@@ -270,22 +270,22 @@ class Endpoints:
         traits = TRAITS[engine.socket_type]
         if options.security is not None or options.zap_domain or not traits.handshakes:
             return None
-        if traits.one_peer and (self.listeners or self.dialers or len(self._asked) > 1):
+        if traits.one_peer and (self.listeners or self.dialers or len(self._queued) > 1):
             return None
         answers = [lookup.known for lookup in route.transport.lookups(route.endpoint, options)]
         address = route.transport.address(route.endpoint, options, answers) if all(answers) else None
         if address is None:
             return None
         try:
-            greeting = opening(engine.socket_type, tuple(engine.properties().items()))
+            greeting = null_handshake_bytes(engine.socket_type, tuple(engine.properties().items()))
         except LocalProtocolError:
             return None  # the handshake reports it
         return HeadStart(address.family, address.name, address.settings, greeting)
 
-    def dial_asked(self) -> None:
+    def dial_queued(self) -> None:
         """Dials the queued endpoints, unless another thread has done so."""
-        while self._asked:
-            route, head_start = self._asked.pop(next(iter(self._asked)))
+        while self._queued:
+            route, head_start = self._queued.pop(next(iter(self._queued)))
             if self._dials_already(route) is None:
                 self._dial(route, head_start)
             elif head_start is not None:
@@ -298,13 +298,13 @@ class Endpoints:
             self._refuse_descriptor_in_use(fd)
             given = None if fd is None else route.transport.take_connected(fd, route.endpoint, route.options)
             dialer = Dialer(self._engine, route.transport, route.endpoint, route.options, given)
-            self._note_descriptor(fd)
+            self._record_descriptor(fd)
         elif isinstance(route.transport, DatagramTransport):
             dialer = DatagramDialer(self._engine, route.transport, route.endpoint, route.options)
         else:
             dialer = InprocDialer(self._engine, route.name, route.options)
-        if self._spent > _MAX_ENDED_DIALERS:
-            self._forget_spent()
+        if self._ended > _MAX_ENDED_DIALERS:
+            self._forget_ended()
         self.dialers.setdefault(route.name, []).append(dialer)
         if self._engine.has_loop:
             if head_start is not None and isinstance(dialer, Dialer):
@@ -322,16 +322,16 @@ class Endpoints:
             held = isinstance(one, Listener) or (isinstance(one, Dialer) and one.holds_given)
             if held and one.options.use_fd == fd:
                 raise OptionError(f"option use_fd={fd}: is in use for {one.endpoint} already")
-        if self._fd_spent and fd == self._engine.options.use_fd:
+        if self._fd_used and fd == self._engine.options.use_fd:
             # It may be closed by now, and its number reused for another descriptor, such as one of our own.
             raise OptionError(
                 f"option use_fd={fd} of the socket: was used by a call already: pass one to each call instead"
             )
 
-    def _note_descriptor(self, fd: int | None) -> None:
+    def _record_descriptor(self, fd: int | None) -> None:
         """Records that the socket's own `use_fd` is in use."""
         if fd is not None and fd == self._engine.options.use_fd:
-            self._fd_spent = True
+            self._fd_used = True
 
     def _dials_already(self, route: ConnectRoute) -> DialerBase | None:
         """Returns the dialer that makes a second one harmful. Over inproc a second one is made, as in libzmq."""
@@ -373,7 +373,7 @@ class Endpoints:
         if dialer in self.leaving:
             self.leaving.discard(dialer)
         else:
-            self._spent += 1
+            self._ended += 1
         self._engine.changed()
 
     def dialer_closed(self, dialer: object) -> None:
@@ -382,9 +382,9 @@ class Endpoints:
             self.leaving.discard(dialer)
             self._engine.changed()
 
-    def _forget_spent(self) -> None:
+    def _forget_ended(self) -> None:
         """Removes dialers that have ended by themselves; otherwise only `disconnect` would."""
-        self._spent = 0
+        self._ended = 0
         for name, dialers in list(self.dialers.items()):
             dialers[:] = [dialer for dialer in dialers if dialer.state is not DialerState.CLOSED]
             if not dialers:
@@ -398,7 +398,7 @@ class Endpoints:
         return bool(self.listeners or self.dialers or self.leaving)
 
     @property
-    def end_unnoticed(self) -> bool:
+    def can_end_unnoticed(self) -> bool:
         """Returns whether they can end unnoticed: no name is taken, no endpoint has messages of its own; any thread."""
         if self.listeners or self.leaving:
             return False
@@ -408,7 +408,7 @@ class Endpoints:
     def may_bring_peers(self) -> bool:
         """Returns whether an endpoint is bound, or is connected and has not given up."""
         dials = any(dialer.state is not DialerState.CLOSED for dialer in self._dialling())
-        return dials or bool(self.listeners or self._asked)
+        return dials or bool(self.listeners or self._queued)
 
     @property
     def names(self) -> list[str]:
@@ -419,7 +419,7 @@ class Endpoints:
     @property
     def dialled(self) -> list[tuple[str, ...]]:
         """The endpoints that are connected, or queued, each with the address of its peer; on any thread."""
-        found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._asked)]
+        found: list[tuple[str, ...]] = [(endpoint,) for endpoint in tuple(self._queued)]
         for dialer in self.open_dialers():
             session = dialer.session
             found.append((dialer.endpoint,) if session is None else (dialer.endpoint, session.remote_address))
@@ -469,19 +469,19 @@ class Endpoints:
         steps += [partial(self._unlisten, listener, "the socket is closed") for listener in self.listeners.values()]
         steps += [dialer.close for dialer in self._dialling()]
         steps += [dialer.close for dialer in self.leaving]
-        steps += [head_start.close for _, head_start in tuple(self._asked.values()) if head_start is not None]
-        return [*steps, self.listeners.clear, self.dialers.clear, self._asked.clear]
+        steps += [head_start.close for _, head_start in tuple(self._queued.values()) if head_start is not None]
+        return [*steps, self.listeners.clear, self.dialers.clear, self._queued.clear]
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptors in a forked child, and changes nothing else."""
         for one in self._all():
             one.close_after_fork()
-        for _, head_start in self._asked.values():
+        for _, head_start in self._queued.values():
             if head_start is not None:
                 head_start.close()
 
 
-def _refuse_others(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:
+def _refuse_other_options(before: DialerBase, options: Options, given: Mapping[str, Any]) -> None:
     """Raises unless the options given for an endpoint that is connected already are those in force."""
     for name in given:
         if getattr(before.options, name) != getattr(options, name):

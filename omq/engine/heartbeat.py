@@ -19,7 +19,7 @@ from omq.zmtp import command
 
 _MAX_EXACT_CONNECTIONS: Final = 32  # with more connections, some are checked a little late, together with others
 _LATE_S: Final = 0.02  # seconds; with a short interval, a fiftieth of it
-_EARLY_S: Final = 0.0005  # seconds: the loop's timers count milliseconds
+_TIMER_SLACK_S: Final = 0.0005  # seconds: the loop's timers count milliseconds
 _MAX_CHECKS_PER_TURN: Final = 200  # checks per turn: the loop has other work
 _MAX_UNSENT_BYTES: Final = 65536  # with more bytes queued, a peer gets no PINGs: it does not read
 
@@ -31,21 +31,21 @@ class PeerLiveness:
         session: The session of the connection.
         ping: The PING frame to send; empty if we send none.
         next_ping: The time of the next PING; infinite if we send none.
-        asked: The time of the first PING after which nothing has arrived; infinite if there is none.
+        ping_sent: The time of the first PING after which nothing has arrived; infinite if there is none.
         ttl: Seconds of silence after which the peer asks us to end the connection.
-        heard: The last time at which bytes were known to have arrived.
+        last_received: The last time at which bytes were known to have arrived.
         bytes_in: The number of bytes received by then.
         due: The time of the next check; infinite once the connection has ended.
     """
 
-    __slots__ = ("asked", "bytes_in", "due", "heard", "next_ping", "ping", "session", "ttl")
+    __slots__ = ("bytes_in", "due", "last_received", "next_ping", "ping", "ping_sent", "session", "ttl")
 
     def __init__(self, session: ConnectedSession, ping: bytes, next_ping: float) -> None:
         self.session = session
         self.ping = ping
         self.next_ping = next_ping
-        self.asked = self.ttl = self.due = math.inf
-        self.heard = 0.0
+        self.ping_sent = self.ttl = self.due = math.inf
+        self.last_received = 0.0
         self.bytes_in = 0
 
     @property
@@ -106,10 +106,10 @@ class Heartbeat:
                 return
             liveness = self._livenesses[session] = PeerLiveness(session, b"", math.inf)
         liveness.ttl = ttl / 10 if ttl else math.inf
-        liveness.heard = time.monotonic()
+        liveness.last_received = time.monotonic()
         liveness.bytes_in = session.peer.bytes_in
-        liveness.asked = math.inf
-        if liveness.heard + liveness.ttl < liveness.due:
+        liveness.ping_sent = math.inf
+        if liveness.last_received + liveness.ttl < liveness.due:
             self._schedule(liveness)
 
     def leave_loop(self) -> None:
@@ -139,7 +139,9 @@ class Heartbeat:
             self._arm()
 
     def _put(self, liveness: PeerLiveness) -> None:
-        liveness.due = min(liveness.next_ping, liveness.asked + liveness.timeout, liveness.heard + liveness.ttl)
+        liveness.due = min(
+            liveness.next_ping, liveness.ping_sent + liveness.timeout, liveness.last_received + liveness.ttl
+        )
         if liveness.due < math.inf:
             heapq.heappush(self._heap, (liveness.due, liveness))
 
@@ -157,11 +159,11 @@ class Heartbeat:
                 return
             self._timer.cancel()
         self._timer_due = due
-        self._timer = self._engine.loop.call_later(max(0.0, due - time.monotonic()), self._look)
+        self._timer = self._engine.loop.call_later(max(0.0, due - time.monotonic()), self._check)
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         self._timer = None
-        now = time.monotonic() + _EARLY_S
+        now = time.monotonic() + _TIMER_SLACK_S
         silent: list[tuple[ConnectedSession, Exception]] = []
         with self._engine.lock:
             for _ in range(_MAX_CHECKS_PER_TURN):
@@ -171,7 +173,7 @@ class Heartbeat:
                 if due != liveness.due:
                     continue
                 try:
-                    reason = self._look_at(liveness, now)
+                    reason = self._check_one(liveness, now)
                 except Exception as error:  # no memory, for example: it must not affect other connections
                     reason = error
                 if reason is None:
@@ -182,26 +184,28 @@ class Heartbeat:
         for session, reason in silent:
             session.end(reason)
 
-    def _look_at(self, liveness: PeerLiveness, now: float) -> Exception | None:
+    def _check_one(self, liveness: PeerLiveness, now: float) -> Exception | None:
         """Sends a PING if it is due. Returns the reason to end the connection, or `None`."""
         peer = liveness.session.peer
-        asked_for = now - liveness.asked >= liveness.timeout
+        asked_for = now - liveness.ping_sent >= liveness.timeout
         # Unread bytes in the kernel show that the peer lives and that we are slow: it gets no PING meanwhile.
-        if peer.bytes_in != liveness.bytes_in or ((asked_for or now - liveness.heard >= liveness.ttl) and peer.unheard):
+        if peer.bytes_in != liveness.bytes_in or (
+            (asked_for or now - liveness.last_received >= liveness.ttl) and peer.unheard
+        ):
             liveness.bytes_in = peer.bytes_in
-            liveness.heard = now
-            liveness.asked = math.inf
+            liveness.last_received = now
+            liveness.ping_sent = math.inf
         elif asked_for and peer.held_up:
-            liveness.asked = now  # the peer has no room for the PING, so its silence proves nothing
+            liveness.ping_sent = now  # the peer has no room for the PING, so its silence proves nothing
         elif asked_for:
             return TransportError(f"nothing received within heartbeat_timeout={liveness.timeout} s of a PING")
-        elif now - liveness.heard >= liveness.ttl:
+        elif now - liveness.last_received >= liveness.ttl:
             return TransportError(f"nothing received within the TTL of {liveness.ttl} s in the peer's PING")
         if now >= liveness.next_ping:
             interval = liveness.session.options.heartbeat_interval
             assert interval is not None
             if peer.unsent_bytes >= _MAX_UNSENT_BYTES or peer.probe(liveness.ping):
-                liveness.asked = min(liveness.asked, now)
+                liveness.ping_sent = min(liveness.ping_sent, now)
             liveness.next_ping += interval
             if liveness.next_ping <= now:  # the loop was held up: PINGs that were missed are not sent now
                 liveness.next_ping = now + interval

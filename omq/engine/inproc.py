@@ -55,7 +55,7 @@ class PipeSession(SessionBase):
         return self._dialer is not None and bool(self._dialer.options.peer_identity)
 
     @property
-    def comes_again(self) -> bool:
+    def redials(self) -> bool:
         """Returns whether this side has dialled, and its dialer has not ended."""
         return self._dialer is not None and self._dialer.dials_on
 
@@ -70,7 +70,7 @@ class PipeSession(SessionBase):
             # This end was ended in its own thread while the other thread connected the two.
             self._leave_partner()
             return
-        self.engine.session_met(self, dialled=self._dialer is not None)
+        self.engine.session_connected(self, dialled=self._dialer is not None)
         if self._dialer is not None and self._dialer.leaving:
             self._deliver(self._dialer)
             return
@@ -128,7 +128,7 @@ class PipeSession(SessionBase):
     def refuse(self, refusal: RemoteProtocolError | HandshakeError) -> None:
         """Ends a connection that one of the two sockets refuses."""
         if not self.is_over:
-            self.engine.session_met(self, dialled=self._dialer is not None)
+            self.engine.session_connected(self, dialled=self._dialer is not None)
             self.end(refusal)
 
     def _tear_down(self, before: ConnectionState, reason: Exception | None) -> None:
@@ -141,7 +141,7 @@ class PipeSession(SessionBase):
                 self.peer.leave_queue()  # its own queue
             self.engine.pattern.departed(self)
         self._leave_partner()
-        self.engine.session_over(self, before, reason)
+        self.engine.session_ended(self, before, reason)
 
     def _leave_partner(self) -> None:
         """Ends the other end, in that end's thread."""

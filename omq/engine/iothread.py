@@ -23,7 +23,7 @@ from omq._core.atomic import Latch
 from omq._core.bell import Bell
 from omq._core.link.convoy_breaker import ConvoyBreaker
 from omq._core.link.deferred_calls import DeferredCalls
-from omq.engine.job import Job, terminated
+from omq.engine.thread_call import ThreadCall, context_terminated
 from omq.engine.weak_set import WeakIdentitySet
 from omq.errors import ContextTerminated, StateError, TransportError
 from omq.unpatched import _thread, sleep, threading
@@ -37,7 +37,7 @@ _POLL_INTERVAL_S = 0.0002  # between two checks of a thread that ends
 _TOO_LATE = "the interpreter is shutting down: a blocking socket needs a thread, and none can be started"
 
 
-def _as_told(error: BaseException) -> BaseException:
+def _start_error(error: BaseException) -> BaseException:
     """Returns the error for the caller that needed the thread.
 
     Python 3.12 refuses threads from the moment when the interpreter begins to end, later versions soon after. A daemon
@@ -55,7 +55,7 @@ class Stoppable(Protocol):
     def stop(self) -> None: ...
 
 
-def _see_to_room() -> list[int]:
+def _reserve_descriptors() -> list[int]:
     """Raises `TransportError` unless there are descriptors for an event loop. Returns the numbers that it will get.
 
     libuv opens some for all loops of a process when the first is made, and aborts the process if there are none
@@ -99,8 +99,8 @@ class IoThread:
         self._bell = bell
         self._convoy_breaker = ConvoyBreaker()
         self._numbers: list[int] = []  # descriptors, one of which is the loop's epoll set
-        self._wards: WeakIdentitySet[Stoppable] = WeakIdentitySet()
-        self._jobs: dict[Job, None] = {}
+        self._owned: WeakIdentitySet[Stoppable] = WeakIdentitySet()
+        self._calls: dict[ThreadCall, None] = {}
         self._chosen = threading.Lock()  # acquired once, without waiting, by the thread that starts it
         self._stopping = False
         self._abandoned = False
@@ -128,12 +128,12 @@ class IoThread:
             try:
                 _thread.start_new_thread(self._start, ())
             except RuntimeError as error:
-                raise _as_told(error) from None
+                raise _start_error(error) from None
             self._up.wait()
         if isinstance(self._failure, ContextTerminated):
-            raise terminated()
+            raise context_terminated()
         if self._failure is not None:
-            raise _as_told(self._failure).with_traceback(None)
+            raise _start_error(self._failure).with_traceback(None)
 
     def _start(self) -> None:
         if self._chosen.acquire(blocking=False):
@@ -156,7 +156,7 @@ class IoThread:
         self._native = threading.get_native_id()
         try:
             if self._stopping:
-                raise terminated()
+                raise context_terminated()
             self._open()
         except BaseException as error:
             self._fail(error)
@@ -175,7 +175,7 @@ class IoThread:
             self._down.set()
 
     def _open(self) -> None:
-        self._numbers = _see_to_room()
+        self._numbers = _reserve_descriptors()
         self.loop = uvloop.new_event_loop()
         try:
             self._deferred_calls.open()
@@ -190,7 +190,7 @@ class IoThread:
         asyncio.set_event_loop(self.loop)
         self.loop.add_reader(self._deferred_calls.fd, self._deferred_calls.ring)
         self.loop.add_reader(self._bell.fd, self._bell.answer)
-        self._bell.call(self._have_it_watched)
+        self._bell.call(self._start_convoy_breaker)
         while not self.over:
             try:
                 self.loop.run_forever()
@@ -200,7 +200,7 @@ class IoThread:
         self.loop.remove_reader(self._deferred_calls.fd)
         self.loop.remove_reader(self._bell.fd)
 
-    def _have_it_watched(self) -> None:
+    def _start_convoy_breaker(self) -> None:
         # The bell has been answered, so the loop's epoll set has it. No API returns that set, but its number is one of
         # those that were free before, because the system assigns the lowest.
         self._convoy_breaker.start(self._native, self._bell.fd, self._numbers)
@@ -215,8 +215,8 @@ class IoThread:
         self._complete(self._cancel_all())
         self._dismiss()
         # A socket may have started while the others were closed: its descriptors end with the thread.
-        for ward in self._wards:
-            ward.stop()
+        for part in self._owned:
+            part.stop()
         self._complete(self.loop.shutdown_default_executor())
         self._convoy_breaker.stop()
         self.loop.close()
@@ -240,7 +240,7 @@ class IoThread:
 
     def _dismiss(self) -> None:
         """Fails the jobs that have not begun, because they never will."""
-        for job in tuple(self._jobs):
+        for job in tuple(self._calls):
             job.fail()
             self.forget(job)
 
@@ -269,13 +269,13 @@ class IoThread:
 
     # ------------------------------------------------------------------ calls from other threads
 
-    def look_after(self, ward: Stoppable) -> None:
-        """Stops *ward* when the thread ends, if it still exists."""
-        self._wards.add(ward)
+    def stop_with_thread(self, part: Stoppable) -> None:
+        """Stops *part* when the thread ends, if it still exists."""
+        self._owned.add(part)
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ThreadCall) -> None:
         """Removes a job that is done."""
-        self._jobs.pop(job, None)
+        self._calls.pop(job, None)
 
     @property
     def is_current(self) -> bool:
@@ -292,7 +292,7 @@ class IoThread:
             ContextTerminated: The thread has ended.
         """
         if self.over:
-            raise terminated()
+            raise context_terminated()
         # Through the bell: the loop would acquire the GIL twice for a call of `call_soon_threadsafe`, and may have to
         # wait for it each time.
         self._bell.call(partial(function, *arguments))
@@ -309,7 +309,7 @@ class IoThread:
             ContextTerminated: The thread has ended, or ends before the work is done.
             StateError: This is the thread itself.
         """
-        job = Job(function, arguments)
+        job = ThreadCall(function, arguments)
         try:
             self._post(job)
             job.done.wait()
@@ -318,26 +318,26 @@ class IoThread:
             raise
         return job.result()
 
-    def begin(self, function: Callable[..., Any], *arguments: Any) -> Job:
+    def begin(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
         """Posts a call and returns its job; see `run`."""
-        job = Job(function, arguments)
+        job = ThreadCall(function, arguments)
         self._post(job)
         return job
 
-    def finish(self, job: Job) -> Any:
+    def finish(self, job: ThreadCall) -> Any:
         """Waits for a job of `begin`; the work goes on if the wait is interrupted."""
         job.done.wait()
         return job.result()
 
-    def _post(self, job: Job) -> None:
+    def _post(self, job: ThreadCall) -> None:
         if self.is_current:
             if self.over:
-                raise terminated()
+                raise context_terminated()
             raise StateError("a callback on the I/O thread cannot wait for the I/O thread")
         self.start()
         # Added first: the end of the thread sets `over`, and then fails all jobs in the table.
-        self._jobs[job] = None
+        self._calls[job] = None
         if self.over:
             self.forget(job)
-            raise terminated()
+            raise context_terminated()
         self._bell.call(job.run_in, self)

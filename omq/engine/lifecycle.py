@@ -13,7 +13,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 
 from omq._core.debug import DEBUG
 from omq.event import EventKind
-from omq.types import Kind
+from omq.types import IdentityEnum
 
 log = logging.getLogger("omq")
 
@@ -24,7 +24,7 @@ STRICT: Final = DEBUG or "OMQ_STRICT" in os.environ
 # The values describe the states. A part begins in the first one, and ends in the last.
 
 
-class SocketState(Kind):
+class SocketState(IdentityEnum):
     """A socket of either twin."""
 
     NEW = "it was made, and may have endpoints, but no loop to serve them yet"
@@ -33,7 +33,7 @@ class SocketState(Kind):
     CLOSED = "everything has ended; messages that were not received are gone"
 
 
-class ListenerState(Kind):
+class ListenerState(IdentityEnum):
     """A bound endpoint."""
 
     BOUND = "the kernel lets peers connect, but they are not accepted yet"
@@ -42,7 +42,7 @@ class ListenerState(Kind):
     CLOSED = "the name is free"
 
 
-class DialerState(Kind):
+class DialerState(IdentityEnum):
     """A connected endpoint."""
 
     NEW = "there is no loop to dial in yet"
@@ -53,7 +53,7 @@ class DialerState(Kind):
     CLOSED = "it has stopped dialling"
 
 
-class ConnectionState(Kind):
+class ConnectionState(IdentityEnum):
     """A connection, accepted or dialled; over inproc one end of a pipe."""
 
     CONNECTING = "it was made; over inproc the other socket has not answered yet"

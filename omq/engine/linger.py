@@ -16,7 +16,7 @@ from omq.engine.views import SocketView
 log = logging.getLogger("omq")
 
 #: Seconds after which a wait is reported.
-NOTICE: Final = 1.0
+NOTICE_DELAY_S: Final = 1.0
 
 _KERNEL_TIMEOUT_S = 1.0  # seconds that closing waits for the kernels of silent peers, if linger has no end
 _POLL_INTERVAL_S = 0.002  # seconds between two checks of them
@@ -24,12 +24,12 @@ _MAX_NAMED = 3  # endpoints that a report names
 _GIVEN_UP = "_omq_given_up"  # attribute of an exception: Ctrl-C ended the wait of a block that it left
 
 
-def give_up(error: BaseException) -> None:
+def skip_lingers(error: BaseException) -> None:
     """Makes further blocks that *error* leaves wait for nothing: one Ctrl-C ends the waits of all of them."""
     error.__dict__[_GIVEN_UP] = True
 
 
-def bounded(linger: float | None, error_linger: float | None, error: BaseException) -> float | None:
+def linger_after_error(linger: float | None, error_linger: float | None, error: BaseException) -> float | None:
     """Returns the linger of a block that *error* leaves."""
     if _GIVEN_UP in error.__dict__:
         return 0.0
@@ -62,9 +62,9 @@ class Linger:
         if self._reported:
             # Not decided by the clock: a timer of uvloop may fire a fraction of a millisecond early.
             self.report_lost("linger is over" if self._engine.may_have_peers else "no peer can come for it")
-        await self._say_goodbye(deadline)
+        await self._wait_for_kernels(deadline)
 
-    def report_again(self) -> None:
+    def reset_report(self) -> None:
         """Lets the next wait be reported even if an earlier one was."""
         self._reported = False
 
@@ -149,7 +149,7 @@ class Linger:
         for session in self._engine.sessions:
             session.peer.flush_now()
 
-    async def _say_goodbye(self, deadline: float | None) -> None:
+    async def _wait_for_kernels(self, deadline: float | None) -> None:
         """Waits until the kernels of the peers have everything that has left.
 
         Our kernel goes on sending after the descriptor is closed, as long as the peer is silent. It answers bytes of
@@ -159,15 +159,15 @@ class Linger:
         engine = self._engine
         loop = engine.loop
         limit = loop.time() + _KERNEL_TIMEOUT_S
-        heard = engine.heard
+        half_closed_bytes_in = engine.half_closed_bytes_in
         while not engine.half_close():
             now = loop.time()
-            if heard != engine.heard:
-                heard = engine.heard
+            if half_closed_bytes_in != engine.half_closed_bytes_in:
+                half_closed_bytes_in = engine.half_closed_bytes_in
                 limit = now + _KERNEL_TIMEOUT_S
             if now >= (limit if deadline is None else min(limit, deadline)):
                 return
-            ends = [session.ended for session in engine.parting if not session.ended.done()]
+            ends = [session.ended for session in engine.half_closed if not session.ended.done()]
             if ends:  # usually the peer ends before the next check
                 await asyncio.wait(ends, timeout=_POLL_INTERVAL_S, return_when=asyncio.FIRST_COMPLETED)
             else:

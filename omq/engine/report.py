@@ -17,13 +17,13 @@ from omq.event import Event, EventKind, HandshakeFailure, without_endpoint
 
 log = logging.getLogger("omq")
 
-_UNKNOWN = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
-_TROUBLES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
+_BEFORE_READY = frozenset({ConnectionState.CONNECTING, ConnectionState.HANDSHAKING})
+_FAILURES = frozenset({EventKind.HANDSHAKE_FAILED, EventKind.CONNECT_FAILED, EventKind.ACCEPT_FAILED})
 _SUCCEEDED = EventKind.HANDSHAKE_SUCCEEDED
 _POLL_INTERVAL_S = 0.5  # seconds between two counts of dropped messages, while there is a monitor
 
 
-class Monitor(Protocol):
+class EventSink(Protocol):
     """An object that takes events, from any thread; must not wait."""
 
     def put(self, event: Event) -> None: ...
@@ -33,25 +33,25 @@ class Reporter:
     """The monitors of one socket. References to them are weak: the user keeps them alive.
 
     Attributes:
-        trouble: The reason why the last attempt to connect failed; empty after a success.
+        last_failure: The reason why the last attempt to connect failed; empty after a success.
     """
 
     def __init__(self, engine: SocketView) -> None:
         self._engine = engine
-        self._monitors: list[weakref.ref[Monitor]] = []
+        self._monitors: list[weakref.ref[EventSink]] = []
         self._timer: asyncio.TimerHandle | None = None
-        self.trouble = ""
+        self.last_failure = ""
 
     @property
     def is_read(self) -> bool:
         """Returns whether there are monitors, or events are logged."""
         return bool(self._monitors) or log.isEnabledFor(logging.DEBUG)
 
-    def add(self, monitor: Monitor) -> None:
+    def add(self, monitor: EventSink) -> None:
         """Sends events to a monitor from now on."""
         if not self._monitors:
             for session in self._engine.sessions:
-                session.dropped_told = session.peer.dropped
+                session.dropped_reported = session.peer.dropped
         self._monitors.append(weakref.ref(monitor, self._forget))
         self.tune()
         if self._engine.closed:
@@ -61,13 +61,13 @@ class Reporter:
         if self._engine.has_loop:
             self._engine.call(self.start)
 
-    def remove(self, monitor: Monitor) -> None:
+    def remove(self, monitor: EventSink) -> None:
         """Stops sending events to a monitor. Idempotent."""
         for found in tuple(self._monitors):
             if found() is monitor:
                 self._forget(found)
 
-    def _forget(self, found: weakref.ref[Monitor]) -> None:
+    def _forget(self, found: weakref.ref[EventSink]) -> None:
         with contextlib.suppress(ValueError):
             self._monitors.remove(found)
         self.tune()
@@ -86,17 +86,17 @@ class Reporter:
     ) -> None:
         """Logs an event and sends it to the monitors; see `Engine.emit`."""
         if kind is _SUCCEEDED:
-            self.trouble = ""
+            self.last_failure = ""
         logged = log.isEnabledFor(logging.DEBUG)
         if reason is None and not logged and not self._monitors:
             return  # the usual case, kept cheap
         text = _text(reason)
-        if kind in _TROUBLES:
+        if kind in _FAILURES:
             detail = without_endpoint(text, endpoint)
-            self.trouble = f"{endpoint}: {detail}"
-            for attempts in self._engine.attempts:
-                if attempts.endpoint == endpoint:
-                    attempts.trouble = detail
+            self.last_failure = f"{endpoint}: {detail}"
+            for connect_attempts in self._engine.connect_attempts:
+                if connect_attempts.endpoint == endpoint:
+                    connect_attempts.last_failure = detail
         if logged:
             more = "".join(f" {name}={value!r}" for name, value in details.items())
             log.debug(
@@ -112,7 +112,7 @@ class Reporter:
         if session is not None:
             details.setdefault("remote_address", session.remote_address)
             details.setdefault("mechanism", session.mechanism)
-            details["peer"] = snapshot(session) if session.state not in _UNKNOWN and session.info else None
+            details["peer"] = snapshot(session) if session.state not in _BEFORE_READY and session.info else None
         error = reason if isinstance(reason, BaseException) else None
         if error is not None and kind is not EventKind.BIND_FAILED:  # that error is raised, too
             _drop_frames(error)
@@ -127,20 +127,20 @@ class Reporter:
     def start(self) -> None:
         """Counts dropped messages from time to time, while there are monitors; in the engine's thread."""
         if self._monitors and self._timer is None and self._engine.pattern.drops:
-            self._timer = self._engine.loop.call_later(_POLL_INTERVAL_S, self._tally)
+            self._timer = self._engine.loop.call_later(_POLL_INTERVAL_S, self._count_dropped)
 
-    def _tally(self) -> None:
+    def _count_dropped(self) -> None:
         self._timer = None
         if not self._engine.closed:
             for session in self._engine.sessions:
-                self.tell_dropped(session)
+                self.report_dropped(session)
             self.start()
 
-    def tell_dropped(self, session: Session) -> None:
+    def report_dropped(self, session: Session) -> None:
         """Reports the messages for a peer that were dropped since the last report."""
         dropped = session.peer.dropped
-        if self._monitors and dropped > session.dropped_told:
-            count, session.dropped_told = dropped - session.dropped_told, dropped
+        if self._monitors and dropped > session.dropped_reported:
+            count, session.dropped_reported = dropped - session.dropped_reported, dropped
             self._engine.emit(EventKind.DROPPED, session=session, reason=self._engine.pattern.drops, count=count)
 
     def stop(self) -> None:

@@ -34,7 +34,7 @@ class SessionBase(StateMachine[ConnectionState]):
         self.since = time.time()
         self.remote_address = endpoint
         self.mechanism = ""
-        self.dropped_told = 0
+        self.dropped_reported = 0
         self.ended: asyncio.Future[None] = engine.loop.create_future()
         self._dialer = dialer
 

@@ -11,14 +11,14 @@ from collections.abc import Callable, Coroutine
 from typing import Any, Protocol, cast
 
 from omq._core.link.handshake_io import HandshakePoller
-from omq.engine.attempts import Attempts
+from omq.engine.connect_attempts import ConnectAttempts
 from omq.engine.driver import Driver
 from omq.engine.endpoints import Endpoints
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, SocketState, StateMachine
-from omq.engine.linger import NOTICE, Linger
+from omq.engine.linger import NOTICE_DELAY_S, Linger
 from omq.engine.report import Reporter, failure
-from omq.engine.views import LimiterView, Origin, Session, Shared
+from omq.engine.views import ContextView, DialerView, LimiterView, Session
 from omq.engine.weak_callback import weak_callback
 from omq.engine.wire_session import WireSession
 from omq.engine.zap import Authenticator
@@ -58,14 +58,14 @@ class Engine(StateMachine[SocketState]):
     Attributes:
         on_stop: Called first when everything ends, for any reason.
         notice: Seconds after which `close` reports that it waits.
-        futile: The reason why waiting is useless; empty if it is not.
+        futile_reason: The reason why waiting is useless; empty if it is not.
     """
 
     def __init__(
         self,
         socket_type: SocketType,
         options: Options,
-        context: Shared,
+        context: ContextView,
         driver: Driver,
         parent: Parent | None = None,
     ) -> None:
@@ -75,9 +75,9 @@ class Engine(StateMachine[SocketState]):
         self.fork_guard = context.fork_guard
         self.driver = driver
         self.lock = driver.lock
-        self._equip()
+        self._create_queues()
         whole = weakref.proxy(self)  # the parts do not outlive the engine, and must not keep it alive
-        self.attempts: set[Attempts] = set()
+        self.connect_attempts: set[ConnectAttempts] = set()
         self.reporter = Reporter(whole)
         self.heartbeat = Heartbeat(whole)
         self.on_stop: Callable[[], None] = _nothing
@@ -90,12 +90,12 @@ class Engine(StateMachine[SocketState]):
         self._sessions: dict[Session, None] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._linger = Linger(whole)
-        self.notice = NOTICE
-        self.futile = ""
+        self.notice = NOTICE_DELAY_S
+        self.futile_reason = ""
         self._closers = 0  # the number of waiting calls of `close`
         self._watchers: set[asyncio.Future[None]] = set()
 
-    def _equip(self) -> None:
+    def _create_queues(self) -> None:
         """Creates the queues for the current options."""
         driver = self.driver
         self.pattern = PATTERNS[self.socket_type](self.socket_type, self.options, driver.readable, driver.writable)
@@ -158,7 +158,7 @@ class Engine(StateMachine[SocketState]):
 
         Runs in the loop's thread or, if no thread runs the loop, in any.
         """
-        self._introduce()
+        self._refresh_references()
         self.on_stop()
         self.on_stop = lambda: None  # the user's socket stays in its own thread
         self.begin_closing()
@@ -266,7 +266,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def dials_silently(self) -> bool:
-        """Returns whether it runs, and no monitor reports attempts to connect."""
+        """Returns whether it runs, and no monitor reports connect_attempts to connect."""
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:
@@ -317,18 +317,18 @@ class Engine(StateMachine[SocketState]):
         endpoint: str,
         remote_address: str,
         options: Options,
-        dialer: Origin | None,
+        dialer: DialerView | None,
         limiter: LimiterView | None = None,
         *,
-        said: bytes = b"",
+        already_sent: bytes = b"",
     ) -> Session:
         """Takes over a connected descriptor, of a dialer or of a listener, whose limiter may refuse it.
 
-        *said*: the part of our side of the handshake that was sent already.
+        *already_sent*: the part of our side of the handshake that was sent already.
         """
         try:
             session = WireSession(self, fd, transport, endpoint, remote_address, options, dialer, limiter)
-            session.said = said
+            session.already_sent = already_sent
         except BaseException:
             os.close(fd)
             raise
@@ -341,7 +341,7 @@ class Engine(StateMachine[SocketState]):
             session.end(error)
         return session
 
-    def session_met(self, session: Session, *, dialled: bool) -> None:
+    def session_connected(self, session: Session, *, dialled: bool) -> None:
         """Reports a new connection, whose handshake begins."""
         session.move(_HANDSHAKING)
         self.emit(_CONNECTED if dialled else _ACCEPTED, session=session)
@@ -357,14 +357,14 @@ class Engine(StateMachine[SocketState]):
         self.emit(_SUCCEEDED, session=session)
         self.changed()
 
-    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
+    def session_ended(self, session: Session, before: ConnectionState, reason: Exception | None) -> None:
         """Handles the end of a session; *before*: its state until then."""
         self._sessions.pop(session, None)
         why = reason or "closed by this side"
         if before is ConnectionState.HANDSHAKING:
             self.emit(EventKind.HANDSHAKE_FAILED, session=session, reason=why, category=failure(reason))
         elif before is not ConnectionState.CONNECTING:
-            self.reporter.tell_dropped(session)
+            self.reporter.report_dropped(session)
         if before is not ConnectionState.CONNECTING:
             self.emit(EventKind.DISCONNECTED, session=session, reason=why)
         self.changed()
@@ -435,13 +435,13 @@ class Engine(StateMachine[SocketState]):
     def report_at_once(self) -> None:
         """Makes `close` report at once what it waits for."""
         self.notice = 0.0
-        self._linger.report_again()
+        self._linger.reset_report()
 
     def report_lost(self, why: str) -> None:
         """Logs the accepted messages that are about to be dropped, if there are any."""
         self._linger.report_lost(why)
 
-    def is_laden(self) -> bool:
+    def has_unsent(self) -> bool:
         """Returns whether accepted messages have not left."""
         with self.lock:
             return not self.drained
@@ -454,7 +454,7 @@ class Engine(StateMachine[SocketState]):
 
     def give_up(self, why: str) -> None:
         """Makes `close` wait for nothing from now on, and report what it drops; on any thread."""
-        self.futile = why
+        self.futile_reason = why
         self.notice = 0.0
 
     def reconfigure(self, options: Options) -> None:
@@ -474,7 +474,7 @@ class Engine(StateMachine[SocketState]):
             if not before.idle:
                 raise StateError("messages are queued to be sent: only live options can be changed now")
             self.options = options
-            self._equip()
+            self._create_queues()
             self.pattern.inherit(before)
 
     # ------------------------------------------------------------------ the end
@@ -486,7 +486,7 @@ class Engine(StateMachine[SocketState]):
 
     def close_at_once(self) -> bool:
         """Ends everything if there is nothing to wait for: the peers' kernels have all, and no task runs."""
-        if self.closing or not self.has_loop or self._tasks or self.is_laden():
+        if self.closing or not self.has_loop or self._tasks or self.has_unsent():
             return False
         self.begin_closing()
         if not self.half_close():
@@ -503,11 +503,11 @@ class Engine(StateMachine[SocketState]):
         """
         if self.closed:
             return
-        self._introduce()
+        self._refresh_references()
         home = self.loop if self.has_loop else None
         self.begin_closing()
         self.changed()
-        if self.futile:
+        if self.futile_reason:
             linger = 0.0
         self._closers += 1
         try:
@@ -515,7 +515,7 @@ class Engine(StateMachine[SocketState]):
                 self.endpoints.revive()
                 await self._linger.wait(linger, self.notice)
             elif self.has_loop and not self.notice and self.options.linger != 0:
-                self._linger.report_lost(self.futile or "there is no time left")
+                self._linger.report_lost(self.futile_reason or "there is no time left")
         except BaseException:
             if home is None or self.loop is home:  # otherwise another loop has the socket, and waits for it
                 self._closers -= 1
@@ -542,12 +542,12 @@ class Engine(StateMachine[SocketState]):
             self.stop()
 
     @property
-    def heard(self) -> int:
+    def half_closed_bytes_in(self) -> int:
         """The number of bytes received from the peers of half-closed connections."""
-        return sum(session.peer.bytes_in for session in self.parting)
+        return sum(session.peer.bytes_in for session in self.half_closed)
 
     @property
-    def parting(self) -> list[Session]:
+    def half_closed(self) -> list[Session]:
         """The connections that are half closed: our side of the stream has ended."""
         return [session for session in tuple(self._sessions) if session.state is ConnectionState.CLOSING]
 
@@ -565,7 +565,7 @@ class Engine(StateMachine[SocketState]):
             gone = [session.half_close() for session in tuple(self._sessions)]
         return all(gone)
 
-    def _introduce(self) -> None:
+    def _refresh_references(self) -> None:
         """Gives its parts weak references to itself: they do not outlive it, and must not keep it alive.
 
         Repeated where a finalizer may have called: the garbage collector clears weak references before that.
@@ -582,7 +582,7 @@ class Engine(StateMachine[SocketState]):
         """Ends everything at once, in one order, once."""
         if self.closed:
             return
-        self._introduce()
+        self._refresh_references()
         self.move(SocketState.CLOSED)
         # The stack runs the last callback first, and all of them even if some raise.
         with contextlib.ExitStack() as steps:

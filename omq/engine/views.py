@@ -18,19 +18,18 @@ from omq._core.link.flusher import Flusher
 from omq._core.link.handshake_io import HandshakePoller
 from omq._core.queues.names import Names
 from omq._core.wire.pool import Pool
-from omq.engine.attempts import Attempts
+from omq.engine.connect_attempts import ConnectAttempts
 from omq.engine.driver import Driver
 from omq.engine.lifecycle import ConnectionState
 from omq.event import EventKind
 from omq.options import Options
-from omq.routing import Pattern
-from omq.routing import Session as RoutedSession
+from omq.routing import Pattern, RoutedSession
 from omq.transport import StreamTransport
 from omq.types import SocketType
 from omq.zmtp.handshake import PeerMetadata
 
 
-class Shared(Protocol):
+class ContextView(Protocol):
     """The state that the sockets of one context share.
 
     Attributes:
@@ -73,7 +72,7 @@ class Session(RoutedSession, Protocol):
         info: The peer's metadata, once the handshake has finished.
         remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
-        dropped_told: The number of messages dropped for the peer that monitors were told.
+        dropped_reported: The number of messages dropped for the peer that monitors were told.
     """
 
     state: ConnectionState
@@ -81,7 +80,7 @@ class Session(RoutedSession, Protocol):
     info: PeerMetadata | None
     remote_address: str
     mechanism: str
-    dropped_told: int
+    dropped_reported: int
 
     @property
     def ended(self) -> asyncio.Future[None]:
@@ -145,7 +144,7 @@ class ConnectedSession(Session, Protocol):
         """Ends a handshake that has taken too long."""
 
 
-class Origin(Protocol):
+class DialerView(Protocol):
     """The dialer of a session, as the session sees it.
 
     Attributes:
@@ -166,7 +165,7 @@ class Origin(Protocol):
         """Returns whether it is an endpoint of the socket, and has not ended."""
         ...
 
-    def stand_down(self) -> None:
+    def stop_dialling(self) -> None:
         """Stops dialling, because the user has closed the peer; the connection ends by itself."""
 
 
@@ -207,18 +206,18 @@ class SocketView(Protocol):
         lock: Held while queues and peers are used.
         has_loop: Whether it has a loop yet.
         loop: The loop that everything runs in, once there is one.
-        attempts: Those of the calls of `connect_peer` that wait.
+        connect_attempts: Those of the calls of `connect_peer` that wait.
     """
 
     socket_type: SocketType
     options: Options
-    context: Shared
+    context: ContextView
     driver: Driver
     pattern: Pattern
     lock: contextlib.AbstractContextManager[Any]
     has_loop: bool
     loop: asyncio.AbstractEventLoop
-    attempts: set[Attempts]
+    connect_attempts: set[ConnectAttempts]
 
     @property
     def endpoints(self) -> EndpointsView: ...
@@ -271,19 +270,19 @@ class SocketView(Protocol):
         endpoint: str,
         remote_address: str,
         options: Options,
-        dialer: Origin | None,
+        dialer: DialerView | None,
         limiter: LimiterView | None = None,
         *,
-        said: bytes = b"",
+        already_sent: bytes = b"",
     ) -> Session: ...
 
-    def session_met(self, session: Session, *, dialled: bool) -> None: ...
+    def session_connected(self, session: Session, *, dialled: bool) -> None: ...
 
     def session_ready(self, session: Session, *, routed: bool = True) -> None: ...
 
     def session_drained(self) -> None: ...
 
-    def session_over(self, session: Session, before: ConnectionState, reason: Exception | None) -> None: ...
+    def session_ended(self, session: Session, before: ConnectionState, reason: Exception | None) -> None: ...
 
     def emit(
         self,
@@ -316,9 +315,9 @@ class SocketView(Protocol):
     def half_close(self) -> bool: ...
 
     @property
-    def parting(self) -> list[Session]: ...
+    def half_closed(self) -> list[Session]: ...
 
     @property
-    def heard(self) -> int: ...
+    def half_closed_bytes_in(self) -> int: ...
 
     def stop(self) -> None: ...

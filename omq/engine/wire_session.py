@@ -16,7 +16,7 @@ from omq._core.link.connection import Connection
 from omq._core.queues.peer import ended_peer
 from omq.engine.heartbeat import Heartbeat
 from omq.engine.lifecycle import ConnectionState, StateMachine
-from omq.engine.views import LimiterView, Origin, SocketView
+from omq.engine.views import DialerView, LimiterView, SocketView
 from omq.engine.zap import Authenticator
 from omq.errors import HandshakeError, HandshakeTimeout, ProtocolError, RemoteProtocolError, TransportError
 from omq.options import Options
@@ -25,9 +25,9 @@ from omq.types import TRAITS
 from omq.unpatched import socket
 from omq.zmtp import command
 from omq.zmtp.handshake import Handshake, PeerMetadata
+from omq.zmtp.handshake_cache import CachedHandshake
 from omq.zmtp.mechanism import Question
 from omq.zmtp.no_handshake import NoHandshake
-from omq.zmtp.rehearsed import RehearsedHandshake
 from omq.zmtp.websocket import WebSocketHandshake
 
 log = logging.getLogger("omq")
@@ -36,13 +36,13 @@ _GONE = -1  # stands for a descriptor that was closed or passed on
 # Looking up a member of an enumeration calls a Python function each time.
 _CONNECTING, _HANDSHAKING, _READY = ConnectionState.CONNECTING, ConnectionState.HANDSHAKING, ConnectionState.READY
 _LEAVING, _CLOSING, _OVER = ConnectionState.LEAVING, ConnectionState.CLOSING, ConnectionState.OVER
-_STRANGE = frozenset({_CONNECTING, _HANDSHAKING})
+_BEFORE_READY = frozenset({_CONNECTING, _HANDSHAKING})
 _KERNEL_DELAY_S = 0.05  # seconds after which everything that a peer's kernel has sent has arrived
 _SETTLE_TIMEOUT_S = 5.0  # a peer that has ended its side and takes no byte for so long gets no more
 _POLL_INTERVAL_S, _LONG_POLL_INTERVAL_S = 0.002, 0.1  # between two checks whether a peer's kernel has everything
 
 
-class WiredSocket(SocketView, Protocol):
+class WireSocketView(SocketView, Protocol):
     """A socket whose peers have connections.
 
     Attributes:
@@ -65,8 +65,8 @@ class WireSession(StateMachine[ConnectionState]):
         mechanism: The name of its security mechanism.
         user_id: The user id that authentication found; `None` for none.
         remote_address: The peer's address, as an endpoint; empty if unknown.
-        dropped_told: The number of messages dropped for the peer that monitors were told.
-        said: The beginning of our side of the handshake, if it was sent before the session was made.
+        dropped_reported: The number of messages dropped for the peer that monitors were told.
+        already_sent: The beginning of our side of the handshake, if it was sent before the session was made.
     """
 
     peer: Connection
@@ -76,29 +76,29 @@ class WireSession(StateMachine[ConnectionState]):
     info: PeerMetadata | None = None
     since = 0.0
     user_id: str | None = None
-    dropped_told = 0
+    dropped_reported = 0
     _ended: asyncio.Future[None] | None = None
     _left = False  # out of routing before its end
     _ceased = False  # the user drains: we send the peer nothing more
-    said = b""
+    already_sent = b""
     _unsent = b""
     _answered = False  # accepted, and the peer may consider the handshake finished
     _watched = False  # the loop watches its handshake
-    _stuck = False  # the loop watches for room to write
+    _write_blocked = False  # the loop watches for room to write
     _timer: asyncio.TimerHandle | None = None
-    _deciding: asyncio.Task[None] | None = None
+    _admission: asyncio.Task[None] | None = None
     _relay: Relay | None = None
     _metadata: Mapping[bytes, bytes] = MappingProxyType({})
 
     def __init__(
         self,
-        engine: WiredSocket,
+        engine: WireSocketView,
         fd: int,
         transport: StreamTransport[Any],
         endpoint: str,
         remote_address: str,
         options: Options,
-        dialer: Origin | None,
+        dialer: DialerView | None,
         limiter: LimiterView | None = None,
     ) -> None:
         self.state = _CONNECTING
@@ -110,7 +110,7 @@ class WireSession(StateMachine[ConnectionState]):
         self._dialer = dialer
         self._limiter = limiter
         socket_type = engine.socket_type
-        self._handshake: Handshake | RehearsedHandshake | WebSocketHandshake = (
+        self._handshake: Handshake | CachedHandshake | WebSocketHandshake = (
             engine.authenticator.handshake(
                 socket_type, engine.properties(), options, transport.upgrade(endpoint, dialled=dialer is not None)
             )
@@ -140,7 +140,7 @@ class WireSession(StateMachine[ConnectionState]):
         return self._dialer is not None and bool(self.options.peer_identity)
 
     @property
-    def comes_again(self) -> bool:
+    def redials(self) -> bool:
         """Returns whether this side has dialled, and its dialer has not ended."""
         return self._dialer is not None and self._dialer.dials_on
 
@@ -158,7 +158,7 @@ class WireSession(StateMachine[ConnectionState]):
                 self._ended.set_result(None)
         return self._ended
 
-    def _tell_end(self) -> None:
+    def _resolve_ended(self) -> None:
         if self._ended is not None and not self._ended.done() and self.engine.in_loop:
             self._ended.set_result(None)
 
@@ -166,7 +166,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     def start(self) -> None:
         """Starts the handshake."""
-        self.engine.session_met(self, dialled=self._dialer is not None)
+        self.engine.session_connected(self, dialled=self._dialer is not None)
         refusal = self._refusal(b"")
         if refusal is not None:
             # Refused before the handshake: a peer that has finished its own would take itself for connected, and send.
@@ -182,19 +182,19 @@ class WireSession(StateMachine[ConnectionState]):
         elif self._dialer is None:
             # If many peers come at once, this one's greeting has arrived: our answers to it leave together.
             self._unsent = greeting
-            self._greet()
-        elif self.said:
+            self._read_handshake()
+        elif self.already_sent:
             self._write(greeting)
-            self._greet()  # the peer may have answered by now
+            self._read_handshake()  # the peer may have answered by now
         else:
             self._write(greeting)
 
     def _watch(self) -> None:
         """Starts to read the handshake, or continues."""
         if self._dialer is None:
-            self.engine.handshakes.add(self._fd, self._greet)
+            self.engine.handshakes.add(self._fd, self._read_handshake)
         else:
-            self.engine.loop.add_reader(self._fd, self._greet)
+            self.engine.loop.add_reader(self._fd, self._read_handshake)
         self._watched = True
 
     def _unwatch(self) -> None:
@@ -209,7 +209,7 @@ class WireSession(StateMachine[ConnectionState]):
     def catch_up(self) -> None:
         """Continues the handshake with the bytes that have arrived."""
         if self._watched:
-            self._greet()
+            self._read_handshake()
 
     def time_out(self) -> None:
         """Ends a handshake that takes too long; for an accepted connection, the limiter calls this."""
@@ -220,7 +220,7 @@ class WireSession(StateMachine[ConnectionState]):
         timeout = self.options.handshake_timeout
         self.end(HandshakeTimeout(f"no handshake within handshake_timeout={timeout} s" + (hint and f": {hint}")))
 
-    def _greet(self) -> None:
+    def _read_handshake(self) -> None:
         """Reads what the peer sends before traffic may flow."""
         while self._fd >= 0:
             try:
@@ -265,7 +265,7 @@ class WireSession(StateMachine[ConnectionState]):
                 self._establish()
         elif handshake.question is not None:
             self._unwatch()
-            self._deciding = self.engine.spawn(self._decide(handshake.question), "omq admission")
+            self._admission = self.engine.spawn(self._decide(handshake.question), "omq admission")
 
     def _may_answer(self) -> bool:
         """Returns whether the handshake may finish; if not, ends it before the peer can send a message."""
@@ -282,17 +282,17 @@ class WireSession(StateMachine[ConnectionState]):
         """Answers the mechanism's question; only the handshake timeout ends the wait."""
         engine = self.engine  # kept until there is an answer, even if the session ends meanwhile
         try:
-            verdict = await engine.authenticator.decide(question, self._remote_ip(), self.options)
+            decision = await engine.authenticator.decide(question, self._remote_ip(), self.options)
         except Exception as error:
             log.exception("the admission of a peer could not be decided")
             self.end(error)
             return
         if self.state is not _HANDSHAKING:
             return
-        self._deciding = None
-        self.user_id, self._metadata = verdict.user_id, verdict.metadata
+        self._admission = None
+        self.user_id, self._metadata = decision.user_id, decision.metadata
         self._watch()
-        self._go_on(self._handshake.answer, verdict.refusal, verdict.why)
+        self._go_on(self._handshake.answer, decision.refusal, decision.why)
 
     def _remote_ip(self) -> str:
         """Returns the peer's IP address; empty if it is unknown or the connection is over."""
@@ -308,10 +308,10 @@ class WireSession(StateMachine[ConnectionState]):
 
     def _write(self, data: bytes) -> None:
         """Sends handshake bytes; a peer that takes none of them runs into the handshake timeout."""
-        if self.said and data:
-            common = min(len(self.said), len(data))
-            if data[:common] == self.said[:common]:
-                data, self.said = data[common:], self.said[common:]
+        if self.already_sent and data:
+            common = min(len(self.already_sent), len(data))
+            if data[:common] == self.already_sent[:common]:
+                data, self.already_sent = data[common:], self.already_sent[common:]
         if self._unsent:
             data = self._unsent + data
         if not data or self._fd < 0:
@@ -324,10 +324,10 @@ class WireSession(StateMachine[ConnectionState]):
         self._unsent = data[sent:]
         if self._unsent:
             self.engine.loop.add_writer(self._fd, self._write_on)
-            self._stuck = True
-        elif self._stuck:
+            self._write_blocked = True
+        elif self._write_blocked:
             self.engine.loop.remove_writer(self._fd)
-            self._stuck = False
+            self._write_blocked = False
 
     def _write_on(self) -> None:
         self._write(b"")
@@ -376,7 +376,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.info = info._replace(properties={**info.properties, **self._metadata})
         self.since = time.time()
         try:
-            leaves = self._takes_leave
+            leaves = self._leaves_at_once
             engine.session_ready(self, routed=not leaves)
             if self.state is _READY or self.state is _CLOSING:
                 engine.heartbeat.begin(self)
@@ -390,13 +390,13 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(error)
 
     @property
-    def _takes_leave(self) -> bool:
+    def _leaves_at_once(self) -> bool:
         """Returns whether `disconnect` was called before the handshake finished: it does not join routing."""
         return self._dialer is not None and self._dialer.leaving
 
     def _refusal(self, identity: bytes) -> str | None:
         """Returns the reason why the socket refuses this peer, or `None` if it does not."""
-        if self._takes_leave:
+        if self._leaves_at_once:
             return None
         with self.engine.lock:
             return self.engine.pattern.refusal(identity)
@@ -408,7 +408,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.engine.pattern.deliver(self, self._dialer.messages)
             if self.is_linked and not self._dialer.messages:
                 self.move(_LEAVING)
-                self._withdraw()
+                self._leave_routing()
 
     def _release_descriptor(self) -> None:
         """Removes the descriptor from the event loop, which is the only one to watch it."""
@@ -417,9 +417,9 @@ class WireSession(StateMachine[ConnectionState]):
             self._timer = None
         if self.engine.in_loop:
             self._unwatch()
-            if self._stuck:
+            if self._write_blocked:
                 self.engine.loop.remove_writer(self._fd)
-                self._stuck = False
+                self._write_blocked = False
 
     def _close_descriptor(self) -> None:
         if self._fd >= 0:
@@ -474,13 +474,13 @@ class WireSession(StateMachine[ConnectionState]):
         if self.state is _READY:
             self.move(_LEAVING)
             with self.engine.lock:
-                self._withdraw()
-        self._tell_end()
+                self._leave_routing()
+        self._resolve_ended()
         # That side was the only way to learn whether the peer lives. `linger` does not limit this: it may be infinite,
         # and is meant for peers that can still connect or send.
-        self._insist("the peer has ended its side", -1)
+        self._end_if_stalled("the peer has ended its side", -1)
 
-    def _insist(self, why: str, before: int) -> None:
+    def _end_if_stalled(self, why: str, before: int) -> None:
         """Ends a connection that drains if the peer has taken nothing since *before* bytes were left for it."""
         if self.state is _OVER or not self.engine.in_loop:
             return
@@ -488,7 +488,7 @@ class WireSession(StateMachine[ConnectionState]):
         if left and left == before:
             self.end(TransportError(f"{why} and has taken nothing for {_SETTLE_TIMEOUT_S} s"))
         else:
-            self.engine.loop.call_later(_SETTLE_TIMEOUT_S, self._insist, why, left)
+            self.engine.loop.call_later(_SETTLE_TIMEOUT_S, self._end_if_stalled, why, left)
 
     def on_lost(self, reason: Exception | None) -> None:
         """Handles the end of the descriptor."""
@@ -511,9 +511,11 @@ class WireSession(StateMachine[ConnectionState]):
         with self.engine.lock:
             if send_queue is not None and self.engine.is_last(self):
                 send_queue.entrust(self.peer)
-            self._withdraw()
+            self._leave_routing()
         if not self.peer.unsent_bytes:
-            self._part(_POLL_INTERVAL_S)  # at once: the user has disconnected, and expects nothing more from it
+            self._finish_closing(
+                _POLL_INTERVAL_S
+            )  # at once: the user has disconnected, and expects nothing more from it
 
     def on_dismissed(self, _: None = None) -> None:
         """Ends a peer that the user has closed, when the messages accepted for it have left, regardless of `linger`."""
@@ -524,14 +526,14 @@ class WireSession(StateMachine[ConnectionState]):
         if self.state is _OVER or not self.engine.in_loop:
             return
         if self._dialer is not None:
-            self._dialer.stand_down()
+            self._dialer.stop_dialling()
         if self.state is _READY:
             self.move(_LEAVING)
             with self.engine.lock:
-                self._withdraw()
-            self._insist("the peer was closed", -1)
+                self._leave_routing()
+            self._end_if_stalled("the peer was closed", -1)
 
-    def _withdraw(self) -> None:
+    def _leave_routing(self) -> None:
         """Leaves routing; accepted messages still leave."""
         self._left = True
         self.engine.pattern.disconnected(self)
@@ -540,9 +542,9 @@ class WireSession(StateMachine[ConnectionState]):
     def on_drained(self, _: None = None) -> None:
         """Ends a leaving session, because the kernel has all accepted messages."""
         if self.state is _LEAVING and self.engine.in_loop:
-            self.engine.loop.call_soon(self._part, _POLL_INTERVAL_S)
+            self.engine.loop.call_soon(self._finish_closing, _POLL_INTERVAL_S)
 
-    def _part(self, pause: float) -> None:
+    def _finish_closing(self, pause: float) -> None:
         """Ends a connection that has left routing as soon as the peer's kernel has everything."""
         if self.state is _OVER:
             return
@@ -552,7 +554,7 @@ class WireSession(StateMachine[ConnectionState]):
             self.end(None)
         else:
             self.engine.session_drained()
-            self.engine.loop.call_later(pause, self._part, min(pause * 1.5, _LONG_POLL_INTERVAL_S))
+            self.engine.loop.call_later(pause, self._finish_closing, min(pause * 1.5, _LONG_POLL_INTERVAL_S))
 
     def end(self, reason: Exception | None = None) -> None:
         """Ends the session, once: leaves routing, closes the connection, reports that."""
@@ -565,14 +567,14 @@ class WireSession(StateMachine[ConnectionState]):
         self.move(_OVER)
         if reason is not None and self._relay is not None:
             reason = self._relay.error or reason  # the engine sees the end of its descriptor only
-        if self._deciding is not None and self.engine.in_loop:
-            self._deciding.cancel()
+        if self._admission is not None and self.engine.in_loop:
+            self._admission.cancel()
         if self._timer is not None and self.engine.in_loop:
             self._timer.cancel()
         self.engine.heartbeat.end(self)
         if self._limiter is not None:
             self._limiter.leave(self)
-        if before in _STRANGE:
+        if before in _BEFORE_READY:
             self._release_descriptor()
             self._close_descriptor()
         else:
@@ -587,18 +589,18 @@ class WireSession(StateMachine[ConnectionState]):
                     self.engine.pattern.departed(self)
             except Exception:
                 log.exception("a peer could not be removed from routing")
-        self.engine.session_over(self, before, reason)
-        self._tell_end()
-        self._let_go(before)
+        self.engine.session_ended(self, before, reason)
+        self._resolve_ended()
+        self._drop_references(before)
 
-    def _let_go(self, before: ConnectionState) -> None:
+    def _drop_references(self, before: ConnectionState) -> None:
         """Drops all references to objects that refer to the session.
 
         A message that was not received yet keeps the connection, and so the session, which describes the sender.
         """
         self.engine = weakref.proxy(self.engine)
-        self._dialer = self._limiter = self._timer = self._deciding = None
-        if before not in _STRANGE:
+        self._dialer = self._limiter = self._timer = self._admission = None
+        if before not in _BEFORE_READY:
             self.peer = ended_peer(self.peer)
 
     def leave_loop(self) -> None:
@@ -609,10 +611,10 @@ class WireSession(StateMachine[ConnectionState]):
         if self.state is _HANDSHAKING:
             if self._watched and (live or self._dialer is None):
                 self._unwatch()
-            if self._stuck and live:
+            if self._write_blocked and live:
                 self.engine.loop.remove_writer(self._fd)
-        self._watched = self._stuck = False
-        self._timer = self._deciding = self._ended = None
+        self._watched = self._write_blocked = False
+        self._timer = self._admission = self._ended = None
 
     def enter_loop(self) -> None:
         """Goes on in another loop. If it is leaving, it has as long as `close` waits there."""
@@ -621,12 +623,12 @@ class WireSession(StateMachine[ConnectionState]):
             if timeout is not None and self._limiter is None:
                 self._timer = self.engine.loop.call_later(timeout, self.time_out)
             if self._handshake.question is not None:
-                self._deciding = self.engine.spawn(self._decide(self._handshake.question), "omq admission")
+                self._admission = self.engine.spawn(self._decide(self._handshake.question), "omq admission")
             elif not self._handshake.done:
                 self._watch()
             self._write_on()
         elif self.state is _LEAVING and not self.peer.unsent_bytes:
-            self._part(_POLL_INTERVAL_S)
+            self._finish_closing(_POLL_INTERVAL_S)
 
     def _reclaim(self) -> None:
         """Keeps messages that have not begun to leave: for the next peer or, if its dialer leaves, for the endpoint."""
@@ -639,7 +641,7 @@ class WireSession(StateMachine[ConnectionState]):
 
     def close_after_fork(self) -> None:
         """Closes the inherited descriptor, which the parent uses too, in a forked child."""
-        if self.state in _STRANGE:
+        if self.state in _BEFORE_READY:
             self._close_descriptor()
         else:
             self.peer.close_after_fork()

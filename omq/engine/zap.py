@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from omq._core.calls.call import AsyncCore
+from omq.engine.auth_decision import AuthDecision
 from omq.engine.driver import TASKS, LoopDriver
-from omq.engine.verdict import Verdict
 from omq.engine.views import SocketView
 from omq.errors import RemoteProtocolError
 from omq.options import Options
@@ -20,9 +20,9 @@ from omq.types import SocketType
 from omq.zmtp.command import parse_properties, quoted
 from omq.zmtp.curve import CookieKeys
 from omq.zmtp.handshake import Handshake
+from omq.zmtp.handshake_cache import CachedHandshake
 from omq.zmtp.mechanism import Mechanism, Question
 from omq.zmtp.null import Null
-from omq.zmtp.rehearsed import RehearsedHandshake
 from omq.zmtp.websocket import Upgrade, WebSocketHandshake
 
 log = logging.getLogger("omq")
@@ -55,7 +55,7 @@ class Authenticator:
         properties: Mapping[bytes, bytes],
         options: Options,
         upgrade: Upgrade | None = None,
-    ) -> Handshake | RehearsedHandshake | WebSocketHandshake:
+    ) -> Handshake | CachedHandshake | WebSocketHandshake:
         """Returns a new handshake for one connection.
 
         Args:
@@ -75,7 +75,7 @@ class Authenticator:
                 allow_unsecured=not asks,
             )
         if not asks:
-            return RehearsedHandshake(socket_type=socket_type, properties=properties)
+            return CachedHandshake(socket_type=socket_type, properties=properties)
         return Handshake(socket_type=socket_type, mechanism=self._mechanism(options), properties=properties)
 
     def _mechanism(self, options: Options) -> Mechanism:
@@ -111,7 +111,7 @@ class Authenticator:
             self._timer = None
         self._cookies = None
 
-    async def decide(self, question: Question, address: str, options: Options) -> Verdict:
+    async def decide(self, question: Question, address: str, options: Options) -> AuthDecision:
         """Returns whether to admit a peer. The caller has a timeout of its own.
 
         Args:
@@ -133,26 +133,28 @@ class Authenticator:
             except BaseException as error:  # of any kind: the peer must get an answer
                 # Its text may hold a password, and so may the frames of its traceback: neither is logged.
                 log.error("%s: authentication raised %s%s", security.name, type(error).__name__, _where(error))
-                return Verdict(b"500", f"the function that decides raised {type(error).__name__}")
+                return AuthDecision(b"500", f"the function that decides raised {type(error).__name__}")
             if answer is not None and not answer:
-                return Verdict(b"400", f"{_who(question, user_id)} is not authorized")
+                return AuthDecision(b"400", f"{_who(question, user_id)} is not authorized")
         optional = answer is not None or question.mechanism != b"PLAIN"
         return await self._ask(question, address, options, user_id, optional)
 
     async def _ask(
         self, question: Question, address: str, options: Options, user_id: str | None, optional: bool
-    ) -> Verdict:
+    ) -> AuthDecision:
         """Asks the handler, if there is one, and if it must be asked."""
         if not options.zap_enforce_domain or options.zap_domain:
             if self._engine.context.inproc.is_open(ENDPOINT):
-                return await self._consult(question, address, options.zap_domain, user_id)
+                return await self._ask_handler(question, address, options.zap_domain, user_id)
             if options.zap_enforce_domain:
-                return Verdict(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
+                return AuthDecision(b"", f"zap_enforce_domain is set and no ZAP handler is bound at {ENDPOINT}")
         if optional:
-            return Verdict(user_id=user_id)
-        return Verdict(b"", f"PlainServer(None) leaves the decision to a ZAP handler, but none is bound at {ENDPOINT}")
+            return AuthDecision(user_id=user_id)
+        return AuthDecision(
+            b"", f"PlainServer(None) leaves the decision to a ZAP handler, but none is bound at {ENDPOINT}"
+        )
 
-    async def _consult(self, question: Question, address: str, domain: str, user_id: str | None) -> Verdict:
+    async def _ask_handler(self, question: Question, address: str, domain: str, user_id: str | None) -> AuthDecision:
         request = [
             b"",
             _VERSION,
@@ -163,20 +165,20 @@ class Authenticator:
             question.mechanism,
             *question.credentials,
         ]
-        with_handler = _Asker(self._engine)
+        with_handler = _ZapClient(self._engine)
         try:
             reply = await with_handler.ask(request)
         except EOFError:
-            return Verdict(b"", "the ZAP handler closed the connection without an answer")
+            return AuthDecision(b"", "the ZAP handler closed the connection without an answer")
         finally:
             with_handler.stop()
         try:
             return _read(reply, user_id)
         except RemoteProtocolError as error:
-            return Verdict(b"", str(error))
+            return AuthDecision(b"", str(error))
 
 
-class _Asker(AsyncCore):
+class _ZapClient(AsyncCore):
     """A DEALER that asks the handler one question (RFC 27, Architecture)."""
 
     def __init__(self, engine: SocketView) -> None:
@@ -217,7 +219,7 @@ class _Asker(AsyncCore):
         self._engine.stop()
 
 
-def _read(reply: list[bytes], user_id: str | None) -> Verdict:
+def _read(reply: list[bytes], user_id: str | None) -> AuthDecision:
     """Reads a handler's reply (RFC 27, Message Format).
 
     Raises:
@@ -241,10 +243,10 @@ def _read(reply: list[bytes], user_id: str | None) -> Verdict:
     except RemoteProtocolError as error:
         raise RemoteProtocolError(f"a ZAP reply with {error}") from None
     if status == b"200":
-        return Verdict(user_id=who.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
+        return AuthDecision(user_id=who.decode("utf-8", "backslashreplace") or user_id, metadata=properties)
     # RFC 27: 300 is temporary. libzmq closes the connection without ERROR, so that the peer reconnects.
     refusal = b"" if status == b"300" else status
-    return Verdict(refusal, f"the ZAP handler answers {status.decode()} {quoted(text, 255)}")
+    return AuthDecision(refusal, f"the ZAP handler answers {status.decode()} {quoted(text, 255)}")
 
 
 def _who(question: Question, user_id: str | None) -> str:

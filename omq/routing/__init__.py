@@ -4,7 +4,7 @@ A pattern configures the Cython queues that move messages (`omq._core.queues`) a
 or options change.
 """
 
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.routing.client_server import Server
 from omq.routing.dealer_router import Dealer, Router
 from omq.routing.pair import Pair
@@ -40,4 +40,4 @@ PATTERNS: dict[SocketType, type[Pattern]] = {
     SocketType.PEER: Server,
 }
 
-__all__ = ["PATTERNS", "Pattern", "Session"]
+__all__ = ["PATTERNS", "Pattern", "RoutedSession"]

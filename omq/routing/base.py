@@ -20,7 +20,7 @@ from omq.zmtp.command import TrafficCommand
 MAX_NOTICES: Final = 10_000
 
 
-class Session(Protocol):
+class RoutedSession(Protocol):
     """One peer, as a pattern uses it; the engine has a class for a connection and one for an inproc pipe."""
 
     identity: bytes
@@ -41,7 +41,7 @@ class Session(Protocol):
         ...
 
     @property
-    def comes_again(self) -> bool:
+    def redials(self) -> bool:
         """Returns whether this side has dialled, and will dial again."""
         ...
 
@@ -72,9 +72,9 @@ class Pattern:
         self.recv_queue: RecvQueue | None = None
         self.send_queue: SendQueue | None = None
         self.book: OwnSubscriptions | PublisherSendQueue | None = None
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[RoutedSession, None] = {}
         # Peers whose end is reported to the user, and the messages about peers that the user has not received.
-        self._watched: set[Session] = set()
+        self._watched: set[RoutedSession] = set()
         self._notices: WeakSet[Notice] = WeakSet()
 
     def share(self, lock: SocketLock | None) -> None:
@@ -101,12 +101,12 @@ class Pattern:
             return None
         return f"{MAX_NOTICES} messages about peers are queued to be received"
 
-    def greet(self, session: Session) -> None:
+    def greet(self, session: RoutedSession) -> None:
         """Sends the messages that a new peer gets before any other."""
         if self.options.hello_message is not None:
             session.peer.send_parts(list(self.options.hello_message))
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         """Adds a peer that has finished its handshake."""
         self.greet(session)
         session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))
@@ -124,7 +124,7 @@ class Pattern:
         """Returns which of `omq.option_values.PEER_NOTICES` the user gets an empty message for."""
         return options.router_notify
 
-    def departed(self, session: Session) -> None:
+    def departed(self, session: RoutedSession) -> None:
         """Reports the end of a peer's connection to the user, once; nothing more comes from it."""
         if session not in self._watched:
             return
@@ -135,26 +135,28 @@ class Pattern:
             found.append(b"")
         if options.disconnect_message is not None and session.accepted:
             found.append(_as_taken(options.disconnect_message))
-        if options.hiccup_message is not None and session.comes_again:
+        if options.hiccup_message is not None and session.redials:
             found.append(_as_taken(options.hiccup_message))
         if found:
             self._report(session, found, after=session.peer)
 
-    def _report(self, session: Session, messages: list[bytes | tuple[bytes, ...]], after: Peer | None = None) -> None:
+    def _report(
+        self, session: RoutedSession, messages: list[bytes | tuple[bytes, ...]], after: Peer | None = None
+    ) -> None:
         """Queues messages about a peer for the user: after those of *after*, or before all that the peer will send."""
         if self.recv_queue is not None:
             notice = Notice(session, session.peer, messages)
             self._notices.add(notice)
             notice.stand(self.recv_queue, after)
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         """Removes a peer that has gone; messages that it sent stay in the receive queue."""
         if session in self.sessions:
             del self.sessions[session]
             if self.send_queue is not None:
                 self.send_queue.remove(session.peer)
 
-    def obey(self, session: Session, command: TrafficCommand) -> None:
+    def obey(self, session: RoutedSession, command: TrafficCommand) -> None:
         """Handles a command of a peer that concerns the pattern: neither a heartbeat nor an error.
 
         Raises:
@@ -163,7 +165,7 @@ class Pattern:
         if command.name in self.commands and session in self.sessions:
             self.heed(session, command)
 
-    def heed(self, session: Session, command: TrafficCommand) -> None:
+    def heed(self, session: RoutedSession, command: TrafficCommand) -> None:
         """Carries out one of `commands`; raises as `obey`. `Peer.command` sends an answer."""
 
     def asking(self, by_command: bool) -> int:
@@ -180,12 +182,12 @@ class Pattern:
         if isinstance(self.send_queue, RoundRobin):
             self.send_queue.surrender(messages)
 
-    def reclaim(self, session: Session) -> None:
+    def reclaim(self, session: RoutedSession) -> None:
         """Takes back the messages that an ending peer has not begun to send, if another peer may get them."""
         if self.send_queue is not None:
             self.send_queue.reclaim(session.peer)
 
-    def deliver(self, session: Session, messages: list[Any]) -> None:
+    def deliver(self, session: RoutedSession, messages: list[Any]) -> None:
         """Gives surrendered messages to a peer that is not in routing; those that it cannot take stay in the list."""
         if isinstance(self.send_queue, RoundRobin):
             self.greet(session)
@@ -222,7 +224,7 @@ class Pattern:
         if self.send_queue is not None:
             self.send_queue.close()
 
-    def _tune(self, session: Session) -> None:
+    def _tune(self, session: RoutedSession) -> None:
         """Applies the current high-water marks to a peer."""
         session.peer.set_hwm_granularity(_hwm_granularity(self.options.send_hwm))
         session.peer.set_recv_hwm(0 if self.options.conflate else self.options.recv_hwm)

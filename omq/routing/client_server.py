@@ -9,7 +9,7 @@ from omq._core.queues.peer import RecvQueue
 from omq._core.queues.routed import RoutedSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.types import SocketType
 
 _NUMBERS: Final = 1 << 32  # a routing id is an unsigned number of 32 bits, and not 0 (RFC 41)
@@ -27,7 +27,7 @@ class Server(Pattern):
         # reach another peer of this one.
         self._number = int.from_bytes(os.urandom(4), "big")
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         session.peer.routing_id = self._free_number()
         super().connected(session)
 

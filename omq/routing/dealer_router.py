@@ -12,11 +12,11 @@ from omq._core.queues.routed import RoutedSendQueue
 from omq._core.queues.send_queue import RoundRobin
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.types import SocketType
 
 
-class Origin:
+class IdentityOrigin:
     """Identifies all peers that have had one identity, to keep their messages in order."""
 
     __slots__ = ("__weakref__",)
@@ -30,7 +30,7 @@ class Dealer(Pattern):
         self.recv_queue = ConflatedRecvQueue(readable) if options.conflate else RecvQueue(readable)
         self.send_queue = RoundRobin(writable, options.send_hwm, options.conflate, options.immediate)
 
-    def greet(self, session: Session) -> None:
+    def greet(self, session: RoutedSession) -> None:
         super().greet(session)
         if self.options.probe_router:
             session.peer.send_parts([b""])
@@ -62,21 +62,21 @@ class Router(Pattern):
         self.send_queue: RoutedSendQueue = RoutedSendQueue(writable, options.send_hwm, options.router_mandatory)
         self._identities = FreshIdentities()
         # Peers whose identity is in use by another peer: they wait, unread, until it is free.
-        self._waiting: list[Session] = []
-        self._nobody = WaitQueue()
+        self._waiting: list[RoutedSession] = []
+        self._no_waiters = WaitQueue()
         # By identity, while messages of its last peer have not been received.
-        self._origins: WeakValueDictionary[bytes, Origin] = WeakValueDictionary()
+        self._origins: WeakValueDictionary[bytes, IdentityOrigin] = WeakValueDictionary()
         # Peers that have left routing, and whose end was not reported to the user yet, by identity.
-        self._ending: dict[bytes, Session] = {}
+        self._ending: dict[bytes, RoutedSession] = {}
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         identity = b"" if self.options.router_rename and not session.is_named else session.identity
         if not identity:
             identity = self._identities.next(self.send_queue.table)
         while (holder := self.send_queue.table.get(identity)) is not None:
             if not self.options.router_handover:
                 self._waiting.append(session)
-                session.peer.hand_to(RecvQueue(self._nobody))
+                session.peer.hand_to(RecvQueue(self._no_waiters))
                 return
             holder.session.end(None)
             # A session of another thread ends later; its identity is free now.
@@ -92,20 +92,20 @@ class Router(Pattern):
             session.peer.origin = origin
         super().connected(session)
 
-    def greet(self, session: Session) -> None:
+    def greet(self, session: RoutedSession) -> None:
         super().greet(session)
         if self.options.probe_router:
             session.peer.send_parts([b""])
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         if session in self._waiting:
             self._waiting.remove(session)
             session.peer.leave_queue()  # its own queue
             return
         if session in self.sessions:
             peer = session.peer
-            if not isinstance(peer.origin, Origin):
-                peer.origin = Origin()
+            if not isinstance(peer.origin, IdentityOrigin):
+                peer.origin = IdentityOrigin()
             self._origins[peer.identity] = peer.origin
             if session in self._watched:
                 self._ending[peer.identity] = session
@@ -113,26 +113,26 @@ class Router(Pattern):
         if session not in self._watched:
             self._promote(session)
 
-    def departed(self, session: Session) -> None:
+    def departed(self, session: RoutedSession) -> None:
         if session in self._watched:
             # The peer that takes its identity comes after the messages about its end.
             self._ending.pop(session.peer.identity, None)
             super().departed(session)
             self._promote(session)
 
-    def _heir(self, session: Session) -> Session | None:
+    def _next_in_line(self, session: RoutedSession) -> RoutedSession | None:
         """Returns the peer that waits for the identity of one that has gone."""
         name = session.peer.identity  # may be one made here: another peer may have chosen the same
         return next((one for one in self._waiting if one.identity == name), None)
 
-    def _promote(self, session: Session) -> None:
+    def _promote(self, session: RoutedSession) -> None:
         """Gives the identity of a peer that has gone to a peer that waits for it."""
-        heir = self._heir(session)
-        if heir is not None and heir.identity not in self.send_queue.table:
-            self._waiting.remove(heir)
-            self.connected(heir)
+        successor = self._next_in_line(session)
+        if successor is not None and successor.identity not in self.send_queue.table:
+            self._waiting.remove(successor)
+            self.connected(successor)
             assert self.recv_queue is not None
-            heir.peer.hand_to(self.recv_queue)
+            successor.peer.hand_to(self.recv_queue)
 
     def reconfigure(self, options: Options) -> None:
         super().reconfigure(options)

@@ -12,7 +12,7 @@ from omq._core.queues.recv_queue import ConflatedRecvQueue, FilteredRecvQueue
 from omq._core.queues.subscriptions import OwnSubscriptions, PublisherSendQueue, SubscriberSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.types import SocketType
 from omq.zmtp.command import Cancel, Subscribe
 
@@ -65,12 +65,12 @@ class Publisher(Pattern):
     def monitor(self, on: bool) -> None:
         self.send_queue.monitored = on
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         super().connected(session)
         if self.options.xpub_welcome_message is not None:
             session.peer.send_parts([self.options.xpub_welcome_message])
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         if session in self.sessions:
             super().disconnected(session)
             self.send_queue.report()
@@ -120,11 +120,11 @@ class Subscriber(Pattern):
         assert isinstance(before, Subscriber)
         self.own_subscriptions.inherit(before.own_subscriptions, before.options.subscribe)
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         super().connected(session)
         self.own_subscriptions.add(session.peer)
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         if session in self.sessions:
             super().disconnected(session)
             self.own_subscriptions.remove(session.peer)

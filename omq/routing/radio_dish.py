@@ -9,7 +9,7 @@ from omq._core.queues.groups import GroupRecvQueue, OwnGroups, RadioSendQueue
 from omq._core.queues.matcher import Matcher
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.routing.pub_sub import Publisher
 from omq.types import SocketType
 from omq.zmtp.command import Join, Leave
@@ -49,11 +49,11 @@ class Dish(Pattern):
         assert isinstance(before, Dish)
         self.groups.inherit(before.groups, before.options.join)
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         super().connected(session)
         self.groups.add(session.peer)
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         if session in self.sessions:
             super().disconnected(session)
             self.groups.remove(session.peer)

@@ -7,7 +7,7 @@ from omq._core.queues.routed import ReplySendQueue
 from omq._core.queues.send_queue import RequestSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.types import SocketType
 
 
@@ -26,11 +26,11 @@ class Request(Pattern):
             options.immediate,
         )
 
-    def greet(self, session: Session) -> None:
+    def greet(self, session: RoutedSession) -> None:
         if self.options.probe_router:
             session.peer.send_parts([b""])
 
-    def disconnected(self, session: Session) -> None:
+    def disconnected(self, session: RoutedSession) -> None:
         super().disconnected(session)
         # No other peer can answer the request that this one got: the next request may go out.
         self.recv_queue.forget(session.peer)

@@ -7,7 +7,7 @@ from omq._core.queues.routed import StreamSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq.option_values import PEER_NOTICES
 from omq.options import Options
-from omq.routing.base import Pattern, Session
+from omq.routing.base import Pattern, RoutedSession
 from omq.routing.dealer_router import FreshIdentities
 from omq.types import SocketType
 
@@ -21,7 +21,7 @@ class Stream(Pattern):
         self.send_queue: StreamSendQueue = StreamSendQueue(writable, options.send_hwm)
         self._identities = FreshIdentities()
 
-    def connected(self, session: Session) -> None:
+    def connected(self, session: RoutedSession) -> None:
         taken = self.send_queue.table
         named = session.is_named and session.identity not in taken
         session.peer.identity = session.identity if named else self._identities.next(taken)
@@ -30,8 +30,8 @@ class Stream(Pattern):
     def notices(self, options: Options) -> frozenset[str]:
         return frozenset(PEER_NOTICES if options.stream_notify else ())
 
-    def departed(self, session: Session) -> None:
-        disconnected = not (session.accepted or session.comes_again)
+    def departed(self, session: RoutedSession) -> None:
+        disconnected = not (session.accepted or session.redials)
         if session.peer.dismissed or disconnected:
             self._watched.discard(session)  # as in libzmq: the end of a peer that the user has closed is not reported
         super().departed(session)

@@ -361,8 +361,8 @@ class _Relays:
         polled: set[TlsRelay] = set()
         while True:
             ready: dict[TlsRelay, None] = dict.fromkeys(polled)
-            patience = 0.0 if any(relay.has_more_work for relay in polled) else _POLL_INTERVAL_S if polled else None
-            for fd, events in poll.poll(patience):
+            timeout = 0.0 if any(relay.has_more_work for relay in polled) else _POLL_INTERVAL_S if polled else None
+            for fd, events in poll.poll(timeout):
                 owner = owners.get(fd)
                 if owner is None:
                     _receive(bell)

@@ -17,7 +17,7 @@ from typing import ClassVar, Final
 
 from omq._core.wire.crypto import CurveCipher, Secret, random_octets
 from omq.errors import LocalProtocolError, RemoteProtocolError
-from omq.types import Kind
+from omq.types import IdentityEnum
 from omq.zmtp.command import encode_command, encode_properties, parse_properties
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
@@ -36,7 +36,7 @@ _WELCOME: Final = _LONG_NONCE + _MAC + KEY_SIZE + _COOKIE
 _INITIATE: Final = _COOKIE + _SHORT_NONCE + _MAC + KEY_SIZE + _VOUCH  # and the metadata
 
 
-class CurvePhase(Kind):
+class CurvePhase(IdentityEnum):
     """The phase of a CURVE handshake."""
 
     START = "the greetings are not complete"

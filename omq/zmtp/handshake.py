@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 from omq._core.wire.codec import Codec
 from omq._core.wire.framing import FrameDecoder
 from omq.errors import HandshakeError, LocalProtocolError, MechanismError, RemoteProtocolError
-from omq.types import COMPATIBLE, SENDS_IDENTITY, Kind, SocketType
+from omq.types import COMPATIBLE, SENDS_IDENTITY, IdentityEnum, SocketType
 from omq.zmtp.command import PROPERTIES_LIMIT, Command, encode_properties, error, parse_command, quoted
 from omq.zmtp.greeting import VERSION, Greeting, GreetingParser
 from omq.zmtp.mechanism import Mechanism, Question
@@ -37,7 +37,7 @@ _SOCKET_TYPE: Final = b"Socket-Type"
 _IDENTITY: Final = b"Identity"
 
 
-class HandshakeState(Kind):
+class HandshakeState(IdentityEnum):
     """The state of a handshake."""
 
     NEW = "nothing is sent"
@@ -48,7 +48,7 @@ class HandshakeState(Kind):
     FAILED = "the connection is to be closed"
 
 
-class HandshakeEvent(Kind):
+class HandshakeEvent(IdentityEnum):
     """An event that moves a handshake on."""
 
     START = "we sent our greeting"

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import ClassVar
 
-from omq.types import Kind
+from omq.types import IdentityEnum
 from omq.zmtp.command import parse_properties, ready
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
 
-class NullPhase(Kind):
+class NullPhase(IdentityEnum):
     """The phase of a NULL handshake."""
 
     START = "the greetings are not complete"

@@ -5,14 +5,14 @@ from enum import Enum
 from typing import ClassVar, Final
 
 from omq.errors import LocalProtocolError, RemoteProtocolError
-from omq.types import Kind
+from omq.types import IdentityEnum
 from omq.zmtp.command import encode_command, encode_properties, parse_properties, ready
 from omq.zmtp.mechanism import Mechanism, Question, Step
 
 CREDENTIAL_LIMIT: Final = 255  # bytes of a user name, and of a password (RFC 24, The HELLO Command)
 
 
-class PlainPhase(Kind):
+class PlainPhase(IdentityEnum):
     """The phase of a PLAIN handshake."""
 
     START = "the greetings are not complete"

@@ -364,7 +364,7 @@ def fails(client: Any) -> None:
 
 
 def is_redialled(client: Any) -> bool:
-    """Returns whether a dialer has left its attempts to the loop's redialler, which no monitor reports."""
+    """Returns whether a dialer has left its attempts to the loop's scheduler, which no monitor reports."""
     return any(dialer._answer for dialers in client._engine.endpoints.dialers.values() for dialer in dialers)
 
 

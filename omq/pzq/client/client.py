@@ -20,7 +20,7 @@ from omq.pzq.wire import (
     read_delivery,
     read_reply,
 )
-from omq.socket_base import patience
+from omq.socket_base import check_timeout
 from omq.types import Unset
 from omq.unpatched import threading
 
@@ -205,7 +205,7 @@ def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
 
 def deadline_of(socket: Any, timeout: float | Unset | None) -> float | None:
     """Returns when a consumer's wait is over; `None`: never."""
-    seconds = socket.recv_timeout if isinstance(timeout, Unset) else patience(timeout)
+    seconds = socket.recv_timeout if isinstance(timeout, Unset) else check_timeout(timeout)
     return None if seconds is None else time.monotonic() + seconds
 
 

@@ -11,7 +11,7 @@ from typing import Any, NoReturn, Self
 import omq
 from omq.errors import ReceiveTimeout
 from omq.pzq.client.client import DEFAULT_TIMEOUT_S, MAX_IN_FLIGHT, RETRY_DELAY_S, Body, PendingSends
-from omq.socket_base import patience
+from omq.socket_base import check_timeout
 from omq.types import UNSET, Unset
 from omq.unpatched import threading
 
@@ -42,7 +42,7 @@ class Producer:
     def __init__(
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
-        self._timeout = patience(timeout)
+        self._timeout = check_timeout(timeout)
         self._unanswered = PendingSends(producer)
         self._lock = threading.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
@@ -100,7 +100,7 @@ class Producer:
     @contextmanager
     def _call(self, timeout: float | Unset | None) -> Iterator[tuple[float, float | None]]:
         """One call at a time: its seconds, and when they are over."""
-        seconds = self._timeout if isinstance(timeout, Unset) else patience(timeout)
+        seconds = self._timeout if isinstance(timeout, Unset) else check_timeout(timeout)
         end = None if seconds is None else time.monotonic() + seconds
         if not self._lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
             raise self._unanswered.busy(seconds or 0.0)

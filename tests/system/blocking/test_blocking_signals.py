@@ -229,16 +229,16 @@ context = omq.Context()
 made = []
 began = threading.Event()
 signal.signal(signal.SIGUSR1, lambda *_: (began.set(), {handle}))
-see = iothread._see_to_room
+see = iothread._reserve_descriptors
 
 def interrupted():
     # On the thread that begins; the main thread waits for that, and its handler waits within.
-    iothread._see_to_room = see
+    iothread._reserve_descriptors = see
     os.kill(os.getpid(), signal.SIGUSR1)
     assert began.wait(5)
     return see()
 
-iothread._see_to_room = interrupted
+iothread._reserve_descriptors = interrupted
 try:
     made.append(omq.PULL(context, bind=BIND))
     print("bound")

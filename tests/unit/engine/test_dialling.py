@@ -246,7 +246,7 @@ async def test_it_takes_no_room_of_the_socket(make, absent):
     push.disconnect(where)
     await waiting
     await push.send(b"y", timeout=0.01)
-    assert push._engine.is_laden()
+    assert push._engine.has_unsent()
 
 
 async def test_a_handshake_under_way_goes_on(make):

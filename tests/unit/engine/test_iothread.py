@@ -13,7 +13,7 @@ import omq
 from omq._core.bell import Bell
 from omq._core.link.deferred_calls import DeferredCalls
 from omq.engine.iothread import IoThread
-from omq.engine.job import apart
+from omq.engine.thread_call import run_in_new_thread
 from omq.engine.weak_set import WeakIdentitySet
 from tests.waits import BOUND, until
 
@@ -166,11 +166,11 @@ def test_a_function_apart_is_not_interrupted(ticks):
         made.append(threading.current_thread() is threading.main_thread())
 
     with pytest.raises(Tick):
-        apart(make)
+        run_in_new_thread(make)
     assert made == [False, False]
-    assert apart(divmod, 7, 2) == (3, 1)
+    assert run_in_new_thread(divmod, 7, 2) == (3, 1)
     with pytest.raises(ZeroDivisionError):
-        apart(divmod, 7, 0)
+        run_in_new_thread(divmod, 7, 0)
 
 
 class Member:

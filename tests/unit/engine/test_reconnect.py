@@ -113,7 +113,7 @@ async def test_reconnect_stop_when_the_handshake_failed(make, reports, free_port
 
 @on_both_loops
 async def test_reconnect_stop_after_a_disconnect(make, reports, free_place):
-    """Attempts that fail before do not end it; a peer that was there and has gone does."""
+    """ConnectAttempts that fail before do not end it; a peer that was there and has gone does."""
     where = free_place
     push = make(omq.PUSH, connect=where, reconnect_stop="after disconnect", **FAST)
     await until(lambda: sum(event[0] == "connect_failed" for event in reports) >= 2)

@@ -6,16 +6,16 @@ from omq._core.wire.crypto import Secret
 from omq.types import SocketType
 from omq.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from omq.zmtp.handshake import Handshake
+from omq.zmtp.handshake_cache import CachedHandshake
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainClient, PlainServer
-from omq.zmtp.rehearsed import RehearsedHandshake
 
 KEYS, OWN = Secret(), Secret()
 
 
 def side(mechanism, socket_type):
     if mechanism == "rehearsed":
-        return RehearsedHandshake(socket_type=socket_type, properties={})
+        return CachedHandshake(socket_type=socket_type, properties={})
     made = {
         "NULL": lambda: Null(),
         "NULL that asks": lambda: Null(ask=True),

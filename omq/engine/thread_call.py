@@ -17,7 +17,7 @@ from omq.errors import ContextTerminated
 from omq.unpatched import _thread
 
 
-class JobThread(Protocol):
+class CallThread(Protocol):
     """A thread that makes calls for other threads.
 
     Attributes:
@@ -26,11 +26,11 @@ class JobThread(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def forget(self, job: Job) -> None:
+    def forget(self, job: ThreadCall) -> None:
         """Removes a job that is done."""
 
 
-class Job:
+class ThreadCall:
     """A call that another thread makes for the waiting one.
 
     A coroutine that it returns is awaited there. (A `concurrent.futures.Future` would not do: a thread that waits for
@@ -54,7 +54,7 @@ class Job:
             self.done.set()
             self._begun.set()
 
-    def run_in(self, io: JobThread) -> None:
+    def run_in(self, io: CallThread) -> None:
         """Makes the call on the I/O thread, and awaits its coroutine there."""
         if not self._make():
             return
@@ -76,7 +76,7 @@ class Job:
             self._error = error
         return True
 
-    def _awaited(self, task: asyncio.Task[Any], io: JobThread) -> None:
+    def _awaited(self, task: asyncio.Task[Any], io: CallThread) -> None:
         # Drop the last reference here: an exception of a signal handler would be lost in the code that ends a task.
         self._task = None
         if not task.cancelled():
@@ -90,11 +90,11 @@ class Job:
     def fail(self, error: BaseException | None = None) -> None:
         """Fails the job, if it is not done: with *error*, or because its thread ends."""
         if not self.done.is_set:
-            self._error = error or terminated()
+            self._error = error or context_terminated()
             self._begun.set()
             self.done.set()
 
-    def give_up(self, io: JobThread | None = None) -> None:
+    def give_up(self, io: CallThread | None = None) -> None:
         """Cancels the job of an interrupted caller: afterwards the call was made, or never will be."""
         if self._fate.put("given up", None) == "given up":
             self.done.set()
@@ -116,7 +116,7 @@ class Job:
         if error is None:
             return self._result
         if isinstance(error, ContextTerminated):
-            error = terminated()  # made in another thread: its text may not fit this caller
+            error = context_terminated()  # made in another thread: its text may not fit this caller
         try:
             raise error
         finally:
@@ -124,16 +124,16 @@ class Job:
             self._error = error = None
 
 
-def terminated() -> ContextTerminated:
+def context_terminated() -> ContextTerminated:
     """Returns the error of a call that the thread can no longer make."""
-    return ContextTerminated("the context has been terminated")
+    return ContextTerminated("the context has been context_terminated")
 
 
-def apart(function: Callable[..., Any], *arguments: Any) -> Any:
+def run_in_new_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a new thread and waits: no signal handler that raises can interrupt it."""
     if sys.is_finalizing():
         return function(*arguments)  # a new thread would never run
-    job = Job(function, arguments)
+    job = ThreadCall(function, arguments)
     try:
         try:
             _thread.start_new_thread(job.run, ())

@@ -7,21 +7,21 @@ import contextlib
 from typing import Any, Protocol
 
 from omq.engine.iothread import IoThread
-from omq.engine.job import Job
-from omq.engine.linger import bounded
+from omq.engine.linger import linger_after_error
 from omq.engine.socket import Engine
+from omq.engine.thread_call import ThreadCall
 from omq.errors import ContextTerminated
 from omq.types import UNSET
 from omq.unpatched import _thread
 
 
-class IoClosing:
+class IoThreadClose:
     """The end of a socket whose engine belongs to the I/O thread."""
 
     _engine: Engine
     _io: IoThread | None
 
-    def finish_close(self, future: Job | None) -> None:
+    def finish_close(self, future: ThreadCall | None) -> None:
         """Waits for the end of a `close` that was begun."""
         if future is None or self._io is None:
             return
@@ -33,7 +33,7 @@ class IoClosing:
             self.give_up_close(future)
             raise
 
-    def give_up_close(self, future: Job | None) -> None:
+    def give_up_close(self, future: ThreadCall | None) -> None:
         """Ends the socket after an interrupted `close`, unless another thread still waits in its own `close`."""
         if future is None or self._io is None:
             return
@@ -43,20 +43,20 @@ class IoClosing:
             self._io.finish(self._io.begin(self._engine.stop_unless_awaited))
 
 
-class Foster(Protocol):
+class DeferredCloseOwner(Protocol):
     """A context, whose I/O thread closes such sockets."""
 
     @property
     def io_thread(self) -> IoThread: ...
 
-    def adopt(self, orphan: Orphan) -> None:
+    def hold_deferred(self, deferred: DeferredClose) -> None:
         """Keeps a socket alive until it is closed."""
 
-    def dismiss(self, orphan: Orphan) -> None:
+    def release_deferred(self, deferred: DeferredClose) -> None:
         """Drops the reference."""
 
 
-class Orphan(IoClosing):
+class DeferredClose(IoThreadClose):
     """An asyncio socket whose loop has ended before all accepted messages have left: the I/O thread closes it.
 
     Args:
@@ -65,18 +65,18 @@ class Orphan(IoClosing):
         linger: Seconds for its messages to leave; `None` waits for ever.
     """
 
-    def __init__(self, engine: Engine, context: Foster, linger: float | None) -> None:
+    def __init__(self, engine: Engine, context: DeferredCloseOwner, linger: float | None) -> None:
         self._engine = engine
         self._context = context
         self._linger = linger
         self._io = None
-        self._move = Job(self._enter, ())
+        self._hand_over = ThreadCall(self._enter, ())
         self._has_thread = False
-        context.adopt(self)
+        context.hold_deferred(self)
         # Nothing may wait: the collector may run this amid anything, such as the start of a thread. If no thread can be
         # started any more, the interpreter is shutting down, and its exit closes the socket.
         with contextlib.suppress(RuntimeError):
-            _thread.start_new_thread(self._move.run, ())
+            _thread.start_new_thread(self._hand_over.run, ())
             self._has_thread = True
 
     def _enter(self) -> None:
@@ -88,20 +88,20 @@ class Orphan(IoClosing):
         """Runs on the I/O thread."""
         try:
             self._engine.enter_loop(asyncio.get_running_loop())
-            self._context.io_thread.look_after(self._engine)
+            self._context.io_thread.stop_with_thread(self._engine)
             await self._engine.close(self._linger)
         finally:
-            self._context.dismiss(self)
+            self._context.release_deferred(self)
 
-    def arrive(self) -> bool:
+    def wait_handed_over(self) -> bool:
         """Waits until the I/O thread has the socket; false if it never will."""
         if self._has_thread:
-            self._move.done.wait()
+            self._hand_over.done.wait()
         return self._io is not None
 
     def take(self) -> tuple[Engine, float | None]:
         """Returns the engine and its linger to a caller that closes it; the I/O thread does not have it."""
-        self._context.dismiss(self)
+        self._context.release_deferred(self)
         return self._engine, self._linger
 
     # ------------------------------------------------------------------ calls of its context
@@ -109,15 +109,15 @@ class Orphan(IoClosing):
     def linger_after(self, error: BaseException) -> float | None:
         """Returns the linger after *error* has left a `with` block; reports at once what the close waits for."""
         self.report_at_once()
-        return bounded(self._linger, self._engine.options.error_linger, error)
+        return linger_after_error(self._linger, self._engine.options.error_linger, error)
 
     def report_at_once(self) -> None:
         """Makes the close report at once what it waits for."""
         self._engine.report_at_once()
 
-    def begin_close(self, linger: Any) -> Job | None:
+    def begin_close(self, linger: Any) -> ThreadCall | None:
         """Starts to close without waiting; returns the job to wait for, or `None`."""
-        if not self.arrive() or self._io is None:
+        if not self.wait_handed_over() or self._io is None:
             return None
         with contextlib.suppress(ContextTerminated):
             return self._io.begin(self._engine.close, self._linger if linger is UNSET else linger)
@@ -128,7 +128,7 @@ class Orphan(IoClosing):
         self._engine.close_after_fork()
 
 
-def see_off(left: list[tuple[Engine, float | None]]) -> None:
+def close_without_loop(left: list[tuple[Engine, float | None]]) -> None:
     """Closes sockets without a loop in a loop of this thread: the interpreter may start no other thread any more."""
 
     async def close(engine: Engine, linger: float | None) -> None:

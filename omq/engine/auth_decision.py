@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class AuthDecision:
     """The decision whether to admit a peer.
 
     Attributes:

@@ -1,7 +1,7 @@
 """Dialling again after a refusal: one timer for all dialers of a loop.
 
 An absent peer is dialled ten times a second by default, with the same result each time. So a dialer whose attempt was
-refused leaves the next ones to its loop's `Redialler`, and continues by itself as soon as the result is different.
+refused leaves the next ones to its loop's `ReconnectScheduler`, and continues by itself once the result is different.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ REFUSED: Final = frozenset({errno.ECONNREFUSED, errno.ENOENT})
 
 #: Held while a descriptor is made and recorded, so that no other thread forks: a child would keep a descriptor that it
 #: does not know. A signal handler in this thread may still fork.
-UNFORKED: Final = threading.RLock()
-os.register_at_fork(before=UNFORKED.acquire, after_in_parent=UNFORKED.release, after_in_child=UNFORKED.release)
+FORK_LOCK: Final = threading.RLock()
+os.register_at_fork(before=FORK_LOCK.acquire, after_in_parent=FORK_LOCK.release, after_in_child=FORK_LOCK.release)
 
 _EARLY: Final = 0.05  # part of its delay by which an attempt may be early, to share a timer
 _MAX_ATTEMPTS_PER_TURN: Final = 200  # per turn: the loop has other work
@@ -34,7 +34,7 @@ _MAX_REACHED_PER_TURN: Final = 16  # per turn: the backlog of a listener is limi
 _TURN_PAUSE_S: Final = 0.001  # until the next turn
 
 
-class Redialled(Protocol):
+class WaitingDialer(Protocol):
     """A dialer that waits for its next attempt."""
 
     @property
@@ -42,11 +42,11 @@ class Redialled(Protocol):
         """Returns whether nothing has changed since the last attempt, and no monitor reports the next one."""
         ...
 
-    def next_pause(self) -> float:
+    def next_delay(self) -> float:
         """Returns the seconds until the attempt after the next one."""
         ...
 
-    def go_on_with(self, fd: int, code: int) -> None:
+    def resume(self, fd: int, code: int) -> None:
         """Continues the dialer after an attempt that was not refused, or one that it must make itself (*fd* is -1).
 
         Args:
@@ -55,7 +55,7 @@ class Redialled(Protocol):
         """
 
 
-class Redial:
+class PendingReconnect:
     """The pending attempts of one dialer.
 
     Args:
@@ -65,20 +65,20 @@ class Redial:
 
     Attributes:
         owner: The dialer; `None` after `drop`.
-        waits: Whether it is in the heap of the `Redialler`.
+        waits: Whether it is in the heap of the `ReconnectScheduler`.
     """
 
     __slots__ = ("address", "owner", "slack", "until", "waits")
 
-    def __init__(self, owner: Redialled, address: Address, until: float) -> None:
-        self.owner: Redialled | None = owner
+    def __init__(self, owner: WaitingDialer, address: Address, until: float) -> None:
+        self.owner: WaitingDialer | None = owner
         self.address = address
         self.until = until
         self.slack = 0.0
         self.waits = False
 
 
-class Redialler:
+class ReconnectScheduler:
     """The dialers of one loop that wait for their next attempt. All calls are on the loop's thread.
 
     The timer keeps it, and so the dialers and their sockets alive: a loop that has work for a socket must not let it
@@ -86,22 +86,22 @@ class Redialler:
     """
 
     def __init__(self) -> None:
-        self._heap: list[tuple[float, int, Redial]] = []
+        self._heap: list[tuple[float, int, PendingReconnect]] = []
         self._serial = itertools.count()
         self._over = 0  # entries of the heap that were dropped
         self._timer: asyncio.TimerHandle | None = None
         self._due = math.inf  # the time at which it fires
 
-    def add(self, redial: Redial, pause: float) -> None:
+    def add(self, pending: PendingReconnect, pause: float) -> None:
         """Dials in *pause* seconds, and repeats, until `drop` or until the dialer continues by itself."""
         now = time.monotonic()
-        self._put(redial, now, pause)
+        self._put(pending, now, pause)
         self._arm(now)
 
-    def drop(self, redial: Redial) -> None:
+    def drop(self, pending: PendingReconnect) -> None:
         """Stops dialling. If the loop is closed, on any thread."""
-        redial.owner = None
-        if not redial.waits:
+        pending.owner = None
+        if not pending.waits:
             return
         self._over += 1
         if 2 * self._over >= len(self._heap):
@@ -111,17 +111,17 @@ class Redialler:
         if not self._heap:
             self._disarm()
 
-    def _put(self, redial: Redial, now: float, pause: float) -> None:
-        redial.waits = True
-        redial.slack = pause * _EARLY
-        heapq.heappush(self._heap, (now + pause, next(self._serial), redial))
+    def _put(self, pending: PendingReconnect, now: float, pause: float) -> None:
+        pending.waits = True
+        pending.slack = pause * _EARLY
+        heapq.heappush(self._heap, (now + pause, next(self._serial), pending))
 
     def _arm(self, now: float) -> None:
         if self._heap and self._heap[0][0] < self._due:
             self._disarm()
             self._due = self._heap[0][0]
             pause = max(self._due - now, _TURN_PAUSE_S)
-            self._timer = asyncio.get_running_loop().call_later(pause, self._sweep)
+            self._timer = asyncio.get_running_loop().call_later(pause, self._dial_due)
 
     def _disarm(self) -> None:
         if self._timer is not None:
@@ -129,46 +129,46 @@ class Redialler:
         self._timer = None
         self._due = math.inf
 
-    def _sweep(self) -> None:
+    def _dial_due(self) -> None:
         self._timer = None
         self._due = math.inf
         now = time.monotonic()
         reached = 0
-        with UNFORKED:
+        with FORK_LOCK:
             for _ in range(_MAX_ATTEMPTS_PER_TURN):
                 heap = self._heap  # the end of a dialer may replace it
                 if not heap or heap[0][0] - heap[0][2].slack > now or reached >= _MAX_REACHED_PER_TURN:
                     break
-                redial = heapq.heappop(heap)[2]
-                redial.waits = False
-                owner = redial.owner
+                pending = heapq.heappop(heap)[2]
+                pending.waits = False
+                owner = pending.owner
                 if owner is None:
                     self._over -= 1
                     continue
-                if now >= redial.until or not owner.is_quiet:
-                    owner.go_on_with(-1, 0)
+                if now >= pending.until or not owner.is_quiet:
+                    owner.resume(-1, 0)
                     continue
-                family, name, settings = redial.address
+                family, name, settings = pending.address
                 fd, code = dial(family, name, settings)
                 if code in REFUSED:
-                    self._put(redial, now, owner.next_pause())
+                    self._put(pending, now, owner.next_delay())
                 else:
                     reached += 1
-                    owner.go_on_with(fd, code)
+                    owner.resume(fd, code)
         self._arm(now)
 
 
 #: Weak references to the values, which refer to their key.
-_redialler_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[Redialler]]] = (
+_scheduler_of: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, weakref.ref[ReconnectScheduler]]] = (
     weakref.WeakKeyDictionary()
 )
 
 
-def redialler_of(loop: asyncio.AbstractEventLoop) -> Redialler:
-    """Returns the `Redialler` of a loop, which runs in this thread."""
-    found = _redialler_of.get(loop)
-    redialler = found() if found is not None else None
-    if redialler is None:
-        redialler = Redialler()
-        _redialler_of[loop] = weakref.ref(redialler)
-    return redialler
+def reconnect_scheduler_of(loop: asyncio.AbstractEventLoop) -> ReconnectScheduler:
+    """Returns the `ReconnectScheduler` of a loop, which runs in this thread."""
+    found = _scheduler_of.get(loop)
+    scheduler = found() if found is not None else None
+    if scheduler is None:
+        scheduler = ReconnectScheduler()
+        _scheduler_of[loop] = weakref.ref(scheduler)
+    return scheduler

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 
-class LoopEnd:
+class LoopCloseHook:
     """Calls a function when the loop that holds it is closed: a closed loop drops its callbacks and timers.
 
     It is an argument of a callback or a timer, and nothing else refers to it. That detects a close before the loop's

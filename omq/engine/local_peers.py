@@ -8,10 +8,10 @@ from typing import Final
 from omq.engine.socket import Engine
 from omq.transport import bindings_of, is_local, without_path
 
-_WHY: Final = "only sockets of this process could receive it, and the process ends"
+_REASON: Final = "only sockets of this process could receive it, and the process ends"
 
 
-class LastPeers:
+class LocalPeers:
     """Finds the sockets whose peers are all in this process, when the interpreter ends.
 
     A peer is a connected one, or a connected endpoint. It is in this process if its endpoint is bound here. A socket
@@ -21,7 +21,7 @@ class LastPeers:
     def __init__(self) -> None:
         self._bound: set[str] = set()
 
-    def look(self, engines: Iterable[Engine]) -> None:
+    def abandon_undeliverable(self, engines: Iterable[Engine]) -> None:
         """Makes sockets give up messages that only this process could receive; adds what is bound to earlier calls.
 
         Daemon threads may still use the sockets.
@@ -33,7 +33,7 @@ class LastPeers:
         reached = [_bound_names(peer) for engine in found for peer in engine.endpoints.reached]
         for engine in found:
             if self._is_alone(engine, reached):
-                engine.give_up(_WHY)
+                engine.give_up(_REASON)
 
     def _is_alone(self, engine: Engine, reached: list[set[str]]) -> bool:
         dialled = engine.endpoints.dialled

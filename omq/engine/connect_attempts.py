@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 
-class Attempts:
+class ConnectAttempts:
     """The attempts to connect to one endpoint while a call waits for its peer.
 
     Attributes:
-        trouble: The reason why the last attempt failed, without the endpoint; empty before the first failure.
+        last_failure: The reason why the last attempt failed, without the endpoint; empty before the first failure.
     """
 
     def __init__(self, endpoint: str) -> None:
         self.endpoint = endpoint
-        self.trouble = ""
+        self.last_failure = ""

@@ -6,12 +6,12 @@ import pytest
 
 from omq.errors import HandshakeError, LocalProtocolError, RemoteProtocolError
 from omq.types import SocketType
-from omq.zmtp import rehearsed
+from omq.zmtp import handshake_cache
 from omq.zmtp.command import error, ready
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.handshake import Handshake
+from omq.zmtp.handshake_cache import CachedHandshake
 from omq.zmtp.null import Null
-from omq.zmtp.rehearsed import RehearsedHandshake
 
 GREETING = Greeting((3, 1), b"NULL", False).encode()
 PUSH = ready({b"Socket-Type": b"PUSH"})
@@ -61,12 +61,12 @@ def usual():
 
 
 def looked_up():
-    return RehearsedHandshake(socket_type=SocketType.PULL, properties={b"X-Ours": b"1"})
+    return CachedHandshake(socket_type=SocketType.PULL, properties={b"X-Ours": b"1"})
 
 
 @pytest.fixture(autouse=True)
 def _nothing_remembered():
-    rehearsed._script.cache_clear()
+    handshake_cache._cache_of.cache_clear()
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -81,7 +81,7 @@ def test_it_does_what_a_usual_one_does_whatever_was_said_before(cut, before):
 def test_what_was_said_before_needs_no_usual_one(monkeypatch):
     for said in ("traffic follows", "it fits"):
         held(looked_up(), CUTS["the greeting first"](SAID[said]))
-    monkeypatch.setattr(rehearsed, "Handshake", None)
+    monkeypatch.setattr(handshake_cache, "Handshake", None)
     for said in ("traffic follows", "it fits", "other traffic"):
         for cut in ("the greeting first", "at once"):
             assert held(looked_up(), CUTS[cut](SAID[said]))[-5].socket_type is SocketType.PUSH
@@ -99,17 +99,17 @@ def test_each_peer_has_metadata_of_its_own():
 
 def test_peers_that_have_nothing_in_common_fill_no_memory():
     for number in range(500):
-        handshake = RehearsedHandshake(socket_type=SocketType.ROUTER, properties={})
+        handshake = CachedHandshake(socket_type=SocketType.ROUTER, properties={})
         handshake.start()
         handshake.receive(GREETING)
         handshake.receive(ready({b"Socket-Type": b"DEALER", b"Identity": b"%d" % number}))
         assert handshake.peer.identity == b"%d" % number
-        assert len(handshake._script.lines) <= rehearsed._MAX_LINES
-    long = RehearsedHandshake(socket_type=SocketType.PULL, properties={})
+        assert len(handshake._cache_of.lines) <= handshake_cache._MAX_STATES
+    long = CachedHandshake(socket_type=SocketType.PULL, properties={})
     long.start()
     long.receive(GREETING + ready({b"Socket-Type": b"PUSH", b"X": bytes(60_000)}))
     assert long.done
-    assert not long._script.lines
+    assert not long._cache_of.lines
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -128,4 +128,4 @@ def test_it_is_over_when_it_is_done(again):
 
 def test_our_own_metadata_are_checked_before_anything_is_sent():
     with pytest.raises(LocalProtocolError, match="identity"):
-        RehearsedHandshake(socket_type=SocketType.DEALER, properties={b"Identity": bytes(256)})
+        CachedHandshake(socket_type=SocketType.DEALER, properties={b"Identity": bytes(256)})

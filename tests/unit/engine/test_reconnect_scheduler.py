@@ -11,7 +11,7 @@ import pytest
 
 import omq as blocking
 import omq.asyncio as omq
-from omq.engine import dialer, redial
+from omq.engine import dialer, reconnect_scheduler
 from omq.engine.lifecycle import DialerState
 from tests.ports import held
 from tests.unit.conftest import on_both_loops, until
@@ -20,9 +20,9 @@ from tests.unit.engine.listeners import FAST, accept, listening
 
 @pytest.fixture
 def attempts(monkeypatch):
-    """Counts attempts: by the loop's redialler, and by dialers themselves."""
+    """Counts attempts: by the loop's scheduler, and by dialers themselves."""
     made = {"quick": 0, "own": 0}
-    real_dial, real_connect = redial.dial, dialer.Dialer._connect
+    real_dial, real_connect = reconnect_scheduler.dial, dialer.Dialer._connect
 
     def dial(*arguments):
         made["quick"] += 1
@@ -32,7 +32,7 @@ def attempts(monkeypatch):
         made["own"] += 1
         return await real_connect(self, *begun)
 
-    monkeypatch.setattr(redial, "dial", dial)
+    monkeypatch.setattr(reconnect_scheduler, "dial", dial)
     monkeypatch.setattr(dialer.Dialer, "_connect", connect)
     return made
 
@@ -141,14 +141,14 @@ async def test_who_closes_with_a_connection_in_hand_closes_that(make, attempts, 
     await until(lambda: attempts["quick"] >= 3)
     found = only_dialer(push, where)
     with listening(address=("127.0.0.1", free_port)) as server:
-        real, handed = found.go_on_with, asyncio.get_running_loop().create_future()
+        real, handed = found.resume, asyncio.get_running_loop().create_future()
 
-        def go_on_with(fd, code):
+        def resume(fd, code):
             real(fd, code)
             found._task.cancel()
             handed.set_result(fd)
 
-        found.__dict__["go_on_with"] = go_on_with
+        found.__dict__["resume"] = resume
         assert await asyncio.wait_for(handed, 5) >= 0
         with await accept(server) as connected:
             connected.setblocking(False)
@@ -160,13 +160,13 @@ async def test_an_answer_that_takes_a_while_is_waited_for(make, attempts, monkey
     """The kernel of a peer farther away: the attempt is handed over before it has come to its end."""
     push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{free_port}", **FAST)
     await until(lambda: attempts["quick"] >= 3)
-    real = redial.dial
+    real = reconnect_scheduler.dial
 
     def slow(*arguments):
         fd, code = real(*arguments)
         return fd, errno.EINPROGRESS if fd >= 0 else code
 
-    monkeypatch.setattr(redial, "dial", slow)
+    monkeypatch.setattr(reconnect_scheduler, "dial", slow)
     pull = make(omq.PULL, bind=f"tcp://127.0.0.1:{free_port}")
     await push.send(b"x")
     assert await pull.recv(timeout=5) == b"x"
@@ -176,16 +176,16 @@ async def test_what_is_set_on_a_socket_is_set_here_too(make, attempts, free_port
     push = make(omq.PUSH, connect=f"tcp://127.0.0.1:{free_port}", tcp_keepalive=1, recv_buffer=65536, **FAST)
     await until(lambda: attempts["quick"] >= 3)
     seen = asyncio.get_running_loop().create_future()
-    real = only_dialer(push, f"tcp://127.0.0.1:{free_port}").go_on_with
+    real = only_dialer(push, f"tcp://127.0.0.1:{free_port}").resume
 
-    def go_on_with(fd, code):
+    def resume(fd, code):
         sock = socket.socket(fileno=fd)
         names = [(socket.IPPROTO_TCP, socket.TCP_NODELAY), (socket.SOL_SOCKET, socket.SO_KEEPALIVE)]
         values = [sock.getsockopt(*name) for name in [*names, (socket.SOL_SOCKET, socket.SO_RCVBUF)]]
         real(sock.detach(), code)
         seen.set_result(values)
 
-    only_dialer(push, f"tcp://127.0.0.1:{free_port}").__dict__["go_on_with"] = go_on_with
+    only_dialer(push, f"tcp://127.0.0.1:{free_port}").__dict__["resume"] = resume
     with listening(address=("127.0.0.1", free_port)):
         assert await asyncio.wait_for(seen, 5) == [1, 1, 131072]
 
@@ -193,10 +193,10 @@ async def test_what_is_set_on_a_socket_is_set_here_too(make, attempts, free_port
 async def test_a_dropped_socket_leaves_nothing(make, attempts, free_place):
     push = omq.PUSH(connect=free_place, linger=0, **FAST)
     await until(lambda: attempts["quick"] >= 3)
-    redialler = redial.redialler_of(asyncio.get_running_loop())
+    scheduler = reconnect_scheduler.reconnect_scheduler_of(asyncio.get_running_loop())
     with pytest.warns(ResourceWarning):
         del push
-    await until(lambda: not redialler._heap)
+    await until(lambda: not scheduler._heap)
 
 
 USED = """
