@@ -357,7 +357,7 @@ class Socket(SocketBase, IoThreadClose, SyncCore):
             self._close_here(linger)
 
     def begin_close(self, linger: Any) -> ThreadCall | None:
-        """Starts to close without waiting; returns the job to wait for, or `None`."""
+        """Starts to close without waiting; returns the call to wait for, or `None`."""
         if self._context.fork_guard.stale:
             return None
         seconds = self._linger(linger)

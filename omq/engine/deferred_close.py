@@ -116,7 +116,7 @@ class DeferredClose(IoThreadClose):
         self._engine.report_at_once()
 
     def begin_close(self, linger: Any) -> ThreadCall | None:
-        """Starts to close without waiting; returns the job to wait for, or `None`."""
+        """Starts to close without waiting; returns the call to wait for, or `None`."""
         if not self.wait_handed_over() or self._io is None:
             return None
         with contextlib.suppress(ContextTerminated):

@@ -239,10 +239,10 @@ class IoThread:
             await asyncio.wait(tasks, timeout=_CANCEL_TIMEOUT_S)
 
     def _dismiss(self) -> None:
-        """Fails the jobs that have not begun, because they never will."""
-        for job in tuple(self._calls):
-            job.fail()
-            self.forget(job)
+        """Fails the calls that have not begun, because they never will."""
+        for call in tuple(self._calls):
+            call.fail()
+            self.forget(call)
 
     def stop(self) -> None:
         """Ends the thread, and waits for that. Idempotent; the thread ends even if the wait is interrupted."""
@@ -273,9 +273,9 @@ class IoThread:
         """Stops *part* when the thread ends, if it still exists."""
         self._owned.add(part)
 
-    def forget(self, job: ThreadCall) -> None:
-        """Removes a job that is done."""
-        self._calls.pop(job, None)
+    def forget(self, call: ThreadCall) -> None:
+        """Removes a call that is done."""
+        self._calls.pop(call, None)
 
     @property
     def is_current(self) -> bool:
@@ -309,35 +309,35 @@ class IoThread:
             ContextTerminated: The thread has ended, or ends before the work is done.
             StateError: This is the thread itself.
         """
-        job = ThreadCall(function, arguments)
+        call = ThreadCall(function, arguments)
         try:
-            self._post(job)
-            job.done.wait()
+            self._post(call)
+            call.done.wait()
         except BaseException:
-            job.give_up(self)
+            call.give_up(self)
             raise
-        return job.result()
+        return call.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
-        """Posts a call and returns its job; see `run`."""
-        job = ThreadCall(function, arguments)
-        self._post(job)
-        return job
+        """Posts a call and returns its call; see `run`."""
+        call = ThreadCall(function, arguments)
+        self._post(call)
+        return call
 
-    def finish(self, job: ThreadCall) -> Any:
-        """Waits for a job of `begin`; the work goes on if the wait is interrupted."""
-        job.done.wait()
-        return job.result()
+    def finish(self, call: ThreadCall) -> Any:
+        """Waits for a call of `begin`; the work goes on if the wait is interrupted."""
+        call.done.wait()
+        return call.result()
 
-    def _post(self, job: ThreadCall) -> None:
+    def _post(self, call: ThreadCall) -> None:
         if self.is_current:
             if self.over:
                 raise context_terminated()
             raise StateError("a callback on the I/O thread cannot wait for the I/O thread")
         self.start()
-        # Added first: the end of the thread sets `over`, and then fails all jobs in the table.
-        self._calls[job] = None
+        # Added first: the end of the thread sets `over`, and then fails all calls in the table.
+        self._calls[call] = None
         if self.over:
-            self.forget(job)
+            self.forget(call)
             raise context_terminated()
-        self._bell.call(job.run_in, self)
+        self._bell.call(call.run_in, self)

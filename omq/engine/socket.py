@@ -266,7 +266,7 @@ class Engine(StateMachine[SocketState]):
 
     @property
     def dials_silently(self) -> bool:
-        """Returns whether it runs, and no monitor reports connect_attempts to connect."""
+        """Returns whether it runs, and no monitor reports attempts to connect."""
         return self.state is SocketState.RUNNING and not self.reporter.is_read
 
     def is_last(self, session: Session | None) -> bool:

@@ -26,8 +26,8 @@ class CallThread(Protocol):
 
     loop: asyncio.AbstractEventLoop
 
-    def forget(self, job: ThreadCall) -> None:
-        """Removes a job that is done."""
+    def forget(self, call: ThreadCall) -> None:
+        """Removes a call that is done."""
 
 
 class ThreadCall:
@@ -88,14 +88,14 @@ class ThreadCall:
         io.forget(self)
 
     def fail(self, error: BaseException | None = None) -> None:
-        """Fails the job, if it is not done: with *error*, or because its thread ends."""
+        """Fails the call, if it is not done: with *error*, or because its thread ends."""
         if not self.done.is_set:
             self._error = error or context_terminated()
             self._begun.set()
             self.done.set()
 
     def give_up(self, io: CallThread | None = None) -> None:
-        """Cancels the job of an interrupted caller: afterwards the call was made, or never will be."""
+        """Cancels the call of an interrupted caller: afterwards the call was made, or never will be."""
         if self._fate.put("given up", None) == "given up":
             self.done.set()
             if io is not None:
@@ -111,7 +111,7 @@ class ThreadCall:
             self._task.cancel()
 
     def result(self) -> Any:
-        """Returns the result, or raises the exception, once the job is done."""
+        """Returns the result, or raises the exception, once the call is done."""
         error = self._error
         if error is None:
             return self._result
@@ -133,14 +133,14 @@ def run_in_new_thread(function: Callable[..., Any], *arguments: Any) -> Any:
     """Calls a function in a new thread and waits: no signal handler that raises can interrupt it."""
     if sys.is_finalizing():
         return function(*arguments)  # a new thread would never run
-    job = ThreadCall(function, arguments)
+    call = ThreadCall(function, arguments)
     try:
         try:
-            _thread.start_new_thread(job.run, ())
+            _thread.start_new_thread(call.run, ())
         except RuntimeError:  # the system gives no thread, or the interpreter ends
             return function(*arguments)
-        job.done.wait()
+        call.done.wait()
     except BaseException:
-        job.give_up()
+        call.give_up()
         raise
-    return job.result()
+    return call.result()

@@ -14,7 +14,7 @@ KEYS, OWN = Secret(), Secret()
 
 
 def side(mechanism, socket_type):
-    if mechanism == "rehearsed":
+    if mechanism == "cached":
         return CachedHandshake(socket_type=socket_type, properties={})
     made = {
         "NULL": lambda: Null(),
@@ -38,14 +38,14 @@ def go_on(one, data):
     [
         ("NULL", "NULL", True),
         ("NULL that asks", "NULL", True),
-        ("rehearsed", "NULL", True),
+        ("cached", "NULL", True),
         ("PLAIN server", "PLAIN client", False),
         ("PLAIN client", "PLAIN server", True),
         ("CURVE server", "CURVE client", False),
         ("CURVE client", "CURVE server", True),
     ],
 )
-@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])  # what was rehearsed is looked up then
+@pytest.mark.parametrize("again", [False, True], ids=["first", "again"])  # the second one is from the cache
 def test_no_peer_is_through_before_it_is_known_that_it_may_be(ours, theirs, early, again):
     us, peer = side(ours, SocketType.PULL), side(theirs, SocketType.PUSH)
     ahead = False  # it may be through, and we are not
