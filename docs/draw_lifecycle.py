@@ -13,7 +13,7 @@ HEAD = """# The life of sockets and connections
 
 Drawn from the table in `omq/engine/lifecycle.py` by `python docs/draw_lifecycle.py`. Tests hold that this page and the
 table agree, and that the engine goes through every line of it. A part that would take another way raises in tests and
-debug builds, and tells the log elsewhere.
+debug builds, and is logged elsewhere.
 
 Whatever ends a connection (`close`, `stop`, `disconnect`, the peer, an error), the end has one order, and happens once:
 out of routing, descriptor closed, monitors told, those who wait for it told. A socket ends its listeners, its dialers
@@ -44,7 +44,7 @@ def _part(name: str, states: type[State]) -> str:
     lines = [f"## {name}", "", states.__doc__ or "", "", "```mermaid", "stateDiagram-v2", *drawn, "```", ""]
     lines += ["| State | Means |", "| --- | --- |", *(f"| {one.name} | {one.value} |" for one in members), ""]
     lines += ["| From | To | When | Monitors are told |", "| --- | --- | --- | --- |"]
-    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_told(row.tells)} |" for row in rows]
+    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_events(row.events)} |" for row in rows]
     return "\n".join([*lines, ""])
 
 
@@ -53,8 +53,8 @@ def _label(cause: str) -> str:
     return re.sub(r"[:;]", ",", cause).replace("`", "")
 
 
-def _told(tells: str) -> str:
-    return tells.replace(" | ", " or ")
+def _events(events: str) -> str:
+    return events.replace(" | ", " or ")
 
 
 if __name__ == "__main__":

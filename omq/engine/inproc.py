@@ -45,8 +45,8 @@ class PipeSession(SessionBase):
             one._partner = other
             own = theirs.properties().get(b"Identity", b"")
             one.identity = one._dialer.options.peer_identity if one._dialer is not None and one.is_named else own
-            told = {name.lower(): content for name, content in theirs.options.metadata}
-            one.info = PeerMetadata((3, 1), theirs.socket_type, own, b"", told)
+            metadata = {name.lower(): content for name, content in theirs.options.metadata}
+            one.info = PeerMetadata((3, 1), theirs.socket_type, own, b"", metadata)
         pipe.join(partner.peer)
 
     @property

@@ -319,7 +319,7 @@ class IoThread:
         return call.result()
 
     def begin(self, function: Callable[..., Any], *arguments: Any) -> ThreadCall:
-        """Posts a call and returns its call; see `run`."""
+        """Posts a call and returns it; see `run`."""
         call = ThreadCall(function, arguments)
         self._post(call)
         return call

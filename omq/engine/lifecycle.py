@@ -76,17 +76,17 @@ class Transition:
         source: The state before.
         target: The state after.
         cause: The cause of the transition.
-        tells: The events that monitors then get, in order; `|` separates alternatives.
+        events: The events that monitors then get, in order; `|` separates alternatives.
     """
 
     source: State
     target: State
     cause: str
-    tells: str = ""
+    events: str = ""
 
 
-def _row(source: State, target: State, cause: str, *tells: EventKind | tuple[EventKind, EventKind]) -> Transition:
-    names = [" | ".join(kind) if isinstance(kind, tuple) else kind.value for kind in tells]
+def _row(source: State, target: State, cause: str, *events: EventKind | tuple[EventKind, EventKind]) -> Transition:
+    names = [" | ".join(kind) if isinstance(kind, tuple) else kind.value for kind in events]
     return Transition(source, target, cause, ", ".join(names))
 
 

@@ -25,7 +25,6 @@ class LocalPeers:
         """Makes sockets give up messages that only this process could receive; adds what is bound to earlier calls.
 
         Daemon threads may still use the sockets.
-
         """
         found = list(engines)
         for engine in found:

@@ -199,9 +199,9 @@ async def test_the_engine_goes_every_way_of_the_table_and_tells_of_it(make, time
     ways = {(source, target) for source, target, _ in timeline.moves}
     assert ways == {(row.source, row.target) for row in TABLE}
     for row in TABLE:
-        if row.tells:
+        if row.events:
             assert any(
-                _told(row.tells.split(", "), timeline.events[max(before - 1, 0) :])
+                _told(row.events.split(", "), timeline.events[max(before - 1, 0) :])
                 for source, target, before in timeline.moves
                 if (source, target) == (row.source, row.target)
             ), f"{row} is not told"
