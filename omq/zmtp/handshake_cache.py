@@ -87,7 +87,7 @@ class CachedHandshake:
         LocalProtocolError: The metadata cannot be sent, or the type has no handshake.
     """
 
-    __slots__ = ("_cache_of", "_handshake", "_properties", "_received", "_socket_type", "_state", "done", "unread")
+    __slots__ = ("_cache", "_handshake", "_properties", "_received", "_socket_type", "_state", "done", "unread")
 
     mechanism: Final = Null.name.decode()
     question: Final[Question | None] = None
@@ -96,7 +96,7 @@ class CachedHandshake:
     def __init__(self, *, socket_type: SocketType, properties: Mapping[bytes, bytes]) -> None:
         self._socket_type = socket_type
         self._properties = properties
-        self._cache_of = _cache_of(socket_type, tuple(properties.items()))
+        self._cache = _cache_of(socket_type, tuple(properties.items()))
         self._state = _INITIAL
         self._received = self.unread = b""
         self.done = False
@@ -118,12 +118,12 @@ class CachedHandshake:
         return "" if self._handshake is None else self._handshake.hint
 
     def start(self) -> bytes:
-        return self._cache_of.greeting
+        return self._cache.greeting
 
     def receive(self, data: bytes) -> bytes:
         if self._handshake is not None or self.done:
             return self._run_handshake(data)
-        states = self._cache_of.states
+        states = self._cache.states
         received = self._received + data
         state = states.get(received)
         if state is None and len(received) >= GREETING_SIZE + 2:
@@ -156,7 +156,7 @@ class CachedHandshake:
         self._state = CachedState(self._state.sent + answer, handshake.peer if self.done else None)
         if self.done:
             self.unread = handshake.unread
-        self._cache_of.add(self._received[: len(self._received) - len(self.unread)], self._state)
+        self._cache.add(self._received[: len(self._received) - len(self.unread)], self._state)
         return answer
 
     def answer(self, refusal: bytes | None = None, why: str = "") -> bytes:

@@ -359,8 +359,8 @@ def fails(client: Any) -> None:
     """Waits for three attempts to connect that fail. A monitor would take the frames from their exceptions."""
     with mock.patch.object(Reporter, "is_read", True):
         for _ in range(3):
-            client._engine.reporter.trouble = ""
-            until(lambda: client._engine.reporter.trouble)
+            client._engine.reporter.last_failure = ""
+            until(lambda: client._engine.reporter.last_failure)
 
 
 def is_redialled(client: Any) -> bool:
@@ -952,8 +952,8 @@ async def misses(client: Any) -> None:
     """As `fails`."""
     with mock.patch.object(Reporter, "is_read", True):
         for _ in range(3):
-            client._engine.reporter.trouble = ""
-            await reached(lambda: client._engine.reporter.trouble)
+            client._engine.reporter.last_failure = ""
+            await reached(lambda: client._engine.reporter.last_failure)
 
 
 async def event_of(monitor: Any, kind: omq.EventKind) -> omq.Event:
@@ -1214,7 +1214,7 @@ async def admissions_that_end_early(context: omq.Context) -> None:
     server = aomq.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(authenticate))
     for _ in range(2):
         client = aomq.PUSH(context, connect=server.endpoints[0], security=omq.PlainClient("a", "b"), linger=0)
-        await reached(lambda: any(session._deciding for session in server._engine._sessions))
+        await reached(lambda: any(session._admission for session in server._engine._sessions))
         await client.close()
     await server.close()
 
@@ -1404,7 +1404,7 @@ async def dropped_awaited(context: omq.Context) -> None:
         await push.send(b"hello")
         del pull, push
         aomq.PUSH(context, connect="tcp://127.0.0.1:9", linger=0)
-        await reached(lambda: not len(context._guests))
+        await reached(lambda: not len(context._async_sockets))
 
 
 @awaited
@@ -1482,7 +1482,7 @@ async def left_open(context: omq.Context, kept: list[Any]) -> None:
     server = aomq.PULL(context, bind="tcp://127.0.0.1:*", security=omq.PlainServer(authenticate))
     kept += server, raw(server.endpoints[0])
     kept.append(aomq.PUSH(context, connect=server.endpoints[0], security=omq.PlainClient("a", "b"), linger=0))
-    await reached(lambda: any(session._deciding for session in server._engine._sessions))
+    await reached(lambda: any(session._admission for session in server._engine._sessions))
     kept.append(aomq.REQ(context, connect="tcp://127.0.0.1:1", linger=0))  # has not begun to dial yet
 
 

@@ -115,7 +115,7 @@ async def test_newcomers_cost_no_answered_peer_its_place(make, reports):
     more = [dial_at_once(pull.endpoints[0]) for _ in range(3)]
     await until(lambda: listener.state is ListenerState.PAUSED or len(reports) > 4)
     assert [kind for kind, _, _ in reports if kind.endswith("failed")] == []
-    assert len(listener._limiter._strangers) == 2
+    assert len(listener._limiter._handshaking) == 2
     # A place that is left is taken at once, and not a tenth of a second later.
     began = time.monotonic()
     await raws[0].send(ready(b"PUSH") + frames(b"x"))
@@ -180,7 +180,7 @@ async def test_a_handshake_that_is_late_because_of_us_is_finished(make):
     (listener,) = pull._engine.endpoints.listeners.values()
     raw.sock.send(ready(b"PUSH") + frames(b"late"))
     stand_still(0.3)
-    listener._limiter._look()  # whichever the loop takes first
+    listener._limiter._end_timed_out()  # whichever the loop takes first
     assert await pull.recv(timeout=5) == b"late"
     raw.close()
 
@@ -293,10 +293,10 @@ async def test_the_default_bounds_what_strangers_can_hold(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*")
     (listener,) = pull._engine.endpoints.listeners.values()
     raws = [await RawPeer.dial(pull.endpoints[0]) for _ in range(50)]
-    await until(lambda: len(listener._limiter._strangers) == 50)
+    await until(lambda: len(listener._limiter._handshaking) == 50)
     for raw in raws:
         raw.close()
-    await until(lambda: not listener._limiter._strangers)
+    await until(lambda: not listener._limiter._handshaking)
 
 
 @on_both_loops
@@ -309,7 +309,7 @@ async def test_short_descriptors_are_taken_from_who_is_silent(make, monkeypatch,
     (listener,) = pull._engine.endpoints.listeners.values()
 
     def scarce(fd: int) -> Any:
-        if len(listener._limiter._strangers) > 1:
+        if len(listener._limiter._handshaking) > 1:
             raise OSError(errno.EMFILE, "Too many open files")
         return handshake_io.accept(fd)
 
@@ -373,7 +373,7 @@ async def test_a_listener_forgets_who_has_gone(make):
         push = make(omq.PUSH, connect=pull.endpoints[0])
         await push.wait_connected(timeout=5)
         push.stop()
-    await until(lambda: not listener._limiter._admitted and not listener._limiter._strangers)
+    await until(lambda: not listener._limiter._admitted and not listener._limiter._handshaking)
     assert pull.peers == []
 
 
@@ -394,7 +394,7 @@ async def test_each_silent_connection_has_its_time_and_one_timer_does_for_all(ma
         await is_over(raw)
         assert loop.time() - since >= 0.39
     await until(lambda: limiter._timer is None)
-    assert not limiter._strangers
+    assert not limiter._handshaking
 
 
 @on_both_loops
@@ -415,6 +415,6 @@ async def test_without_a_timeout_there_is_no_timer(make):
     pull = make(omq.PULL, bind="tcp://127.0.0.1:*", handshake_timeout=None)
     (listener,) = pull._engine.endpoints.listeners.values()
     raw = await RawPeer.dial(pull.endpoints[0])
-    await until(lambda: len(listener._limiter._strangers) == 1)
+    await until(lambda: len(listener._limiter._handshaking) == 1)
     assert listener._limiter._timer is None
     raw.close()

@@ -39,7 +39,7 @@ async def test_an_ipc_path_that_is_not_there_yet(make, tmp_path, reports):
 async def read_up_to(push, when):
     """Waits until a dialling socket has read what it was sent of the greeting."""
     size = 64 if when.startswith("after") else 20
-    await until(lambda: any(len(one._handshake._heard) == size for one in push._engine._sessions))
+    await until(lambda: any(len(one._handshake._received) == size for one in push._engine._sessions))
 
 
 @on_both_loops

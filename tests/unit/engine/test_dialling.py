@@ -410,7 +410,7 @@ async def test_nothing_grows(make, free_place):
     # Each socket may have got an event for what is read ahead of its owner.
     await until(lambda: len(os.listdir("/proc/self/fd")) <= descriptors + 2)
     engine = push._engine
-    assert (len(engine._sessions), len(engine.endpoints.dialers), engine.endpoints._spent) == (0, 0, 0)
+    assert (len(engine._sessions), len(engine.endpoints.dialers), engine.endpoints._ended) == (0, 0, 0)
 
 
 @pytest.mark.parametrize("library", ["omq", "zmq"])

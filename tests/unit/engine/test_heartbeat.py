@@ -297,14 +297,14 @@ async def test_many_connections_cost_few_timers(make, monkeypatch):
         if number % 30 == 0:
             await asyncio.sleep(0.02)
     looks = 0
-    real = heartbeat.Heartbeat._look
+    real = heartbeat.Heartbeat._check
 
     def look(self):
         nonlocal looks
         looks += 1
         real(self)
 
-    monkeypatch.setattr(heartbeat.Heartbeat, "_look", look)
+    monkeypatch.setattr(heartbeat.Heartbeat, "_check", look)
     begun = time.monotonic()
     await asyncio.gather(*(next_command(raw, b"PING") for raw in raws))
     for _ in range(2):

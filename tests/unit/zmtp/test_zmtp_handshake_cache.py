@@ -104,12 +104,12 @@ def test_peers_that_have_nothing_in_common_fill_no_memory():
         handshake.receive(GREETING)
         handshake.receive(ready({b"Socket-Type": b"DEALER", b"Identity": b"%d" % number}))
         assert handshake.peer.identity == b"%d" % number
-        assert len(handshake._cache_of.lines) <= handshake_cache._MAX_STATES
+        assert len(handshake._cache.states) <= handshake_cache._MAX_STATES
     long = CachedHandshake(socket_type=SocketType.PULL, properties={})
     long.start()
     long.receive(GREETING + ready({b"Socket-Type": b"PUSH", b"X": bytes(60_000)}))
     assert long.done
-    assert not long._cache_of.lines
+    assert not long._cache.states
 
 
 @pytest.mark.parametrize("again", [False, True])
