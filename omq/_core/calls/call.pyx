@@ -412,7 +412,7 @@ cdef class Call:
         self._refuse_reentry()
         self._suspended = False
         if self._state == STATE_NONE:
-            raise TypeError("a Call is not made directly: use the socket's methods")
+            raise TypeError("a call is not made directly: use the socket's methods")
         if self._state == STATE_DONE:
             raise RuntimeError("a call can be awaited only once")
         if self._state == STATE_WAITING and self._waiter is not None and not self._waiter.done:
