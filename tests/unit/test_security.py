@@ -52,7 +52,7 @@ def test_keys_of_a_wrong_kind() -> None:
         omq.CurveClient(public, omq.curve_keypair()[0], secret)
     with pytest.raises(UsageError, match="needs its secret_key"):
         omq.CurveClient(public, public)
-    with pytest.raises(UsageError, match="put the only key into a set"):
+    with pytest.raises(UsageError, match="put a single key into a set"):
         omq.CurveServer(secret, authorize=public)
     with pytest.raises(UsageError, match="at most 255 bytes"):
         omq.PlainClient("u", "p" * 256)
@@ -128,7 +128,7 @@ def test_text_that_cannot_be_encoded_is_refused_by_name(tmp_path: Path, pair: tu
         "password cannot be encoded": lambda: omq.PlainClient("x", HALF),
         "path: .* cannot be encoded": lambda: omq.load_certificate(HALF),
         "path: .* cannot be encoded for": lambda: omq.save_certificate(HALF, pair[1]),
-        "'name' = .* has no place": lambda: omq.save_certificate(tmp_path / "me", pair[1], {"name": HALF}),
+        "'name' = .* cannot be in a certificate": lambda: omq.save_certificate(tmp_path / "me", pair[1], {"name": HALF}),
     }.items():
         with pytest.raises(omq.UsageError, match=what):
             call()
@@ -168,7 +168,7 @@ def test_what_is_no_certificate(tmp_path: Path, text: str) -> None:
 
 
 def test_metadata_that_have_no_place(tmp_path: Path, pair: tuple[bytes, bytes]) -> None:
-    with pytest.raises(UsageError, match="no quotes, no line ends"):
+    with pytest.raises(UsageError, match="without quotes and line ends"):
         omq.save_certificate(tmp_path / "me.key", pair[1], {"name": 'a" \n curve'})
     assert list(tmp_path.iterdir()) == []
 
