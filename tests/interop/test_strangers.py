@@ -140,7 +140,7 @@ async def test_every_probe_at_once(fresh: Fresh) -> None:
             scanner = await scan.enter_async_context(dialled(pull.endpoints[0]))
             await scanner.send(probe)
         for _ in range(5 * (len(PROBES) - 2)):
-            await said.failed(HandshakeFailure.PROTOCOL, "a ZMTP 1.0 peer, or none at all")
+            await said.failed(HandshakeFailure.PROTOCOL, "a ZMTP 1.0 peer, or one that does not speak ZMTP")
 
 
 # --- gone before anybody looked ---------------------------------------------------------------------

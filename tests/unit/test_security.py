@@ -128,7 +128,9 @@ def test_text_that_cannot_be_encoded_is_refused_by_name(tmp_path: Path, pair: tu
         "password cannot be encoded": lambda: omq.PlainClient("x", HALF),
         "path: .* cannot be encoded": lambda: omq.load_certificate(HALF),
         "path: .* cannot be encoded for": lambda: omq.save_certificate(HALF, pair[1]),
-        "'name' = .* cannot be in a certificate": lambda: omq.save_certificate(tmp_path / "me", pair[1], {"name": HALF}),
+        "'name' = .* cannot be in a certificate": lambda: omq.save_certificate(
+            tmp_path / "me", pair[1], {"name": HALF}
+        ),
     }.items():
         with pytest.raises(omq.UsageError, match=what):
             call()
