@@ -3,8 +3,8 @@
     python -m bench.hosts                      # ends with 1 if the goal is missed, with 3 if nothing was relayed
     python -m bench.hosts --rounds 9 --size 128
 
-Both hosts are on this machine: see `tests/system/spark/hosts.py`, which needs root. The two take turns, microbatch by
-microbatch, in one query.
+Both hosts are on this machine: see `tests/support/network_namespaces.py`, which needs root. The two take turns,
+microbatch by microbatch, in one query.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import sys
 import tempfile
 from pathlib import Path
 
-from tests.system.spark.hosts import Cluster, Hosts, Unavailable, running
+from tests.support.network_namespaces import Cluster, Hosts, Unavailable, running
 
 GOAL = 0.5  # of what is read on the receiver's host
 WARMING = 2  # microbatches of each host that do not count
 PATIENCE = 180.0  # seconds that one microbatch may take, and the session before the first
 
-PROGRAM = (sys.executable, "-m", "tests.system.spark.hopping")
+PROGRAM = (sys.executable, "-m", "tests.support.spark_host_programs")
 
 
 def measured(cluster: Cluster, size: int, rows: int, rounds: int) -> tuple[dict[str, list[float]], int]:

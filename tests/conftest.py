@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-import tests.examples  # noqa: F401 - its profile is there before pytest is asked for one
-from tests.crash_report import CrashReport
-from tests.ports import held
+import tests.support.hypothesis_profiles  # noqa: F401 - its profile is there before pytest is asked for one
+from tests.support.crash_report import CrashReport
+from tests.support.ports import held
 
 pytest_plugins = ["tests.support.quarantine"]
 os.environ.setdefault("OMQ_STRICT", "1")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from tests.differential.program import Program, Step
-from tests.differential.run import Seen
+from tests.differential.runner import Seen
 
 _TAG = re.compile(rb"#([a-z])\d")
 

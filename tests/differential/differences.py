@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.differential.compare import Difference
 from tests.differential.program import Program
 from tests.differential.rules import Rule, kind, messages, only_out, ours_more, theirs_more
-from tests.differential.standing import Standing
+from tests.differential.topology import Standing
 
 CHOOSING = {"PAIR", "PUSH", "DEALER", "REQ"}
 TWO = [("h", "bind", 1), ("a", "connect", 1)]

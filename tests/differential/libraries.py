@@ -14,7 +14,7 @@ import zmq
 import omq
 import omq.asyncio
 from omq.types import POLL_IN, POLL_OUT
-from tests.routes import NUMBERED
+from tests.support.socket_types import NUMBERED
 
 SECONDS_TO_REDIAL = 0.02
 BOUND = 10.0  # seconds that a call that does not wait may take in a loop

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from tests.routes import ONE_PART
+from tests.support.socket_types import ONE_PART
 
 #: (seat, verb, arguments). The verbs:
 #: - `bind`, `unbind`, `connect`, `disconnect`: the number of a place;

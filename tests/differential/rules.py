@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.differential.compare import Difference
 from tests.differential.program import Program
-from tests.differential.standing import Standing, standing
+from tests.differential.topology import Standing, standing
 
 
 @dataclass(frozen=True)

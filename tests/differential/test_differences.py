@@ -10,7 +10,7 @@ from tests.differential.compare import differences
 from tests.differential.differences import DIFFERENCES
 from tests.differential.findings import FINDINGS
 from tests.differential.rules import Rule, covering
-from tests.differential.run import run
+from tests.differential.runner import run
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "differences.md"
 ROWS = [

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from tests.differential.draw import KINDS, STREAM_KINDS, TWINS_KINDS, programs
+from tests.differential.generator import KINDS, STREAM_KINDS, TWINS_KINDS, programs
 from tests.differential.program import Program
-from tests.differential.worker import Worker
+from tests.differential.triage_process import Worker
 
 HUBS, SPOKES = "hi", "ab"
 

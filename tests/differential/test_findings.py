@@ -6,8 +6,8 @@ import pytest
 
 from tests.differential.differences import DIFFERENCES
 from tests.differential.findings import FINDINGS, MENDED
-from tests.differential.judge import uncovered
 from tests.differential.rules import Rule
+from tests.differential.triage import uncovered
 
 
 @pytest.mark.parametrize("twin", ["omq", "omq.asyncio"])

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.fault.ends import end_all
+from tests.fault.stream_endpoints import end_all
 
 
 @pytest.fixture(autouse=True)

@@ -28,10 +28,10 @@ from typing import Any
 import uvloop
 
 import omq
-from tests.fault import plan as plans
-from tests.fault.life import SOON, Life
-from tests.fault.proxy import Proxy
-from tests.fault.twins import AsyncioTwin, BlockingTwin, drive
+from tests.fault import lifecycle_plan as plans
+from tests.fault.lifecycle_runner import SOON, Life
+from tests.fault.twin_adapters import AsyncioTwin, BlockingTwin, drive
+from tests.support.chaos_proxy import Proxy
 
 BATCH = 250  # lifecycles between two looks at what is left
 ABREAST = {"asyncio": 16, "blocking": 6}  # lifecycles at a time

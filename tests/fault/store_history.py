@@ -39,7 +39,7 @@ class History:
 
     def run(self, directory: Path, seed: int, steps: int, *before: str, kill: Any = None) -> int:
         """Runs a process, perhaps below another command, and takes down what it says; its exit status."""
-        command = [*before, sys.executable, "-m", "tests.fault.store_load", str(directory), str(seed), str(steps)]
+        command = [*before, sys.executable, "-m", "tests.fault.store_writer", str(directory), str(seed), str(steps)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=ROOT, env=environment, stderr=subprocess.DEVNULL

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.broker_player import Player
+from tests.fault.broker_chaos import Player
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 

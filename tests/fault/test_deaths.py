@@ -18,9 +18,9 @@ import zmq
 
 import omq
 import omq.asyncio
-from tests.fault.mortal import OTHER
-from tests.ports import held
-from tests.routes import ONE_PART
+from tests.fault.crashing_peer import OTHER
+from tests.support.ports import held
+from tests.support.socket_types import ONE_PART
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 BOUND = 10.0  # seconds for whatever must come
@@ -36,7 +36,7 @@ class Mortal:
     def __init__(self, kind: str, endpoint: str, way: str, secret: str) -> None:
         self._way = way
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.fault.mortal", kind, endpoint, way, secret],
+            [sys.executable, "-m", "tests.fault.crashing_peer", kind, endpoint, way, secret],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,

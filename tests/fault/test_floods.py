@@ -24,7 +24,7 @@ from omq._core.queues.peer import RecvQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
-from tests.waits import until
+from tests.support.waits import until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\3\1NULL" + bytes(48)
 BOUND = 0.3  # seconds that the calls here may wait

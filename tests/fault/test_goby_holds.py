@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.goby_player import play
+from tests.fault.goby_chaos import play
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 BOUND = 0.1  # seconds from the last "ready" to the first delivery

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 import omq
-from tests.fault.ends import End, streaming
-from tests.fault.history import History
-from tests.waits import until
+from tests.fault.message_history import History
+from tests.fault.stream_endpoints import End, streaming
+from tests.support.waits import until
 
 WORKER = """
 import sys, omq

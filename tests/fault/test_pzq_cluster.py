@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.pzq_cluster_player import CALM, PRODUCERS, ClusterPlayer
-from tests.system.pzq.nodes import cluster
+from tests.fault.pzq_cluster_chaos import CALM, PRODUCERS, ClusterPlayer
+from tests.support.pzq_nodes import cluster
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "60"))
 

@@ -14,9 +14,9 @@ import zmq
 
 from omq.pzq import Consumer, NotReplicated, Producer, Refused
 from tests.fault.test_pzq_disk import traced
-from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, Node, empty, running, until, whole
-from tests.system.pzq.raw import figures, raw
+from tests.support.libzmq_pzq_clients import figures, raw
+from tests.support.ports import held
+from tests.support.pzq_nodes import HOSTS, Node, empty, running, until, whole
 
 pytestmark = pytest.mark.timeout(120)
 BODY = bytes(5000)

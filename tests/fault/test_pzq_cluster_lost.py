@@ -14,8 +14,8 @@ import pytest
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated
-from tests.ports import held
-from tests.system.pzq.nodes import (
+from tests.support.ports import held
+from tests.support.pzq_nodes import (
     HOSTS,
     TIMEOUT,
     Node,

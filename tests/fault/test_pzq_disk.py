@@ -16,8 +16,8 @@ import zmq
 
 from omq.pzq import Device
 from omq.store.errors import DamagedError
-from tests.system.pzq.raw import asked, figures, raw
-from tests.waits import until
+from tests.support.libzmq_pzq_clients import asked, figures, raw
+from tests.support.waits import until
 
 ROOT = Path(__file__).parents[2]
 TCP = "tcp://127.0.0.1:*"

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tests.fault.pzq_player import Player
-from tests.ports import held
-from tests.system.pzq.raw import asked, raw
+from tests.fault.pzq_chaos import Player
+from tests.support.libzmq_pzq_clients import asked, raw
+from tests.support.ports import held
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 

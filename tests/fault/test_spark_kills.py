@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.spark_player import KILLS, SparkPlayer
-from tests.ports import held
+from tests.fault.spark_chaos import KILLS, SparkPlayer
+from tests.support.ports import held
 from tests.system.spark.conftest import MISSING
 
 #: Histories of six kills each: sixty where the tests of faults run as they usually do.

@@ -22,7 +22,7 @@ from omq.store.lmdb import data_file
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import Store
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 Truth = dict[str, dict[int, str]]

@@ -12,11 +12,11 @@ import time
 import pytest
 
 import omq
-from tests.fault.ends import PATIENCE, End, collecting, echoing, outlives, runs, streaming
-from tests.fault.history import History, compose
-from tests.fault.proxy import DOWN, UP, Fault, Proxy, seeded
-from tests.routes import GROUP
-from tests.waits import until
+from tests.fault.message_history import History, compose
+from tests.fault.stream_endpoints import PATIENCE, End, collecting, echoing, outlives, runs, streaming
+from tests.support.chaos_proxy import DOWN, UP, Fault, Proxy, seeded
+from tests.support.socket_types import GROUP
+from tests.support.waits import until
 
 ENDS = [
     ("asyncio", "blocking"),

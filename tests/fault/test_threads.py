@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import omq
-from tests.routes import GROUP, NUMBERED, ONE_PART, ONE_PEER, PAIRS, options_of
+from tests.support.socket_types import GROUP, NUMBERED, ONE_PART, ONE_PEER, PAIRS, options_of
 
 PATIENCE = 30.0  # seconds for what remains to arrive, and for a thread to end
 KINDS = [("PUSH", "PULL"), ("DEALER", "DEALER"), ("PAIR", "PAIR"), ("XPUB", "XSUB"), *PAIRS]

@@ -10,7 +10,7 @@ from omq._core.wire.framing import encode_frame
 from omq.types import SocketType
 from omq.zmtp.command import cancel, encode_command, encode_properties, ping, ready, subscribe
 from omq.zmtp.greeting import Greeting
-from tests.fuzz import glass, websocket
+from tests.fuzz import transparent_keys, websocket
 from tests.fuzz.targets import NAMES
 
 CORPUS = Path(__file__).parent / "corpus"
@@ -42,10 +42,10 @@ def seeds() -> list[bytes]:
         b"\x0c\xc3\x00\xff\xff\x01\x00\x03one\x00\x90\x00",
         b"\x0d\x00\x01\x00\x03one\x00\x00\x05three\x02\x00\x06\x04PINGx\x00\x90\x00",
         b"\x0d\x3e\x08\x00\x03one\x41\x00\x03one\x80\x00\x03one",
-        b"\x0e\x00" + glass.HELLO,
-        b"\x0f\x00" + encode_command(b"INITIATE", glass.INITIATE + glass.VOUCH + PROPERTIES),
-        b"\x10\x00" + glass.WELCOME,
-        b"\x11\x00" + encode_command(b"READY", (1).to_bytes(8, "big") + bytes(glass.MAC) + PROPERTIES),
+        b"\x0e\x00" + transparent_keys.HELLO,
+        b"\x0f\x00" + encode_command(b"INITIATE", transparent_keys.INITIATE + transparent_keys.VOUCH + PROPERTIES),
+        b"\x10\x00" + transparent_keys.WELCOME,
+        b"\x11\x00" + encode_command(b"READY", (1).to_bytes(8, "big") + bytes(transparent_keys.MAC) + PROPERTIES),
         b"\x12\x00" + good,
         b"\x13" + blocks.encode([b"one", b"two"]) + blocks.encode_record(b"three", b"key", {"name": b"value"}),
         b"\x13\x03\x00one\x17\x03\x00\x00\x00\x01k\x00\x01\x00\x02\xc3\xa4\x00\x00\x00\x01v" + bytes(9),

@@ -16,9 +16,9 @@ from omq.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from omq.zmtp.greeting import GreetingParser
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainClient, PlainServer
-from tests.fuzz import glass, websocket
-from tests.fuzz.glass import Begun, whole
+from tests.fuzz import transparent_keys, websocket
 from tests.fuzz.stream import feed_stream, plain_frames, sealed_frames
+from tests.fuzz.transparent_keys import Begun, whole
 
 # The same keys in every run: a corpus that holds good commands is good for ever.
 SERVER = Secret(bytes(range(32)))
@@ -86,7 +86,7 @@ def sealed_websocket_traffic(data: bytes) -> None:
 
 def vouched(data: bytes) -> None:
     """What an authenticated INITIATE may hold: the mutation happens inside its box."""
-    VOUCHED(data[:1] + encode_command(b"INITIATE", glass.INITIATE + glass.VOUCH + data[1:]))
+    VOUCHED(data[:1] + encode_command(b"INITIATE", transparent_keys.INITIATE + transparent_keys.VOUCH + data[1:]))
 
 
 def records(data: bytes) -> None:
@@ -124,7 +124,7 @@ def datagram(data: bytes) -> None:
     assert bytes([len(group)]) + group + body == data
 
 
-VOUCHED = Begun(glass.server(), glass.HELLO, through_glass=True)
+VOUCHED = Begun(transparent_keys.server(), transparent_keys.HELLO, through_glass=True)
 
 #: Their order is that of the corpus: new ones come last.
 TARGETS: list[Callable[[bytes], None]] = [
@@ -142,10 +142,10 @@ TARGETS: list[Callable[[bytes], None]] = [
     sealed,
     traffic,
     sealed_traffic,
-    Begun(glass.server(), through_glass=True),
+    Begun(transparent_keys.server(), through_glass=True),
     VOUCHED,
-    Begun(glass.client(), through_glass=True),
-    Begun(glass.client(), glass.WELCOME, through_glass=True),
+    Begun(transparent_keys.client(), through_glass=True),
+    Begun(transparent_keys.client(), transparent_keys.WELCOME, through_glass=True),
     Begun(PlainClient(b"user", b"word"), encode_command(b"WELCOME")),
     records,
     datagram,

@@ -19,7 +19,7 @@ from omq.zmtp.mechanism import Mechanism
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainClient, PlainServer
 from omq.zmtp.websocket import WebSocketHandshake
-from tests.fuzz import glass
+from tests.fuzz import transparent_keys
 from tests.fuzz.stream import feed_stream, pieces, sealed
 
 MASK = b"\1\2\3\4"
@@ -67,7 +67,7 @@ def traffic(data: bytes, key: Secret | None) -> None:
 
 def _portions(data: bytes) -> list[bytes]:
     """The input after its first octet, which says how much of it comes at once."""
-    piece = max(1 + data[0], len(data) // glass.PIECES) if data[:1] and data[0] & 1 else len(data) + 1
+    piece = max(1 + data[0], len(data) // transparent_keys.PIECES) if data[:1] and data[0] & 1 else len(data) + 1
     return [data[at : at + piece] for at in range(1, len(data), piece)]
 
 
@@ -96,7 +96,7 @@ def upgrade(data: bytes) -> None:
                 assert as_client or answer.startswith(b"HTTP/1.1 101")
                 return
             assert answer == b""
-    except glass.REFUSALS as error:
+    except transparent_keys.REFUSALS as error:
         check(error)
         assert as_client or ours.failure().startswith(b"HTTP/1.1 4")
 
@@ -129,8 +129,8 @@ MECHANISMS: tuple[Callable[[], Mechanism], ...] = (
     partial(Null, ask=True),
     PlainServer,
     partial(PlainClient, b"user", b"word"),
-    glass.server,
-    glass.client,
+    transparent_keys.server,
+    transparent_keys.client,
 )
 NO_MECHANISM = len(MECHANISMS)
 
@@ -149,7 +149,7 @@ def handshake(data: bytes) -> None:
         allow_unsecured=number == NO_MECHANISM,
     )
     wire = data[1:2] + (data[2:] if how & 0x40 else frames(data[2:], masked=not as_client))
-    with glass.glass() if mechanism.name == b"CURVE" else nullcontext():
+    with transparent_keys.glass() if mechanism.name == b"CURVE" else nullcontext():
         try:
             ours.start()
             for portion in _portions(wire):
@@ -162,7 +162,7 @@ def handshake(data: bytes) -> None:
                 assert ours.peer.over_websocket
             assert len(ours.unread) <= len(wire)
             assert ours.done or len(ours.unread) <= 2 * HANDSHAKE_FRAME_LIMIT + len(wire) // 2
-        except glass.REFUSALS as error:
+        except transparent_keys.REFUSALS as error:
             check(error)
             ours.failure()
 
@@ -238,8 +238,10 @@ def seeds() -> dict[str, list[bytes]]:
             + command(encode_command(b"HELLO", b"\4user\4word"))
             + command(encode_command(b"INITIATE", good[8:])),
             b"\x83\0" + command(encode_command(b"WELCOME")) + command(good),
-            b"\4\0" + command(glass.HELLO) + command(encode_command(b"INITIATE", glass.INITIATE + glass.VOUCH)),
-            b"\x85\0" + command(glass.WELCOME),
+            b"\4\0"
+            + command(transparent_keys.HELLO)
+            + command(encode_command(b"INITIATE", transparent_keys.INITIATE + transparent_keys.VOUCH)),
+            b"\x85\0" + command(transparent_keys.WELCOME),
             *(bytes([side | 6]) + b"\0" + piece(0, b"peer") + piece(0, b"next") for side in (0, 0x80)),
             *(bytes([side | 0]) + b"\0" + piece(0x18, b"\x03\xe9bye") for side in (0, 0x80)),
         ],

@@ -10,7 +10,7 @@ import zmq
 import omq.asyncio as omq
 from tests.interop.conftest import Fresh
 from tests.interop.libzmq import Libzmq
-from tests.interop.loop import on_uvloop
+from tests.interop.run_coroutine import on_uvloop
 
 CROWD = 200
 

@@ -20,9 +20,9 @@ from omq.zmtp.command import encode_command, parse_command
 from omq.zmtp.curve import CurveClient
 from omq.zmtp.handshake import Handshake
 from tests.interop.conftest import Fresh
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import RawPeer, dialled, frame, greeting
-from tests.interop.verdicts import Verdicts, body_of, cut, ends_by_itself, flipped, judged, verdicts
+from tests.interop.disconnect_reasons import Verdicts, body_of, cut, ends_by_itself, flipped, judged, verdicts
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import RawPeer, dialled, frame, greeting
 
 SERVER_PUBLIC, SERVER_SECRET = omq.curve_keypair()
 GREETING = 64  # octets

@@ -22,9 +22,9 @@ from omq.zmtp.handshake import Handshake
 from omq.zmtp.mechanism import Mechanism
 from omq.zmtp.null import Null
 from omq.zmtp.plain import PlainServer
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import COMMAND, command, frame, greeting, listening, ready
-from tests.interop.verdicts import body_of, cut, flipped, judged, renamed, verdicts
+from tests.interop.disconnect_reasons import body_of, cut, flipped, judged, renamed, verdicts
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import COMMAND, command, frame, greeting, listening, ready
 
 _Failure = HandshakeFailure
 SERVER_PUBLIC, SERVER_SECRET = omq.curve_keypair()

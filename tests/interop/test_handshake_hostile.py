@@ -16,9 +16,9 @@ import pytest
 import omq.asyncio as omq
 from omq.event import EventKind, HandshakeFailure
 from tests.interop.conftest import Fresh
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import COMMAND, RawPeer, command, dialled, frame, greeting, properties, ready
-from tests.interop.verdicts import Verdicts, body_of, cut, flipped, judged, renamed, verdicts
+from tests.interop.disconnect_reasons import Verdicts, body_of, cut, flipped, judged, renamed, verdicts
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import COMMAND, RawPeer, command, dialled, frame, greeting, properties, ready
 
 _Failure = HandshakeFailure
 GREETING = 64  # octets

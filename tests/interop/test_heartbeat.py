@@ -11,7 +11,7 @@ import omq.asyncio as omq
 from omq.event import EventKind
 from tests.interop.conftest import Fresh
 from tests.interop.libzmq import Libzmq, attended
-from tests.interop.loop import on_uvloop
+from tests.interop.run_coroutine import on_uvloop
 
 PAIRS = [
     ("PUSH", "PULL"),

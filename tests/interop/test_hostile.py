@@ -21,10 +21,11 @@ import omq.asyncio as omq
 from omq.errors import Timeout
 from omq.event import HandshakeFailure
 from tests.interop.conftest import Fresh
-from tests.interop.contents import MIB
+from tests.interop.disconnect_reasons import verdicts
 from tests.interop.libzmq import Libzmq, endpoint_of
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import (
+from tests.interop.payloads import MIB
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import (
     COMMAND,
     MORE,
     SIGNATURE,
@@ -37,7 +38,6 @@ from tests.interop.rawpeer import (
     properties,
     ready,
 )
-from tests.interop.verdicts import verdicts
 
 EVIL = frame(b"evil")
 

@@ -11,8 +11,8 @@ import omq.asyncio as omq
 from omq.errors import Timeout, UnroutableError
 from tests.interop.conftest import Fresh
 from tests.interop.libzmq import Libzmq, endpoint_of
-from tests.interop.loop import on_uvloop
-from tests.interop.pairs import joined
+from tests.interop.run_coroutine import on_uvloop
+from tests.interop.socket_pairs import joined
 
 IDENTITIES = pytest.mark.parametrize(
     "identity",

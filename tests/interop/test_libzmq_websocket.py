@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 LIBRARY = os.environ.get("OMQ_LIBZMQ")
 pytestmark = [

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from tests.interop.conftest import Fresh
-from tests.interop.contents import MIB, SHAPES, octets
 from tests.interop.libzmq import Libzmq
-from tests.interop.loop import on_uvloop
-from tests.interop.pairs import ONE_WAY, by_side, conversing, joined
+from tests.interop.payloads import MIB, SHAPES, octets
+from tests.interop.run_coroutine import on_uvloop
+from tests.interop.socket_pairs import ONE_WAY, by_side, conversing, joined
 
 PAIRS = [pytest.param(pair, id=f"omq-{pair[0]}-zmq-{pair[1]}") for pair in by_side()]
 BINDS = pytest.mark.parametrize("binds", [pytest.param(side, id=f"{side}-binds") for side in ("omq", "zmq")])

@@ -14,7 +14,7 @@ import pytest
 import zmq
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 TCP = "tcp://127.0.0.1:*"
 

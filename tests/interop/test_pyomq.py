@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import omq
-from tests.waits import BOUND
+from tests.support.waits import BOUND
 
 TREE = Path(__file__).parents[2]
 VERSION = "0.27.3"

@@ -14,12 +14,12 @@ import zmq.auth.thread
 import omq.asyncio as omq
 from omq.event import EventKind, HandshakeFailure
 from tests.interop.conftest import Fresh
-from tests.interop.contents import MIB, SHAPES, octets
+from tests.interop.disconnect_reasons import verdicts
 from tests.interop.libzmq import Libzmq, endpoint_of
-from tests.interop.loop import on_uvloop
-from tests.interop.pairs import ONE_WAY, by_side, conversing, joined
-from tests.interop.rawpeer import command, dialled, frame, greeting
-from tests.interop.verdicts import verdicts
+from tests.interop.payloads import MIB, SHAPES, octets
+from tests.interop.run_coroutine import on_uvloop
+from tests.interop.socket_pairs import ONE_WAY, by_side, conversing, joined
+from tests.support.raw_zmtp import command, dialled, frame, greeting
 
 SERVER_PUBLIC, SERVER_SECRET = omq.curve_keypair()
 CLIENT_PUBLIC, CLIENT_SECRET = omq.curve_keypair()

@@ -24,9 +24,9 @@ import omq.asyncio as omq
 from omq.event import EventKind, HandshakeFailure
 from omq.transport import ipc, tcp
 from tests.interop.conftest import Fresh
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import dialled, greeting
-from tests.interop.verdicts import verdicts
+from tests.interop.disconnect_reasons import verdicts
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import dialled, greeting
 
 SERVER_PUBLIC, SERVER_SECRET = omq.curve_keypair()
 SERVERS: dict[str, dict[str, Any]] = {

@@ -15,7 +15,7 @@ import zmq
 
 import omq
 import omq.asyncio
-from tests.waits import BOUND
+from tests.support.waits import BOUND
 
 STEPS = 40
 

@@ -12,10 +12,10 @@ import zmq.asyncio
 
 import omq.asyncio as omq
 from tests.interop.conftest import Fresh
-from tests.interop.contents import octets
 from tests.interop.libzmq import Libzmq, attended, endpoint_of
-from tests.interop.loop import on_uvloop
-from tests.interop.pairs import joined, probed
+from tests.interop.payloads import octets
+from tests.interop.run_coroutine import on_uvloop
+from tests.interop.socket_pairs import joined, probed
 
 BINDS = pytest.mark.parametrize("binds", [pytest.param(side, id=f"{side}-binds") for side in ("omq", "zmq")])
 #: Lengths around the edge between a short and a long SUBSCRIBE command, and of a subscription message.

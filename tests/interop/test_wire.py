@@ -14,10 +14,10 @@ import zmq
 import omq.asyncio as omq
 from omq.errors import Timeout
 from tests.interop.conftest import Fresh
-from tests.interop.contents import octets
 from tests.interop.libzmq import Libzmq, endpoint_of
-from tests.interop.loop import on_uvloop
-from tests.interop.rawpeer import COMMAND, MORE, command, dialled, frame, greeting, listening, ready
+from tests.interop.payloads import octets
+from tests.interop.run_coroutine import on_uvloop
+from tests.support.raw_zmtp import COMMAND, MORE, command, dialled, frame, greeting, listening, ready
 
 #: Every version that a peer may announce, and whether it takes subscriptions as commands.
 VERSIONS = pytest.mark.parametrize(

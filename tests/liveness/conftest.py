@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.liveness.owner import Crowd
+from tests.liveness.scenario_run import Crowd
 
 
 class _Crowds:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.liveness.cells import ASYNCIO, BLOCKING, Cell
-from tests.liveness.owner import MESSAGES, Crowd, run
-from tests.liveness.quiet import HEARTBEAT_TIMEOUT
+from tests.liveness.quiet_peers import HEARTBEAT_TIMEOUT
+from tests.liveness.scenario_run import MESSAGES, Crowd, run
+from tests.liveness.scenarios import ASYNCIO, BLOCKING, Cell
 
 AWAY = 3 * HEARTBEAT_TIMEOUT / 1000  # seconds: several times what the peers wait for a sign of life
 WORKING = 2.5 * HEARTBEAT_TIMEOUT / 1000  # seconds

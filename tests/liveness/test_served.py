@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from tests.liveness.cells import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined, of_one_part
-from tests.liveness.owner import Crowd, run_libzmq
-from tests.liveness.verdict import assert_served
+from tests.liveness.limits import assert_served
+from tests.liveness.scenario_run import Crowd, run_libzmq
+from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined, of_one_part
 
 
 @pytest.mark.parametrize("cell", chosen(), ids=str)

@@ -14,13 +14,13 @@ import uvloop
 
 import omq
 import omq.asyncio
-from tests.liveness import styles
-from tests.liveness.cells import Cell
-from tests.liveness.ledger import Ledger
-from tests.liveness.owner import Crowd, Run, tick
-from tests.liveness.verdict import judge
+from tests.liveness import receive_styles
+from tests.liveness.latency_record import Ledger
+from tests.liveness.limits import judge
+from tests.liveness.scenario_run import Crowd, Run, tick
+from tests.liveness.scenarios import Cell
 
-PATIENCE = styles.PATIENCE
+PATIENCE = receive_styles.PATIENCE
 
 
 def _waiting(several: list[Any]) -> Iterator[Any]:
@@ -60,7 +60,10 @@ def test_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
     kind = cell.kind
 
     def once() -> Ledger:
-        with styles.socket_of(omq, kind, cell.hwm) as busy, styles.socket_of(omq, kind, cell.hwm) as quiet:
+        with (
+            receive_styles.socket_of(omq, kind, cell.hwm) as busy,
+            receive_styles.socket_of(omq, kind, cell.hwm) as quiet,
+        ):
             crowd.join(cell, busy.endpoints[0], quiet.endpoints[0])
             while not crowd.joined():
                 time.sleep(0.002)
@@ -76,20 +79,20 @@ def test_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
     judge(cell, once)
 
 
-@pytest.mark.parametrize("cell", _cells(styles.ASYNCIO))
+@pytest.mark.parametrize("cell", _cells(receive_styles.ASYNCIO))
 def test_the_task_of_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
     kind = cell.kind
 
     async def take(sock: Any, run: Run) -> None:
-        async for batch in styles.ASYNCIO[cell.style](sock, cell.limit):
+        async for batch in receive_styles.ASYNCIO[cell.style](sock, cell.limit):
             run.take(batch)
             if run.over:
                 break
 
     async def live() -> Ledger:
         async with (
-            styles.socket_of(omq.asyncio, kind, cell.hwm) as busy,
-            styles.socket_of(omq.asyncio, kind, cell.hwm) as quiet,
+            receive_styles.socket_of(omq.asyncio, kind, cell.hwm) as busy,
+            receive_styles.socket_of(omq.asyncio, kind, cell.hwm) as quiet,
         ):
             crowd.join(cell, busy.endpoints[0], quiet.endpoints[0])
             while not crowd.joined():  # noqa: ASYNC110 - two processes set no event

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.liveness.cells import SUBSCRIPTIONS, UPSTREAM, Cell
-from tests.liveness.owner import MESSAGES, Crowd, run
-from tests.liveness.verdict import assert_served
+from tests.liveness.limits import assert_served
+from tests.liveness.scenario_run import MESSAGES, Crowd, run
+from tests.liveness.scenarios import SUBSCRIPTIONS, UPSTREAM, Cell
 
 CELLS = [
     Cell("recv", "XPUB", 1, 1, 0.0, 1000, "raw"),

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.model.real import Deviation, follow
-from tests.model.world import Case
+from tests.model.real_threads import Deviation, follow
+from tests.model.serving_state import Case
 
 STEPS = 40
 TURN = 256  # messages, as in the core

@@ -11,7 +11,7 @@ from itertools import permutations
 
 import pytest
 
-from tests.model.pzq_cluster import HEALING, KINDS, Broken, Cluster, Event, key_in
+from tests.model.pzq_cluster_model import HEALING, KINDS, Broken, Cluster, Event, key_in
 
 KEY = key_in("a0", 1)
 

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from omq._core import blocks
 from omq._core.blocks import Message
-from tests.crc32c import crc32c
+from tests.support.crc32c import crc32c
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 RECORD = st.tuples(

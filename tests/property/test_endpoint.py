@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from omq.errors import EndpointError
 from omq.transport import parse_endpoint
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 #: Pieces that endpoints are made of, in any order, mixed with any text.
 PIECES = st.one_of(

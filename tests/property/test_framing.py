@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import RemoteProtocolError
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 MORE, COMMAND = 1, 4
 

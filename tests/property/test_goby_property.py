@@ -13,7 +13,7 @@ from omq.goby.identifier import Identifier, head_of, read_identifier, split_fram
 from omq.goby.manager import Manager
 from omq.goby.protobuf import ManagerRequest, Socket
 from omq.goby.scheme import Schemes
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 PARTS = st.text(min_size=1).filter(lambda text: not set(text) & set("/\0")).filter(lambda text: text.isprintable())
 NUMBERS = st.integers(0, 2**63)

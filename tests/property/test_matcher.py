@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from omq._core.queues.matcher import Matcher
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 COUNTED, FOR_EVERYONE, FOR_SLOT, NOT_HELD = 0, 1, 2, -2
 

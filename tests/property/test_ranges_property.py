@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from omq.ranges import Range, RangeMap, RangeSet, append_range, gaps, ranges_of
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 Pair = tuple[int, int]
 

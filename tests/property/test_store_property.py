@@ -22,7 +22,7 @@ from omq.store.interface import (
     Stage,
     Trim,
 )
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 TOPIC = st.integers(1, 3)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.websocket import WebSocketCodec
-from tests.examples import examples
-from tests.unit.core.driven import Driven
-from tests.waits import BOUND
+from tests.support.bare_connection import Driven
+from tests.support.hypothesis_profiles import examples
+from tests.support.waits import BOUND
 
 KEY = Secret(b"k" * 32)
 SEALED = 33  # octets of a box, with the flags in it, next to its payload

@@ -5,7 +5,7 @@ from omq._core.wire.framing import FrameDecoder
 from omq.errors import RemoteProtocolError
 from omq.zmtp import command
 from omq.zmtp.command import Cancel, Command, Error, Join, Leave, Ping, Pong, Subscribe
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 letters = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 names = st.text(letters, min_size=1, max_size=255).map(str.encode)

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from omq.errors import RemoteProtocolError
 from omq.zmtp.greeting import GREETING_SIZE, Greeting, GreetingParser
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 names = st.text("ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_.+", min_size=1, max_size=20).map(str.encode)
 greetings = st.builds(Greeting, st.tuples(st.integers(3, 255), st.integers(0, 255)), names, st.booleans())

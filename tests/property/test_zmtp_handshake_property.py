@@ -13,7 +13,7 @@ from omq.zmtp.command import encode_command, error, ready
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.handshake import HANDSHAKE_FRAME_LIMIT, Handshake, HandshakeState, PeerMetadata
 from omq.zmtp.null import Null
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 TYPES = [kind for kind in SocketType if COMPATIBLE[kind]]
 

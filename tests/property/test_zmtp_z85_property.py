@@ -3,7 +3,7 @@ from hypothesis import strategies as st
 
 from omq.errors import UsageError
 from omq.zmtp import z85
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 ALPHABET = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 

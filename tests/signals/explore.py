@@ -21,10 +21,10 @@ from types import FrameType
 from typing import Any
 
 import omq
-from tests.signals.points import SIGNAL, TRIGGER, Points, scattered
-from tests.signals.world import World
-from tests.signals.worlds import worlds
-from tests.waits import until
+from tests.signals.call_registry import worlds
+from tests.signals.interrupted_call import World
+from tests.support.signal_injection import SIGNAL, TRIGGER, Points, scattered
+from tests.support.waits import until
 
 HANG = 12.0  # seconds after which one interruption hangs
 ENOUGH = 3  # failures of a world that are told

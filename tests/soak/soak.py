@@ -27,7 +27,7 @@ import uvloop
 
 import omq
 import omq.asyncio
-from tests.routes import PAIRS, joined
+from tests.support.socket_types import PAIRS, joined
 
 GROWTH = 2**20  # bytes that ten minutes may add: the regression over everything after warming up
 WARM = 0.25  # of the time, and two minutes at most: what is opened and filled until then stays

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 import omq
-from tests.routes import PAIRS, options_of
+from tests.support.socket_types import PAIRS, options_of
+from tests.support.waits import until
 from tests.system.blocking.conftest import Program, program, unhurried
-from tests.waits import until
 
 __all__ = ["program"]
 

@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 import omq
-from tests.routes import GROUP, PAIRS, options_of
+from tests.support.socket_types import GROUP, PAIRS, options_of
 
 BUSY = """
 import asyncio, ctypes, sys, time
@@ -442,7 +442,7 @@ ONE_PART = (
     + """
 import inspect
 import omq, omq.asyncio
-from tests.routes import GROUP
+from tests.support.socket_types import GROUP
 twin, kind, endpoint, how, count, size = sys.argv[1:]
 
 async def done(result):

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.unit.engine.wire import GREETING, frames, ready
+from tests.support.raw_peer import GREETING, frames, ready
 
 PEERS, MORE = 20, 30
 

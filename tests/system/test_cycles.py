@@ -29,9 +29,9 @@ import uvloop
 import omq
 import omq.asyncio
 from omq.engine.report import Reporter
-from tests import routes
-from tests.ports import held
-from tests.waits import until
+from tests.support import socket_types
+from tests.support.ports import held
+from tests.support.waits import until
 
 PACKAGE = str(Path(omq.__file__).parent)
 OURS = ("omq.engine", "omq._core.calls", "omq._core.link", "omq._core.queues")  # modules of what ends with sockets
@@ -561,11 +561,11 @@ def every_type(context: omq.Context) -> None:
 @blocking
 def messages_of_one_part(context: omq.Context) -> None:
     """Each type sends with its route, in vain and not, and either socket ends first once, with messages unread."""
-    for sender, receiver in routes.PAIRS:
+    for sender, receiver in socket_types.PAIRS:
         for endpoint in ("tcp://127.0.0.1:*", "inproc://it"):
             for first in (0, 1):
                 make = functools.partial(made, context)
-                one, other, route = both = routes.joined(make, sender, receiver, endpoint, BOUND, linger=0)
+                one, other, route = both = socket_types.joined(make, sender, receiver, endpoint, BOUND, linger=0)
                 for call, arguments in (("send", (b"body",)), ("send_multipart", ([b"body"],))):
                     getattr(one, call)(*arguments, **route)
                     taken = other.recv_message(timeout=BOUND)
@@ -1108,13 +1108,13 @@ async def every_type_awaited(context: omq.Context) -> None:
 @awaited
 async def messages_of_one_part_awaited(context: omq.Context) -> None:
     """Each type sends with its route to a blocking socket, and the other way round; with messages unread."""
-    for sender, receiver in routes.PAIRS:
+    for sender, receiver in socket_types.PAIRS:
         if sender in ("PEER", "SERVER"):
             continue  # their routes are learned by calls that are awaited: see below
-        bound = getattr(aomq, receiver)(context, bind="tcp://127.0.0.1:*", **routes.options_of(receiver, sender))
+        bound = getattr(aomq, receiver)(context, bind="tcp://127.0.0.1:*", **socket_types.options_of(receiver, sender))
         one = getattr(aomq, sender)(context, connect=bound.endpoints[0], linger=0)
-        route = {"group": routes.GROUP} if sender == "RADIO" else {}
-        await (one.wait_subscribed(routes.GROUP, timeout=BOUND) if route else one.wait_connected(timeout=BOUND))
+        route = {"group": socket_types.GROUP} if sender == "RADIO" else {}
+        await (one.wait_subscribed(socket_types.GROUP, timeout=BOUND) if route else one.wait_connected(timeout=BOUND))
         for _ in range(3):
             await one.send(b"body", **route)
         assert (await bound.recv_message(timeout=BOUND)).body == b"body"

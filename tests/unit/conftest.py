@@ -15,9 +15,9 @@ import pytest
 import uvloop
 
 import omq.asyncio as omq
-from tests import waits
-from tests.routes import fitting
-from tests.waits import descriptors
+from tests.support import waits
+from tests.support.socket_types import fitting
+from tests.support.waits import descriptors
 
 #: Seconds that one test may take; every wait of a test ends by then.
 BOUND = 20.0

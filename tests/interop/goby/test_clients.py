@@ -14,9 +14,9 @@ import pytest
 
 from omq.goby import Daemon, Portal
 from omq.goby.protobuf import HealthRequest, ProcessHealth, VehicleHealth
-from tests.interop.goby.raw import RawClient, fields, request
-from tests.machine import needs_ipv6
-from tests.waits import until
+from tests.interop.goby.libzmq_bus import RawClient, fields, request
+from tests.support.machine import needs_ipv6
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,9 +17,9 @@ import omq
 import omq.asyncio.goby as twin
 from omq.goby import Portal
 from omq.goby.protobuf import ManagerRequest
-from tests.interop.goby.raw import Raw, RawClient, RawManager, fields
-from tests.ports import held
-from tests.waits import until
+from tests.interop.goby.libzmq_bus import Raw, RawClient, RawManager, fields
+from tests.support.ports import held
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 
@@ -148,7 +148,7 @@ def test_a_subscription_stands_once_and_goes_with_the_last_handler(tmp_path: Pat
         stop = threading.Event()
 
         def serve() -> None:
-            from tests.interop.goby.raw import REQUESTS, RESPONSES, response, socket
+            from tests.interop.goby.libzmq_bus import REQUESTS, RESPONSES, response, socket
 
             sockets = socket(1, f"ipc://{tmp_path}/g.xsub"), socket(2, f"ipc://{tmp_path}/g.xpub")
             xsub.send(b"\x01" + REQUESTS)

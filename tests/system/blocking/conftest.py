@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.waits import sleeps, until
+from tests.support.waits import sleeps, until
 
 BOUND = 20.0  # seconds for one program
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import BOUND
 from tests.system.blocking.conftest import unhurried
-from tests.waits import BOUND
 
 PRELUDE = """
 import atexit, sys, threading, time

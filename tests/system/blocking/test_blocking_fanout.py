@@ -9,7 +9,7 @@ import time
 import pytest
 
 import omq
-from tests.waits import BOUND
+from tests.support.waits import BOUND
 
 SUBSCRIBERS = 32
 

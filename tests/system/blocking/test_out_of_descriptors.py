@@ -14,7 +14,7 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.system.conformance.websocket_peer import make_certificate
+from tests.support.websocket_peer import make_certificate
 
 ROOT = Path(__file__).parents[3]
 

@@ -25,8 +25,8 @@ from omq.cli.broker import broker as command
 from omq.errors import OmqError
 from omq.pzq import Device
 from omq.store.errors import StoreError
-from tests.system.broker.command import MAIN, ROOT, Command, broker, get
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.server_process import MAIN, ROOT, Command, broker, get
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -20,10 +20,10 @@ import omq.asyncio.broker
 import omq.broker
 from omq.broker import Server
 from omq.broker.errors import BrokerTimeout, TopicError
-from tests.fault.proxy import DIRECTIONS, DOWN, UP, Fault, Proxy
-from tests.system.broker.clients import TWINS, twins
-from tests.system.broker.command import broker
-from tests.waits import until
+from tests.support.chaos_proxy import DIRECTIONS, DOWN, UP, Fault, Proxy
+from tests.support.waits import until
+from tests.system.broker.client_twins import TWINS, twins
+from tests.system.broker.server_process import broker
 
 PATIENCE = 20.0
 

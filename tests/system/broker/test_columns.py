@@ -13,7 +13,7 @@ import pytest
 from omq.broker import Record, Server
 from omq.broker.columns import Columns, Strings, encode_columns
 from omq.broker.errors import Overrun, TooLarge, TopicError
-from tests.system.broker.clients import TWINS, twins
+from tests.system.broker.client_twins import TWINS, twins
 
 
 @pytest.fixture(params=list(TWINS))

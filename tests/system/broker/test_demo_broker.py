@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.broker.command import ROOT
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.server_process import ROOT
 
 DEMO = ROOT / "docs" / "examples" / "demo_broker.py"
 pytestmark = pytest.mark.timeout(120)

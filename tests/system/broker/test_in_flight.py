@@ -9,8 +9,8 @@ import pytest
 
 import omq
 from omq._core import blocks
-from tests.system.broker.clients import Blocking, Looped
-from tests.unit.broker.client.scripted import ScriptedBroker, Topic
+from tests.support.fake_broker import ScriptedBroker, Topic
+from tests.system.broker.client_twins import Blocking, Looped
 
 QUIET = 0.1  # seconds without a request after which no further one is expected
 

@@ -18,8 +18,8 @@ from click.testing import CliRunner
 import omq
 from omq.broker import Client, Message
 from omq.cli.ingest import ingest as ingest_command
-from tests.system.broker.command import Command, broker, get
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.server_process import Command, broker, get
 
 pytestmark = pytest.mark.timeout(120)
 

@@ -14,9 +14,9 @@ import pytest
 from omq.broker import Client, Server
 from omq.broker.core.stats import BrokerStats
 from omq.broker.http.server import HttpServer
+from tests.support.broker_stats import HOSTILE, statistics, topic
+from tests.support.waits import until
 from tests.system.broker.browser import Browser, browser, needs_browser
-from tests.unit.broker.sample import HOSTILE, statistics, topic
-from tests.waits import until
 
 pytestmark = [needs_browser, pytest.mark.timeout(120)]
 

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from omq.broker import Server
-from tests.system.broker.rawclient import RawClient, crc32c, raw, read_block, read_header, record, u32, u64
-from tests.waits import until
+from tests.support.libzmq_broker_client import RawClient, crc32c, raw, read_block, read_header, record, u32, u64
+from tests.support.waits import until
 
 assert crc32c(b"123456789") == 0xE3069283
 

@@ -15,9 +15,9 @@ import pytest
 
 import omq.broker
 from omq.broker import BrokerTimeout
-from tests.system.broker.clients import TWINS, twins
-from tests.system.broker.command import Command, broker, get
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.client_twins import TWINS, twins
+from tests.system.broker.server_process import Command, broker, get
 
 pytestmark = pytest.mark.timeout(120)
 

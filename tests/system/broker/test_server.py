@@ -18,8 +18,8 @@ from omq.broker import Server, TopicError
 from omq.broker.errors import BrokerError
 from omq.broker.server import AsyncServer
 from omq.store.errors import StoreLocked
-from tests.system.broker.rawclient import RawClient, raw, read_block, record, u32
-from tests.waits import until
+from tests.support.libzmq_broker_client import RawClient, raw, read_block, record, u32
+from tests.support.waits import until
 
 TOPICS = ("t:broadcast:weak", {"name": "j", "delivery": "round-robin", "persistence": "strong"})
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.ports import held
-from tests.system.broker.command import Command, broker
+from tests.support.ports import held
+from tests.system.broker.server_process import Command, broker
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "tutorial" / "broker.md").read_text(encoding="utf-8")

@@ -15,8 +15,8 @@ import uvloop
 
 import omq
 import omq.asyncio
-from tests.routes import fitting
-from tests.waits import BOUND
+from tests.support.socket_types import fitting
+from tests.support.waits import BOUND
 
 
 class Awaited:

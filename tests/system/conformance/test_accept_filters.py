@@ -15,8 +15,8 @@ import pytest
 import zmq
 
 import omq
+from tests.support.waits import BOUND
 from tests.system.conformance.test_endpoint_options import hung_up, shake
-from tests.waits import BOUND
 
 ME = {"uid": os.getuid(), "gid": os.getgid(), "pid": os.getpid()}
 _names = itertools.count()

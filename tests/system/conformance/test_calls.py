@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 @pytest.fixture

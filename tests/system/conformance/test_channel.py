@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import drain, fill
-from tests.waits import BOUND, until
 
 FAST = {"reconnect_interval": 0.01}
 BOTH_TYPES = pytest.mark.parametrize("kind", ["CHANNEL", "PAIR"])

@@ -7,8 +7,8 @@ import contextlib
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import drain
-from tests.waits import BOUND, until
 
 
 def test_a_reply_goes_to_the_client_that_asked(twin, endpoint):

@@ -9,7 +9,7 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 #: What raises, by the type of socket that it needs.
 REFUSED = {

@@ -9,10 +9,10 @@ import time
 import pytest
 
 import omq
-from tests.machine import has_ipv6
-from tests.ports import held
+from tests.support.machine import has_ipv6
+from tests.support.ports import held
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import drain, fill
-from tests.waits import BOUND, until
 
 
 @pytest.fixture

@@ -12,8 +12,8 @@ import pytest
 
 import omq
 import omq.asyncio as twin_of_asyncio
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import Waiting
-from tests.waits import BOUND, until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -20,8 +20,8 @@ import omq
 from omq.options import Options
 from omq.transport import TRANSPORTS, tcp
 from omq.transport.tcp import TcpTransport
-from tests.unit.engine.wire import GREETING, frames, ready
-from tests.waits import BOUND, until
+from tests.support.raw_peer import GREETING, frames, ready
+from tests.support.waits import BOUND, until
 
 TCP = "tcp://127.0.0.1:*"
 ALL = [field.name for field in dataclasses.fields(Options)]

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 BODY = bytes(20_000)
 

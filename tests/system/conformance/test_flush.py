@@ -7,8 +7,8 @@ import socket as bare
 import pytest
 
 import omq
+from tests.support.waits import BOUND
 from tests.system.conformance.conftest import drain, fill
-from tests.waits import BOUND
 
 LARGE = bytes(1 << 20)
 

@@ -12,8 +12,8 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import drain, fill
-from tests.waits import BOUND, until
 
 LARGE = bytes(200_000)
 

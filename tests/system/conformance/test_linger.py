@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import Waiting
-from tests.waits import BOUND, until
 
 LARGE = bytes(500_000)
 

@@ -10,8 +10,8 @@ from functools import partial
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import Waiting, on_every_loop
-from tests.waits import BOUND, until
 
 LARGE = bytes(range(256)) * 400  # 102,400 bytes: beyond every inline and slab limit
 

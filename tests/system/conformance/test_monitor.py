@@ -8,7 +8,7 @@ import socket
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 Kind = omq.EventKind
 on_the_wire = pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)

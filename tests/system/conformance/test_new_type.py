@@ -22,9 +22,9 @@ from omq.errors import RemoteProtocolError
 from omq.routing import PATTERNS, Pattern
 from omq.types import SocketType
 from omq.zmtp.command import Command
-from tests.interop import rawpeer
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_notices import dial
-from tests.waits import BOUND, until
 
 T = SocketType
 
@@ -140,8 +140,11 @@ def test_what_a_pattern_understands_it_is_told(server_and_client):
 @pytest.mark.parametrize(
     ("said", "why"),
     [
-        (rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b"), "more than max_parts=1 parts"),
-        (rawpeer.command(b"CRASH"), "a CRASH"),
+        (
+            raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b"),
+            "more than max_parts=1 parts",
+        ),
+        (raw_zmtp.command(b"CRASH"), "a CRASH"),
     ],
     ids=["several parts", "what the pattern refuses"],
 )
@@ -149,7 +152,7 @@ def test_a_peer_that_says_what_it_may_not_loses_its_connection(twin, said, why):
     server = twin("SERVER", bind="tcp://127.0.0.1:*")
     monitor = server.monitor()
     with dial(server.endpoints[0]) as peer:
-        peer.sendall(rawpeer.greeting() + rawpeer.ready("CLIENT") + rawpeer.frame(b"before") + said)
+        peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready("CLIENT") + raw_zmtp.frame(b"before") + said)
         while peer.recv(4096):
             pass
     events = []

@@ -9,9 +9,9 @@ import pytest
 
 import omq
 from omq.routing import base
+from tests.support.raw_peer import GREETING, frames, ready
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_endpoint_options import free_port, shake
-from tests.unit.engine.wire import GREETING, frames, ready
-from tests.waits import BOUND, until
 
 FAST: dict[str, Any] = {"reconnect_interval": 0.01}
 

@@ -10,10 +10,9 @@ from typing import Any
 import pytest
 
 import omq
-from tests import routes
-from tests.interop import rawpeer
+from tests.support import raw_zmtp, socket_types
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import drain
-from tests.waits import BOUND, until
 
 #: Who sends, and who receives.
 PAIRS = [("CLIENT", "SERVER"), ("SERVER", "CLIENT"), ("SCATTER", "GATHER"), ("CHANNEL", "CHANNEL"), ("PEER", "PEER")]
@@ -33,7 +32,7 @@ def routed(kind: str) -> bool:
     return kind in ("SERVER", "PEER")
 
 
-joined = partial(routes.joined, bound=BOUND)
+joined = partial(socket_types.joined, bound=BOUND)
 
 
 @pytest.mark.parametrize(("sender", "receiver"), PAIRS, ids=map(ids, PAIRS))
@@ -113,7 +112,7 @@ class RawPeer:
     def __init__(self, endpoint: str, kind: str) -> None:
         host, port = endpoint.removeprefix("tcp://").split(":")
         self._socket = socket.create_connection((host, int(port)), timeout=BOUND)
-        self.send(rawpeer.greeting() + rawpeer.ready(kind))
+        self.send(raw_zmtp.greeting() + raw_zmtp.ready(kind))
 
     def send(self, data: bytes) -> None:
         self._socket.sendall(data)
@@ -138,15 +137,15 @@ def _dial(stack: contextlib.ExitStack, endpoint: str, kind: str) -> RawPeer:
 
 
 SEVERAL = {
-    "two parts": rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b"),
-    "two empty parts": rawpeer.frame(b"", rawpeer.MORE) + rawpeer.frame(b""),
-    "parts without an end": rawpeer.frame(b"a", rawpeer.MORE) * 3,
-    "a large first part": rawpeer.frame(bytes(100_000), rawpeer.MORE) + rawpeer.frame(b""),
+    "two parts": raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b"),
+    "two empty parts": raw_zmtp.frame(b"", raw_zmtp.MORE) + raw_zmtp.frame(b""),
+    "parts without an end": raw_zmtp.frame(b"a", raw_zmtp.MORE) * 3,
+    "a large first part": raw_zmtp.frame(bytes(100_000), raw_zmtp.MORE) + raw_zmtp.frame(b""),
 }
 UNFINISHED = {
-    "a first part": rawpeer.frame(bytes(1000), rawpeer.MORE),
-    "a large first part": rawpeer.frame(bytes(100_000), rawpeer.MORE),
-    "a header of a terabyte": rawpeer.header(1 << 40, rawpeer.MORE),
+    "a first part": raw_zmtp.frame(bytes(1000), raw_zmtp.MORE),
+    "a large first part": raw_zmtp.frame(bytes(100_000), raw_zmtp.MORE),
+    "a header of a terabyte": raw_zmtp.header(1 << 40, raw_zmtp.MORE),
 }
 
 
@@ -159,7 +158,7 @@ def test_a_peer_that_sends_several_parts_loses_its_connection_and_no_other(twin,
         dial = partial(_dial, stack, one.endpoints[0], sender)
         good = dial() if receiver != "CHANNEL" else None  # which has one peer
         bad = dial()
-        bad.send(rawpeer.frame(b"before") + SEVERAL[several])
+        bad.send(raw_zmtp.frame(b"before") + SEVERAL[several])
         event = twin.event(monitor)
         while event.kind is not omq.EventKind.DISCONNECTED:
             event = twin.event(monitor)
@@ -167,7 +166,7 @@ def test_a_peer_that_sends_several_parts_loses_its_connection_and_no_other(twin,
         assert bad.is_dropped()
         assert one.recv() == b"before"
         good = good or dial()
-        good.send(rawpeer.frame(b"good"))
+        good.send(raw_zmtp.frame(b"good"))
         assert one.recv() == b"good"
         assert not one.poll(0)
 
@@ -179,11 +178,11 @@ def test_nothing_of_an_unfinished_message_is_received(twin, receiver, sender, un
     with contextlib.ExitStack() as stack:
         dial = partial(_dial, stack, one.endpoints[0], sender)
         bad = dial()
-        bad.send(rawpeer.frame(b"before") + UNFINISHED[unfinished])
+        bad.send(raw_zmtp.frame(b"before") + UNFINISHED[unfinished])
         assert one.recv() == b"before"
         bad.close()
         until(lambda: not one.peers)
-        dial().send(rawpeer.frame(b"good"))
+        dial().send(raw_zmtp.frame(b"good"))
         assert one.recv() == b"good"
 
 

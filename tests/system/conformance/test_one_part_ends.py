@@ -14,9 +14,9 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.interop import rawpeer
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_one_part import PAIRS, RECEIVERS, ids
-from tests.waits import BOUND, until
 
 FAST = {"reconnect_interval": 0.01}
 ENDS = ["close", "reset", "half close"]
@@ -29,8 +29,8 @@ def test_what_has_arrived_is_received_and_the_next_peer_is_served(twin, receiver
     host, port = one.endpoints[0].removeprefix("tcp://").split(":")
     for number in range(2):
         with socket.create_connection((host, int(port)), timeout=BOUND) as peer:
-            peer.sendall(rawpeer.greeting() + rawpeer.ready(sender))
-            peer.sendall(rawpeer.frame(b"%d" % number) * 3)
+            peer.sendall(raw_zmtp.greeting() + raw_zmtp.ready(sender))
+            peer.sendall(raw_zmtp.frame(b"%d" % number) * 3)
             until(lambda: one.peers and (end != "reset" or one.peers[0].messages_in == 3 or one.poll(0)))
             if end == "reset":  # which may overtake what nothing has read
                 assert one.recv() == b"%d" % number

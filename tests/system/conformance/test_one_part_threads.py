@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import omq
-from tests.waits import BOUND
+from tests.support.waits import BOUND
 
 COUNT = 15_000  # messages of one thread
 

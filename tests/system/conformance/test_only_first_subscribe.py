@@ -10,9 +10,9 @@ import pytest
 import zmq
 
 import omq
+from tests.support.raw_peer import frames
+from tests.support.waits import BOUND
 from tests.system.conformance.test_endpoint_options import shake
-from tests.unit.engine.wire import frames
-from tests.waits import BOUND
 
 MIXED = [[b"\1B", b"y", b"\1C"], [b"\1B", b"\1C"], [b"x", b"\1C"], [b"\1B"], [b"\1B", b"y"]]
 

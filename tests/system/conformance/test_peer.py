@@ -11,8 +11,8 @@ from functools import partial
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.socks_server import SocksServer
-from tests.waits import BOUND, until
 
 FAST = {"reconnect_interval": 0.01}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 def xpub_of(twin, endpoint, **options):

@@ -8,9 +8,9 @@ import threading
 import pytest
 
 import omq
-from tests.interop import rawpeer
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_pub_sub import nothing
-from tests.waits import BOUND, until
 
 LONGEST = "g" * 255
 
@@ -24,7 +24,7 @@ def raw(endpoint: str) -> socket.socket:
 
 def as_dish(endpoint: str) -> socket.socket:
     line = raw(endpoint)
-    line.sendall(rawpeer.greeting() + rawpeer.ready("DISH"))
+    line.sendall(raw_zmtp.greeting() + raw_zmtp.ready("DISH"))
     return line
 
 
@@ -201,7 +201,7 @@ def test_a_full_dish_misses_messages_and_holds_up_nobody(twin):
     slow = as_dish(radio.endpoints[0])
     quick = twin("DISH", connect=radio.endpoints[0], join="g", recv_timeout=BOUND)
     with slow:
-        slow.sendall(rawpeer.command(b"JOIN", b"g"))
+        slow.sendall(raw_zmtp.command(b"JOIN", b"g"))
         radio.wait_subscribed("g", 2, timeout=BOUND)
         for number in range(300):
             radio.send(b"%03d" % number + bytes(100_000), group="g", timeout=0)
@@ -212,10 +212,10 @@ def test_a_full_dish_misses_messages_and_holds_up_nobody(twin):
 def test_a_radio_sends_a_group_and_a_body(twin):
     radio = twin("RADIO", bind="tcp://127.0.0.1:*")
     with as_dish(radio.endpoints[0]) as line:
-        line.sendall(rawpeer.command(b"JOIN", b"news"))
+        line.sendall(raw_zmtp.command(b"JOIN", b"news"))
         radio.wait_subscribed("news", timeout=BOUND)
         radio.send(b"body", group="news")
-        expected = rawpeer.frame(b"news", rawpeer.MORE) + rawpeer.frame(b"body")
+        expected = raw_zmtp.frame(b"news", raw_zmtp.MORE) + raw_zmtp.frame(b"body")
         data = b""
         while not data.endswith(expected):
             more = line.recv(4096)
@@ -229,7 +229,7 @@ def test_a_dish_asks_with_commands_whatever_the_version(twin):
     line, _ = listener.accept()
     with listener, line:
         line.settimeout(BOUND)
-        line.sendall(rawpeer.greeting((3, 0)) + rawpeer.ready("RADIO"))
+        line.sendall(raw_zmtp.greeting((3, 0)) + raw_zmtp.ready("RADIO"))
         dish.wait_connected(timeout=BOUND)
         dish.join("late")
         dish.leave("early")
@@ -237,14 +237,14 @@ def test_a_dish_asks_with_commands_whatever_the_version(twin):
         while b"LEAVEearly" not in data:
             data += line.recv(4096)
         asked = [
-            rawpeer.command(b"JOIN", b"early"),
-            rawpeer.command(b"JOIN", b"late"),
-            rawpeer.command(b"LEAVE", b"early"),
+            raw_zmtp.command(b"JOIN", b"early"),
+            raw_zmtp.command(b"JOIN", b"late"),
+            raw_zmtp.command(b"LEAVE", b"early"),
         ]
         assert data.endswith(b"".join(asked))
         # RFC 48 lets a RADIO send all groups: the others are dropped here.
         for group in (b"other", b"lat", b"late", b"early", b""):
-            line.sendall(rawpeer.frame(group, rawpeer.MORE) + rawpeer.frame(b"in " + group))
+            line.sendall(raw_zmtp.frame(group, raw_zmtp.MORE) + raw_zmtp.frame(b"in " + group))
         assert dish.recv() == b"in late"
         assert nothing(dish)
 
@@ -252,10 +252,10 @@ def test_a_dish_asks_with_commands_whatever_the_version(twin):
 @pytest.mark.parametrize(
     "sent",
     [
-        rawpeer.command(b"JOIN", b"g" * 256),
-        rawpeer.command(b"JOIN", b"a\0"),
-        rawpeer.command(b"LEAVE", b"g" * 256),
-        rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b", rawpeer.MORE) + rawpeer.frame(b"c"),
+        raw_zmtp.command(b"JOIN", b"g" * 256),
+        raw_zmtp.command(b"JOIN", b"a\0"),
+        raw_zmtp.command(b"LEAVE", b"g" * 256),
+        raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b", raw_zmtp.MORE) + raw_zmtp.frame(b"c"),
     ],
     ids=["long JOIN", "JOIN with a zero byte", "long LEAVE", "three parts"],
 )
@@ -274,7 +274,7 @@ def test_a_dish_may_not_join_more_than_it_is_allowed(twin):
     radio = twin("RADIO", bind="tcp://127.0.0.1:*", max_subscriptions=3)
     with as_dish(radio.endpoints[0]) as line:
         for number in range(4):
-            line.sendall(rawpeer.command(b"JOIN", b"%d" % number))
+            line.sendall(raw_zmtp.command(b"JOIN", b"%d" % number))
         assert ended(line)
     until(lambda: not subscribed(radio))
 
@@ -282,9 +282,9 @@ def test_a_dish_may_not_join_more_than_it_is_allowed(twin):
 def test_messages_and_needless_commands_of_a_dish_are_ignored(twin):
     radio = twin("RADIO", bind="tcp://127.0.0.1:*")
     with as_dish(radio.endpoints[0]) as line:
-        line.sendall(rawpeer.frame(b"\1sub") + rawpeer.frame(b"group", rawpeer.MORE) + rawpeer.frame(b"body"))
-        line.sendall(rawpeer.command(b"LEAVE", b"never") + rawpeer.command(b"SUBSCRIBE", b"x"))
-        line.sendall(rawpeer.command(b"JOIN", b"g"))
+        line.sendall(raw_zmtp.frame(b"\1sub") + raw_zmtp.frame(b"group", raw_zmtp.MORE) + raw_zmtp.frame(b"body"))
+        line.sendall(raw_zmtp.command(b"LEAVE", b"never") + raw_zmtp.command(b"SUBSCRIBE", b"x"))
+        line.sendall(raw_zmtp.command(b"JOIN", b"g"))
         radio.wait_subscribed("g", timeout=BOUND)
         with pytest.raises(omq.Timeout):
             radio.wait_subscribed(n=2, timeout=0.02)
@@ -293,9 +293,9 @@ def test_messages_and_needless_commands_of_a_dish_are_ignored(twin):
 @pytest.mark.parametrize(
     "sent",
     [
-        rawpeer.frame(b"alone"),
-        rawpeer.frame(b"g" * 256, rawpeer.MORE) + rawpeer.frame(b"body"),
-        rawpeer.frame(b"g", rawpeer.MORE) + rawpeer.frame(b"b", rawpeer.MORE) + rawpeer.frame(b"c"),
+        raw_zmtp.frame(b"alone"),
+        raw_zmtp.frame(b"g" * 256, raw_zmtp.MORE) + raw_zmtp.frame(b"body"),
+        raw_zmtp.frame(b"g", raw_zmtp.MORE) + raw_zmtp.frame(b"b", raw_zmtp.MORE) + raw_zmtp.frame(b"c"),
     ],
     ids=["no group", "long group", "three parts"],
 )
@@ -304,8 +304,8 @@ def test_a_bad_radio_loses_its_connection_and_no_other(twin, sent):
     good = twin("RADIO", connect=dish.endpoints[0])
     good.wait_subscribed("g", timeout=BOUND)
     with raw(dish.endpoints[0]) as line:
-        line.sendall(rawpeer.greeting() + rawpeer.ready("RADIO"))
-        line.sendall(rawpeer.frame(b"g", rawpeer.MORE) + rawpeer.frame(b"before"))
+        line.sendall(raw_zmtp.greeting() + raw_zmtp.ready("RADIO"))
+        line.sendall(raw_zmtp.frame(b"g", raw_zmtp.MORE) + raw_zmtp.frame(b"before"))
         assert dish.recv() == b"before"
         line.sendall(sent)
         good.send(b"from the good one", group="g")

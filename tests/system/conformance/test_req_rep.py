@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 def test_pair_and_reqrep_bounce_messages_of_one_and_two_parts(twin, endpoint):

@@ -6,7 +6,7 @@ import pytest
 import zmq
 
 import omq
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 def test_issue_566_a_hundred_dealers_of_another_context_are_all_reachable(twin, tmp_path):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tests.support.waits import BOUND
 from tests.system.conformance.conftest import drain
-from tests.waits import BOUND
 
 
 def test_messages_of_all_scatters_are_taken_unchanged(twin, endpoint):

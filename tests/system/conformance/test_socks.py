@@ -9,9 +9,9 @@ import pytest
 import zmq
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.socks_server import SocksServer
 from tests.system.conformance.test_endpoint_options import frames, free_port, shake
-from tests.waits import BOUND, until
 
 USER = ("user", "word")
 CREDENTIALS: dict[str, Any] = {"socks_username": "user", "socks_password": "word"}
@@ -82,7 +82,7 @@ def test_nothing_that_follows_the_reply_is_lost(twin):
     with socket.create_server(("127.0.0.1", 0)) as server:
         endpoint = f"tcp://127.0.0.1:{server.getsockname()[1]}"
         reply = b"\5\0\0\4" + bytes(18)
-        from tests.unit.engine.wire import GREETING, ready
+        from tests.support.raw_peer import GREETING, ready
 
         pull = twin("PULL")
         with SocksServer(instead=(None, None, reply + GREETING + ready(b"PUSH") + frames(b"early"))) as proxy:

@@ -20,8 +20,8 @@ import zmq
 import omq
 from omq._core.wire.raw import CHUNK
 from omq.engine.lifecycle import DialerState
-from tests.interop import rawpeer
-from tests.waits import BOUND, until
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 
 HASTE: dict[str, Any] = {"reconnect_interval": 0.01}
 
@@ -719,7 +719,7 @@ def test_a_stream_of_libzmq_closes_the_connection(stream):
 
 def handshake(ours: Any, peer: bytes) -> bytes:
     """Speaks ZMTP by hand with a DEALER; returns what has come behind its READY."""
-    ours.send_multipart([peer, rawpeer.greeting() + rawpeer.ready("ROUTER")])
+    ours.send_multipart([peer, raw_zmtp.greeting() + raw_zmtp.ready("ROUTER")])
     found = b""
     while b"READY" not in found or len(found) < 64 + 2 + found[65]:
         found += ours.recv_multipart()[1]
@@ -743,10 +743,10 @@ def test_zmtp_is_spoken_with_libzmq_by_hand(twin, connects):
             stream = twin("STREAM", connect=f"tcp://127.0.0.1:{port}", recv_timeout=BOUND)
         peer = came(stream)
         received = handshake(stream, peer)
-        stream.send_multipart([peer, rawpeer.frame(b"by hand")])
+        stream.send_multipart([peer, raw_zmtp.frame(b"by hand")])
         assert dealer.recv_multipart() == [b"by hand"]
         dealer.send_multipart([b"a", b"b"])
-        wanted = rawpeer.frame(b"a", rawpeer.MORE) + rawpeer.frame(b"b")
+        wanted = raw_zmtp.frame(b"a", raw_zmtp.MORE) + raw_zmtp.frame(b"b")
         while len(received) < len(wanted):
             received += stream.recv_multipart()[1]
         assert received == wanted
@@ -759,7 +759,7 @@ def test_zmtp_is_spoken_with_omq_by_hand(twin, stream):
     dealer = twin("DEALER", connect=stream.endpoints[0], recv_timeout=BOUND)
     peer = came(stream)
     assert handshake(stream, peer) == b""
-    stream.send_multipart([peer, rawpeer.frame(b"by hand")])
+    stream.send_multipart([peer, raw_zmtp.frame(b"by hand")])
     assert dealer.recv() == b"by hand"
     stream.send_multipart([peer, b"\x7f not ZMTP"])
     assert stream.recv_multipart() == [peer, b""], "the DEALER has hung up"

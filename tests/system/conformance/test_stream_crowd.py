@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_stream import address
-from tests.waits import BOUND, until
 
 PEERS = 120
 CLOSE = b"\xff"  # the last byte of a peer that wants the program to close

@@ -8,9 +8,9 @@ import socket
 import pytest
 
 import omq
-from tests.interop import rawpeer
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_pub_sub import nothing
-from tests.waits import BOUND, until
 
 
 def test_the_message_after_a_subscription_is_for_its_peer_alone(twin, endpoint):
@@ -105,7 +105,7 @@ def test_a_raw_publisher_gets_each_end(twin):
     line, _ = listener.accept()
     with listener, line:
         line.settimeout(BOUND)
-        line.sendall(rawpeer.greeting() + rawpeer.ready("XPUB"))
+        line.sendall(raw_zmtp.greeting() + raw_zmtp.ready("XPUB"))
         xsub.wait_connected(timeout=BOUND)
         for message in (b"\1A", b"\1A", b"\0A", b"\0A", b"\0never"):
             xsub.send(message)

@@ -9,8 +9,8 @@ from functools import partial
 import pytest
 
 import omq
+from tests.support.waits import BOUND, until
 from tests.system.conformance.conftest import Waiting, on_every_loop
-from tests.waits import BOUND, until
 
 pytestmark = on_every_loop
 

@@ -15,7 +15,7 @@ import pytest
 import omq
 import omq.asyncio
 from bench.peers.crowd import GREETING
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 def hands(endpoint, kind):

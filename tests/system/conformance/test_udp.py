@@ -12,8 +12,8 @@ import pytest
 
 import omq
 from omq._core.link.datagram import MAX_DATAGRAM_BYTES, MAX_MESSAGE_BYTES
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_pub_sub import nothing
-from tests.waits import BOUND, until
 
 _group = itertools.count(1)
 

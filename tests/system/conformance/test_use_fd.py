@@ -14,8 +14,8 @@ import zmq
 
 import omq
 import omq.asyncio
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_endpoint_options import frames, hung_up, ours, shake
-from tests.waits import BOUND, until
 
 
 def is_open(fd: int) -> bool:

@@ -12,8 +12,8 @@ import pytest
 
 import omq
 from omq.event import EventKind
-from tests.system.conformance.websocket_peer import HEADERS, KEY, contexts, frame, make_certificate, ready, request
-from tests.waits import BOUND
+from tests.support.waits import BOUND
+from tests.support.websocket_peer import HEADERS, KEY, contexts, frame, make_certificate, ready, request
 
 PAIRS = [("PUSH", "PULL"), ("PUB", "SUB"), ("XPUB", "XSUB"), ("REQ", "REP"), ("DEALER", "ROUTER"), ("PAIR", "PAIR")]
 PAIRS += [("CLIENT", "SERVER"), ("SCATTER", "GATHER")]

@@ -13,8 +13,8 @@ import pytest
 
 import omq
 from omq.event import EventKind
-from tests.system.conformance.websocket_peer import Client, contexts, make_certificate, ready
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
+from tests.support.websocket_peer import Client, contexts, make_certificate, ready
 
 
 @pytest.fixture(scope="module")

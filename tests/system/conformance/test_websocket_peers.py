@@ -20,7 +20,8 @@ from websockets.sync.client import connect
 
 import omq
 from omq.event import EventKind
-from tests.system.conformance.websocket_peer import (
+from tests.support.waits import BOUND, until
+from tests.support.websocket_peer import (
     HEADERS,
     Client,
     Server,
@@ -31,7 +32,6 @@ from tests.system.conformance.websocket_peer import (
     ready,
     request,
 )
-from tests.waits import BOUND, until
 
 WS = "ws://127.0.0.1:*"
 

@@ -14,8 +14,8 @@ import pytest
 
 import omq
 from bench.peers.crowd import GREETING
+from tests.support.waits import BOUND, until
 from tests.system.conformance.test_traps import hands
-from tests.waits import BOUND, until
 
 LARGE = 16 << 20
 

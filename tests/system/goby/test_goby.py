@@ -20,7 +20,7 @@ from omq.cli.goby import line_of
 from omq.goby import Daemon, Portal, Received
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recorder, Recording, publication_of
-from tests.waits import until
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from omq.cli.gobyd import gobyd as command
 from omq.goby import Daemon, Portal
 from omq.goby.protobuf import TerminateRequest
-from tests.waits import until
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -13,8 +13,8 @@ import zmq
 
 from omq.pzq.device.producer_server import SLOW_WRITE_S, THREAD_WRITES_S
 from omq.store.lmdb.store import Store
+from tests.support.libzmq_pzq_clients import asked, figures, raw
 from tests.system.pzq.conftest import Make
-from tests.system.pzq.raw import asked, figures, raw
 from tests.system.pzq.test_command import device
 
 pytestmark = pytest.mark.timeout(60)

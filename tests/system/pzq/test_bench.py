@@ -8,8 +8,8 @@ from pathlib import Path
 
 from bench.pzq.__main__ import ACK_TIMEOUT, play, served
 from bench.pzq.bare import Consumer, ask, messages_left, produce
+from tests.support.waits import until
 from tests.system.pzq.conftest import Make
-from tests.waits import until
 
 
 def test_what_is_produced_is_consumed(make: Make) -> None:

@@ -15,10 +15,10 @@ import omq.asyncio.pzq as twin
 import omq.pzq
 from omq.errors import EndpointError, ReceiveTimeout, UsageError
 from omq.pzq import Consumer, Device, Producer, ProduceTimeout, Refused
-from tests.ports import held
+from tests.support.libzmq_pzq_clients import figures
+from tests.support.ports import held
+from tests.support.waits import until
 from tests.system.pzq.conftest import Make
-from tests.system.pzq.raw import figures
-from tests.waits import until
 
 
 def test_what_is_sent_is_delivered_with_the_number_of_its_delivery(make: Make) -> None:

@@ -15,9 +15,9 @@ import zmq
 
 from omq.errors import ReceiveTimeout
 from omq.pzq import Consumer, NotReplicated, Producer
-from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, Node, cluster, consume, empty, have, produce, running, take, until, whole
-from tests.system.pzq.raw import raw
+from tests.support.libzmq_pzq_clients import raw
+from tests.support.ports import held
+from tests.support.pzq_nodes import HOSTS, Node, cluster, consume, empty, have, produce, running, take, until, whole
 
 pytestmark = pytest.mark.timeout(120)
 

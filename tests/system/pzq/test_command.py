@@ -20,8 +20,8 @@ from click.testing import CliRunner
 import omq
 from omq.cli.pzq import pzq as command
 from omq.pzq import Consumer, Producer
-from tests.system.pzq.raw import asked, figures, raw
-from tests.waits import until
+from tests.support.libzmq_pzq_clients import asked, figures, raw
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(120)
 

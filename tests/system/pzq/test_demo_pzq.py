@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.pzq.nodes import ROOT
+from tests.support.pzq_nodes import ROOT
 
 DEMO = ROOT / "docs" / "examples" / "demo_pzq.py"
 

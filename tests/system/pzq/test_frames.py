@@ -12,9 +12,9 @@ import zmq
 
 from bench.pzq.bare import Bare
 from omq.pzq import Consumer
+from tests.support.libzmq_pzq_clients import asked, clients, figures, raw
+from tests.support.waits import until
 from tests.system.pzq.conftest import Make
-from tests.system.pzq.raw import asked, clients, figures, raw
-from tests.waits import until
 
 KEY = re.compile(rb"\d{16}\|[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}")
 ORIGINAL = ["messages", "messages_inflight", "db_size", "inflight_db_size", "syncs", "expired_messages"]

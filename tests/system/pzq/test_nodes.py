@@ -22,9 +22,9 @@ import omq
 from omq._core.blocks import encode
 from omq.pzq import Consumer, Device, NotReplicated, Producer
 from omq.pzq.wire import key_format, key_of, pack
-from tests.ports import held
-from tests.system.pzq.nodes import HOSTS, ROOT, Node, running, until
-from tests.system.pzq.raw import figures, raw
+from tests.support.libzmq_pzq_clients import figures, raw
+from tests.support.ports import held
+from tests.support.pzq_nodes import HOSTS, ROOT, Node, running, until
 
 STATE: dict[str, Any] = {"incarnations": [1], "store": "", "records": {}, "heard": {}, "holds": {}, "known": {}}
 pytestmark = pytest.mark.timeout(60)

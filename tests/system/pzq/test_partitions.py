@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from tests.system.pzq.nodes import ROOT, Node, running, until
-from tests.system.spark.hosts import Hosts, Unavailable
+from tests.support.network_namespaces import Hosts, Unavailable
+from tests.support.pzq_nodes import ROOT, Node, running, until
 
 pytestmark = pytest.mark.timeout(120)
 NAMES = ("one", "two", "three")
@@ -40,7 +40,9 @@ class Net:
 
     def ask(self, number: int, *what: Any) -> Any:
         """Has a client do something on a node's host."""
-        command = self.hosts.command(NAMES[number], sys.executable, "-m", "tests.system.pzq.hand", json.dumps(what))
+        command = self.hosts.command(
+            NAMES[number], sys.executable, "-m", "tests.system.pzq.remote_client", json.dumps(what)
+        )
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)

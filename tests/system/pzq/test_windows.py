@@ -8,8 +8,8 @@ import pytest
 import zmq
 
 from omq.pzq import Device
-from tests.system.pzq.nodes import cluster
-from tests.system.pzq.raw import figures, raw
+from tests.support.libzmq_pzq_clients import figures, raw
+from tests.support.pzq_nodes import cluster
 
 pytestmark = pytest.mark.timeout(120)
 MESSAGES = 10_000

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.system.spark.hosts import BRIEF, NAMESPACES, Cluster, Hosts, Process, Unavailable, running, sweep
+from tests.support.network_namespaces import BRIEF, NAMESPACES, Cluster, Hosts, Process, Unavailable, running, sweep
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -26,7 +26,7 @@ QUIET = 4  # microbatches without a message after which no more are awaited
 PATIENCE = 120.0  # seconds that one microbatch may take, and the session before the first
 LASTING = 150.0  # seconds that all microbatches may take together
 
-PROGRAM = (sys.executable, "-m", "tests.system.spark.hopping")
+PROGRAM = (sys.executable, "-m", "tests.support.spark_host_programs")
 
 
 @pytest.fixture(scope="module")
@@ -187,7 +187,7 @@ def test_nothing_of_one_host_is_seen_on_another(hosts: Hosts) -> None:
 
 
 def test_hosts_that_a_killed_run_left_are_swept(hosts: Hosts, tmp_path: Any) -> None:
-    code = "import os, sys; from pathlib import Path; from tests.system.spark.hosts import Hosts, Process\n"
+    code = "import os, sys; from pathlib import Path; from tests.support.network_namespaces import Hosts, Process\n"
     code += "hosts = Hosts(Path(sys.argv[1]), 'driver', 'first'); Process(hosts, 'first', '', ['sleep', '1000'])\n"
     code += "print(*hosts.namespaces.values(), flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -9,7 +9,7 @@ import pytest
 
 from omq.broker import Client, Server
 from tests.system.spark.test_clusters import master, standalone, told  # noqa: F401 - fixtures
-from tests.system.spark.topics import bodies, messages
+from tests.system.spark.topic_io import bodies, messages
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
 
@@ -18,7 +18,7 @@ COUNT = 3000
 #: Reads and writes everything there is, with what disturbs it in a stage between.
 CODE = """
 from tests.system.spark.test_topic_clusters import DISTURBANCES
-from tests.system.spark.topics import configured, read, sink, stream
+from tests.system.spark.topic_io import configured, read, sink, stream
 
 for name, value in arguments.get("conf", {}).items():
     spark.conf.set(name, value)
@@ -152,7 +152,7 @@ def test_attempts_that_run_beside_each_other_publish_once(
 #: What each option has a read give, or a write leave; only counts and first and last bodies are told.
 OPTIONS = """
 import json
-from tests.system.spark.topics import configured, read, sink, stream, written
+from tests.system.spark.topic_io import configured, read, sink, stream, written
 
 url, checkpoint, middle = arguments["url"], arguments["checkpoint"], arguments["middle"]
 

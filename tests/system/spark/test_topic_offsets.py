@@ -22,7 +22,7 @@ from omq.spark.topics import source
 from omq.spark.topics.catalog import DataLoss, TopicCatalog
 from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.source import TopicStreamReader
-from tests.ports import held
+from tests.support.ports import held
 from tests.system.spark.test_topic_task import SERVER
 
 pytestmark = pytest.mark.timeout(60)

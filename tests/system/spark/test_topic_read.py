@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Record, Server
-from tests.ports import held
-from tests.system.spark.topics import read
+from tests.support.ports import held
+from tests.system.spark.topic_io import read
 
 pytestmark = pytest.mark.timeout(120)
 

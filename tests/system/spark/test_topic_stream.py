@@ -12,10 +12,10 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
-from tests.ports import held
+from tests.support.ports import held
+from tests.support.waits import until
 from tests.system.spark.conftest import Seen
-from tests.system.spark.topics import stream
-from tests.waits import until
+from tests.system.spark.topic_io import stream
 
 pytestmark = pytest.mark.timeout(120)
 

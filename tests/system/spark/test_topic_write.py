@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from omq.broker import Client, Server
-from tests.ports import held
-from tests.system.spark.topics import bodies, messages, sink, stream, written
+from tests.support.ports import held
+from tests.system.spark.topic_io import bodies, messages, sink, stream, written
 
 pytestmark = pytest.mark.timeout(120)
 

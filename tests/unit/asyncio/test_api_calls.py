@@ -10,8 +10,8 @@ from collections.abc import Coroutine
 import pytest
 
 import omq.asyncio as omq
+from tests.support.raw_peer import RawPeer
 from tests.unit.conftest import on_both_loops
-from tests.unit.engine.wire import RawPeer
 
 
 async def test_bytes_are_released_when_they_have_left(make):

@@ -7,8 +7,8 @@ import pytest
 
 import omq.asyncio as omq
 from omq.errors import StateError
+from tests.support.waits import descriptors
 from tests.unit.conftest import LOOPS, on_both_loops, until
-from tests.waits import descriptors
 
 dropping = pytest.warns(ResourceWarning, match="unclosed <omq.asyncio.P")
 

@@ -8,8 +8,8 @@ import pytest
 import omq.asyncio as omq
 from omq.engine import report
 from omq.engine.report import Reporter
+from tests.support.raw_peer import GREETING, RawPeer, command, ready
 from tests.unit.conftest import on_both_loops
-from tests.unit.engine.wire import GREETING, RawPeer, command, ready
 
 Kind = omq.EventKind
 on_the_wire = pytest.mark.parametrize("endpoint", ["tcp", "ipc"], indirect=True)

@@ -21,7 +21,7 @@ async def test_both_ways_at_once(make, endpoint):
 
 
 async def test_a_pending_handshake_does_not_take_the_place(make):
-    from tests.unit.engine.wire import RawPeer
+    from tests.support.raw_peer import RawPeer
 
     one = make(omq.PAIR, bind="tcp://127.0.0.1:*")
     silent = await RawPeer.dial(one.endpoints[0])

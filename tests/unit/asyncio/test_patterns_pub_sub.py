@@ -75,7 +75,7 @@ async def test_a_subscriber_may_be_reset_while_others_are_served(make):
     import socket
     import struct
 
-    from tests.unit.engine.wire import RawPeer
+    from tests.support.raw_peer import RawPeer
 
     pub = make(omq.PUB, bind="tcp://127.0.0.1:*", send_hwm=5)
     good = make(omq.SUB, connect=pub.endpoints[0], subscribe=b"good")

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 import omq
-from tests.routes import fitting
-from tests.waits import BOUND, until
+from tests.support.socket_types import fitting
+from tests.support.waits import BOUND, until
 
 
 class Sockets:

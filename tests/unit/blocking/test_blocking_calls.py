@@ -13,8 +13,8 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
-from tests.waits import until
 
 
 @pytest.fixture(params=[0, 0.001, "adaptive"], ids=lambda spin: f"busy_poll={spin}")

@@ -6,8 +6,8 @@ import pytest
 import zmq
 
 import omq
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
-from tests.waits import until
 
 COUNT = 5000
 BODY = bytes(10_000)  # all of them are more than the kernels keep

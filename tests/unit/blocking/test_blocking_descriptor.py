@@ -16,8 +16,8 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.waits import descriptors, sleeps, until
 from tests.unit.blocking.conftest import BOUND
-from tests.waits import descriptors, sleeps, until
 
 
 def _readable(fd):

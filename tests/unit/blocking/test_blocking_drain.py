@@ -15,8 +15,8 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests.unit.engine.wire import GREETING, command, frames, ready
-from tests.waits import until
+from tests.support.raw_peer import GREETING, command, frames, ready
+from tests.support.waits import until
 
 MESSAGES = 20_000
 

@@ -8,8 +8,8 @@ import warnings
 import pytest
 
 import omq
+from tests.support.waits import descriptors, until
 from tests.unit.blocking.conftest import BOUND, asleep
-from tests.waits import descriptors, until
 
 dropping = pytest.warns(ResourceWarning, match="unclosed <omq.P")
 

@@ -13,9 +13,9 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
 from tests.unit.conftest import needs_address_space
-from tests.waits import until
 
 ROUNDS = 60
 TAIL = 5.0  # seconds that a tail may take; a few milliseconds where nothing else runs

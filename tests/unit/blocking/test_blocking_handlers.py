@@ -12,7 +12,7 @@ from types import FrameType
 import pytest
 
 import omq
-from tests import waits
+from tests.support import waits
 
 
 @pytest.fixture

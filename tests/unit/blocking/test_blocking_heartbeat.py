@@ -9,8 +9,8 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
-from tests.waits import until
 
 PEER = """
 import sys, omq

@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 import omq
+from tests.support.raw_peer import GREETING, frames, ready
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, Crew, Sockets, asleep
-from tests.unit.engine.wire import GREETING, frames, ready
-from tests.waits import until
 
 LARGE = 3_000_000
 
@@ -319,7 +319,7 @@ def test_what_comes_behind_a_message_is_not_read_into_its_memory(
 #: Sends pairs of messages of which the second comes some microseconds behind the last octet of the first.
 PAIRS = """
 import socket, sys, time
-from tests.unit.engine.wire import GREETING, frames, ready
+from tests.support.raw_peer import GREETING, frames, ready
 sock = socket.create_connection(("127.0.0.1", int(sys.argv[1])))
 sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 sock.sendall(GREETING + ready(b"PUSH"))

@@ -8,9 +8,9 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, asleep
 from tests.unit.conftest import needs_address_space
-from tests.waits import until
 
 
 def test_a_peer_that_comes_back_is_found_again(make, endpoint):

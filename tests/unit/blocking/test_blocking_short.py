@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import omq
-from tests.ports import held
+from tests.support.ports import held
 from tests.unit.blocking.conftest import BOUND, until
 
 

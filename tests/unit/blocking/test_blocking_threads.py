@@ -13,8 +13,8 @@ from collections import Counter, defaultdict
 import pytest
 
 import omq
+from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND, asleep
-from tests.waits import until
 
 PAIR = struct.Struct("<II")
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import omq
-from tests.examples import examples
+from tests.support.hypothesis_profiles import examples
 
 SAYS = st.tuples(st.integers(0, 2), st.sampled_from(["want", "leave", "say", "say at length"]), st.sampled_from(b"abc"))
 

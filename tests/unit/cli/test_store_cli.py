@@ -9,7 +9,7 @@ from click.testing import CliRunner, Result
 from omq._core import blocks
 from omq.cli.main import main
 from omq.store.interface import Append, Trim
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 
 def run(*words: object) -> Result:

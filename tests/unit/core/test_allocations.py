@@ -24,7 +24,7 @@ counted = pytest.mark.skipif(not DEBUG, reason="allocations are counted in a bui
 #: The other side, in a process of its own: bytes only, so that nothing of it is counted here.
 OTHER_SIDE = """
 import socket, sys
-from tests.unit.engine.wire import GREETING, frames, ready
+from tests.support.raw_peer import GREETING, frames, ready
 port, kind, size, count = int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), int(sys.argv[4])
 with socket.create_connection(("127.0.0.1", port)) as sock:
     sock.sendall(GREETING + ready(kind.encode()))

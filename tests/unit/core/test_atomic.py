@@ -14,8 +14,8 @@ import pytest
 import omq
 from omq._core.atomic import Latch, Slot
 from omq._core.queues.names import Names
-from tests.signals.points import Points
-from tests.waits import BOUND
+from tests.support.signal_injection import Points
+from tests.support.waits import BOUND
 
 
 def moments(*calls):

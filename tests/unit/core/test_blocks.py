@@ -6,7 +6,7 @@ import pytest
 
 from omq._core import blocks
 from omq._core.blocks import Message
-from tests.crc32c import crc32c
+from tests.support.crc32c import crc32c
 
 SIZES = [*range(300), 767, 768, 1023, 1029, 3071, 3072, 3073, 4096, 9216, 100_003]
 

@@ -15,9 +15,9 @@ from omq._core.wire.framing import encode_frame
 from omq._core.wire.websocket import WebSocketCodec
 from omq.errors import LocalProtocolError, RemoteProtocolError
 from omq.zmtp.command import ping
+from tests.support.bare_connection import Driven
 from tests.unit.conftest import until
-from tests.unit.core.codecs import Raw, Web, Xored
-from tests.unit.core.driven import Driven
+from tests.unit.core.sample_codecs import Raw, Web, Xored
 
 #: Sizes at which something changes: headers, the batch, memory of its own, the slab, the large frame.
 SIZES = [0, 1, 122, 123, 124, 125, 126, 252, 253, 254, 255, 256, 257, 4096, 4097, 32_760, 32_768, 32_769]

@@ -7,8 +7,8 @@ import pytest
 
 from omq._core.link.connection import Connection
 from omq._core.wire.framing import encode_frame
+from tests.support.bare_connection import Driven, Session
 from tests.unit.conftest import until
-from tests.unit.core.driven import Driven, Session
 
 ONE = encode_frame(bytes(1000))
 

@@ -15,8 +15,8 @@ from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from omq.errors import RemoteProtocolError, UsageError
 from omq.zmtp.command import encode_command
+from tests.support.bare_connection import Driven, Session
 from tests.unit.conftest import until
-from tests.unit.core.driven import Driven, Session
 
 LONGEST = b"g" * 255
 

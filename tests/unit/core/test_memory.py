@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 import omq.asyncio as omq
+from tests.support.raw_peer import GREETING, command, frames, ready
 from tests.unit.conftest import until
-from tests.unit.engine.wire import GREETING, command, frames, ready
 
 CONNECTIONS = 1000
 LIMIT = 32  # KiB for each

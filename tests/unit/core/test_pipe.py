@@ -5,7 +5,7 @@ import pytest
 from omq._core.bell import Bell
 from omq._core.queues.pipe import Pipe
 from omq.errors import ReceiveTimeout
-from tests.unit.core.driven import Driven
+from tests.support.bare_connection import Driven
 
 
 def elsewhere():

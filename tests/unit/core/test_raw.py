@@ -9,8 +9,8 @@ from omq._core.queues.routed import StreamSendQueue
 from omq._core.queues.wait_queue import WaitQueue
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.raw import CHUNK, RawCodec
+from tests.support.bare_connection import Driven
 from tests.unit.conftest import until
-from tests.unit.core.driven import Driven
 
 SLAB = 131_072
 

@@ -26,8 +26,8 @@ from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import encode_frame
 from omq._core.wire.pool import Pool
 from omq.zmtp.command import ping, pong
-from tests.interop.rawpeer import dialled
-from tests.waits import until
+from tests.support.raw_zmtp import dialled
+from tests.support.waits import until
 
 SILENCE = 0.4  # seconds in which a look would have come
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import FrameDecoder, encode_frame
-from tests.unit.core.codecs import Xored
-from tests.unit.core.driven import Driven
+from tests.support.bare_connection import Driven
+from tests.unit.core.sample_codecs import Xored
 
 PONG = encode_frame(b"\4PONG", command=True)
 SIZES = [0, 1, 255, 256, 4095, 4096, 4097, 9000, 70_000]

@@ -10,8 +10,8 @@ import pytest
 
 from omq._core.wire.framing import encode_frame
 from omq.errors import MultipartError, RemoteProtocolError
+from tests.support.bare_connection import Driven
 from tests.unit.conftest import until
-from tests.unit.core.driven import Driven
 
 SLAB, LARGE, STEP = 131_072, 32_768, 1_048_576
 

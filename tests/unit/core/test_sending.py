@@ -18,8 +18,8 @@ from omq._core.link.connection import Connection
 from omq._core.wire.crypto import CurveCipher, Secret
 from omq._core.wire.framing import FrameDecoder, encode_frame
 from omq.errors import SendTimeout
+from tests.support.bare_connection import Driven, Session
 from tests.unit.conftest import needs_address_space, until
-from tests.unit.core.driven import Driven, Session
 
 INLINE = 4096
 
@@ -192,7 +192,7 @@ def test_sigpipe_never_comes():
     script = """
 import asyncio, signal
 signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-from tests.unit.core.driven import Driven, Session
+from tests.support.bare_connection import Driven, Session
 
 async def main():
     for size in (10, 100_000):

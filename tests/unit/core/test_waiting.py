@@ -12,7 +12,7 @@ import pytest
 
 import omq
 import omq.asyncio
-from tests import waits
+from tests.support import waits
 from tests.unit.conftest import until
 
 GREETING = b"\xff" + bytes(8) + b"\x7f\x03\x01NULL" + bytes(16) + b"\0" + bytes(31)

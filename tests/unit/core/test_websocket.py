@@ -6,8 +6,8 @@ import pytest
 
 from omq._core.wire.websocket import WebSocketCodec
 from omq.errors import RemoteProtocolError
+from tests.support.bare_connection import Driven
 from tests.unit.conftest import until
-from tests.unit.core.driven import Driven
 
 #: To a client, so without masks: the frame, and a word of the reason.
 BAD = {

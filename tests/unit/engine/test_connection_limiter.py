@@ -16,8 +16,8 @@ from omq.types import SocketType
 from omq.zmtp import z85
 from omq.zmtp.curve import CookieKeys, CurveServer
 from omq.zmtp.handshake import Handshake
+from tests.support.raw_peer import GREETING, RawPeer, frames, ready
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.wire import GREETING, RawPeer, frames, ready
 
 WIRE = ["tcp", "ipc"]
 on_the_wire = pytest.mark.parametrize("endpoint", WIRE, indirect=True)

@@ -11,11 +11,11 @@ import omq.asyncio as omq
 from omq.engine import dialer
 from omq.engine.lifecycle import DialerState
 from omq.transport import tcp
-from tests.machine import needs_ipv6
-from tests.ports import held
+from tests.support.machine import needs_ipv6
+from tests.support.ports import held
+from tests.support.raw_peer import GREETING
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import FAST, accept, listening, mute, port_of, reset
-from tests.unit.engine.wire import GREETING
+from tests.unit.engine.raw_listeners import FAST, accept, listening, mute, port_of, reset
 
 
 @on_both_loops

@@ -10,9 +10,9 @@ import zmq
 import omq as blocking
 import omq.asyncio as omq
 from omq.engine.lifecycle import ConnectionState, DialerState
+from tests.support.raw_peer import GREETING, ready
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import FAST, listening, port_of
-from tests.unit.engine.wire import GREETING, ready
+from tests.unit.engine.raw_listeners import FAST, listening, port_of
 
 KINDS = [
     (omq.PUSH, omq.PULL),

@@ -1,4 +1,4 @@
-"""`disconnect`: out of routing at once, and what was accepted leaves. tests/ends/ counts it between processes."""
+"""`disconnect`: out of routing at once, and what was accepted leaves. tests/shutdown/ counts it between processes."""
 
 import asyncio
 import time

@@ -8,8 +8,8 @@ import pytest
 
 import omq.asyncio as omq
 from omq.engine import heartbeat
+from tests.support.raw_peer import RawPeer, command, frames
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.wire import RawPeer, command, frames
 
 WIRE = ["tcp", "ipc"]
 on_the_wire = pytest.mark.parametrize("endpoint", WIRE, indirect=True)
@@ -182,8 +182,8 @@ async def test_a_peer_within_its_ttl_is_kept_and_may_take_it_back(make):
 
 async def test_the_dialling_side_dials_again_after_a_silence(make):
     """A server that froze: its client finds out, and finds the next one."""
+    from tests.support.raw_peer import GREETING, ready
     from tests.unit.engine.test_dialer import accept, listening, port_of
-    from tests.unit.engine.wire import GREETING, ready
 
     with listening() as server:
         make(omq.PUSH, connect=f"tcp://127.0.0.1:{port_of(server)}", heartbeat_interval=0.05, reconnect_interval=0.01)

@@ -15,7 +15,7 @@ from omq._core.link.deferred_calls import DeferredCalls
 from omq.engine.iothread import IoThread
 from omq.engine.thread_call import run_in_new_thread
 from omq.engine.weak_set import WeakIdentitySet
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
 
 
 class Tick(Exception):

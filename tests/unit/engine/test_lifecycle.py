@@ -12,9 +12,9 @@ import omq.asyncio as omq
 from omq.engine import lifecycle
 from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerState, SocketState, StateMachine
 from omq.engine.report import Reporter
+from tests.support.raw_peer import RawPeer
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import listening, port_of
-from tests.unit.engine.wire import RawPeer
+from tests.unit.engine.raw_listeners import listening, port_of
 
 DOCS = Path(__file__).parents[3] / "docs"
 PARTS = [SocketState, ListenerState, DialerState, ConnectionState]

@@ -10,8 +10,8 @@ import pytest
 import omq.asyncio as omq
 from omq._core.link import handshake_io
 from omq.engine import listener
+from tests.support.raw_peer import RawPeer
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.wire import RawPeer
 
 
 async def test_a_stale_ipc_file_is_taken_over(make, tmp_path):

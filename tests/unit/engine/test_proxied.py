@@ -6,9 +6,9 @@ import socket
 import pytest
 
 import omq.asyncio as omq
+from tests.support.raw_peer import RawPeer
 from tests.unit.conftest import on_both_loops
-from tests.unit.engine.listeners import FAST, accept, listening, port_of
-from tests.unit.engine.wire import RawPeer
+from tests.unit.engine.raw_listeners import FAST, accept, listening, port_of
 
 pytestmark = on_both_loops
 REPLY = b"\5\0\0\3\4name\0\1"

@@ -8,7 +8,7 @@ import omq.asyncio as omq
 from omq.engine import dialer_base
 from omq.engine.lifecycle import DialerState
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import FAST, accept, listening, port_of
+from tests.unit.engine.raw_listeners import FAST, accept, listening, port_of
 
 
 @pytest.fixture

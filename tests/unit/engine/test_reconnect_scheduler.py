@@ -13,9 +13,9 @@ import omq as blocking
 import omq.asyncio as omq
 from omq.engine import dialer, reconnect_scheduler
 from omq.engine.lifecycle import DialerState
-from tests.ports import held
+from tests.support.ports import held
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import FAST, accept, listening
+from tests.unit.engine.raw_listeners import FAST, accept, listening
 
 
 @pytest.fixture

@@ -8,8 +8,8 @@ import struct
 import pytest
 
 import omq.asyncio as omq
+from tests.support.raw_peer import GREETING, RawPeer, command, frames, ready
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.wire import GREETING, RawPeer, command, frames, ready
 
 WIRE = ["tcp", "ipc"]
 on_the_wire = pytest.mark.parametrize("endpoint", WIRE, indirect=True)

@@ -11,8 +11,8 @@ import pytest
 
 import omq.asyncio as omq
 from omq._core.wire.framing import FrameDecoder
+from tests.support.raw_peer import RawPeer, command, frames
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.wire import RawPeer, command, frames
 
 SIZE = 100_000
 COUNT = 60  # messages: more than the kernels hold with the buffers below

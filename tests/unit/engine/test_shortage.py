@@ -17,9 +17,9 @@ from omq._core.queues.pipe import Pipe
 from omq._core.queues.send_queue import Distributor
 from omq._core.queues.wait_queue import WaitQueue
 from omq.engine.lifecycle import ListenerState
+from tests.support.waits import until
 from tests.unit.conftest import BOUND, needs_address_space
 from tests.unit.conftest import until as awaited
-from tests.waits import until
 
 
 class FullLoop(asyncio.SelectorEventLoop):

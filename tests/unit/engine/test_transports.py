@@ -26,7 +26,7 @@ from omq.transport import (
     parse_endpoint,
 )
 from tests.unit.conftest import on_both_loops, until
-from tests.unit.engine.listeners import FAST
+from tests.unit.engine.raw_listeners import FAST
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,7 @@ from omq.goby.protobuf import (
     TerminateRequest,
     TerminateResponse,
 )
-from tests.waits import until
+from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -16,8 +16,8 @@ import pytest
 import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Portal
+from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
-from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

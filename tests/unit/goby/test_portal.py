@@ -22,8 +22,8 @@ import omq
 import omq.asyncio.goby as twin
 from omq.goby import Daemon, Group, Portal, Scheme
 from omq.goby.protobuf import ManagerRequest, TerminateResult
+from tests.support.waits import until
 from tests.unit.goby.conftest import MESSAGES, Make, Twin
-from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

@@ -12,8 +12,8 @@ import pytest
 
 import omq
 from omq.goby import BufferFull, Daemon, Portal
+from tests.support.waits import until
 from tests.unit.goby.conftest import Make, Twin
-from tests.waits import until
 
 pytestmark = pytest.mark.timeout(60)
 

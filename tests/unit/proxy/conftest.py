@@ -10,9 +10,9 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.waits import BOUND
 from tests.system.conformance.conftest import AsyncioTwin
 from tests.unit.blocking.conftest import Crew, Sockets, asleep
-from tests.waits import BOUND
 
 TCP = "tcp://127.0.0.1:*"
 

@@ -10,8 +10,8 @@ import time
 import pytest
 
 import omq
+from tests.support.waits import BOUND
 from tests.unit.proxy.conftest import TCP
-from tests.waits import BOUND
 
 COUNT = 300
 SIZE = 50_000  # bytes: a few of them fill the kernel's buffers, whatever the marks are

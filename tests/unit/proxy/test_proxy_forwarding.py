@@ -10,9 +10,9 @@ import threading
 import pytest
 
 import omq
-from tests.interop import rawpeer
+from tests.support import raw_zmtp
+from tests.support.waits import BOUND, until
 from tests.unit.proxy.conftest import TCP, in_both_twins
-from tests.waits import BOUND, until
 
 #: Frontend, backend, and the types of a client at either: one message goes through.
 ONE_WAY = [
@@ -293,11 +293,11 @@ def test_frames_that_are_cut_anywhere_with_commands_between_them(make, crew, pro
         [chance.randbytes(size) for size in chance.choices(sizes, weights, k=chance.choice([1, 1, 1, 2, 5, 40]))]
         for _ in range(120)
     ]
-    stream = rawpeer.greeting() + rawpeer.ready("PUSH")
+    stream = raw_zmtp.greeting() + raw_zmtp.ready("PUSH")
     for parts in messages:
-        stream += b"".join(rawpeer.frame(part, rawpeer.MORE) for part in parts[:-1]) + rawpeer.frame(parts[-1])
+        stream += b"".join(raw_zmtp.frame(part, raw_zmtp.MORE) for part in parts[:-1]) + raw_zmtp.frame(parts[-1])
         if chance.random() < 0.2:
-            stream += rawpeer.command(b"PING", b"\0\0context")
+            stream += raw_zmtp.command(b"PING", b"\0\0context")
     proxy = proxied(omq.PULL, omq.PUSH)
     receivers = [make(omq.PULL, connect=proxy.back_end) for _ in range(1 + several)]
     proxy.back.wait_connected(1 + several, timeout=BOUND)

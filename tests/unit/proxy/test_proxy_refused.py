@@ -8,8 +8,8 @@ import pytest
 
 import omq
 import omq.asyncio
+from tests.support.waits import BOUND, until
 from tests.unit.proxy.conftest import TCP
-from tests.waits import BOUND, until
 
 
 @pytest.mark.parametrize(

@@ -16,9 +16,9 @@ from collections import Counter
 import pytest
 
 import omq
+from tests.support.waits import BOUND, descriptors, until
 from tests.unit.blocking.conftest import asleep
 from tests.unit.proxy.conftest import TCP, in_both_twins
-from tests.waits import BOUND, descriptors, until
 
 CONTROLS = [(omq.PAIR, omq.PAIR), (omq.PULL, omq.PUSH), (omq.SUB, omq.PUB), (omq.REP, omq.REQ)]
 steered_by_each = pytest.mark.parametrize("kinds", CONTROLS, ids=lambda kinds: kinds[0].__name__)

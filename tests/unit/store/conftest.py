@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 #: Where syncs cost nothing, if there is such a place.
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -22,7 +22,7 @@ from omq.store.interface import (
     Trim,
 )
 from omq.store.memory import MemoryStore
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 KINDS = [
     *(("disk", kind) for kind in ("strong", "weak", "async", "transient")),

@@ -8,7 +8,7 @@ from omq._core import blocks
 from omq.store import clock, interface
 from omq.store.errors import StagesFull
 from omq.store.interface import AbortStage, CommitStages, DeleteTopic, Stage
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 
 def test_a_write_in_memory_looks_at_its_own_topic_alone() -> None:

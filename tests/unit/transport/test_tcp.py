@@ -10,8 +10,8 @@ from omq.errors import BindError, ConnectError
 from omq.options import Options
 from omq.transport import parse_endpoint, tcp
 from omq.transport.tcp import TcpEndpoint
-from tests.machine import needs_ipv6
-from tests.ports import held
+from tests.support.machine import needs_ipv6
+from tests.support.ports import held
 
 STREAM = socket.SOCK_STREAM
 

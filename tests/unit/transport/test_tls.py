@@ -14,8 +14,8 @@ import pytest
 
 from omq.errors import HandshakeError
 from omq.transport.tls import TlsRelay, why_unfit
-from tests.system.conformance.websocket_peer import contexts, make_certificate, read
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
+from tests.support.websocket_peer import contexts, make_certificate, read
 
 
 @pytest.fixture(scope="module")

@@ -14,8 +14,8 @@ import pytest
 
 from omq.transport import tls
 from omq.transport.tls import TlsRelay
-from tests.system.conformance.websocket_peer import contexts, make_certificate
-from tests.waits import BOUND, until
+from tests.support.waits import BOUND, until
+from tests.support.websocket_peer import contexts, make_certificate
 
 
 def test_what_was_written_leaves_though_something_is_unread(tmp_path: Path) -> None:

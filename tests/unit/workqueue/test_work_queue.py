@@ -8,7 +8,7 @@ import random
 import pytest
 
 from omq.workqueue.queue import WorkQueue
-from tests.unit.workqueue.queues import Taker, world
+from tests.unit.workqueue.memory_queues import Taker, world
 
 
 async def settled(queue: WorkQueue, store: object) -> list[tuple[int, int]]:

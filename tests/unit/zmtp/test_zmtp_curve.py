@@ -10,7 +10,7 @@ from omq.zmtp.command import Command, encode_command, encode_properties, parse_c
 from omq.zmtp.curve import CookieKeys, CurveClient, CurveServer
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.handshake import Handshake
-from tests.unit.zmtp.roles import frames, greet, handshake, run
+from tests.unit.zmtp.role_handshake import frames, greet, handshake, run
 
 SERVER, CLIENT = Secret(), Secret()
 #: Points whose product with any scalar is known to everybody (libsodium refuses them).

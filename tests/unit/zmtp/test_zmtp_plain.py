@@ -8,7 +8,7 @@ from omq.types import SocketType
 from omq.zmtp.command import encode_command, encode_properties, ready
 from omq.zmtp.greeting import Greeting
 from omq.zmtp.plain import PlainClient, PlainServer
-from tests.unit.zmtp.roles import greet, handshake, run
+from tests.unit.zmtp.role_handshake import greet, handshake, run
 
 HELLO = encode_command(b"HELLO", b"\x04user\x04word")
 METADATA = encode_properties({b"Socket-Type": b"ROUTER"})

@@ -16,8 +16,8 @@ from omq.broker.sexp import Client
 from omq.broker.sexp.connection import Limits
 from omq.broker.sexp.server import SexpServer
 from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
-from tests.system.broker.sexp.stage import Stage
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.sexp.sexp_server import Stage
 
 V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 

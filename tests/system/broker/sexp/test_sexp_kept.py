@@ -7,8 +7,8 @@ import struct
 
 import pytest
 
-from tests.system.broker.sexp.stage import CREATED, ERROR, MESSAGE, PUBLISHED, Stage
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.sexp.sexp_server import CREATED, ERROR, MESSAGE, PUBLISHED, Stage
 
 pytest.importorskip("lmdb")
 

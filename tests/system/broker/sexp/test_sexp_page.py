@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.broker.sexp.stage import Peer, Stage
+from tests.system.broker.sexp.sexp_server import Peer, Stage
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "sexp-protocol.md"
 PROGRAM, PRINTED, *TALKS = re.findall(r"^```\w+\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)

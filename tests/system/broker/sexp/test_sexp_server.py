@@ -13,7 +13,8 @@ from omq.broker.core.permissions import Permission
 from omq.broker.errors import BrokerFailed, Damaged, StoreFull
 from omq.broker.sexp import server as servers
 from omq.broker.sexp.connection import Limits
-from tests.system.broker.sexp.stage import (
+from tests.support.waits import until
+from tests.system.broker.sexp.sexp_server import (
     CREATED,
     MESSAGE,
     PING,
@@ -23,7 +24,6 @@ from tests.system.broker.sexp.stage import (
     Peer,
     Stage,
 )
-from tests.waits import until
 
 V1 = b"\x00\x00\x00\x00\x00\x00\x00\x01"
 V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"

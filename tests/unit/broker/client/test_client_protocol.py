@@ -23,7 +23,7 @@ from omq.broker.client.stream_state import ConsumerState, SubscriptionState, del
 from omq.broker.errors import Overrun, SyntaxFault, TooLarge, TopicError, VersionFault
 from omq.broker.protocol import u64
 from omq.errors import ClosedError
-from tests.unit.broker.client.scripted import ScriptedBroker, Topic
+from tests.support.fake_broker import ScriptedBroker, Topic
 
 NAME = bytes(range(16))
 

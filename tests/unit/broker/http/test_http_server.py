@@ -16,7 +16,7 @@ import pytest
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.server import HttpServer
 from omq.errors import UsageError
-from tests.unit.broker.sample import HOSTILE, statistics, topic
+from tests.support.broker_stats import HOSTILE, statistics, topic
 from tests.unit.conftest import on_both_loops
 
 pytestmark = on_both_loops

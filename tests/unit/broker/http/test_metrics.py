@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from omq.broker.core.stats import BrokerStats, TopicStats
 from omq.broker.http.metrics import MAX_SERIES, MetricsPage
-from tests.unit.broker.sample import HOSTILE, statistics, topic
+from tests.support.broker_stats import HOSTILE, statistics, topic
 
 
 def samples(stats: BrokerStats) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from omq.broker.http.metrics import MAX_SERIES, MetricsPage
-from tests.unit.broker.sample import statistics, topic
+from tests.support.broker_stats import statistics, topic
 
 PAGE = (Path(__file__).parents[4] / "docs" / "reference" / "broker.md").read_text(encoding="utf-8")
 

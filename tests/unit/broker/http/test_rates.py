@@ -8,7 +8,7 @@ import pytest
 
 from omq.broker.core.stats import BrokerStats
 from omq.broker.http.rates import SYNC_WINDOW_S, WINDOW_S, Rates, quantile
-from tests.unit.broker.sample import statistics, topic
+from tests.support.broker_stats import statistics, topic
 
 
 def at(moment: float, published: int, number: int = 1) -> BrokerStats:

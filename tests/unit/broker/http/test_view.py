@@ -12,7 +12,7 @@ from omq.broker.core.stats import TopicStats
 from omq.broker.http.query import Query
 from omq.broker.http.rates import Rates
 from omq.broker.http.view import JsonPage
-from tests.unit.broker.sample import statistics, topic
+from tests.support.broker_stats import statistics, topic
 
 
 def test_texts_that_were_kept_are_those_of_a_new_page() -> None:

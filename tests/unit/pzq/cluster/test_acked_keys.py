@@ -10,7 +10,7 @@ import pytest
 from omq.pzq.cluster.acked_keys import MAX_RANGES, MAX_RUNS, MAX_STATEMENTS, AckCheckpoint, AckedKeys, statements_of
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.wire import stem_of
-from tests.unit.pzq.cluster.samples import STEM, STORE, keys
+from tests.unit.pzq.cluster.sample_keys import STEM, STORE, keys
 
 HIGH = (5 << 48) - 2  # numbers on both sides of a key's two parts
 

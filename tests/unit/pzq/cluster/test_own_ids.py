@@ -8,7 +8,7 @@ from typing import Any
 from omq.pzq.cluster.own_ids import OwnIds
 from omq.pzq.wire import stem_of
 from omq.ranges import RangeSet
-from tests.unit.pzq.cluster.samples import STEM, STORE, keys
+from tests.unit.pzq.cluster.sample_keys import STEM, STORE, keys
 
 
 def ids(last: int) -> tuple[OwnIds, Any]:

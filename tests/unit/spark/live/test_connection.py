@@ -20,7 +20,7 @@ from omq.spark.live import connection as connections  # noqa: E402
 from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, LiveConnection, ReadProgress  # noqa: E402
 from omq.spark.live.settings import SocketSettings  # noqa: E402
 from omq.spark.options import STREAM_READ  # noqa: E402
-from tests.unit.engine.wire import GREETING, frames, ready  # noqa: E402
+from tests.support.raw_peer import GREETING, frames, ready  # noqa: E402
 
 
 @pytest.fixture

@@ -25,7 +25,7 @@ from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreac
 from omq.spark.live.settings import SocketSettings  # noqa: E402
 from omq.spark.live.source import _lost  # noqa: E402
 from omq.spark.options import STREAM_READ  # noqa: E402
-from tests.waits import until  # noqa: E402
+from tests.support.waits import until  # noqa: E402
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 from omq.spark.topics.prefetch import prefetched
-from tests.waits import until
+from tests.support.waits import until
 
 
 def threads() -> list[threading.Thread]:

@@ -9,8 +9,8 @@ import pytest
 from omq._core import blocks
 from omq.store.interface import Append
 from omq.store.lmdb.writer import MAX_COMMIT_DELAY_S, MAX_SKIPPED_COMMITS, CommitDelay
-from tests.unit.store.lmdb.faults import Failing
-from tests.unit.store.opened import Opened
+from tests.support.lmdb_faults import Failing
+from tests.support.open_store import Opened
 
 
 def test_a_commit_waits_for_as_many_as_the_last_one_had() -> None:

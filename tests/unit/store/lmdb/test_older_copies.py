@@ -14,7 +14,7 @@ from omq.store.lmdb import data_file
 from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.layout import id_ranges
 from omq.store.lmdb.opening import SKIPPED_IDS, SKIPPED_TOPIC_IDS
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 KINDS = ("strong", "weak", "async", "transient")
 

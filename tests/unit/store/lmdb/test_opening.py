@@ -89,8 +89,8 @@ import os, signal, sys
 from omq._core import blocks
 from omq.store.interface import Append, MakeTopic
 sys.path.insert(0, sys.argv[2])
-from tests.unit.store.opened import Opened
-from tests.waits import until
+from tests.support.open_store import Opened
+from tests.support.waits import until
 log = Opened.on_disk(sys.argv[1])
 for kind in ("strong", "weak", "async"):
     topic = log.make(kind, persistence=kind)

@@ -10,7 +10,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import StoreFailed
 from omq.store.interface import Append
-from tests.unit.store.opened import TIMEOUT, Opened
+from tests.support.open_store import TIMEOUT, Opened
 
 
 def removed(directory: Path) -> None:

@@ -10,7 +10,7 @@ from omq._core import blocks
 from omq.store.interface import Append, MoveToDeadLetter
 from omq.store.internal import ExpireState
 from omq.store.lmdb import producers
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 Again = Callable[..., Opened]
 

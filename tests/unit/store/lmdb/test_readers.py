@@ -5,7 +5,7 @@ import lmdb
 from omq.store.errors import Gone
 from omq.store.interface import MoveToDeadLetter, Trim
 from omq.store.lmdb import environment
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 
 def test_moves_that_fail_keep_no_place(store: Opened) -> None:

@@ -10,8 +10,8 @@ from omq._core import blocks
 from omq.store.errors import OutOfSpace, StoreError, StoreFailed
 from omq.store.interface import Append, DeleteTopic, MakeTopic, Trim
 from omq.store.internal import Sweep
-from tests.unit.store.lmdb.faults import Failing, Held
-from tests.unit.store.opened import Opened
+from tests.support.lmdb_faults import Failing, Held
+from tests.support.open_store import Opened
 
 
 def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypatch) -> None:

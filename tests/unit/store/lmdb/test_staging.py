@@ -5,7 +5,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import StageError
 from omq.store.interface import AbortStage, CommitStages, Stage
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 
 @pytest.mark.parametrize(

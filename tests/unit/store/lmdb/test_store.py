@@ -24,8 +24,8 @@ from omq.store.interface import (
 from omq.store.lmdb import data_file, reader
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import Store
-from tests.unit.store.lmdb.faults import Failing, Held
-from tests.unit.store.opened import Opened
+from tests.support.lmdb_faults import Failing, Held
+from tests.support.open_store import Opened
 
 Again = Callable[..., Opened]
 

@@ -11,9 +11,9 @@ from omq.store.interface import Acknowledge, CommitStages, DeleteTopic, SetCurso
 from omq.store.lmdb import applier
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import Store
-from tests.unit.store.lmdb.faults import Failing, spoil
-from tests.unit.store.opened import Opened
-from tests.waits import until
+from tests.support.lmdb_faults import Failing, spoil
+from tests.support.open_store import Opened
+from tests.support.waits import until
 
 Again = Callable[..., Opened]
 

@@ -117,7 +117,7 @@ import os, signal, sys
 sys.path.insert(0, sys.argv[2])
 from omq._core import blocks
 from omq.store.interface import Append
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 log = Opened.on_disk(sys.argv[1], flush_interval=1000.0)
 topic = log.make("t", persistence="weak")
 for i in range(70):

@@ -1,0 +1,124 @@
+"""What a socket says of the connections that end: by the name of an error, through its monitor.
+
+The oracles here judge bytes by the RFCs' grammar alone, so that a mistake in omq's parsers cannot hide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from omq import errors
+from omq.event import Event, EventKind, HandshakeFailure
+from tests.support.raw_zmtp import COMMAND, LONG, header
+
+PATIENCE = 10.0  # seconds for any one event
+COMMAND_LIMIT = 65 * 1024  # bytes of a handshake's command that are waited for
+
+#: The error behind each category. A peer that is "refused" says so itself, and no narrower name fits.
+NAMES: dict[HandshakeFailure, type[BaseException] | tuple[type[BaseException], ...]] = {
+    HandshakeFailure.MECHANISM: errors.MechanismError,
+    HandshakeFailure.PROTOCOL: errors.RemoteProtocolError,
+    HandshakeFailure.AUTHENTICATION: errors.AuthenticationError,
+    HandshakeFailure.REFUSED: errors.HandshakeError,
+    HandshakeFailure.TIMEOUT: errors.HandshakeTimeout,
+    HandshakeFailure.HUNG_UP: (EOFError, ConnectionError),
+}
+
+
+class Verdicts:
+    """The ends of a socket's handshakes and connections, one after another."""
+
+    def __init__(self, monitor: Any) -> None:
+        self._monitor = monitor
+
+    async def _next(self, *kinds: EventKind) -> Event:
+        async with asyncio.timeout(PATIENCE):
+            while True:
+                event: Event = await self._monitor.recv()
+                assert event.kind is not EventKind.MISSED
+                if event.kind in kinds:
+                    return event
+
+    async def failed(self, category: HandshakeFailure, reason: str = "") -> Event:
+        """The next handshake that ends has failed like this, and its connection is over."""
+        event = await self._next(EventKind.HANDSHAKE_SUCCEEDED, EventKind.HANDSHAKE_FAILED)
+        assert event.kind is EventKind.HANDSHAKE_FAILED, event
+        assert event.category is category, event
+        assert isinstance(event.error, NAMES[category]), event
+        assert re.search(reason, event.reason), event
+        gone = await self._next(*EventKind)
+        assert (gone.kind, gone.error) == (EventKind.DISCONNECTED, event.error)
+        return event
+
+    async def succeeded(self) -> Event:
+        """The next handshake that ends has succeeded."""
+        event = await self._next(EventKind.HANDSHAKE_SUCCEEDED, EventKind.HANDSHAKE_FAILED)
+        assert event.kind is EventKind.HANDSHAKE_SUCCEEDED, event
+        return event
+
+    async def lost(self, reason: str, error: type[BaseException] = errors.RemoteProtocolError) -> Event:
+        """The next connection that ends had finished its handshake, and ended by this error."""
+        event = await self._next(EventKind.DISCONNECTED)
+        assert event.peer is not None, event
+        assert isinstance(event.error, error), event
+        assert re.search(reason, event.reason), event
+        return event
+
+
+@asynccontextmanager
+async def verdicts(socket: Any) -> AsyncIterator[Verdicts]:
+    """Those of a socket from now on."""
+    async with socket.monitor(limit=100_000) as monitor:
+        yield Verdicts(monitor)
+
+
+def ends_by_itself(says: bytes) -> bool:
+    """Whether spoilt bytes of one command end a handshake by RFC 23's framing; if not, more bytes are waited for."""
+    if not says:
+        return False
+    if says[0] & ~(LONG | COMMAND) or not says[0] & COMMAND:
+        return True
+    head = 9 if says[0] & LONG else 2
+    if len(says) < head:
+        return False
+    size = int.from_bytes(says[1:head], "big")
+    return size > COMMAND_LIMIT or len(says) >= head + size
+
+
+def judged(says: bytes) -> HandshakeFailure:
+    """How a handshake ends when a peer says this spoilt command, and hangs up."""
+    return HandshakeFailure.PROTOCOL if ends_by_itself(says) else HandshakeFailure.HUNG_UP
+
+
+def body_of(says: bytes) -> bytes:
+    """The body of a command's frame."""
+    return says[9:] if says[0] & LONG else says[2:]
+
+
+def flipped(says: bytes) -> Iterator[bytes]:
+    """Each byte changed by one bit."""
+    for at in range(len(says)):
+        yield says[:at] + bytes([says[at] ^ 1 << at % 8]) + says[at + 1 :]
+
+
+def cut(says: bytes) -> Iterator[bytes]:
+    """The body at each length, in a frame that announces it; and the frame at each length."""
+    body = body_of(says)
+    name = 1 + body[0]
+    for size in range(name, len(body)):
+        short = bytes((COMMAND, size)) if size < 256 else header(size, COMMAND)
+        yield short + body[:size]
+    for size in range(len(says)):
+        yield says[:size]
+
+
+def renamed(says: bytes, spoilt: bytes, name: bytes) -> bool:
+    """Whether they differ in the case of a property's name alone, which means nothing (RFC 23, Connection Metadata)."""
+    at = says.index(name)
+    end = at + len(name)
+    same = says[:at] == spoilt[:at] and says[end:] == spoilt[end:]
+    return same and spoilt[at:end].lower() == name.lower()

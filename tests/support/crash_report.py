@@ -1,0 +1,201 @@
+"""What a crash of the interpreter leaves: which test it was, which had failed, and the stacks of C and of Python.
+
+While tests run it stands in `.cache/crash`, and goes when they end; where they run in several processes each has its
+own, and the process that started them looks whether one stands still. `python -m tests.support.crash_report` prints
+them, the most telling last: that is what the end of a long log shows.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import faulthandler
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+GRACE = 30  # seconds that pytest-timeout has to end a test, before its process is aborted
+STILL = 300  # seconds in which tests wait for each other, and none is under way
+PLACE = Path(__file__).parents[2] / ".cache"
+_FRAME = re.compile(r"(?P<object>[^(]+)\((?P<name>[^+)]*)\+(?P<offset>0x[0-9a-f]+)\)")
+
+
+class CrashReport:
+    """A plugin of pytest that keeps the file.
+
+    Args:
+        several: The tests run in other processes, which this one starts.
+    """
+
+    def __init__(self, several: bool) -> None:
+        PLACE.mkdir(exist_ok=True)
+        worker = os.environ.get("PYTEST_XDIST_WORKER")
+        if worker is None:
+            for left in PLACE.glob("crash-*"):
+                left.unlink(missing_ok=True)
+            _compiled()
+            if several:
+                Guard().start()
+        self._path = PLACE / (f"crash-{worker}" if worker else "crash")
+        self._file = self._path.open("wb", buffering=0)
+        self._failed: list[str] = []
+        faulthandler.enable(self._file)
+        self._watch = _tell_of_c(self._file.fileno())
+        self._note(f"of process {os.getpid()}")
+
+    def _note(self, *lines: str) -> None:
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write("".join(f"{line}\n" for line in lines).encode())
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        """Ends a test that pytest-timeout cannot end: its thread needs Python's lock, and a say at the terminal."""
+        marker = item.get_closest_marker("timeout")
+        bound = float(marker.args[0] if marker is not None and marker.args else item.config.getini("timeout") or 0)
+        failed = [f"failed before: {name}" for name in self._failed[-5:]]
+        self._note(*failed, f"in {item.nodeid}", f"of process {os.getpid()} for {bound} seconds at most")
+        if bound:
+            self._watch(int(bound) + GRACE)
+        try:
+            return (yield)
+        finally:
+            self._watch(0)
+            self._note(*failed, f"after {item.nodeid}", f"of process {os.getpid()}")
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.failed:
+            self._failed.append(report.nodeid)
+
+    def pytest_unconfigure(self) -> None:
+        # Its end, too, is one that may crash; whoever comes through it leaves an empty file.
+        self._file.seek(0)
+        self._file.truncate()
+        self._file.write(b"at the end\n")
+
+
+class Guard(threading.Thread):
+    """Looks at the processes that run tests, and kills one that stands still: its test has failed, the others go on."""
+
+    def __init__(self) -> None:
+        super().__init__(name="guard", daemon=True)
+        self._busy = time.time()
+
+    def run(self) -> None:
+        while True:
+            time.sleep(GRACE / 3)
+            with contextlib.suppress(OSError):  # files and processes come and go
+                self._look()
+
+    def _look(self) -> None:
+        workers = [path for path in PLACE.glob("crash-*") if _alive(path)]
+        looks = [self._look_at(path) for path in workers]
+        if any(looks) or not workers:
+            self._busy = time.time()
+        elif time.time() - self._busy > STILL:
+            print("\nno test is under way, and none begins", file=sys.__stderr__, flush=True)
+            os.abort()
+
+    def _look_at(self, path: Path) -> bool:
+        """Whether a process is in a test; it is killed where that should be over, and has not even been aborted."""
+        text = path.read_text(errors="replace")
+        found = re.search(r"^in (.*)\nof process (\d+) for ([\d.]+) seconds", text, re.MULTILINE)
+        if found is None:
+            return False
+        name, pid, bound = found[1], int(found[2]), float(found[3])
+        if bound and time.time() - path.stat().st_mtime > bound + 3 * GRACE:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+            print(f"\n{name} stands still (state {state}, proc(5)): it is killed", file=sys.__stderr__, flush=True)
+            os.kill(pid, signal.SIGKILL)
+            path.unlink()
+        return True
+
+
+def _alive(path: Path) -> bool:
+    found = re.search(r"^of process (\d+)", path.read_text(errors="replace"), re.MULTILINE)
+    return found is not None and Path(f"/proc/{found[1]}").exists()
+
+
+_LIBRARY = PLACE / "crash_report.so"
+
+
+def _compiled() -> None:
+    """Makes the part in C, where there is a compiler; a pytest that starts others does it for all."""
+    compiler = shutil.which("cc") or shutil.which("gcc")
+    if compiler is None:
+        return
+    source, made = Path(__file__).with_suffix(".c"), PLACE / f"crash_report.{os.getpid()}.so"
+    if subprocess.run([compiler, "-shared", "-fPIC", "-O1", source, "-o", made], check=False).returncode == 0:
+        made.rename(_LIBRARY)  # at once: another pytest of this tree may load it just now
+
+
+def _tell_of_c(fd: int) -> Callable[[int], object]:
+    """Has the stack of C told, too; what aborts the process after so many seconds, and with 0 no more."""
+    if not _LIBRARY.exists():
+        return lambda seconds: None
+    library = ctypes.CDLL(str(_LIBRARY))
+    library.install(fd)
+    return library.watch  # type: ignore[no-any-return]
+
+
+def _named(frame: str) -> str:
+    """A frame of C with the function that the object's table of symbols has there."""
+    found = _FRAME.match(frame)
+    if found is None or found["name"] or not shutil.which("addr2line"):
+        return frame
+    asked = ["addr2line", "-fe", found["object"], found["offset"]]
+    name = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.partition("\n")[0]
+    return f"{Path(found['object']).name}: {name}"
+
+
+def _parts(text: str) -> tuple[list[str], dict[str, list[str]]]:
+    """The lines before the crash, and those of each of its parts."""
+    head: list[str] = []
+    parts: dict[str, list[str]] = {"stack": [], "stderr": [], "threads": []}
+    current = head
+    for line in text.splitlines():
+        current = parts.get(line, current)
+        if line and line not in parts:
+            current.append(line)
+    return head, parts
+
+
+def main() -> None:
+    """Prints them."""
+    kept = [path for path in (PLACE / "crash", *sorted(PLACE.glob("crash-*"))) if path.exists()]
+    told = [text for text in (path.read_text(errors="replace") for path in kept) if _crashed(text)]
+    if not told:
+        sys.exit("it has left no crash report")
+    for text in told:
+        _tell(text)
+
+
+def _crashed(text: str) -> bool:
+    """Whether more is there than which test was under way."""
+    return "\nthreads\n" in text or "Current thread" in text
+
+
+def _tell(text: str) -> None:
+    head, parts = _parts(text)
+    threads = [
+        line for line in parts["threads"] if not re.search(r"/_pytest/|/pluggy/|/xdist/|^Extension modules", line)
+    ]
+    print("\n".join(threads[:60]))
+    if "Current thread" in text:
+        start = next(number for number, line in enumerate(threads) if line.startswith("Current thread"))
+        print("\n".join(threads[start : start + 6]))
+    print("\n".join(_named(frame) for frame in parts["stack"][1:11]))
+    print("\n".join([*parts["stderr"][-4:], *head]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,48 @@
+"""A client on a host of its own: told what to do as an argument, it says what came of it as one line of JSON."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from omq.errors import ReceiveTimeout
+from omq.pzq import Consumer, NotReplicated, Producer, ProduceTimeout
+from tests.support.libzmq_pzq_clients import figures
+
+
+def produce(endpoint: str, bodies: list[str], timeout: float) -> str:
+    """Sends messages; whether they are `stored`, `not replicated`, or `late`."""
+    with Producer(endpoint, timeout=timeout) as producer:
+        try:
+            producer.send_many([body.encode() for body in bodies])
+        except NotReplicated:
+            return "not replicated"
+        except ProduceTimeout:
+            return "late"
+    return "stored"
+
+
+def consume(endpoint: str, count: int, timeout: float) -> list[str]:
+    """Takes and acknowledges so many messages, or those that come in time."""
+    found = []
+    with Consumer(endpoint) as consumer:
+        try:
+            for _ in range(count):
+                delivery = consumer.recv(timeout=timeout)
+                found.append(delivery.body.decode())
+                delivery.ack()
+        except ReceiveTimeout:
+            pass
+    return found
+
+
+def main() -> None:
+    """Does what it is told."""
+    what: list[Any] = json.loads(sys.argv[1])
+    does = {"produce": produce, "consume": consume, "figures": figures}
+    print(json.dumps(does[what[0]](*what[1:])))
+
+
+if __name__ == "__main__":
+    main()
