@@ -14,6 +14,8 @@ from tests.liveness.quiet_peers import HEARTBEAT_TIMEOUT
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
 from tests.liveness.scenarios import ASYNCIO, BLOCKING, Cell
 
+pytestmark = pytest.mark.alone
+
 AWAY = 3 * HEARTBEAT_TIMEOUT / 1000  # seconds: several times what the peers wait for a sign of life
 WORKING = 2.5 * HEARTBEAT_TIMEOUT / 1000  # seconds
 

@@ -16,6 +16,8 @@ import pytest
 import omq
 from omq._core.link.convoy_breaker import handovers
 
+pytestmark = pytest.mark.alone
+
 WORK = 1e-3  # seconds of pure Python between two system calls: the GIL is never asked for in vain for 5 ms
 PATIENCE = 20.0  # seconds for a peer's process
 TIMES = 12

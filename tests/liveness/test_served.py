@@ -10,6 +10,8 @@ from tests.liveness.limits import assert_served
 from tests.liveness.scenario_run import Crowd, run_libzmq
 from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined, of_one_part
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize("cell", chosen(), ids=str)
 def test_a_quiet_peer_is_served(cell: Cell, crowd: Crowd) -> None:

@@ -20,6 +20,8 @@ from tests.liveness.limits import judge
 from tests.liveness.scenario_run import Crowd, Run, tick
 from tests.liveness.scenarios import Cell
 
+pytestmark = pytest.mark.alone
+
 PATIENCE = receive_styles.PATIENCE
 
 

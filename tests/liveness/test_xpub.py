@@ -11,6 +11,8 @@ from tests.liveness.limits import assert_served
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
 from tests.liveness.scenarios import SUBSCRIPTIONS, UPSTREAM, Cell
 
+pytestmark = pytest.mark.alone
+
 CELLS = [
     Cell("recv", "XPUB", 1, 1, 0.0, 1000, "raw"),
     Cell("recv_many", "XPUB", 4, 1, 50e-6, 2, "libzmq"),

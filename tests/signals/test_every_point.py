@@ -16,7 +16,10 @@ import pytest
 from tests.signals.call_registry import worlds
 from tests.signals.explore import ACTIONS
 
-pytestmark = pytest.mark.skipif(sys.version_info >= (3, 12), reason="traced instructions look for signals elsewhere")
+pytestmark = [
+    pytest.mark.xdist_group("signals"),
+    pytest.mark.skipif(sys.version_info >= (3, 12), reason="traced instructions look for signals elsewhere"),
+]
 
 EXPLORE = "tests.signals.explore"
 #: For each world and action, over one of the transports; three moments of each are visited at least.

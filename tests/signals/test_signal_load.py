@@ -6,6 +6,8 @@ import pytest
 
 from tests.signals.signal_load import STORMS
 
+pytestmark = pytest.mark.xdist_group("signals")
+
 STORM = "tests.signals.signal_load"
 
 

@@ -19,7 +19,7 @@ INPUTS = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE")
 TREES = ("omq", "docs/examples")
 DATA = ("omq/py.typed", "omq/broker/http/page.htm")
 GENERATED = ("*.so", "*.html", "__pycache__")
-pytestmark = pytest.mark.timeout(600)  # compiles the core once, and fetches what the build needs
+pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(600)]
 
 HELLO = textwrap.dedent(
     """

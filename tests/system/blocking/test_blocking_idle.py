@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 IDLE = """
 import resource, sys, threading, time
 import omq

@@ -18,7 +18,7 @@ from tests.support.broker_stats import HOSTILE, statistics, topic
 from tests.support.waits import until
 from tests.system.broker.browser import Browser, browser, needs_browser
 
-pytestmark = [needs_browser, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.xdist_group("broker-page"), needs_browser, pytest.mark.timeout(120)]
 
 PHONE = (390, 844)
 DESKTOP = (1280, 800)

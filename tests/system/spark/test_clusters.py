@@ -16,7 +16,7 @@ import pytest
 import omq
 from tests.system.spark.conftest import ROOT, TOP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
 
 PATIENCE = 240  # seconds that a program may take on a busy machine
 

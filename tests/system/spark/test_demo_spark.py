@@ -9,7 +9,7 @@ import pytest
 
 from tests.system.spark.conftest import ROOT, TOP
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(240)]
 
 
 def demo(*arguments: str) -> "subprocess.CompletedProcess[str]":

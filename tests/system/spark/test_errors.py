@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ import omq
 from tests.system.spark.conftest import ROOT, TOP, Feeder
 from tests.system.spark.test_replay import receivers
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(240)]
 
 PROGRAM = """
 import os, sys

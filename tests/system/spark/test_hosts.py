@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.network_namespaces import BRIEF, NAMESPACES, Cluster, Hosts, Process, Unavailable, running, sweep
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.alone, pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
 
 COUNT = 40_000
 SIZE = 1024  # so that the kernel's buffers do not hold them all, and the feed goes on while executors change

@@ -19,7 +19,7 @@ import omq
 from tests.system.spark.conftest import TOP, Feeder, Seen
 from tests.system.spark.test_stream import stream
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 def receivers() -> list[int]:

@@ -9,7 +9,7 @@ import pytest
 import omq
 from tests.system.spark.conftest import Feeder, Seen
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 def stream(spark: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from omq.broker import Client, Server
 from tests.system.spark.test_clusters import master, standalone, told  # noqa: F401 - fixtures
 from tests.system.spark.topic_io import bodies, messages
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(420)]
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.slow, pytest.mark.timeout(420)]
 
 COUNT = 3000
 

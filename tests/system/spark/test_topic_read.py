@@ -12,7 +12,7 @@ from omq.broker import Client, Record, Server
 from tests.support.ports import held
 from tests.system.spark.topic_io import read
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 def test_a_message_is_a_row_with_all_that_the_broker_knows_of_it(

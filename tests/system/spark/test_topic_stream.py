@@ -17,7 +17,7 @@ from tests.support.waits import until
 from tests.system.spark.conftest import Seen
 from tests.system.spark.topic_io import stream
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 
 def drained(frame: Any, checkpoint: Path, seen: Any = None) -> Any:

@@ -23,7 +23,7 @@ from omq.spark.topics.settings import TopicSettings  # noqa: E402
 from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink  # noqa: E402
 from tests.ports import held  # noqa: E402
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
 
 COUNT = 20
 SERVER = """

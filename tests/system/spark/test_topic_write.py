@@ -14,7 +14,7 @@ from omq.broker import Client, Server
 from tests.support.ports import held
 from tests.system.spark.topic_io import bodies, messages, sink, stream, written
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 ONCE, LEAST = {"delivery": "exactly-once"}, {"delivery": "at-least-once"}
 

@@ -8,7 +8,7 @@ import pytest
 import omq
 from tests.system.spark.conftest import Feeder
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(120)]
 
 ANY_TIME = {"connectTimeout": "none"}
 

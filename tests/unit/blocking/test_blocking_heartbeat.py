@@ -12,6 +12,8 @@ import omq
 from tests.support.waits import until
 from tests.unit.blocking.conftest import BOUND
 
+pytestmark = pytest.mark.alone
+
 PEER = """
 import sys, omq
 with omq.PUSH(connect=sys.argv[1]) as push:
