@@ -25,7 +25,7 @@ def play(twin, seed, count):
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize(("twin", "count"), [("asyncio", 500), ("blocking", 500)])
+@pytest.mark.parametrize(("twin", "count"), [("asyncio", 250), ("blocking", 250)])
 def test_a_few_lifecycles(twin, count):
     play(twin, 1_000_000, count)
 

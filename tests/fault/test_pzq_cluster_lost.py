@@ -92,7 +92,9 @@ def directories(tmp_path: Path) -> Iterator[Iterator[Path]]:
 
 
 @pytest.mark.parametrize(
-    ("before", "done_with"), [(0, 0), (5, 5), pytest.param(5, 4, marks=pytest.mark.fault)], ids=str
+    ("before", "done_with"),
+    [pytest.param(0, 0, marks=pytest.mark.slow), (5, 5), pytest.param(5, 4, marks=pytest.mark.fault)],
+    ids=str,
 )
 def test_a_lost_tail_comes_back_and_stays(directories: Iterator[Path], before: int, done_with: int) -> None:
     """Whether the queue was empty before or not; and also where the owner is started again in an orderly way."""

@@ -35,7 +35,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
-@pytest.mark.parametrize("hard_sync", [False, True])
+@pytest.mark.parametrize("hard_sync", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_a_full_disk_refuses_delivers_and_takes_again(small_disk: Path, hard_sync: bool) -> None:
     with (
         Device(small_disk / "data", hard_sync=hard_sync, monitor=TCP, http="127.0.0.1:0") as device,

@@ -15,9 +15,10 @@ from tests.model.pzq_cluster_model import HEALING, KINDS, Broken, Cluster, Event
 
 KEY = key_in("a0", 1)
 
-#: Of a beginning: the faults that have happened, and how far its ways go in the usual run.
+#: Of a beginning: the faults that have happened, and how far its ways go.
 FAULTS = {"produced": 0, "taken_over": 1, "returning": 1}
 ROUNDS = {"produced": 6, "taken_over": 4, "returning": 4}
+USUAL_ROUNDS = {"produced": 4, "taken_over": 3, "returning": 3}
 
 
 def explore(cluster: Cluster, faults: int, rounds: int, seconds: float) -> tuple[int, bool]:
@@ -257,17 +258,20 @@ BEGINNINGS = (produced, taken_over, returning)
 
 
 @pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    ("rounds", "least"), [(USUAL_ROUNDS, 200), pytest.param(ROUNDS, 400, marks=pytest.mark.slow)], ids=["usual", "long"]
+)
 @pytest.mark.parametrize("beginning", BEGINNINGS)
-def test_every_way_of_a_fault(beginning: Callable[[], Cluster]) -> None:
+def test_every_way_of_a_fault(beginning: Callable[[], Cluster], rounds: dict[str, int], least: int) -> None:
     name = beginning.__name__
-    states, are_all = explore(beginning(), faults=FAULTS[name] + 1, rounds=ROUNDS[name], seconds=90)
+    states, are_all = explore(beginning(), faults=FAULTS[name] + 1, rounds=rounds[name], seconds=90)
     assert are_all
-    assert states > 400
+    assert states > least
 
 
 @pytest.mark.timeout(300)
 def test_ways_by_chance() -> None:
-    for seed in range(300):
+    for seed in range(100):
         walk(seed, rounds=60, faults=8)
 
 

@@ -109,6 +109,7 @@ def test_a_receiver_that_is_absent_gets_all_over_ipc(tmp_path):
     assert side_by_side(plays) == []
 
 
+@pytest.mark.slow
 def test_heartbeats_destroy_nothing():
     """Signs of life, asked for or given, are not written to whom they could make forget what it has sent."""
     plays = [

@@ -125,7 +125,7 @@ OURS_VISIT = [
     [
         pytest.param(False, VISITS, id="early"),
         pytest.param(True, [*(one for one in EVERY_VISIT if one[1] == "PUSH"), ("zmq", "PUSH", "zmq")], id="late"),
-        pytest.param(False, OURS_VISIT, id="one part"),
+        pytest.param(False, OURS_VISIT, id="one part", marks=pytest.mark.slow),
         pytest.param(True, OURS_VISIT, id="one part, late", marks=pytest.mark.slow),
         pytest.param(False, EVERY_VISIT, id="every kind", marks=[pytest.mark.slow, pytest.mark.timeout(300)]),
     ],

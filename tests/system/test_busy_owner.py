@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 import omq
+from tests.support.parameters import each_value_once
 from tests.support.socket_types import GROUP, PAIRS, options_of
 
 BUSY = """
@@ -194,11 +195,10 @@ def bound(socket: zmq.Socket[Any], transport: str) -> str:
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize(
-    ("transport", "size", "hwm"),
-    [("tcp", 200, 1000), ("tcp", 20_000, 1000), ("ipc", 20_000, 1000), ("tcp", 1 << 18, 50)],
+@each_value_once(
+    transport__size__hwm=[("tcp", 200, 1000), ("tcp", 20_000, 1000), ("ipc", 20_000, 1000), ("tcp", 1 << 18, 50)],
+    twin=TWINS,
+    how=HOW,
 )
 def test_what_both_marks_hold_is_not_lost(
     context: zmq.Context[Any], transport: str, size: int, hwm: int, twin: str, how: str
@@ -222,8 +222,7 @@ def test_what_both_marks_hold_is_not_lost(
 
 
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("how", ["asleep", "with the GIL"])
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, how=["asleep", "with the GIL"])
 def test_what_both_marks_of_a_radio_and_a_dish_hold_is_not_lost(twin: str, how: str) -> None:
     hwm, count, size = 1000, 1900, 20_000
     with (
@@ -243,8 +242,7 @@ def test_what_both_marks_of_a_radio_and_a_dish_hold_is_not_lost(twin: str, how: 
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, how=HOW)
 def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) -> None:
     """Reading ahead is bounded: a sender that is not read any more stops."""
     with context.socket(zmq.PUSH) as push:
@@ -262,8 +260,7 @@ def test_the_mark_still_holds(context: zmq.Context[Any], twin: str, how: str) ->
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, how=HOW)
 def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> None:
     """A peer that expects signs of life keeps the connection, and what it sends meanwhile arrives."""
     with watched(context, 600) as (push, monitor):
@@ -277,9 +274,7 @@ def test_pings_are_answered(context: zmq.Context[Any], twin: str, how: str) -> N
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("quiet", [False, True], ids=["trickle", "quiet"])
+@each_value_once(quiet=[False, True], twin=TWINS, how=HOW)
 def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool, twin: str, how: str) -> None:
     """A burst that our kernel has no room for holds answers back for a moment only: the peer could have closed."""
     with watched(context, 1500) as (push, monitor):
@@ -297,9 +292,7 @@ def test_pings_are_answered_after_a_burst(context: zmq.Context[Any], quiet: bool
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("size", [100, 20_000, 200_000])
+@each_value_once(size=[100, 20_000, 200_000], twin=TWINS, how=HOW)
 def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: str, how: str) -> None:
     """The first message after the work is the newest one with `conflate`, as if the owner had not been away."""
     with context.socket(zmq.XPUB) as pub:
@@ -316,9 +309,7 @@ def test_the_newest_message_counts(context: zmq.Context[Any], size: int, twin: s
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize("kind", ["PUSH", "PUB"])
+@each_value_once(kind=["PUSH", "PUB"], twin=TWINS, how=HOW)
 def test_the_newest_message_leaves(context: zmq.Context[Any], kind: str, twin: str, how: str) -> None:
     """A message that waits for room leaves while its sender works, with `conflate`, too."""
     with context.socket(zmq.PULL if kind == "PUSH" else zmq.SUB) as receiver:
@@ -339,11 +330,17 @@ def test_the_newest_message_leaves(context: zmq.Context[Any], kind: str, twin: s
 
 @pytest.mark.alone
 @pytest.mark.timeout(90)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize(
-    ("count", "size", "peers"),
-    [(5, 100, 1), (900, 50_000, 1), (60, 1 << 20, 1), (900, 50_000, 3), (900, 3000, 2), (90, 1 << 20, 3)],
+@each_value_once(
+    count__size__peers=[
+        (5, 100, 1),
+        (900, 50_000, 1),
+        (60, 1 << 20, 1),
+        (900, 50_000, 3),
+        (900, 3000, 2),
+        (90, 1 << 20, 3),
+    ],
+    twin=TWINS,
+    how=HOW,
 )
 def test_what_was_accepted_leaves(
     context: zmq.Context[Any], count: int, size: int, peers: int, twin: str, how: str
@@ -383,8 +380,7 @@ def test_what_was_accepted_leaves(
 
 
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("twin", TWINS)
+@each_value_once(twin=TWINS, how=HOW)
 def test_what_waited_for_a_peer_leaves(context: zmq.Context[Any], twin: str, how: str) -> None:
     """More than one turn gives to a new connection: the next turn does not come."""
     count = 3000
@@ -472,8 +468,7 @@ asyncio.run(main())
 
 @pytest.mark.alone
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize("twin", TWINS)
-@pytest.mark.parametrize(("kind", "other"), PAIRS, ids=map("-".join, PAIRS))
+@each_value_once(kind__other=PAIRS, twin=TWINS)
 def test_what_a_type_of_one_part_has_accepted_leaves(kind: str, other: str, twin: str) -> None:
     """The thread without the GIL, or the loop's end, needs neither the owner nor the route that it has named."""
     count, size = 600, 50_000

@@ -13,6 +13,8 @@ import textwrap
 
 import pytest
 
+from tests.support.parameters import each_value_once
+
 LIMIT = 30  # seconds for a program
 
 BEGINNING = """
@@ -175,8 +177,7 @@ def run(library: str, order: str, program: str) -> subprocess.CompletedProcess[s
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ), check=False)
 
 
-@pytest.mark.parametrize("order", ORDERS)
-@pytest.mark.parametrize("program", PROGRAMS)
+@each_value_once(program=PROGRAMS, order=ORDERS)
 def test_gevent(program, order):
     if program == "broker":
         pytest.importorskip("lmdb")
@@ -185,8 +186,7 @@ def test_gevent(program, order):
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr
 
 
-@pytest.mark.parametrize("order", ORDERS[:3])
-@pytest.mark.parametrize("program", ["sockets", "asyncio", "broker"])
+@each_value_once(program=["sockets", "asyncio", "broker"], order=ORDERS[:3])
 def test_eventlet(program, order):
     if program == "broker":
         pytest.importorskip("lmdb")

@@ -308,7 +308,7 @@ class Pushing(threading.Thread):
         return self.sent
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGKILL, pytest.param(signal.SIGTERM, marks=pytest.mark.slow)])
 def test_a_broker_that_dies_costs_nothing_and_doubles_nothing(
     tmp_path: Path, free_port: int, number: signal.Signals
 ) -> None:

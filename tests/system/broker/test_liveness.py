@@ -12,6 +12,7 @@ import pytest
 
 import omq
 from omq.broker import Client, Server
+from tests.support.parameters import each_value_once
 
 JOBS: Final = "jobs:round-robin:transient"
 
@@ -53,8 +54,7 @@ else:
 """
 
 
-@pytest.mark.parametrize("how", ["asleep", "in Python", "with the GIL"])
-@pytest.mark.parametrize("twin", ["blocking", "asyncio"])
+@each_value_once(twin=["blocking", "asyncio"], how=["asleep", "in Python", "with the GIL"])
 def test_a_worker_that_works_keeps_its_job(twin: str, how: str) -> None:
     """A busy worker keeps its job until `ack_timeout`, even if it blocks its event loop."""
     with (

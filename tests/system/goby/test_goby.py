@@ -20,6 +20,7 @@ from omq.cli.goby import line_of
 from omq.goby import Daemon, Portal, Received
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recorder, Recording, publication_of
+from tests.support.parameters import each_value_once
 from tests.support.waits import until
 
 pytestmark = pytest.mark.timeout(60)
@@ -137,8 +138,7 @@ def test_groups_that_are_called_alike_are_played(tmp_path: Path, told: dict[str,
     assert "1 of goby::terminate and goby::health are left out" in err
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("speed", ["0", "1"])
+@each_value_once(speed=["0", "1"], number=[signal.SIGTERM, signal.SIGINT])
 def test_a_player_whose_gobyd_is_gone_ends_by_a_signal(tmp_path: Path, number: signal.Signals, speed: str) -> None:
     recorded(tmp_path / "log", 0.05, count=2000)
     with Daemon(socket_name=tmp_path / "g"), Portal("a", socket_name=tmp_path / "g") as a:

@@ -132,7 +132,9 @@ def test_a_call_waits_no_longer_than_it_may_for_another_one() -> None:
         asyncio.run(play(port))
 
 
-@pytest.mark.parametrize(("count", "work", "prefetch"), [(60, 0.02, 1000), (6, 0.5, 1), (6, 0.5, 3)])
+@pytest.mark.parametrize(
+    ("count", "work", "prefetch"), [(60, 0.02, 1000), pytest.param(6, 0.5, 1, marks=pytest.mark.slow), (6, 0.5, 3)]
+)
 def test_a_slow_consumer_does_each_message_once(make: Make, count: int, work: float, prefetch: int) -> None:
     """What it holds takes it longer, all together or each, than a message may."""
     device = make(ack_timeout=300_000)

@@ -89,6 +89,7 @@ def only_the_last(nodes: list[Node], count: int) -> None:
     empty(nodes)
 
 
+@pytest.mark.slow
 def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(tmp_path: Path) -> None:
     count = 3000  # more than are asked about at a time
     with cluster(tmp_path, "--replicas", "2") as nodes:
@@ -99,6 +100,7 @@ def test_a_node_that_was_away_delivers_nothing_that_was_acknowledged_meanwhile(t
         only_the_last(nodes, count)
 
 
+@pytest.mark.slow
 def test_nothing_that_was_acknowledged_comes_back_where_only_a_disk_knows_of_it(tmp_path: Path) -> None:
     """One node is away, one is started anew, and then the owner, who has told it, dies."""
     count = 3000
@@ -224,6 +226,7 @@ def test_kills_under_load(tmp_path: Path) -> None:
         assert len(delivered) == 1800
 
 
+@pytest.mark.slow
 def test_nodes_that_lose_their_disks_one_after_another(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1") as nodes:
         produce(nodes[0], *bodies(30))
@@ -290,6 +293,7 @@ def test_a_dead_owners_messages_become_dead_letters_as_well(tmp_path: Path) -> N
         empty(nodes)
 
 
+@pytest.mark.slow
 def test_what_is_acknowledged_while_it_is_replicated_does_not_come_back(tmp_path: Path) -> None:
     with cluster(tmp_path, "--replicas", "1", "--hard-sync") as nodes:
         with Consumer(nodes[0].send) as consumer, raw(zmq.DEALER, nodes[0].receive) as producer:

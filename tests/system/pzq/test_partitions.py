@@ -105,6 +105,7 @@ def test_two_against_one(net: Net) -> None:
     net.empty()
 
 
+@pytest.mark.slow
 def test_one_that_does_not_hear_the_owner_does_not_take_over(net: Net) -> None:
     assert net.produce(0, "a", "b") == "stored"
     net.cut(0, 1)

@@ -74,7 +74,7 @@ def test_every_action_in_a_batch_sees_the_same_rows(spark: Any, feed: Feeder, st
     assert seen == list(range(count))
 
 
-@pytest.mark.parametrize("fails", [False, True], ids=["stopped", "failed"])
+@pytest.mark.parametrize("fails", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["stopped", "failed"])
 def test_a_run_after_another_goes_on_with_what_its_peer_has_kept(
     fails: bool, spark: Any, feed: Feeder, started: Callable[..., Any]
 ) -> None:
@@ -187,6 +187,7 @@ with omq.PUSH(bind="tcp://127.0.0.1:*") as push:
 """
 
 
+@pytest.mark.slow
 def test_a_producer_that_ends_properly_loses_nothing_while_the_source_is_capped(
     spark: Any, started: Callable[..., Any]
 ) -> None:
@@ -209,6 +210,7 @@ def test_a_producer_that_ends_properly_loses_nothing_while_the_source_is_capped(
     assert got == list(range(20_000))
 
 
+@pytest.mark.slow
 def test_a_wrong_key_is_told_in_the_driver(
     spark: Any, feed: Feeder, started: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -242,6 +244,7 @@ def test_a_frame_that_is_used_twice_in_a_query_is_one_connection_whose_rows_come
 # ---------------------------------------------------------------------- availableNow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "options",
     [pytest.param({}, id="usual", marks=pytest.mark.slow), pytest.param({"triggerSeconds": "1"}, id="a second")],

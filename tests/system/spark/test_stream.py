@@ -84,6 +84,7 @@ def test_a_restart_from_a_checkpoint_goes_on_with_what_comes(spark: Any, feed: F
     assert max(numbers[0]) < min(numbers[1])
 
 
+@pytest.mark.slow
 def test_there_is_no_microbatch_when_nothing_came(spark: Any, feed: Feeder, started: list[Any], tmp_path: Path) -> None:
     push = feed.open(omq.PUSH, bind="tcp://127.0.0.1:*")
     seen = Seen(100)
@@ -167,6 +168,7 @@ def test_a_stream_from_socket_to_socket(spark: Any, feed: Feeder, started: list[
     assert list(map(int, got)) == [2 * n for n in range(2000)]
 
 
+@pytest.mark.slow
 def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, started: list[Any], tmp_path: Any) -> None:
     url = feed.push([b"%d" % n for n in range(1000)])
     out = f"ipc://{tmp_path}/out"
@@ -181,7 +183,7 @@ def test_a_streaming_sink_that_binds_is_one_socket(spark: Any, feed: Feeder, sta
     ("options", "complaint"),
     [
         ({"connect": "tcp://127.0.0.1:1"}, r"tcp://127.0.0.1:1: no peer is connected.*connection refused"),
-        ({"connect": "tcp://nowhere.invalid:1"}, "no peer is connected.*not known"),
+        pytest.param({"connect": "tcp://nowhere.invalid:1"}, "no peer is connected.*not known", marks=pytest.mark.slow),
         pytest.param(
             {"connect": "tcp://127.0.0.1:1", "trigger": "now"}, "no peer is connected", marks=pytest.mark.slow
         ),

@@ -159,6 +159,7 @@ def test_a_sink_that_raises_gets_the_same_rows_again(
     assert tried == [list(range(1, 61)), list(range(1, 61)), list(range(61, 102))]
 
 
+@pytest.mark.slow
 def test_a_first_microbatch_that_fails_does_not_move_the_start(
     spark: Any, url: str, client: Client, topic: str, tmp_path: Path
 ) -> None:
@@ -349,7 +350,7 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
             "option startingOffsets=5 of topic 'few' is beyond the end",
         ),
         ({"topic": "few", "startingOffsets": '{"other": 1}'}, "option startingOffsets: 'other' is no topic of topic="),
-        ({"topics": "few,jobs"}, "'jobs' is a round-robin topic"),
+        pytest.param({"topics": "few,jobs"}, "'jobs' is a round-robin topic", marks=pytest.mark.slow),
         # Options of a batch: which of the two it is, Spark says only now.
         ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
     ],

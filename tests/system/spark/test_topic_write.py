@@ -97,7 +97,7 @@ def test_no_rows_are_no_messages(spark: Any, url: str, client: Client, topic: st
     assert messages(client, topic) == []
 
 
-@pytest.mark.parametrize("options", [ONCE, LEAST])
+@pytest.mark.parametrize("options", [ONCE, pytest.param(LEAST, marks=pytest.mark.slow)])
 def test_a_stream_from_topic_to_topic(
     options: dict[str, str], spark: Any, url: str, client: Client, topic: str, source: str, tmp_path: Path
 ) -> None:
@@ -227,6 +227,7 @@ def test_a_broker_that_is_away_is_told_when_the_write_is_planned(spark: Any) -> 
     assert "Traceback" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_a_sink_in_a_stream_tells_what_is_wrong(spark: Any, url: str, source: str, tmp_path: Path) -> None:
     frame = stream(spark, url, topic=source, startingOffsets="earliest")
     with pytest.raises(Exception, match="option topic='nowhere'") as caught:
@@ -246,6 +247,7 @@ def test_a_socket_and_a_topic_exclude_each_other(method: str, spark: Any, url: s
         neither.load()
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_back_in_a_moment_fails_no_write_and_doubles_no_row(spark: Any, tmp_path: Path) -> None:
     count = 40_000
     with held() as port, contextlib.ExitStack() as stack:

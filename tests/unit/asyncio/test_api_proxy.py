@@ -9,6 +9,7 @@ import pytest
 
 import omq as blocking
 import omq.asyncio as omq
+from tests.support.parameters import each_value_once
 from tests.unit.conftest import on_both_loops
 from tests.unit.proxy.conftest import TCP, figures_of
 
@@ -71,17 +72,15 @@ async def test_a_cancelled_proxy_loses_nothing_and_another_may_follow(make):
     await asyncio.wait(tasks)
 
 
-@pytest.mark.parametrize(
-    ("kind", "spy", "options"),
-    [
+@each_value_once(
+    end=["cancel", "KILL", "TERMINATE", "close"],
+    kind__spy__options=[
         (omq.PUSH, omq.PULL, {}),
         (omq.DEALER, omq.DEALER, {}),
         (omq.PAIR, omq.PAIR, {}),
         (omq.XPUB, omq.SUB, {"xpub_nodrop": True}),
     ],
-    ids=lambda param: getattr(param, "__name__", ""),
 )
-@pytest.mark.parametrize("end", ["cancel", "KILL", "TERMINATE", "close"])
 async def test_no_copy_is_lost_and_none_is_made_twice_however_it_ends(make, end, kind, spy, options):
     """It ends while the capture has no room."""
     front, back = make(omq.PULL, bind=TCP), make(omq.PUSH, bind=TCP)

@@ -222,7 +222,7 @@ os._exit(0)
 
 
 @pytest.mark.alone
-@pytest.mark.parametrize(("count", "host"), [(200, "127.0.0.1"), (50, "localhost")])
+@pytest.mark.parametrize(("count", "host"), [(200, "127.0.0.1"), pytest.param(50, "localhost", marks=pytest.mark.slow)])
 def test_absent_peers_cost_about_what_they_cost_libzmq(count, host):
     with held("127.0.0.1") as port:
         where = f"tcp://{host}:{port}"

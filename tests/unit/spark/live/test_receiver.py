@@ -557,7 +557,9 @@ def test_a_connect_timeout_between_microbatches_is_something_for_the_next_one() 
     stream.end()
 
 
-@pytest.mark.parametrize("elsewhere", [False, True], ids=["this host", "another host"])
+@pytest.mark.parametrize(
+    "elsewhere", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["this host", "another host"]
+)
 def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
     elsewhere: bool, push: omq.PUSH, capfd: pytest.CaptureFixture[str]
 ) -> None:
