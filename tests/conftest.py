@@ -14,6 +14,7 @@ from collections.abc import Iterator
 import pytest
 
 import tests.support.hypothesis_profiles  # noqa: F401 - registers the profile before pytest selects one
+from tests.support import optional_packages
 from tests.support.crash_report import CrashReport
 from tests.support.ports import held
 
@@ -26,6 +27,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 @pytest.hookimpl(trylast=True)  # after pytest's own faulthandler plugin, which would write to the terminal
 def pytest_configure(config: pytest.Config) -> None:
+    config.pluginmanager.register(optional_packages)
     config.pluginmanager.register(CrashReport(several=bool(config.getoption("numprocesses", None))))
 
 

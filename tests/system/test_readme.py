@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.optional_packages import require
+
 ROOT = Path(__file__).parents[2]
 PAGES = [
     ROOT / "README.md",
@@ -62,7 +64,7 @@ PROGRAMS = [one for page in PAGES for one in programs(page.name, page.read_text(
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.place)
 def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path: Path) -> None:
     if "import gevent" in program.source:
-        pytest.importorskip("gevent")
+        require("gevent")
     path = tmp_path / "program.py"
     path.write_text(program.source, encoding="utf-8")
     done = subprocess.run(

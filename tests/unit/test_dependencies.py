@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.optional_packages import OPTIONAL
+
 TREE = Path(__file__).parents[2]
 EXAMPLES = TREE / "docs" / "examples"
 OURS = {"omq", "tests", "bench", "pyspark_omq"} | {path.stem for path in EXAMPLES.glob("*.py")}
@@ -18,8 +20,8 @@ INTERPRETER = {"_testcapi"}
 #: The clients of other servers, which `python -m bench.broker.install` fetches before they are measured.
 FETCHED = {"nats", "pika", "redis"}
 
-#: Who owns what may not be installed where the tests run: only the bench of brokers installs it.
-ELSEWHERE = {"nats": ["nats-py"]}
+#: The distributions of modules that may not be installed where the tests run.
+ELSEWHERE = {"nats": ["nats-py"]} | {module: [package] for module, package in OPTIONAL.items()}
 
 
 def _key(name: str) -> str:
@@ -42,7 +44,8 @@ def _imported(tree: ast.AST) -> Iterator[str]:
             yield from (each.name.split(".")[0] for each in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             yield node.module.split(".")[0]
-        yield from _imported(node)
+        if not isinstance(node, ast.expr):
+            yield from _imported(node)
 
 
 @pytest.mark.parametrize("room", ["omq", "bench", "tests", "docs"])

@@ -5,14 +5,12 @@ What blocks, blocks all greenlets of its thread; `fileno()` is the way to wait w
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
 import textwrap
 
-import pytest
-
+from tests.support.optional_packages import require
 from tests.support.parameters import each_value_once
 
 LIMIT = 30  # seconds for a program
@@ -170,8 +168,7 @@ ORDERS = ["before the import", "after the import", "while sockets live", "all bu
 
 
 def run(library: str, order: str, program: str) -> subprocess.CompletedProcess[str]:
-    if importlib.util.find_spec(library) is None:
-        pytest.skip(f"{library} is not installed")
+    require(library)
     code = BEGINNING + textwrap.dedent(PROGRAMS[program]) + "\nprint('done')\n"
     command = [sys.executable, "-c", code, library, order]
     return subprocess.run(command, capture_output=True, text=True, timeout=LIMIT, env=dict(os.environ), check=False)
@@ -180,7 +177,7 @@ def run(library: str, order: str, program: str) -> subprocess.CompletedProcess[s
 @each_value_once(program=PROGRAMS, order=ORDERS)
 def test_gevent(program, order):
     if program == "broker":
-        pytest.importorskip("lmdb")
+        require("lmdb")
     done = run("gevent", order, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr
@@ -189,7 +186,7 @@ def test_gevent(program, order):
 @each_value_once(program=["sockets", "asyncio", "broker"], order=ORDERS[:3])
 def test_eventlet(program, order):
     if program == "broker":
-        pytest.importorskip("lmdb")
+        require("lmdb")
     done = run("eventlet", order, program)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1:] == ["done"], done.stderr

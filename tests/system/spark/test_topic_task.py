@@ -9,19 +9,19 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq  # noqa: E402
-from omq.broker import Client, Server  # noqa: E402
-from omq.spark.topics import read as reading  # noqa: E402
-from omq.spark.topics.catalog import DataLoss, TopicCatalog, offset  # noqa: E402
-from omq.spark.topics.offsets import TopicRange  # noqa: E402
-from omq.spark.topics.read import _read  # noqa: E402
-from omq.spark.topics.settings import TopicSettings  # noqa: E402
-from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink  # noqa: E402
-from tests.ports import held  # noqa: E402
+import omq
+from omq.broker import Client, Server
+from omq.spark.topics import read as reading
+from omq.spark.topics.catalog import DataLoss, TopicCatalog, offset
+from omq.spark.topics.offsets import TopicRange
+from omq.spark.topics.read import _read
+from omq.spark.topics.settings import TopicSettings
+from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink
+from tests.ports import held
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
 

@@ -15,6 +15,7 @@ import omq
 from omq.broker.config import TopicSpec
 from omq.cli import broker as broker_module
 from omq.cli.main import main
+from tests.support.optional_packages import require
 
 
 class Spy:
@@ -205,6 +206,7 @@ def test_a_directory_that_is_a_file(tmp_path: Path) -> None:
 
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    require("lmdb")
     result = invoke("/proc/nowhere/data")
     assert result.exit_code == 1
     assert "/proc/nowhere" in result.stderr

@@ -6,6 +6,7 @@ import pytest
 
 import child
 from child import Child, ChildError, Server
+from tests.support.optional_packages import require
 
 
 def test_the_error_of_a_server_that_does_not_serve_has_its_log(tmp_path: Path) -> None:
@@ -17,6 +18,7 @@ def test_the_error_of_a_server_that_does_not_serve_has_its_log(tmp_path: Path) -
 
 
 def test_a_child_ends_with_its_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    require("lmdb")
     monkeypatch.setattr(child, "EXIT_TIMEOUT_S", 30.0)
     with Server("broker", tmp_path, "broker", tmp_path / "data") as server:
         server.endpoints()

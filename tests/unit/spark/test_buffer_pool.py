@@ -5,11 +5,10 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
-
-from omq.spark.buffer_pool import BufferPool, SharedBlock, SharedBufferPool, available, mapped  # noqa: E402
+from omq.spark.buffer_pool import BufferPool, SharedBlock, SharedBufferPool, available, mapped
 
 VIEWS = {
     "an Arrow buffer": lambda block: pa.py_buffer(block),

@@ -4,9 +4,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow  # noqa: F401
 import pytest
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 from omq.spark import java
 

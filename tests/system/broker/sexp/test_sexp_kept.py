@@ -5,12 +5,11 @@ from __future__ import annotations
 import socket
 import struct
 
+import lmdb  # noqa: F401
 import pytest
 
 from tests.support.waits import until
 from tests.system.broker.sexp.sexp_server import CREATED, ERROR, MESSAGE, PUBLISHED, Stage
-
-pytest.importorskip("lmdb")
 
 
 @pytest.mark.parametrize("sync", [b"Strong", b"Weak", b"Async"])

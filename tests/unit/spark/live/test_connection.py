@@ -10,17 +10,17 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq  # noqa: E402
-from omq.spark import pull_batches, push_partition  # noqa: E402
-from omq.spark.live import connection as connections  # noqa: E402
-from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, LiveConnection, ReadProgress  # noqa: E402
-from omq.spark.live.settings import SocketSettings  # noqa: E402
-from omq.spark.options import STREAM_READ  # noqa: E402
-from tests.support.raw_peer import GREETING, frames, ready  # noqa: E402
+import omq
+from omq.spark import pull_batches, push_partition
+from omq.spark.live import connection as connections
+from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, LiveConnection, ReadProgress
+from omq.spark.live.settings import SocketSettings
+from omq.spark.options import STREAM_READ
+from tests.support.raw_peer import GREETING, frames, ready
 
 
 @pytest.fixture

@@ -4,11 +4,10 @@ import threading
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq  # noqa: E402
-from omq.spark.live.columns import MessageBatch  # noqa: E402
-from omq.spark.live.receiver import Microbatch  # noqa: E402
+import omq
+from omq.spark.live.columns import MessageBatch
+from omq.spark.live.receiver import Microbatch
 
 
 def taken(*numbers: int) -> MessageBatch:

@@ -3,9 +3,8 @@
 import logging
 import time
 
+import pyarrow  # noqa: F401
 import pytest
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
 from omq.spark.live.peers import Peers

@@ -15,17 +15,16 @@ from typing import Any
 
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq  # noqa: E402
-from omq.spark.live import receiver_client  # noqa: E402
-from omq.spark.live.coordinator import Coordinator  # noqa: E402
-from omq.spark.live.receiver import MIN_BATCH_BYTES, ReadRequest, Receiver, start  # noqa: E402
-from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable  # noqa: E402
-from omq.spark.live.settings import SocketSettings  # noqa: E402
-from omq.spark.live.source import _lost  # noqa: E402
-from omq.spark.options import STREAM_READ  # noqa: E402
-from tests.support.waits import until  # noqa: E402
+import omq
+from omq.spark.live import receiver_client
+from omq.spark.live.coordinator import Coordinator
+from omq.spark.live.receiver import MIN_BATCH_BYTES, ReadRequest, Receiver, start
+from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable
+from omq.spark.live.settings import SocketSettings
+from omq.spark.live.source import _lost
+from omq.spark.options import STREAM_READ
+from tests.support.waits import until
 
 
 @pytest.fixture(autouse=True)

@@ -4,14 +4,14 @@ import secrets
 import socket
 import time
 
+import pyarrow as pa
 import pytest
 
-pa = pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
-import omq  # noqa: E402
-from omq.spark.live import sink  # noqa: E402
-from omq.spark.live.settings import SocketSettings  # noqa: E402
-from omq.spark.options import STREAM_WRITE  # noqa: E402
+import omq
+from omq.spark.live import sink
+from omq.spark.live.settings import SocketSettings
+from omq.spark.options import STREAM_WRITE
 
 
 def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,11 +2,10 @@
 
 import json
 
+import pyarrow  # noqa: F401
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 import omq
 from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange, shared, split

@@ -3,9 +3,8 @@
 import threading
 from collections.abc import Generator
 
+import pyarrow  # noqa: F401
 import pytest
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
 
 from omq.spark.topics.prefetch import prefetched
 from tests.support.waits import until

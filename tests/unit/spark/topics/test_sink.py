@@ -3,11 +3,9 @@
 from itertools import pairwise
 from typing import Any
 
-import pytest
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
-
+import pyarrow  # noqa: F401
 import pyarrow as pa
+import pytest
 
 import omq
 from omq._core.blocks import Message, decode, header

@@ -3,10 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import pyarrow  # noqa: F401
 import pytest
-
-pytest.importorskip("pyarrow", reason="!! omq.spark IS NOT TESTED: pip install 'omq-zmtp[spark]'")
-
 from pyspark.sql.types import BinaryType, MapType, StringType, StructField, StructType
 
 import omq
