@@ -5,20 +5,20 @@ from __future__ import annotations
 from tests.differential.compare import Difference
 from tests.differential.program import Program
 from tests.differential.rules import Rule, kind, messages, only_out, ours_more, theirs_more
-from tests.differential.topology import Standing
+from tests.differential.topology import Topology
 
 CHOOSING = {"PAIR", "PUSH", "DEALER", "REQ"}
 TWO = [("h", "bind", 1), ("a", "connect", 1)]
 
 
-def _one_queue(program: Program, it: Difference, stood: Standing) -> bool:
+def _one_queue(program: Program, it: Difference, stood: Topology) -> bool:
     alone = it.seat in program.seats and program.kind(it.seat) in CHOOSING and not stood.peers(it.seat)
     if alone and (only_out(it) or (it.what == "outcome" and (it.ours, it.theirs) == ("ok", "again"))):
         return True
     return ours_more(it) and any(program.kind(one) in CHOOSING for one in stood.undone)
 
 
-def _arrived_stays(program: Program, it: Difference, stood: Standing) -> bool:
+def _arrived_stays(program: Program, it: Difference, stood: Topology) -> bool:
     # With ZMQ_IMMEDIATE what has arrived stays there, too, and the connection with it until it has been received.
     left = [step[0] for step in program.steps[: it.index + 1] if step[1] == "disconnect"]
     if any(program.options(one).get("immediate") for one in left) and it.seat in stood.cut | {""}:
@@ -36,12 +36,12 @@ def _arrived_stays(program: Program, it: Difference, stood: Standing) -> bool:
     return ours_more(it) and it.seat in stood.cut | stood.returned
 
 
-def _dialled_anew(program: Program, it: Difference, stood: Standing) -> bool:
+def _dialled_anew(program: Program, it: Difference, stood: Topology) -> bool:
     about = stood.returned | {peer for one in stood.returned for peer in stood.peers(one)}
     return program.transport == "tcp" and it.seat in about and (only_out(it) or ours_more(it))
 
 
-def _honest(program: Program, it: Difference, stood: Standing) -> bool:
+def _honest(program: Program, it: Difference, stood: Topology) -> bool:
     if it.what == "events" and kind(program, it) in ("REP", "REQ") and theirs_more(it):
         return True
     # Who looks has the message in its hands: it takes no room any more.
@@ -59,7 +59,7 @@ def _honest(program: Program, it: Difference, stood: Standing) -> bool:
     )
 
 
-def _filters_when_taken(program: Program, it: Difference, stood: Standing) -> bool:
+def _filters_when_taken(program: Program, it: Difference, stood: Topology) -> bool:
     changed = {seat for seat, verb, *_ in program.steps[: it.index + 1] if verb in ("unsubscribe", "subscribe")}
     inverted = "invert_matching" in program.options(it.seat)
     if kind(program, it) != "SUB" or it.seat not in changed:
@@ -69,7 +69,7 @@ def _filters_when_taken(program: Program, it: Difference, stood: Standing) -> bo
     return theirs_more(it) or (inverted and ours_more(it))
 
 
-def _at_its_mark(program: Program, it: Difference, stood: Standing) -> bool:
+def _at_its_mark(program: Program, it: Difference, stood: Topology) -> bool:
     small = {one for one in program.seats if program.options(one).get("recv_hwm")}
     left = bool(small & stood.parted) and any(step[1] in ("restart", "close") for step in program.steps[: it.index + 1])
     if not left or program.transport != "tcp":
@@ -77,55 +77,55 @@ def _at_its_mark(program: Program, it: Difference, stood: Standing) -> bool:
     return it.what == "links" or only_out(it) or theirs_more(it) or (it.ours, it.theirs) == ("again", "ok")
 
 
-def _conflates(program: Program, it: Difference, stood: Standing) -> bool:
+def _conflates(program: Program, it: Difference, stood: Topology) -> bool:
     return program.transport == "inproc" and any("conflate" in options for _, options in program.seats.values())
 
 
-def _mail(program: Program, it: Difference, stood: Standing) -> bool:
+def _mail(program: Program, it: Difference, stood: Topology) -> bool:
     return kind(program, it) == "XPUB" and "recv_hwm" in program.options(it.seat) and theirs_more(it)
 
 
-def _later_parts(program: Program, it: Difference, stood: Standing) -> bool:
+def _later_parts(program: Program, it: Difference, stood: Topology) -> bool:
     sent = [step for step in program.steps[: it.index + 1] if step[1] == "send" and program.kind(step[0]) == "XSUB"]
     return any(part[:1] in (b"\0", b"\1") for step in sent for part in step[3:])
 
 
-def _lingers_for_nobody(program: Program, it: Difference, stood: Standing) -> bool:
+def _lingers_for_nobody(program: Program, it: Difference, stood: Topology) -> bool:
     steps = program.steps[: it.index + 1]
     at_once = {step[0] for step in steps if step[1] == "restart" or (step[1] == "close" and step[2] == 0)}
     marked = any("send_hwm" in program.options(one) or "recv_hwm" in program.options(one) for one in program.seats)
     return program.transport == "inproc" and marked and bool(at_once) and it.seat in stood.parted and theirs_more(it)
 
 
-def _gone_but_unread(program: Program, it: Difference, stood: Standing) -> bool:
+def _gone_but_unread(program: Program, it: Difference, stood: Topology) -> bool:
     if kind(program, it) not in ("ROUTER", "PAIR", "DEALER") or it.seat not in stood.parted:
         return False
     return only_out(it) or ours_more(it) or it.step[1] in ("send", "answer", "late")
 
 
-def _server_gone(program: Program, it: Difference, stood: Standing) -> bool:
+def _server_gone(program: Program, it: Difference, stood: Topology) -> bool:
     return kind(program, it) == "REQ" and it.seat in stood.parted and (only_out(it) or it.theirs == "state")
 
 
-def _marks(program: Program, it: Difference, stood: Standing) -> bool:
+def _marks(program: Program, it: Difference, stood: Topology) -> bool:
     changed = [step[0] for step in program.steps[: it.index + 1] if step[1] == "set" and "hwm" in step[2]]
     about = {it.seat, *stood.peers(it.seat)} & set(changed)
     return bool(about) and (only_out(it) or (it.ours, it.theirs) == ("ok", "again") or ours_more(it))
 
 
-def _immediate(program: Program, it: Difference, stood: Standing) -> bool:
+def _immediate(program: Program, it: Difference, stood: Topology) -> bool:
     asked = any("immediate" in options for _, options in program.seats.values())
     refused = (it.ours, it.theirs) == ("again", "ok")
     return program.transport == "inproc" and asked and (only_out(it) or refused or theirs_more(it))
 
 
-def _heir(program: Program, it: Difference, stood: Standing) -> bool:
+def _heir(program: Program, it: Difference, stood: Topology) -> bool:
     names = [options["identity"] for _, options in program.seats.values() if "identity" in options]
     probed = any("probe_router" in options for _, options in program.seats.values())
     return len(set(names)) < len(names) and (bool(stood.parted) or probed)
 
 
-def _order_of_prefixes(program: Program, it: Difference, stood: Standing) -> bool:
+def _order_of_prefixes(program: Program, it: Difference, stood: Topology) -> bool:
     told = messages(it.ours)
     return kind(program, it) == "XPUB" and bool(told) and told == messages(it.theirs)
 

@@ -10,7 +10,7 @@ from collections import Counter
 _serial = itertools.count()
 
 
-class Places:
+class EndpointTable:
     """Endpoints by number. A port is kept for its place, bound and never listening, whoever listens there meanwhile."""
 
     def __init__(self, transport: str) -> None:

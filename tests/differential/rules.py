@@ -9,7 +9,7 @@ from typing import Any
 
 from tests.differential.compare import Difference
 from tests.differential.program import Program
-from tests.differential.topology import Standing, standing
+from tests.differential.topology import Topology, standing
 
 
 @dataclass(frozen=True)
@@ -25,7 +25,7 @@ class Rule:
 
     key: str
     shown: Program
-    covers: Callable[[Program, Difference, Standing], bool]
+    covers: Callable[[Program, Difference, Topology], bool]
     reason: str = ""
 
 

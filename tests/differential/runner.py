@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from omq.types import POLL_IN, POLL_OUT
-from tests.differential.endpoints import Places
+from tests.differential.endpoints import EndpointTable
 from tests.differential.libraries import LIBRARIES, Held, judge
 from tests.differential.program import Program, Step
 from tests.differential.quiescence import settle
-from tests.differential.topology import Standing
+from tests.differential.topology import Topology
 from tests.support.socket_types import NUMBERED
 
 CONNECTED_WITHIN = 1.0  # seconds in which who dials a place where somebody listens has come there
@@ -57,12 +57,12 @@ class Run:
 
     def __init__(self, program: Program, seating: Mapping[str, str]) -> None:
         self._program = program
-        self._places = Places(program.transport)
+        self._places = EndpointTable(program.transport)
         self._libraries = {name: LIBRARIES[name]() for name in sorted(set(seating.values()))}
         self._attendants = frozenset[int]().union(*(one.attendants for one in self._libraries.values()))
         self._seating = seating
         self._seats: dict[str, _Seat] = {}
-        self._standing = Standing(program)
+        self._standing = Topology(program)
         # A STREAM has closed a peer: how many connections there are, the program alone does not have any more.
         self._dismissed = False
 

@@ -20,7 +20,7 @@ class _Dial:
 
 
 @dataclass
-class Standing:
+class Topology:
     """What holds behind some steps of a program.
 
     Attributes:
@@ -131,9 +131,9 @@ class Standing:
                 dial.peer, dial.spent = None, True
 
 
-def standing(program: Program, steps: int) -> Standing:
+def standing(program: Program, steps: int) -> Topology:
     """What holds behind the first so many steps."""
-    found = Standing(program)
+    found = Topology(program)
     for step in program.steps[:steps]:
         found.take(step)
     return found

@@ -19,7 +19,7 @@ TOPICS = ("log", "jobs")
 PIPELINED = 8  # appends without an answer
 
 
-class Player:
+class BrokerChaos:
     """Publishes to a broadcast and to a round-robin topic, reads the one and consumes the other.
 
     Attributes:

@@ -81,7 +81,7 @@ class Actor:
         return f"{self.kind}{self.number}.{self.take}"
 
 
-class Life:
+class LifecycleRunner:
     """One lifecycle of one twin.
 
     Args:

@@ -29,7 +29,7 @@ import uvloop
 
 import omq
 from tests.fault import lifecycle_plan as plans
-from tests.fault.lifecycle_runner import SOON, Life
+from tests.fault.lifecycle_runner import SOON, LifecycleRunner
 from tests.fault.twin_adapters import AsyncioTwin, BlockingTwin, drive
 from tests.support.chaos_proxy import Proxy
 
@@ -206,7 +206,7 @@ class Stage:
         finally:
             del self._under_way[seed], self._stories[seed]
 
-    def _life(self, seed: int, twin: Any) -> tuple[Life, omq.Context]:
+    def _life(self, seed: int, twin: Any) -> tuple[LifecycleRunner, omq.Context]:
         plan = plans.make(seed)
         begun = time.monotonic()
         story = self._stories[seed] = []
@@ -220,7 +220,7 @@ class Stage:
             say(f"{role}")
         say(f"{plan.transport} calm={plan.calm} lossless={plan.lossless} clean={plan.clean} proxied={plan.proxied}")
         context = omq.Context() if plan.own_context else self._context
-        return Life(plan, twin, context, self._proxy, self._endpoints(plan.transport), say), context
+        return LifecycleRunner(plan, twin, context, self._proxy, self._endpoints(plan.transport), say), context
 
     def _endpoints(self, transport: str) -> Callable[[int], str]:
         """Endpoints that no other lifecycle uses: known before they are bound, and free when they are again."""

@@ -116,7 +116,7 @@ class Clients:
         raise NotImplementedError
 
 
-class Player(Clients):
+class PzqChaos(Clients):
     """Runs a device and its clients, and kills them.
 
     Args:

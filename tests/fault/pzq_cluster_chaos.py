@@ -16,7 +16,7 @@ BOUND = 60.0  # seconds for anything to come to rest
 SETTLING = 3 * TIMEOUT * 1e6  # microseconds after a fault in which who delivers what may change hands
 
 
-class ClusterPlayer(Clients):
+class PzqClusterChaos(Clients):
     """Runs clients of a cluster, and has things happen.
 
     Args:

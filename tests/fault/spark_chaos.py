@@ -117,7 +117,7 @@ def __getattr__(name: str) -> Any:
 # ---------------------------------------------------------------------- beside them
 
 
-class SparkPlayer:
+class SparkChaos:
     """Runs the stream, and kills what it stands on.
 
     Attributes:

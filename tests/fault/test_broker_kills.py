@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.broker_chaos import Player
+from tests.fault.broker_chaos import BrokerChaos
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 
 
-def killed(directory: Path, seed: int, port: int, kills: int = 3) -> Player:
+def killed(directory: Path, seed: int, port: int, kills: int = 3) -> BrokerChaos:
     """Plays one history."""
     chance = random.Random(seed)
-    player = Player(directory, seed, port)
+    player = BrokerChaos(directory, seed, port)
     try:
         for _ in range(kills):
             player.begin()

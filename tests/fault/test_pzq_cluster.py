@@ -5,17 +5,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.pzq_cluster_chaos import CALM, PRODUCERS, ClusterPlayer
+from tests.fault.pzq_cluster_chaos import CALM, PRODUCERS, PzqClusterChaos
 from tests.support.pzq_nodes import cluster
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "60"))
 
 
-def play(directory: Path, seed: int, hits: int) -> ClusterPlayer:
+def play(directory: Path, seed: int, hits: int) -> PzqClusterChaos:
     """Plays one history: faults, a moment of rest, faults, and the end."""
     hard = ["--hard-sync"] if seed % 2 else []
     with cluster(directory, "--replicas", "1", "--ack-timeout", "120000000", *hard) as nodes:
-        player = ClusterPlayer(directory, seed, nodes)
+        player = PzqClusterChaos(directory, seed, nodes)
         try:
             player.begin()
             for _ in range(hits):

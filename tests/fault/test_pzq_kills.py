@@ -6,17 +6,17 @@ from pathlib import Path
 import pytest
 import zmq
 
-from tests.fault.pzq_chaos import Player
+from tests.fault.pzq_chaos import PzqChaos
 from tests.support.libzmq_pzq_clients import asked, raw
 from tests.support.ports import held
 
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))
 
 
-def killed(directory: Path, seed: int, hits: int) -> Player:
+def killed(directory: Path, seed: int, hits: int) -> PzqChaos:
     """Plays one history: kills, a moment of rest, kills, and the end."""
     with held() as receive, held() as send:
-        player = Player(directory, seed, (receive, send))
+        player = PzqChaos(directory, seed, (receive, send))
         try:
             player.begin()
             for _ in range(hits):
@@ -43,7 +43,7 @@ def test_a_device_whose_world_is_killed_keeps_what_it_acknowledged(tmp_path: Pat
 def test_what_was_answered_one_by_one_outlives_a_kill_right_behind_the_answer(tmp_path: Path) -> None:
     answered: list[bytes] = []
     with held() as receive, held() as send:
-        player = Player(tmp_path, 0, (receive, send))
+        player = PzqChaos(tmp_path, 0, (receive, send))
         try:
             for life in range(4):
                 player.begin_device()

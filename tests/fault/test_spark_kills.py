@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fault.spark_chaos import KILLS, SparkPlayer
+from tests.fault.spark_chaos import KILLS, SparkChaos
 from tests.support.ports import held
 from tests.system.spark.conftest import MISSING
 
@@ -24,7 +24,7 @@ pytestmark = [
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_every_row_arrives_once_whatever_is_killed(seed: int, tmp_path: Path) -> None:
     with held() as port:
-        player = SparkPlayer(tmp_path, seed, port)
+        player = SparkChaos(tmp_path, seed, port)
         try:
             player.play(EACH)
         finally:

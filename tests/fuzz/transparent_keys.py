@@ -19,22 +19,22 @@ MAC = 16
 PIECES = 8  # at most, that an input comes in
 
 
-class Glass:
+class TransparentKeys:
     """As `Secret` of the core: a box is 16 octets that are not looked at but for the first, and what is in it."""
 
     def public(self) -> bytes:
         return b"P" * 32
 
-    def shared(self, public: bytes) -> Glass | None:
+    def shared(self, public: bytes) -> TransparentKeys | None:
         return None if public == bytes(32) else self
 
-    def seal(self, nonce: bytes, data: bytes, tail: Glass | None = None) -> bytes:
+    def seal(self, nonce: bytes, data: bytes, tail: TransparentKeys | None = None) -> bytes:
         return bytes(MAC) + data + (b"" if tail is None else bytes(32))
 
     def open(self, nonce: bytes, box: bytes) -> bytes | None:
         return box[MAC:] if len(box) >= MAC and box[0] == 0 else None
 
-    def open_pair(self, nonce: bytes, box: bytes) -> tuple[bytes, Glass] | None:
+    def open_pair(self, nonce: bytes, box: bytes) -> tuple[bytes, TransparentKeys] | None:
         return (box[MAC : MAC + 32], self) if len(box) == MAC + 64 else None
 
 
@@ -42,26 +42,26 @@ class Glass:
 def glass() -> Any:
     """Has CURVE use such keys, and the same numbers each time."""
     before = curve.Secret, curve.CurveCipher, curve.random_octets
-    curve.Secret, curve.CurveCipher, curve.random_octets = Glass, _session, bytes  # type: ignore[assignment,misc]
+    curve.Secret, curve.CurveCipher, curve.random_octets = TransparentKeys, _session, bytes  # type: ignore[assignment,misc]
     try:
         yield
     finally:
         curve.Secret, curve.CurveCipher, curve.random_octets = before  # type: ignore[misc]
 
 
-def _session(key: Glass, as_server: bool, sent: int, received: int) -> None:
-    assert isinstance(key, Glass)
+def _session(key: TransparentKeys, as_server: bool, sent: int, received: int) -> None:
+    assert isinstance(key, TransparentKeys)
     assert 0 <= received < 1 << 64
 
 
 def server() -> curve.CurveServer:
     with glass():
-        return curve.CurveServer(b"S" * 32, Glass(), curve.CookieKeys())  # type: ignore[arg-type]
+        return curve.CurveServer(b"S" * 32, TransparentKeys(), curve.CookieKeys())  # type: ignore[arg-type]
 
 
 def client() -> curve.CurveClient:
     with glass():
-        return curve.CurveClient(b"S" * 32, b"C" * 32, Glass())  # type: ignore[arg-type]
+        return curve.CurveClient(b"S" * 32, b"C" * 32, TransparentKeys())  # type: ignore[arg-type]
 
 
 HELLO = encode_command(b"HELLO", b"\x01\x00" + bytes(72) + b"P" * 32 + (1).to_bytes(8, "big") + bytes(MAC + 64))

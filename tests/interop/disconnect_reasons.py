@@ -29,7 +29,7 @@ NAMES: dict[HandshakeFailure, type[BaseException] | tuple[type[BaseException], .
 }
 
 
-class Verdicts:
+class DisconnectReasons:
     """The ends of a socket's handshakes and connections, one after another."""
 
     def __init__(self, monitor: Any) -> None:
@@ -70,10 +70,10 @@ class Verdicts:
 
 
 @asynccontextmanager
-async def verdicts(socket: Any) -> AsyncIterator[Verdicts]:
+async def verdicts(socket: Any) -> AsyncIterator[DisconnectReasons]:
     """Those of a socket from now on."""
     async with socket.monitor(limit=100_000) as monitor:
-        yield Verdicts(monitor)
+        yield DisconnectReasons(monitor)
 
 
 def ends_by_itself(says: bytes) -> bool:

@@ -20,7 +20,7 @@ from omq.zmtp.command import encode_command, parse_command
 from omq.zmtp.curve import CurveClient
 from omq.zmtp.handshake import Handshake
 from tests.interop.conftest import Fresh
-from tests.interop.disconnect_reasons import Verdicts, body_of, cut, ends_by_itself, flipped, judged, verdicts
+from tests.interop.disconnect_reasons import DisconnectReasons, body_of, cut, ends_by_itself, flipped, judged, verdicts
 from tests.interop.run_coroutine import on_uvloop
 from tests.support.raw_zmtp import RawPeer, dialled, frame, greeting
 
@@ -105,7 +105,7 @@ class Stranger:
 class Server:
     """A server of CURVE, what it says of its handshakes, and a proof that the next client is served."""
 
-    def __init__(self, pull: Any, said: Verdicts) -> None:
+    def __init__(self, pull: Any, said: DisconnectReasons) -> None:
         self.pull = pull
         self.said = said
         self.endpoint: str = pull.endpoints[0]

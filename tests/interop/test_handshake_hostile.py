@@ -16,7 +16,7 @@ import pytest
 import omq.asyncio as omq
 from omq.event import EventKind, HandshakeFailure
 from tests.interop.conftest import Fresh
-from tests.interop.disconnect_reasons import Verdicts, body_of, cut, flipped, judged, renamed, verdicts
+from tests.interop.disconnect_reasons import DisconnectReasons, body_of, cut, flipped, judged, renamed, verdicts
 from tests.interop.run_coroutine import on_uvloop
 from tests.support.raw_zmtp import COMMAND, RawPeer, command, dialled, frame, greeting, properties, ready
 
@@ -36,7 +36,7 @@ METADATA_OR_TYPE = "metadata|cannot name a property|socket type"
 class Server:
     """A server of a mechanism, what it says of its handshakes, and a proof that the next client is served."""
 
-    def __init__(self, pull: Any, said: Verdicts, mechanism: str) -> None:
+    def __init__(self, pull: Any, said: DisconnectReasons, mechanism: str) -> None:
         self.pull = pull
         self.said = said
         self.endpoint: str = pull.endpoints[0]

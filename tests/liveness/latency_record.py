@@ -10,7 +10,7 @@ from tests.liveness.scenarios import SUBSCRIPTIONS, UPSTREAM
 from tests.liveness.stamped_messages import BUSY, CYCLE, STAMP
 
 
-class Ledger:
+class LatencyRecord:
     """Counts the messages of one run.
 
     Args:

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from statistics import median
 
-from tests.liveness.latency_record import Ledger
+from tests.liveness.latency_record import LatencyRecord
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
-from tests.liveness.scenarios import Cell
+from tests.liveness.scenarios import Scenario
 
 TRIES = 3
 OVERLOAD = 2.0  # of a machine that has more to do than it can
 
 
-def assert_served(cell: Cell, crowd: Crowd, beside: Callable[[], object] = lambda: "not asked") -> None:
+def assert_served(cell: Scenario, crowd: Crowd, beside: Callable[[], object] = lambda: "not asked") -> None:
     """All that the quiet peers send is taken, in order, and young; the connections stay; other tasks have their turn.
 
     Args:
@@ -22,13 +22,15 @@ def assert_served(cell: Cell, crowd: Crowd, beside: Callable[[], object] = lambd
     judge(cell, lambda: run(cell, crowd), beside)
 
 
-def judge(cell: Cell, once: Callable[[], Ledger], beside: Callable[[], object] = lambda: "not asked") -> None:
+def judge(
+    cell: Scenario, once: Callable[[], LatencyRecord], beside: Callable[[], object] = lambda: "not asked"
+) -> None:
     """Holds a cell's runs against its bound: the median in each; the worst in the first, or in both others.
 
     The bound grows with the time that the owner had to wait for a processor; where that was most of it, the worst tells
     nothing.
     """
-    tries: list[Ledger] = []
+    tries: list[LatencyRecord] = []
     punctual: list[bool] = []
     while len(tries) < TRIES:
         ledger = once()

@@ -19,7 +19,7 @@ from tests.liveness.stamped_messages import QUIET, STAMP
 HEARTBEAT_IVL, HEARTBEAT_TIMEOUT = 100, 500  # milliseconds
 
 
-class Quiet:
+class QuietPeers:
     """The quiet peers of one owner.
 
     Attributes:
@@ -96,7 +96,7 @@ class Quiet:
             sock.close()
 
 
-class OmqQuiet:
+class OmqQuietPeers:
     """The same of the types that pyzmq lacks; their owner answers nothing, for no style gives the number of a peer."""
 
     def __init__(self, kind: str, endpoint: str, peers: int, heartbeats: bool) -> None:
@@ -107,7 +107,7 @@ class OmqQuiet:
         self.lost = 0
 
     def send(self, after: float, count: int, rest: float) -> None:
-        """Sends in turn, one message at a time; see `Quiet.send`."""
+        """Sends in turn, one message at a time; see `QuietPeers.send`."""
         due = time.monotonic() + after
         for number in range(count):
             time.sleep(max(0.0, due - time.monotonic()))
@@ -132,6 +132,6 @@ class OmqQuiet:
             sock.stop()
 
 
-def quiet(kind: str, endpoint: str, peers: int, heartbeats: bool) -> Quiet | OmqQuiet:
+def quiet(kind: str, endpoint: str, peers: int, heartbeats: bool) -> QuietPeers | OmqQuietPeers:
     """The quiet peers of an owner of some kind."""
-    return (OmqQuiet if kind in ONE_PART_KINDS else Quiet)(kind, endpoint, peers, heartbeats)
+    return (OmqQuietPeers if kind in ONE_PART_KINDS else QuietPeers)(kind, endpoint, peers, heartbeats)

@@ -14,9 +14,9 @@ import zmq
 import omq
 import omq.asyncio
 from tests.liveness import receive_styles
-from tests.liveness.latency_record import Ledger
+from tests.liveness.latency_record import LatencyRecord
 from tests.liveness.peer_worker import Worker
-from tests.liveness.scenarios import ASYNCIO, Cell
+from tests.liveness.scenarios import ASYNCIO, Scenario
 
 LEAD = 0.1  # seconds that the busy peers have for themselves
 MESSAGES = 10  # of the quiet peers together
@@ -39,7 +39,7 @@ class Crowd:
         for worker in (self._busy, self._quiet):
             worker.close()
 
-    def join(self, cell: Cell, endpoint: str, quiet: str | None = None) -> None:
+    def join(self, cell: Scenario, endpoint: str, quiet: str | None = None) -> None:
         """Has the peers connect: all to one endpoint, or the quiet ones to one of their own."""
         bounded = bool(cell.hwm) and not cell.kind.startswith("XPUB")
         self.idle = False
@@ -57,7 +57,7 @@ class Crowd:
         self._busy.order(go=True)
         self._quiet.order(after=LEAD, count=MESSAGES, rest=rest)
 
-    def leave(self, ledger: Ledger) -> None:
+    def leave(self, ledger: LatencyRecord) -> None:
         """Ends the run, while the owner is still there."""
         assert self._quiet.hear()["sent"] == MESSAGES
         self._quiet.order(leave=True)
@@ -72,9 +72,9 @@ class Crowd:
 class Run:
     """What both twins do with what they take."""
 
-    def __init__(self, cell: Cell, rest: float) -> None:
+    def __init__(self, cell: Scenario, rest: float) -> None:
         self._started = time.monotonic_ns(), _kept_waiting()
-        self.ledger = Ledger(cell.kind, cell.work, MESSAGES // 4 if cell.sudden else 0)
+        self.ledger = LatencyRecord(cell.kind, cell.work, MESSAGES // 4 if cell.sudden else 0)
         self._cell = cell
         self._end = time.monotonic_ns() + int((LEAD + MESSAGES * rest + GRACE) * 1e9)
 
@@ -111,7 +111,9 @@ def _kept_waiting() -> int:
         return 0
 
 
-def run(cell: Cell, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest: float | None = None) -> Ledger:
+def run(
+    cell: Scenario, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest: float | None = None
+) -> LatencyRecord:
     """One run with omq.
 
     Args:
@@ -128,7 +130,7 @@ def run(cell: Cell, crowd: Crowd, *, away: Callable[[], Any] | None = None, rest
         return _run_blocking(cell, crowd, sock, sock.endpoints[0], batches, away, rest)
 
 
-def run_libzmq(cell: Cell, crowd: Crowd) -> Ledger:
+def run_libzmq(cell: Scenario, crowd: Crowd) -> LatencyRecord:
     """The same with libzmq, whose owner takes one message at a time."""
     with zmq.Context() as context, receive_styles.libzmq_socket(context, cell.kind, cell.hwm) as sock:
         endpoint = sock.getsockopt_string(zmq.LAST_ENDPOINT)
@@ -136,8 +138,8 @@ def run_libzmq(cell: Cell, crowd: Crowd) -> Ledger:
 
 
 def _run_blocking(
-    cell: Cell, crowd: Crowd, sock: Any, endpoint: str, batches: Any, away: Callable[[], Any] | None, rest: float
-) -> Ledger:
+    cell: Scenario, crowd: Crowd, sock: Any, endpoint: str, batches: Any, away: Callable[[], Any] | None, rest: float
+) -> LatencyRecord:
     crowd.join(cell, endpoint)
     while not crowd.joined():
         sock.poll(0)  # libzmq takes in new connections only while its user calls it
@@ -157,7 +159,7 @@ def _run_blocking(
     return run.ledger
 
 
-async def _run_asyncio(cell: Cell, crowd: Crowd, away: Callable[[], Any] | None, rest: float) -> Ledger:
+async def _run_asyncio(cell: Scenario, crowd: Crowd, away: Callable[[], Any] | None, rest: float) -> LatencyRecord:
     async with receive_styles.socket_of(omq.asyncio, cell.kind, cell.hwm) as sock:
         crowd.join(cell, sock.endpoints[0])
         while not crowd.joined():  # noqa: ASYNC110 - two processes set no event
@@ -181,7 +183,7 @@ async def _run_asyncio(cell: Cell, crowd: Crowd, away: Callable[[], Any] | None,
     return run.ledger
 
 
-async def tick(ledger: Ledger) -> None:
+async def tick(ledger: LatencyRecord) -> None:
     """Another task of an asyncio owner, which notes how late it is each time."""
     while True:
         due = time.monotonic() + TICK

@@ -28,7 +28,7 @@ BATCH_WORK = 0.005  # ...and the seconds that its owner lets them last: that lon
 
 
 @dataclass(frozen=True)
-class Cell:
+class Scenario:
     """One combination.
 
     Attributes:
@@ -87,32 +87,32 @@ class Cell:
         return f"{self.style.replace(' ', '-')}-{self.kind}-{crowd}-{self.work * 1e6:g}us-hwm{self.hwm}-{self.sender}"
 
 
-def product(kinds: tuple[str, ...] = KINDS, senders: tuple[str, ...] = SENDERS) -> Iterator[Cell]:
+def product(kinds: tuple[str, ...] = KINDS, senders: tuple[str, ...] = SENDERS) -> Iterator[Scenario]:
     """Every combination."""
     for style, kind, (busy, quiet), work, hwm, sender in itertools.product(
         BLOCKING + ASYNCIO, kinds, CROWDS, WORKS, MARKS, senders
     ):
-        cell = Cell(style, kind, busy, quiet, work, hwm, sender)
+        cell = Scenario(style, kind, busy, quiet, work, hwm, sender)
         if cell.fits:
             yield cell
 
 
-def chosen() -> list[Cell]:
+def chosen() -> list[Scenario]:
     """Few cells that hold every pair of values, but for those of style and kind: each twin meets each kind instead."""
     return _covering(product(), _pairs)
 
 
-def combined(style: str, kind: str) -> list[Cell]:
+def combined(style: str, kind: str) -> list[Scenario]:
     """Few cells of one style and kind that hold every pair of the other values."""
     return _covering((cell for cell in product() if (cell.style, cell.kind) == (style, kind)), _others)
 
 
-def of_one_part() -> list[Cell]:
+def of_one_part() -> list[Scenario]:
     """Few cells of the kinds that pyzmq lacks that hold every pair of values, as `chosen`."""
     return _covering(product(ONE_PART_KINDS, ("raw", "omq")), _pairs)
 
 
-def _covering(all_cells: Iterable[Cell], pairs_of: Callable[[Cell], Iterator[object]]) -> list[Cell]:
+def _covering(all_cells: Iterable[Scenario], pairs_of: Callable[[Scenario], Iterator[object]]) -> list[Scenario]:
     numbers: dict[object, int] = {}
     cells = [(cell, sum(1 << numbers.setdefault(pair, len(numbers)) for pair in pairs_of(cell))) for cell in all_cells]
     missing = (1 << len(numbers)) - 1
@@ -124,12 +124,12 @@ def _covering(all_cells: Iterable[Cell], pairs_of: Callable[[Cell], Iterator[obj
     return found
 
 
-def _others(cell: Cell) -> Iterator[object]:
+def _others(cell: Scenario) -> Iterator[object]:
     values = (cell.busy, cell.quiet), ("work", cell.work), ("hwm", cell.hwm), cell.sender
     return itertools.combinations(values, 2)
 
 
-def _pairs(cell: Cell) -> Iterator[object]:
+def _pairs(cell: Scenario) -> Iterator[object]:
     crowd = (cell.busy, cell.quiet)
     values = ("style", cell.style), ("kind", cell.kind), crowd, ("work", cell.work), ("hwm", cell.hwm), cell.sender
     yield from itertools.islice(itertools.combinations(values, 2), 1, None)

@@ -12,7 +12,7 @@ import pytest
 
 from tests.liveness.quiet_peers import HEARTBEAT_TIMEOUT
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
-from tests.liveness.scenarios import ASYNCIO, BLOCKING, Cell
+from tests.liveness.scenarios import ASYNCIO, BLOCKING, Scenario
 
 pytestmark = pytest.mark.alone
 
@@ -20,11 +20,11 @@ AWAY = 3 * HEARTBEAT_TIMEOUT / 1000  # seconds: several times what the peers wai
 WORKING = 2.5 * HEARTBEAT_TIMEOUT / 1000  # seconds
 
 
-def _cell(style: str, kind: str, work: float, quiet: int = 3) -> Cell:
-    return Cell(style, kind, 1, quiet, work, 1000, "raw", heartbeats=True)
+def _cell(style: str, kind: str, work: float, quiet: int = 3) -> Scenario:
+    return Scenario(style, kind, 1, quiet, work, 1000, "raw", heartbeats=True)
 
 
-def _assert_kept(cell: Cell, crowd: Crowd, **how: Any) -> None:
+def _assert_kept(cell: Scenario, crowd: Crowd, **how: Any) -> None:
     ledger = run(cell, crowd, **how)
     assert not ledger.lost, f"{cell}: {ledger}"
     assert len(ledger.ages) == MESSAGES, f"{cell}: {ledger}"
@@ -46,7 +46,7 @@ def _assert_kept(cell: Cell, crowd: Crowd, **how: Any) -> None:
     ],
     ids=str,
 )
-def test_beside_a_busy_peer_and_a_working_owner(cell: Cell, crowd: Crowd) -> None:
+def test_beside_a_busy_peer_and_a_working_owner(cell: Scenario, crowd: Crowd) -> None:
     _assert_kept(cell, crowd, rest=WORKING / MESSAGES)
 
 

@@ -8,40 +8,40 @@ import pytest
 
 from tests.liveness.limits import assert_served
 from tests.liveness.scenario_run import Crowd, run_libzmq
-from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Cell, chosen, combined, of_one_part
+from tests.liveness.scenarios import ASYNCIO, BLOCKING, KINDS, Scenario, chosen, combined, of_one_part
 
 pytestmark = pytest.mark.alone
 
 
 @pytest.mark.parametrize("cell", chosen(), ids=str)
-def test_a_quiet_peer_is_served(cell: Cell, crowd: Crowd) -> None:
+def test_a_quiet_peer_is_served(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)
 
 
 #: Each kind with each twin; the rest is slow.
 ONE_PART = [
-    Cell("recv", "GATHER", 4, 1, 50e-6, 1000, "omq"),
-    Cell("await recv_many", "GATHER", 1, 49, 0.0, 2, "raw"),
-    Cell("fileno", "SERVER", 1, 49, 10e-6, 1000, "raw"),
-    Cell("async for", "SERVER", 4, 1, 0.0, 1, "omq"),
-    Cell("recv_many", "CLIENT", 1, 1, 50e-6, 2, "omq"),
-    Cell("await recv", "CLIENT", 4, 1, 10e-6, 0, "raw"),
-    Cell("recv_columns", "PEER", 4, 1, 0.0, 1000, "omq"),
-    Cell("await recv_multipart", "PEER", 1, 49, 50e-6, 1, "raw"),
-    Cell("recv_into", "DISH", 1, 49, 10e-6, 2, "raw"),
-    Cell("await poll", "DISH", 4, 1, 50e-6, 1000, "raw"),
-    Cell("for", "DISH", 1, 1, 0.0, 0, "omq"),
+    Scenario("recv", "GATHER", 4, 1, 50e-6, 1000, "omq"),
+    Scenario("await recv_many", "GATHER", 1, 49, 0.0, 2, "raw"),
+    Scenario("fileno", "SERVER", 1, 49, 10e-6, 1000, "raw"),
+    Scenario("async for", "SERVER", 4, 1, 0.0, 1, "omq"),
+    Scenario("recv_many", "CLIENT", 1, 1, 50e-6, 2, "omq"),
+    Scenario("await recv", "CLIENT", 4, 1, 10e-6, 0, "raw"),
+    Scenario("recv_columns", "PEER", 4, 1, 0.0, 1000, "omq"),
+    Scenario("await recv_multipart", "PEER", 1, 49, 50e-6, 1, "raw"),
+    Scenario("recv_into", "DISH", 1, 49, 10e-6, 2, "raw"),
+    Scenario("await poll", "DISH", 4, 1, 50e-6, 1000, "raw"),
+    Scenario("for", "DISH", 1, 1, 0.0, 0, "omq"),
 ]
 
 
 @pytest.mark.parametrize("cell", ONE_PART, ids=str)
-def test_a_quiet_peer_of_a_type_of_one_part_is_served(cell: Cell, crowd: Crowd) -> None:
+def test_a_quiet_peer_of_a_type_of_one_part_is_served(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", of_one_part(), ids=str)
-def test_a_quiet_peer_is_served_by_every_type_of_one_part(cell: Cell, crowd: Crowd) -> None:
+def test_a_quiet_peer_is_served_by_every_type_of_one_part(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)
 
 
@@ -51,13 +51,13 @@ def test_a_quiet_peer_is_served_by_every_type_of_one_part(cell: Cell, crowd: Cro
 )
 def test_a_quiet_peer_is_served_when_the_owner_begins_to_work(style: str, crowd: Crowd) -> None:
     """How much each peer may send in its turn was found out while its messages cost nothing."""
-    assert_served(Cell(style, "PULL", 4, 1, 10e-3, 1000, "raw", sudden=True), crowd)
+    assert_served(Scenario(style, "PULL", 4, 1, 10e-3, 1000, "raw", sudden=True), crowd)
 
 
 @pytest.mark.parametrize("style", ["wait", "fileno"])
 def test_a_quiet_peer_is_served_where_the_io_thread_reads_on(style: str, crowd: Crowd) -> None:
     """While the owner works, again and again: that is nobody's turn yet."""
-    assert_served(Cell(style, "PULL", 4, 1, 10e-3, 0, "omq"), crowd)
+    assert_served(Scenario(style, "PULL", 4, 1, 10e-3, 0, "omq"), crowd)
 
 
 @pytest.mark.slow
@@ -78,10 +78,10 @@ def test_a_quiet_peer_is_served_in_every_style_by_every_type(style: str, kind: s
 
 
 @cache
-def _beside(cell: Cell, crowd: Crowd) -> str:
+def _beside(cell: Scenario, crowd: Crowd) -> str:
     return str(run_libzmq(cell, crowd))
 
 
-def _libzmq(cell: Cell, crowd: Crowd) -> str:
+def _libzmq(cell: Scenario, crowd: Crowd) -> str:
     """What libzmq does in that seat; it has but one style."""
-    return _beside(Cell("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)
+    return _beside(Scenario("recv", cell.kind, cell.busy, cell.quiet, cell.work, cell.hwm, cell.sender), crowd)

@@ -15,10 +15,10 @@ import uvloop
 import omq
 import omq.asyncio
 from tests.liveness import receive_styles
-from tests.liveness.latency_record import Ledger
+from tests.liveness.latency_record import LatencyRecord
 from tests.liveness.limits import judge
 from tests.liveness.scenario_run import Crowd, Run, tick
-from tests.liveness.scenarios import Cell
+from tests.liveness.scenarios import Scenario
 
 pytestmark = pytest.mark.alone
 
@@ -51,17 +51,17 @@ def _cells(ways: Iterable[str]) -> list[Any]:
     found: list[Any] = []
     for number, way in enumerate(ways):
         for kind, work in itertools.product(("PAIR", "PULL"), (10e-3, 0.0, 50e-6)):
-            cell = Cell(way, kind, 1, 1, work, 1000, "raw")
+            cell = Scenario(way, kind, 1, 1, work, 1000, "raw")
             quick = kind == "PAIR" and work == (10e-3, 0.0)[number % 2]
             found.append(pytest.param(cell, id=str(cell), marks=() if quick else pytest.mark.slow))
     return found
 
 
 @pytest.mark.parametrize("cell", _cells(WAYS))
-def test_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
+def test_the_other_socket_is_served(cell: Scenario, crowd: Crowd) -> None:
     kind = cell.kind
 
-    def once() -> Ledger:
+    def once() -> LatencyRecord:
         with (
             receive_styles.socket_of(omq, kind, cell.hwm) as busy,
             receive_styles.socket_of(omq, kind, cell.hwm) as quiet,
@@ -82,7 +82,7 @@ def test_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
 
 
 @pytest.mark.parametrize("cell", _cells(receive_styles.ASYNCIO))
-def test_the_task_of_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> None:
+def test_the_task_of_the_other_socket_is_served(cell: Scenario, crowd: Crowd) -> None:
     kind = cell.kind
 
     async def take(sock: Any, run: Run) -> None:
@@ -91,7 +91,7 @@ def test_the_task_of_the_other_socket_is_served(cell: Cell, crowd: Crowd) -> Non
             if run.over:
                 break
 
-    async def live() -> Ledger:
+    async def live() -> LatencyRecord:
         async with (
             receive_styles.socket_of(omq.asyncio, kind, cell.hwm) as busy,
             receive_styles.socket_of(omq.asyncio, kind, cell.hwm) as quiet,

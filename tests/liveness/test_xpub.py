@@ -9,20 +9,20 @@ import pytest
 
 from tests.liveness.limits import assert_served
 from tests.liveness.scenario_run import MESSAGES, Crowd, run
-from tests.liveness.scenarios import SUBSCRIPTIONS, UPSTREAM, Cell
+from tests.liveness.scenarios import SUBSCRIPTIONS, UPSTREAM, Scenario
 
 pytestmark = pytest.mark.alone
 
 CELLS = [
-    Cell("recv", "XPUB", 1, 1, 0.0, 1000, "raw"),
-    Cell("recv_many", "XPUB", 4, 1, 50e-6, 2, "libzmq"),
-    Cell("await recv", "XPUB", 1, 49, 10e-6, 1000, "omq"),
-    Cell("poll", SUBSCRIPTIONS, 1, 49, 0.0, 2, "raw"),
-    Cell("recv", SUBSCRIPTIONS, 4, 1, 50e-6, 1000, "raw"),
-    Cell("async for", SUBSCRIPTIONS, 1, 1, 10e-6, 1000, "raw"),
+    Scenario("recv", "XPUB", 1, 1, 0.0, 1000, "raw"),
+    Scenario("recv_many", "XPUB", 4, 1, 50e-6, 2, "libzmq"),
+    Scenario("await recv", "XPUB", 1, 49, 10e-6, 1000, "omq"),
+    Scenario("poll", SUBSCRIPTIONS, 1, 49, 0.0, 2, "raw"),
+    Scenario("recv", SUBSCRIPTIONS, 4, 1, 50e-6, 1000, "raw"),
+    Scenario("async for", SUBSCRIPTIONS, 1, 1, 10e-6, 1000, "raw"),
 ]
 EVERY = [
-    Cell(style, kind, *crowd, work, hwm, "raw")
+    Scenario(style, kind, *crowd, work, hwm, "raw")
     for style in ("recv", "recv_many", "fileno", "await recv", "await recv_many")
     for kind in UPSTREAM
     for crowd in ((1, 1), (4, 1))
@@ -32,7 +32,7 @@ EVERY = [
 
 
 @pytest.mark.parametrize("cell", CELLS, ids=str)
-def test_a_quiet_subscriber_is_heard(cell: Cell, crowd: Crowd) -> None:
+def test_a_quiet_subscriber_is_heard(cell: Scenario, crowd: Crowd) -> None:
     ledger = run(cell, crowd)
     assert len(ledger.ages) == MESSAGES, f"{cell}: {ledger}"
     assert not ledger.wrong, f"{cell}: {ledger}"
@@ -40,10 +40,10 @@ def test_a_quiet_subscriber_is_heard(cell: Cell, crowd: Crowd) -> None:
 
 
 def test_a_quiet_subscriber_is_not_behind_all_that_others_have_said(crowd: Crowd) -> None:
-    assert_served(Cell("recv", "XPUB", 4, 1, 50e-6, 1000, "raw"), crowd)
+    assert_served(Scenario("recv", "XPUB", 4, 1, 50e-6, 1000, "raw"), crowd)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("cell", EVERY, ids=str)
-def test_a_quiet_subscriber_is_heard_in_time(cell: Cell, crowd: Crowd) -> None:
+def test_a_quiet_subscriber_is_heard_in_time(cell: Scenario, crowd: Crowd) -> None:
     assert_served(cell, crowd)

@@ -34,7 +34,7 @@ from tests.model.serving_state import (
     START,
     TAKES,
     Case,
-    World,
+    ModelState,
 )
 
 
@@ -47,7 +47,7 @@ class Serving(Driving):
         self.callers = range(len(case.calls))
         self.backwards = False
         self.publishes = any("fileno" in ops for ops in case.calls)
-        self.passing: dict[str, Callable[[World], bool]] = {
+        self.passing: dict[str, Callable[[ModelState], bool]] = {
             "a descriptor is ready and nobody reads it": self._unread,
             "a call sleeps though a message is there": self._asleep,
             "a call waits for room that is there": self._unwritten,
@@ -68,7 +68,7 @@ class Serving(Driving):
 
     # ------------------------------------------------------------------ what is promised
 
-    def broken(self, w: World) -> str | None:
+    def broken(self, w: ModelState) -> str | None:
         for p in self.peers:
             if w.sends[p] + w.kernel[p] + w.complete[p] + w.taken[p] != self.case.peers[p]:
                 return "a message is lost, or taken twice"
@@ -96,20 +96,20 @@ class Serving(Driving):
             return "the I/O thread is taken for told to make way"
         return None
 
-    def _late(self, w: World) -> bool:
+    def _late(self, w: ModelState) -> bool:
         # An alarm, or what was asked of the I/O thread, has it look soon; and so has the next step of its own.
         return (
             w.timer == "late" and w.io == "idle" and w.open and not w.closed
             and not w.alarm and not w.bell and not self._served(w) and all(at in (OUT, HANDLER, FOLLOW) for at in w.at)
         )  # fmt: skip
 
-    def _has(self, w: World) -> bool:
+    def _has(self, w: ModelState) -> bool:
         return any(w.complete)
 
-    def _served(self, w: World) -> bool:
+    def _served(self, w: ModelState) -> bool:
         return w.leader != NOBODY and w.at[w.leader] in SERVING
 
-    def _ready(self, w: World) -> tuple[Any, ...]:
+    def _ready(self, w: ModelState) -> tuple[Any, ...]:
         """What epoll_wait would report."""
         ready: list[Any] = [p for p in self.peers if w.kernel[p] and w.reading[p]]
         if self.backwards:
@@ -120,28 +120,28 @@ class Serving(Driving):
             ready.append(ROOM)
         return tuple(ready)
 
-    def _unread(self, w: World) -> bool:
+    def _unread(self, w: ModelState) -> bool:
         if w.closed or not w.open:
             return False
         # One that has enough unread stops; it goes on when its own messages are taken.
         return any(w.kernel[p] and (w.reading[p] or not w.complete[p]) for p in self.peers) or (w.blocked and w.room)
 
-    def _asleep(self, w: World) -> bool:
+    def _asleep(self, w: ModelState) -> bool:
         # A thread whose signal handler runs is not asleep, and takes what there is when that is done.
         return not w.closed and self._has(w) and any(w.at[c] != HANDLER for c in w.readable)
 
-    def _unwritten(self, w: World) -> bool:
+    def _unwritten(self, w: ModelState) -> bool:
         return not w.closed and bool(w.writable) and not w.blocked
 
-    def _unclosed(self, w: World) -> bool:
+    def _unclosed(self, w: ModelState) -> bool:
         return w.closed and (w.open or any(at not in (OUT, HANDLER) for at in w.at))
 
     # ------------------------------------------------------------------ what may happen
 
-    def view(self, state: State) -> World:
-        return World(state)
+    def view(self, state: State) -> ModelState:
+        return ModelState(state)
 
-    def steps(self, state: State, seen: World) -> Iterator[Step]:
+    def steps(self, state: State, seen: ModelState) -> Iterator[Step]:
         acts = list(self._acts(seen))
         both = sum(map(bool, seen.kernel)) > 1
         for label, actor, act in acts:
@@ -155,14 +155,14 @@ class Serving(Driving):
                 if other != one:
                     yield Step(label, actor, other)
 
-    def _done(self, state: State, act: Callable[[World], None]) -> State:
-        w = World(state)
+    def _done(self, state: State, act: Callable[[ModelState], None]) -> State:
+        w = ModelState(state)
         act(w)
         if self._served(w) or not (w.open and not w.closed and self._ready(w)):
             w.looks = 0
         return w.freeze()
 
-    def _acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+    def _acts(self, w: ModelState) -> Iterator[tuple[str, str, Callable[[ModelState], None]]]:
         case = self.case
         for p in self.peers:
             if w.sends[p] and w.open:
@@ -175,17 +175,17 @@ class Serving(Driving):
             yield from self._caller_acts(w, c)
         yield from self._io_acts(w)
 
-    def _arrive(self, w: World, p: int) -> None:
+    def _arrive(self, w: ModelState, p: int) -> None:
         w.sends[p] -= 1
         w.kernel[p] += 1
 
-    def _make_room(self, w: World) -> None:
+    def _make_room(self, w: ModelState) -> None:
         w.rooms -= 1
         w.room = True
 
     # ------------------------------------------------------------------ callers: sync.pyx
 
-    def _caller_acts(self, w: World, c: int) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+    def _caller_acts(self, w: ModelState, c: int) -> Iterator[tuple[str, str, Callable[[ModelState], None]]]:
         at, who = w.at[c], f"caller {c}"
         if at == OUT:
             if c == self.case.nested and w.at[self.case.main] != HANDLER:
@@ -222,10 +222,10 @@ class Serving(Driving):
         elif at == LATE:
             yield f"{who} goes on", who, lambda w: self._tried(w, c)
 
-    def _set(self, w: World, c: int, at: str) -> None:
+    def _set(self, w: ModelState, c: int, at: str) -> None:
         w.at[c] = at
 
-    def _begin(self, w: World, c: int, op: str, late: bool) -> None:
+    def _begin(self, w: ModelState, c: int, op: str, late: bool) -> None:
         w.op[c], w.in_time[c] = op, True
         if self.case.mutation == "a call is taken for a look":
             w.fresh = True
@@ -257,7 +257,7 @@ class Serving(Driving):
             w.readable.append(c)
             self._sleep(w, c)
 
-    def _try(self, w: World, c: int, late: bool = False) -> bool:
+    def _try(self, w: ModelState, c: int, late: bool = False) -> bool:
         """`_try`, or `_ready` where the call takes nothing."""
         if w.op[c] in ("poll", "poll0"):
             return self._front(w) != NOBODY
@@ -267,11 +267,11 @@ class Serving(Driving):
         self._take(w, p)
         return True
 
-    def _after_take(self, w: World) -> None:
+    def _after_take(self, w: ModelState) -> None:
         w.behind = bool(w.ring) and w.complete[w.ring[0]] > 0
         self._tell(w)
 
-    def _put(self, w: World) -> bool:
+    def _put(self, w: ModelState) -> bool:
         """`RoundRobin.put`, one peer, send_hwm 1: what the kernel does not take is all that may wait."""
         if w.blocked:
             return False
@@ -283,7 +283,7 @@ class Serving(Driving):
 
     # ------------------------------------------------------------------ waiting: leader.pyx
 
-    def _sleep(self, w: World, c: int) -> None:
+    def _sleep(self, w: ModelState, c: int) -> None:
         w.woken[c] = False
         w.at[c] = SIGNALS
         if c == self.case.main:
@@ -291,14 +291,14 @@ class Serving(Driving):
         else:
             self._go_to_sleep(w, c)  # nobody else runs in between
 
-    def _look_for_signals(self, w: World, c: int) -> None:
+    def _look_for_signals(self, w: ModelState, c: int) -> None:
         if self.case.mutation != "who runs handlers does not stand aside":
             if w.leading[c]:
                 w.leading[c] = False
                 w.leader = NOBODY
             self._rouse(w)
 
-    def _go_to_sleep(self, w: World, c: int) -> None:
+    def _go_to_sleep(self, w: ModelState, c: int) -> None:
         """The rest of `_sleep`, with the lock again."""
         if w.closed or (w.woken[c] and self.case.mutation != "a wake-up before the sleep is not seen"):
             self._tried(w, c)
@@ -314,17 +314,17 @@ class Serving(Driving):
         else:
             w.at[c] = FOLLOW
 
-    def _wake_up(self, w: World, c: int) -> None:
+    def _wake_up(self, w: ModelState, c: int) -> None:
         """The kernel's answer, before the lock is had."""
         w.seen[c] = self._ready(w)
         w.at[c] = AWAKE
 
-    def _time_out(self, w: World, c: int, at: str) -> None:
+    def _time_out(self, w: ModelState, c: int, at: str) -> None:
         w.in_time[c] = False
         w.seen[c] = ()
         w.at[c] = at
 
-    def _lead_on(self, w: World, c: int) -> None:
+    def _lead_on(self, w: ModelState, c: int) -> None:
         w.inside -= 1
         seen, w.seen[c] = w.seen[c], ()
         if w.ending:
@@ -337,11 +337,11 @@ class Serving(Driving):
             self._handle(w, seen)
         self._tried(w, c)
 
-    def _follow_on(self, w: World, c: int) -> None:
+    def _follow_on(self, w: ModelState, c: int) -> None:
         w.sem[c] -= 1
         self._tried(w, c)
 
-    def _tried(self, w: World, c: int) -> None:
+    def _tried(self, w: ModelState, c: int) -> None:
         """`_sleep` has returned into the loop of `_take`, `poll` or `_put`."""
         wait_queue = w.writable if w.op[c] == "send" else w.readable
         if w.closed:
@@ -356,7 +356,7 @@ class Serving(Driving):
         else:
             self._sleep(w, c)
 
-    def _stand_up(self, w: World, wait_queue: list[int], c: int) -> None:
+    def _stand_up(self, w: ModelState, wait_queue: list[int], c: int) -> None:
         mutation = self.case.mutation
         wait_queue.remove(c)
         w.at[c] = OUT
@@ -373,17 +373,17 @@ class Serving(Driving):
             self._notify(w, wait_queue)
         self._rouse(w)
 
-    def _rouse(self, w: World) -> None:
+    def _rouse(self, w: ModelState) -> None:
         if w.drowsy and self.case.mutation != "the I/O thread is not roused":
             w.drowsy = False
             w.roused = w.alarm = True
 
-    def _calm(self, w: World) -> None:
+    def _calm(self, w: ModelState) -> None:
         if w.roused and self.case.sleeps_long:
             w.roused = w.alarm = False
             w.drowsy = self.case.mutation != "the I/O thread is calmed for good"
 
-    def _wake(self, w: World, c: int) -> None:
+    def _wake(self, w: ModelState, c: int) -> None:
         if not w.woken[c]:
             w.woken[c] = True
             if w.leading[c]:
@@ -391,40 +391,40 @@ class Serving(Driving):
             else:
                 w.sem[c] = min(w.sem[c] + 1, 2)  # what is left over wakes once more, for nothing
 
-    def _notify(self, w: World, wait_queue: list[int]) -> None:
+    def _notify(self, w: ModelState, wait_queue: list[int]) -> None:
         self._wake_first(w, wait_queue)
         self._tell(w)
 
-    def _wake_first(self, w: World, wait_queue: list[int]) -> None:
+    def _wake_first(self, w: ModelState, wait_queue: list[int]) -> None:
         for c in wait_queue:
             self._wake(w, c)
             aside = w.at[c] in (SIGNALS, HANDLER)
             if not aside or self.case.mutation == "who runs handlers does not stand aside":
                 return
 
-    def _signal(self, w: World) -> None:
+    def _signal(self, w: ModelState) -> None:
         if not w.signalled and w.open and self.case.mutation != "the leader is not signalled":
             w.signalled = w.event = True
 
-    def _drain(self, w: World) -> None:
+    def _drain(self, w: ModelState) -> None:
         if self.case.mutation == "a signal is not drained":
             return
         if w.signalled:
             w.signalled = w.event = False
 
-    def _tell(self, w: World) -> None:
+    def _tell(self, w: ModelState) -> None:
         if w.readable_event in SHOWS and not w.closed:
             w.readable_event = "told" if self._front(w) == NOBODY else "readable"
 
-    def _dismiss(self, w: World) -> None:
+    def _dismiss(self, w: ModelState) -> None:
         if w.watched and not w.dismissed and w.readable_event not in SHOWS:
             w.dismissed = True
             self._post(w, "give way")
 
-    def _post(self, w: World, order: str) -> None:
+    def _post(self, w: ModelState, order: str) -> None:
         w.bell.append(order)
 
-    def _mark_closed(self, w: World) -> None:
+    def _mark_closed(self, w: ModelState) -> None:
         w.closed = True
         if self.case.mutation != "close wakes nobody":
             for c in (*w.readable, *w.writable):
@@ -432,21 +432,21 @@ class Serving(Driving):
         self._post(w, "take over")
         self._post(w, "stop")
 
-    def _close_descriptors(self, w: World) -> None:
+    def _close_descriptors(self, w: ModelState) -> None:
         w.ending = True
         if w.inside == 0 or self.case.mutation == "close does not wait":
             self._end(w)
 
-    def _end(self, w: World) -> None:
+    def _end(self, w: ModelState) -> None:
         w.open = w.event = w.signalled = False
 
     # ------------------------------------------------------------------ the epoll set: poller.pyx, receiver.pyx
 
-    def _serve(self, w: World, late: bool = False) -> None:
+    def _serve(self, w: ModelState, late: bool = False) -> None:
         if w.open:
             self._handle(w, self._ready(w))
 
-    def _handle(self, w: World, events: tuple[Any, ...]) -> None:
+    def _handle(self, w: ModelState, events: tuple[Any, ...]) -> None:
         for event in events:
             if event == ROOM:
                 if w.blocked and w.room:
@@ -456,7 +456,7 @@ class Serving(Driving):
             elif event != EVENT:
                 self._take_in(w, event)
 
-    def _take_in(self, w: World, p: int) -> None:
+    def _take_in(self, w: ModelState, p: int) -> None:
         hwm = self.case.hwm
         while w.kernel[p] and not (hwm and w.complete[p] >= hwm):
             got = w.kernel[p] if self.case.gulp else 1
@@ -470,7 +470,7 @@ class Serving(Driving):
 
     # ------------------------------------------------------------------ the receive queue: peer.pyx
 
-    def _arrived(self, w: World, p: int) -> None:
+    def _arrived(self, w: ModelState, p: int) -> None:
         if p not in w.ring:
             if not w.ring:
                 w.turn = self.case.turn
@@ -480,12 +480,12 @@ class Serving(Driving):
         if self.case.mutation != "an arrival is not told":
             self._notify(w, w.readable)
 
-    def _pick(self, w: World, late: bool) -> int:
+    def _pick(self, w: ModelState, late: bool) -> int:
         if w.sight <= 0 and self.case.mutation != "a call is taken for a look":
             self._look(w, late)
         return self._front(w)
 
-    def _look(self, w: World, late: bool) -> None:
+    def _look(self, w: ModelState, late: bool) -> None:
         w.sight = self.case.turn
         w.turn = min(w.turn, self.case.turn)
         w.fresh = True
@@ -493,7 +493,7 @@ class Serving(Driving):
             self._dismiss(w)
         self._serve(w)
 
-    def _front(self, w: World) -> int:
+    def _front(self, w: ModelState) -> int:
         while w.ring:
             p: int = w.ring[0]
             if w.complete[p] == 0:
@@ -507,7 +507,7 @@ class Serving(Driving):
                 return p
         return NOBODY
 
-    def _take(self, w: World, p: int) -> None:
+    def _take(self, w: ModelState, p: int) -> None:
         w.complete[p] -= 1
         w.taken[p] += 1
         w.turn -= 1
@@ -516,7 +516,7 @@ class Serving(Driving):
         if w.complete[p] == 0:
             self._resume(w, p)
 
-    def _resume(self, w: World, p: int) -> None:
+    def _resume(self, w: ModelState, p: int) -> None:
         if p in w.stopped and self.case.mutation != "nobody resumes":
             w.stopped.remove(p)
             self._take_in(w, p)

@@ -49,7 +49,7 @@ EACH = ("sends", "room", "reads", "batch", "taken", "queued", "stuck", "watched"
 NAMES = (*EACH, *START)
 
 
-class World:
+class ModelState:
     """The state, to be worked on; what is named in EACH has an entry for each connection."""
 
     def __init__(self, values: Any) -> None:
@@ -85,7 +85,7 @@ class Leaving:
         return tuple(values[name] for name in NAMES)
 
     def view(self, state: State) -> Any:
-        return World(state)
+        return ModelState(state)
 
     def broken(self, w: Any) -> str | None:
         if w.current != NONE and w.closed[w.current] and w.at in ("take", "write", "drop"):
@@ -103,7 +103,7 @@ class Leaving:
 
     def steps(self, state: State, seen: Any) -> Iterator[Step]:
         for label, actor, act, which in self._acts(seen):
-            w: Any = World(state)
+            w: Any = ModelState(state)
             act(w, which)
             yield Step(label, actor, w.freeze())
 

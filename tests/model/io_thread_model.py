@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from tests.model.serving_state import MAX_LOOKS, NOBODY, SHOWS, SLOWER, Case, World
+from tests.model.serving_state import MAX_LOOKS, NOBODY, SHOWS, SLOWER, Case, ModelState
 
 
 class Driving(ABC):
@@ -16,24 +16,24 @@ class Driving(ABC):
     publishes: bool  # somebody calls fileno()
 
     @abstractmethod
-    def _ready(self, w: World) -> tuple[Any, ...]: ...
+    def _ready(self, w: ModelState) -> tuple[Any, ...]: ...
 
     @abstractmethod
-    def _served(self, w: World) -> bool: ...
+    def _served(self, w: ModelState) -> bool: ...
 
     @abstractmethod
-    def _serve(self, w: World, late: bool = False) -> None: ...
+    def _serve(self, w: ModelState, late: bool = False) -> None: ...
 
     @abstractmethod
-    def _drain(self, w: World) -> None: ...
+    def _drain(self, w: ModelState) -> None: ...
 
     @abstractmethod
-    def _tell(self, w: World) -> None: ...
+    def _tell(self, w: ModelState) -> None: ...
 
     @abstractmethod
-    def _close_descriptors(self, w: World) -> None: ...
+    def _close_descriptors(self, w: ModelState) -> None: ...
 
-    def _io_acts(self, w: World) -> Iterator[tuple[str, str, Callable[[World], None]]]:
+    def _io_acts(self, w: ModelState) -> Iterator[tuple[str, str, Callable[[ModelState], None]]]:
         if w.io != "idle":
             yield f"io: {w.io}", "io", lambda w: self._io_on(w)
             return
@@ -47,33 +47,33 @@ class Driving(ABC):
         if w.alarm:
             yield "io: alarm", "io alarm", self._ring_alarm
 
-    def _io_on(self, w: World) -> None:
+    def _io_on(self, w: ModelState) -> None:
         IO[w.io](self, w)
         self._hurry(w)
 
-    def _hurry(self, w: World) -> None:
+    def _hurry(self, w: ModelState) -> None:
         """Where nobody calls fileno(), looking whether somebody has is no step of its own."""
         while w.io in ASKS_PUBLISHED and not self.publishes:
             IO[w.io](self, w)
 
-    def _dispatch(self, w: World) -> None:
+    def _dispatch(self, w: ModelState) -> None:
         w.io = "attended, so?" if w.leader != NOBODY else "serve"
         self._hurry(w)
 
-    def _dispatch_attended(self, w: World) -> None:
+    def _dispatch_attended(self, w: ModelState) -> None:
         if self._published(w):
             w.io = "serve"
         else:
             self._give_way(w)
 
-    def _io_serve(self, w: World) -> None:
+    def _io_serve(self, w: ModelState) -> None:
         w.io = "idle"
         if w.open and w.leader == NOBODY:
             self._drain(w)
             self._serve(w)
             self._tell(w)
 
-    def _answer(self, w: World) -> None:
+    def _answer(self, w: ModelState) -> None:
         order = w.bell.pop(0)
         w.put_off = False
         if order == "give way":
@@ -88,13 +88,13 @@ class Driving(ABC):
         else:
             self._stop(w)
 
-    def _give_way(self, w: World) -> None:
+    def _give_way(self, w: ModelState) -> None:
         w.io = "idle" if w.stopped_io or not w.watches else "unwatch"
 
-    def _published(self, w: World) -> bool:
+    def _published(self, w: ModelState) -> bool:
         return w.readable_event in SHOWS and self.case.mutation != "way is given though the descriptor is published"
 
-    def _unwatch(self, w: World) -> None:
+    def _unwatch(self, w: ModelState) -> None:
         """Asked under the lock: who wants to see what arrives later finds nobody who watches."""
         if self.case.mutation != "who is refused stays told":
             w.dismissed = False
@@ -103,16 +103,16 @@ class Driving(ABC):
             w.watches = w.reader = w.watched = w.dismissed = False
             w.io = "note the looks"
 
-    def _note(self, w: World) -> None:
+    def _note(self, w: ModelState) -> None:
         w.fresh = False
         w.io = "idle"
         if self.case.mutation != "way is given for good":
             self._look_again(w, "soon")
 
-    def _look_again(self, w: World, when: str) -> None:
+    def _look_again(self, w: ModelState, when: str) -> None:
         w.timer = w.pause = when
 
-    def _time(self, w: World) -> None:
+    def _time(self, w: ModelState) -> None:
         w.timer = "none"
         w.put_off = bool(w.bell)
         if w.stopped_io or w.watches:
@@ -123,10 +123,10 @@ class Driving(ABC):
         w.io = "published?"
         self._hurry(w)
 
-    def _look_published(self, w: World) -> None:
+    def _look_published(self, w: ModelState) -> None:
         w.io = "watch" if w.readable_event in SHOWS else "attended?"
 
-    def _look_attended(self, w: World) -> None:
+    def _look_attended(self, w: ModelState) -> None:
         w.io = "idle"
         if w.leader != NOBODY:
             w.io = "look late?"
@@ -137,7 +137,7 @@ class Driving(ABC):
         if w.io != "look late?":
             w.changed = False
 
-    def _look_late(self, w: World) -> None:
+    def _look_late(self, w: ModelState) -> None:
         slower = "soon" if w.changed and not self.case.sleeps_long else SLOWER[w.pause]
         w.drowsy = slower != "soon"
         w.roused = False
@@ -145,23 +145,23 @@ class Driving(ABC):
         self._look_again(w, slower)
         w.io = "idle"
 
-    def _watch(self, w: World) -> None:
+    def _watch(self, w: ModelState) -> None:
         w.io = "idle"
         if not w.stopped_io and not w.watches:
             w.watches = w.watched = True
             w.dismissed = False
             w.io = "add the reader"
 
-    def _add_reader(self, w: World) -> None:
+    def _add_reader(self, w: ModelState) -> None:
         w.drowsy = w.roused = False
         w.reader = True
         w.io = "idle"
 
-    def _ring_alarm(self, w: World) -> None:
+    def _ring_alarm(self, w: ModelState) -> None:
         w.alarm = False
         self._attend(w)
 
-    def _attend(self, w: World) -> None:
+    def _attend(self, w: ModelState) -> None:
         w.timer = "none"
         w.io = "idle"
         if not w.stopped_io and not w.watches:
@@ -172,20 +172,20 @@ class Driving(ABC):
                 w.fresh = False
                 self._look_again(w, "soon")
 
-    def _stop(self, w: World) -> None:
+    def _stop(self, w: ModelState) -> None:
         w.stopped_io = True
         w.timer = "none"
         w.alarm = False
         w.reader = w.watches = w.watched = False
         w.io = "close the descriptors"
 
-    def _io_close(self, w: World) -> None:
+    def _io_close(self, w: ModelState) -> None:
         w.io = "idle"
         self._close_descriptors(w)
 
 
 ASKS_PUBLISHED = ("attended, so?", "attend", "published?")
-IO: dict[str, Callable[[Driving, World], None]] = {
+IO: dict[str, Callable[[Driving, ModelState], None]] = {
     "attended, so?": Driving._dispatch_attended,
     "serve": Driving._io_serve,
     "attend": Driving._attend,

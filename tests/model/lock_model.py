@@ -32,7 +32,7 @@ class Case:
     mutation: str = ""
 
 
-class World:
+class ModelState:
     """The state, to be worked on."""
 
     def __init__(self, values: Any) -> None:
@@ -58,7 +58,7 @@ class Locking:
         return ((OUT,) * count, NOBODY, 0, 0, False, 0, (self.case.asks,) * count, 0)
 
     def view(self, state: State) -> Any:
-        return World(state)
+        return ModelState(state)
 
     def broken(self, w: Any) -> str | None:
         if sum(at == WORKS for at in w.at) > 1:
@@ -73,7 +73,7 @@ class Locking:
 
     def steps(self, state: State, seen: Any) -> Iterator[Step]:
         for label, actor, act, thread in self._acts(seen):
-            w: Any = World(state)
+            w: Any = ModelState(state)
             act(w, thread)
             yield Step(label, actor, w.freeze())
 

@@ -41,7 +41,7 @@ START: dict[str, Any] = {
 }  # fmt: skip
 
 
-class World:
+class ModelState:
     """The state, to be worked on."""
 
     def __init__(self, values: Any) -> None:
@@ -75,7 +75,7 @@ class ReadingAhead:
         return tuple(START.values())
 
     def view(self, state: State) -> Any:
-        return World(state)
+        return ModelState(state)
 
     def broken(self, w: Any) -> str | None:
         waiting = (*w.complete, *w.ahead, *w.kernel)
@@ -98,7 +98,7 @@ class ReadingAhead:
 
     def steps(self, state: State, seen: Any) -> Iterator[Step]:
         for label, actor, act in self._acts(seen):
-            w = World(state)
+            w = ModelState(state)
             act(w)
             yield Step(label, actor, w.freeze())
 

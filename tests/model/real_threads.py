@@ -27,7 +27,7 @@ from omq.engine.driver import CallerDriver
 from omq.errors import ClosedError, ReceiveTimeout
 from tests.model.epoll_model import Serving
 from tests.model.explorer import State
-from tests.model.serving_state import OUT, SHOWS, Case, World
+from tests.model.serving_state import OUT, SHOWS, Case, ModelState
 
 BOUND = 10.0  # seconds in which callers must have come to rest
 PAUSES = {0.01: "soon", 0.02: "twice"}
@@ -237,7 +237,7 @@ def readable(fd: int) -> bool:
     return bool(select.select([fd], [], [], 0)[0])
 
 
-def projected(model: Serving, w: World) -> dict[str, Any]:
+def projected(model: Serving, w: ModelState) -> dict[str, Any]:
     """What can be seen of a state of the model."""
     return {
         "watched": w.watched,

@@ -45,7 +45,7 @@ NAMES = (
 )  # fmt: skip
 
 
-class World:
+class ModelState:
     """The state, to be worked on."""
 
     def __init__(self, values: Any) -> None:
@@ -71,7 +71,7 @@ class Feeding:
         return (0, (), (), (), (), (), self.case.reads, False, False, False, 0, False, NONE, False, self.case.dies)
 
     def view(self, state: State) -> Any:
-        return World(state)
+        return ModelState(state)
 
     def broken(self, w: Any) -> str | None:
         moving = () if w.moving == NONE else (w.moving,)
@@ -86,7 +86,7 @@ class Feeding:
 
     def steps(self, state: State, seen: Any) -> Iterator[Step]:
         for label, actor, act in self._acts(seen):
-            w: Any = World(state)
+            w: Any = ModelState(state)
             act(w)
             yield Step(label, actor, w.freeze())
 

@@ -51,7 +51,7 @@ class Case:
     mutation: str = ""
 
 
-class World:
+class ModelState:
     """The state, to be worked on. Lists have an entry for each caller, or for each peer."""
 
     def __init__(self, values: Any) -> None:

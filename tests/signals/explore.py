@@ -22,7 +22,7 @@ from typing import Any
 
 import omq
 from tests.signals.call_registry import worlds
-from tests.signals.interrupted_call import World
+from tests.signals.interrupted_call import InterruptedCall
 from tests.support.signal_injection import SIGNAL, TRIGGER, Points, scattered
 from tests.support.waits import until
 
@@ -47,7 +47,7 @@ class Elsewhere:
         self.push = omq.PUSH(self.context, connect=self.pull.endpoints[0], linger=0)
         self.push.wait_connected(timeout=5)
 
-    def use(self, world: World) -> None:
+    def use(self, world: InterruptedCall) -> None:
         self.push.send(b"x", timeout=5)
         assert self.pull.recv(timeout=5) == b"x"
         if world.context.closed:
@@ -58,16 +58,16 @@ class Elsewhere:
             assert pull.recv(timeout=5) == b"y"
 
 
-def _raise(_: World) -> None:
+def _raise(_: InterruptedCall) -> None:
     raise Tick
 
 
-def _raise_base(_: World) -> None:
+def _raise_base(_: InterruptedCall) -> None:
     raise BaseTick
 
 
 ELSEWHERE: list[Elsewhere] = []
-ACTIONS: dict[str, Callable[[World], Any]] = {
+ACTIONS: dict[str, Callable[[InterruptedCall], Any]] = {
     "raise": _raise,
     "raise-base": _raise_base,
     "close": lambda world: world.one.close(0),
@@ -83,7 +83,7 @@ RAISES = {"raise": Tick, "raise-base": BaseTick}
 class Explorer:
     """One world and one action."""
 
-    def __init__(self, world: type[World], transport: str, action: str) -> None:
+    def __init__(self, world: type[InterruptedCall], transport: str, action: str) -> None:
         self.world = world
         self.transport = transport
         self.action = action
@@ -92,7 +92,7 @@ class Explorer:
         self.ran = False
         self.own: BaseException | None = None
         self.noise: list[str] = []
-        self.now: World | None = None
+        self.now: InterruptedCall | None = None
 
     def handle(self, _: int, frame: FrameType | None) -> None:
         """The signal handler."""
@@ -119,7 +119,7 @@ class Explorer:
         if self.noise:
             raise AssertionError(self.noise.pop())
 
-    def _interrupt(self, world: World, at: int) -> None:
+    def _interrupt(self, world: InterruptedCall, at: int) -> None:
         self.ran, self.own, self.where = False, None, ""
         self.noise.clear()
         self.now = world
@@ -141,7 +141,7 @@ class Explorer:
             gc.enable()
         self._judge(world, caught)
 
-    def _judge(self, world: World, caught: BaseException | None) -> None:
+    def _judge(self, world: InterruptedCall, caught: BaseException | None) -> None:
         """What the call may have raised."""
         if self.ran and self.action in RAISES:
             assert caught is self.own, f"the handler's exception vanished; instead: {caught!r}"
@@ -154,7 +154,7 @@ class Explorer:
                 raise caught
             world.raised = True
 
-    def _check(self, world: World) -> None:
+    def _check(self, world: InterruptedCall) -> None:
         if self.ran and self.action in ENDS:
             assert world.one.closed, "the handler closed it, and it is open"
             until(lambda: world.one._engine.closed, "the end of the socket", 5)
@@ -224,7 +224,7 @@ def _where(frame: FrameType | None) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("action", choices=[*ACTIONS])
-    parser.add_argument("worlds", nargs="*", help="World or World/transport; all of them without any")
+    parser.add_argument("worlds", nargs="*", help="InterruptedCall or World/transport; all of them without any")
     parser.add_argument("--without", default="-", help="no worlds whose names contain this")
     parser.add_argument("--seconds", type=float, default=1e9, help="for each world and transport")
     parser.add_argument("--one", action="store_true", help="one transport of each world: each action has another one")

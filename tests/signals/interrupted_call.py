@@ -20,7 +20,7 @@ from tests.signals.remote_peers import BOUND, Peer
 NUMBERS = itertools.count()
 
 
-class World:
+class InterruptedCall:
     """A socket in the main thread, its peer, and a call.
 
     Attributes:

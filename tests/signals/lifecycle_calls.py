@@ -9,13 +9,13 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import omq
-from tests.signals.interrupted_call import NUMBERS, World, repeat
+from tests.signals.interrupted_call import NUMBERS, InterruptedCall, repeat
 from tests.signals.remote_peers import BOUND, Peer
 from tests.signals.subscribe_calls import in_force
 from tests.support.waits import until
 
 
-class Bind(World):
+class Bind(InterruptedCall):
     """An endpoint; and once more where it was interrupted."""
 
     kind = "PULL"
@@ -74,7 +74,7 @@ class Unbind(Bind):
         pass
 
 
-class Connect(World):
+class Connect(InterruptedCall):
     """A dialler; and once more where it was interrupted."""
 
     kind = "PUSH"
@@ -169,7 +169,7 @@ class ConnectPeer(Connect):
         assert len(self.one.peers) <= len(self.out) + self.raised, "a call that was interrupted leaves a connection"
 
 
-class SetOptions(World):
+class SetOptions(InterruptedCall):
     """Options that can change in use."""
 
     kind, peer_kind = "PULL", "PUSH"
@@ -185,7 +185,7 @@ class SetOptions(World):
         assert self.one.recv() == b"x"
 
 
-class SetShape(World):
+class SetShape(InterruptedCall):
     """Options of a socket that is not in use yet."""
 
     kind = "SUB"
@@ -208,7 +208,7 @@ class SetShape(World):
             assert [self.one.recv(timeout=BOUND) for _ in range(2)] == [b"b1", b"a1"]
 
 
-class Peers(World):
+class Peers(InterruptedCall):
     """Who is there."""
 
     kind, peer_kind = "PULL", "PUSH"
@@ -221,7 +221,7 @@ class Peers(World):
         assert len(self.one.peers) == 1
 
 
-class Listen(World):
+class Listen(InterruptedCall):
     """A monitor's next events; each is told once, in its order."""
 
     kind = "PULL"
@@ -279,7 +279,7 @@ class ListenBehind(Listen):
         assert missed + sum(event.kind == "listening" for event in self.out) == self.count, self.out
 
 
-class Monitored(World):
+class Monitored(InterruptedCall):
     """A monitor is opened."""
 
     kind = "PULL"
@@ -295,7 +295,7 @@ class Monitored(World):
             assert monitor.recv(timeout=BOUND).endpoint == name
 
 
-class Close(World):
+class Close(InterruptedCall):
     """The end, with something that may still leave."""
 
     kind, peer_kind = "PUSH", "PULL"
@@ -340,7 +340,7 @@ class Stop(CloseAtOnce):
         return repeat(self.one.stop, 1)
 
 
-class CloseUnused(World):
+class CloseUnused(InterruptedCall):
     """The end of a socket that was never bound or connected."""
 
     kind = "PUSH"
@@ -358,7 +358,7 @@ class CloseUnused(World):
         assert [event.kind for event in self.monitor] == ["monitor_stopped"]
 
 
-class Term(World):
+class Term(InterruptedCall):
     """The end of a context, with its sockets."""
 
     kind, peer_kind = "PUSH", "PULL"
@@ -379,7 +379,7 @@ class Term(World):
         pass
 
 
-class Construct(World):
+class Construct(InterruptedCall):
     """A socket is made, with an endpoint; what is left of one that was interrupted goes."""
 
     kind = "PULL"
@@ -396,7 +396,7 @@ class Construct(World):
             one.close()
 
 
-class Default(World):
+class Default(InterruptedCall):
     """The default context; there is one."""
 
     kind = "PULL"

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import Any, ClassVar
 
 import omq
-from tests.signals.interrupted_call import World, repeat
+from tests.signals.interrupted_call import InterruptedCall, repeat
 from tests.signals.remote_peers import BOUND
 from tests.support.waits import until
 
 
-class Receive(World):
+class Receive(InterruptedCall):
     """A message, of several that are there."""
 
     kind, peer_kind = "PULL", "PUSH"
@@ -179,7 +179,7 @@ class ReleaseFileno(Poll):
         return map(operator.call, [self.one.fileno, self.one.release_fileno])
 
 
-class Routed(World):
+class Routed(InterruptedCall):
     """Messages of a ROUTER, to a peer that it names."""
 
     kind, peer_kind = "ROUTER", "DEALER"
@@ -198,7 +198,7 @@ class Routed(World):
         assert self.raised or len(arrived) == 3
 
 
-class Streamed(World):
+class Streamed(InterruptedCall):
     """Bytes of a STREAM, for the connection that it names."""
 
     kind, peer_kind = "STREAM", "STREAM"

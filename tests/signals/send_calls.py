@@ -7,12 +7,12 @@ from functools import partial
 from typing import Any, ClassVar
 
 import omq
-from tests.signals.interrupted_call import World, repeat
+from tests.signals.interrupted_call import InterruptedCall, repeat
 from tests.signals.remote_peers import BOUND
 from tests.support.waits import until
 
 
-class Send(World):
+class Send(InterruptedCall):
     """One message; there is room."""
 
     kind, peer_kind = "PUSH", "PULL"
@@ -153,7 +153,7 @@ class SendGroup(SendNumbered):
         self.route = {"group": "g"}
 
 
-class Request(World):
+class Request(InterruptedCall):
     """A request."""
 
     kind, peer_kind = "REQ", "REP"
@@ -172,7 +172,7 @@ class Request(World):
         assert self.one.recv(timeout=BOUND) == b"to again"
 
 
-class Publish(World):
+class Publish(InterruptedCall):
     """A message for a subscriber."""
 
     kind, peer_kind = "PUB", "SUB"

@@ -37,7 +37,7 @@ class BaseTick(BaseException):
     """The same, where `except Exception` does not see it."""
 
 
-class Storm:
+class SignalLoad:
     """Signals at random moments; while it is armed the handler raises.
 
     Attributes:
@@ -60,7 +60,7 @@ class Storm:
             log.addHandler(_Listener(self.noise))
             log.propagate = False
 
-    def __enter__(self) -> Storm:
+    def __enter__(self) -> SignalLoad:
         signal.signal(signal.SIGALRM, self._handle)
         signal.setitimer(signal.ITIMER_REAL, self._period, self._period)
         return self
@@ -180,7 +180,7 @@ def _receive(seconds: float, endpoint: str, how: str, beats: bool, hwm: int) -> 
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with Storm() as storm:
+    with SignalLoad() as storm:
         while time.monotonic() < end:
             storm.gather(out, calls[how]())
             patience.check()
@@ -212,7 +212,7 @@ def _receive_from_loop(seconds: float, how: str) -> None:
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with Storm() as storm:
+    with SignalLoad() as storm:
         while time.monotonic() < end:
             storm.gather(out, map(pull.recv_many, [50] * 5) if how == "recv_many" else islice(pull, 50))
             patience.check()
@@ -249,7 +249,7 @@ def _send_to_loop(seconds: float) -> None:
     push.wait_connected(timeout=QUIET)
     tries = 0
     end = time.monotonic() + seconds
-    with Storm(0.0003) as storm:
+    with SignalLoad(0.0003) as storm:
         while time.monotonic() < end:
             batch = [b"%d" % n for n in range(tries, tries + 20)]
             if not storm.gather([], map(push.send, batch)):
@@ -288,7 +288,7 @@ def _send(seconds: float, endpoint: str) -> None:
     tries = 0
     notes: list[tuple[int, int]] = []
     done: list[None] = []
-    with Storm() as storm:
+    with SignalLoad() as storm:
         while time.monotonic() < end:
             del done[:]
             batch = [b"%d" % n for n in range(tries, tries + 200)]
@@ -328,7 +328,7 @@ def _subscribe(seconds: float, endpoint: str) -> None:
     sub.wait_connected(timeout=QUIET)
     want: set[bytes] = set()
     end = time.monotonic() + seconds
-    with Storm() as storm:
+    with SignalLoad() as storm:
         for number in itertools.count():
             if time.monotonic() > end:
                 break
@@ -374,7 +374,7 @@ def _hear(seconds: float, endpoint: str) -> None:
     out: list[Any] = []
     end = time.monotonic() + seconds
     patience = _Patience(out)
-    with Storm() as storm:
+    with SignalLoad() as storm:
         while time.monotonic() < end:
             storm.gather(out, islice(xpub, 20))
             patience.check()
@@ -420,7 +420,7 @@ def _live(seconds: float) -> None:
 
     lives = 0
     end = time.monotonic() + seconds
-    with Storm(0.002) as storm:
+    with SignalLoad(0.002) as storm:
         # A machine that is busy lets few of them come to their end between two signals.
         while time.monotonic() < end or (lives <= 10 and time.monotonic() < end + 20):
             done: list[Any] = []
@@ -437,7 +437,7 @@ def _live(seconds: float) -> None:
 def _terminate(seconds: float) -> None:
     """Contexts end in the main thread, and end for good when asked once more."""
     end = time.monotonic() + seconds
-    with Storm(0.001) as storm:
+    with SignalLoad(0.001) as storm:
         while time.monotonic() < end:
             context = omq.Context()
             pull = omq.PULL(context, bind="tcp://127.0.0.1:*")
@@ -472,7 +472,7 @@ def _other_calls(seconds: float, endpoint: str) -> None:
 
     out: list[Any] = []
     end = time.monotonic() + seconds
-    with Storm(0.0005, act) as storm:
+    with SignalLoad(0.0005, act) as storm:
         while time.monotonic() < end:
             storm.gather([], map(push.send, [b"%d" % n for n in islice(numbers, 30)]))
             storm.gather(out, map(pull.recv_many, [20]))

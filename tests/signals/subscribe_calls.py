@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 import omq
-from tests.signals.interrupted_call import World, repeat
+from tests.signals.interrupted_call import InterruptedCall, repeat
 from tests.signals.remote_peers import BOUND
 
 
@@ -16,7 +16,7 @@ def in_force(socket: Any) -> Counter[bytes]:
     return Counter({bytes(prefix): 1 for prefix, _ in socket._engine.pattern.matcher.prefixes()})
 
 
-class Subscribe(World):
+class Subscribe(InterruptedCall):
     """A prefix that is new; then once more where it was interrupted."""
 
     kind, peer_kind = "SUB", "PUB"
@@ -78,7 +78,7 @@ class Unsubscribe(Subscribe):
         assert self.one.recv(timeout=BOUND) == b"last", "what was taken back still comes"
 
 
-class XSubscribe(World):
+class XSubscribe(InterruptedCall):
     """An XSUB that sends its subscriptions, as messages."""
 
     kind, peer_kind = "XSUB", "PUB"
@@ -97,7 +97,7 @@ class XSubscribe(World):
         assert in_force(self.one)[b"new"]
 
 
-class HearSubscriptions(World):
+class HearSubscriptions(InterruptedCall):
     """An XPUB whose user is told of each subscription."""
 
     kind, peer_kind = "XPUB", "SUB"
@@ -128,7 +128,7 @@ class HearSubscriptions(World):
         assert len(in_force(self.one)) == self.count + 1
 
 
-class WaitSubscribed(World):
+class WaitSubscribed(InterruptedCall):
     """Until a subscription is in force."""
 
     kind, peer_kind = "PUB", "SUB"
@@ -148,7 +148,7 @@ class WaitSubscribed(World):
         assert self.peer("recv", timeout=BOUND) == b"abc"
 
 
-class Join(World):
+class Join(InterruptedCall):
     """A group that is new; then once more where it was interrupted."""
 
     kind, peer_kind = "DISH", "RADIO"

@@ -35,10 +35,10 @@ SAMPLE = 2.0  # seconds between two samples
 PAUSE = 0.03  # seconds between two messages of a player, about: the machine has other things to do
 _PAGE = resource.getpagesize()
 
-Play = Callable[["Stage", random.Random], Awaitable[None]]
+Play = Callable[["SoakEndpoints", random.Random], Awaitable[None]]
 
 
-class Stage:
+class SoakEndpoints:
     """What all players share: endpoints that live as long as the run, and what they have counted."""
 
     def __init__(self, folder: str) -> None:
@@ -54,7 +54,7 @@ class Stage:
 # ------------------------------------------------------------------ players in this process: asyncio
 
 
-async def pipeline(stage: Stage, chance: random.Random) -> None:
+async def pipeline(stage: SoakEndpoints, chance: random.Random) -> None:
     """Workers join and leave a PUSH, in order or not."""
     async with omq.asyncio.PUSH(stage.context, bind=stage.work, send_timeout=1.0, linger=0) as push:
         while not stage.over.is_set():
@@ -64,7 +64,7 @@ async def pipeline(stage: Stage, chance: random.Random) -> None:
             await asyncio.sleep(PAUSE / 5)
 
 
-async def worker(stage: Stage, chance: random.Random) -> None:
+async def worker(stage: SoakEndpoints, chance: random.Random) -> None:
     while not stage.over.is_set():
         pull = omq.asyncio.PULL(stage.context, connect=stage.work, linger=0)
         with contextlib.suppress(TimeoutError):
@@ -77,7 +77,7 @@ async def worker(stage: Stage, chance: random.Random) -> None:
             pull.stop()
 
 
-async def feed(stage: Stage, chance: random.Random) -> None:
+async def feed(stage: SoakEndpoints, chance: random.Random) -> None:
     async with omq.asyncio.XPUB(stage.context, bind=[stage.feed, stage.inner], send_hwm=100) as pub:
         while not stage.over.is_set():
             await pub.send_multipart([chance.choice([b"a", b"b", b"ab"]), b"x" * chance.choice([10, 3000])])
@@ -88,7 +88,7 @@ async def feed(stage: Stage, chance: random.Random) -> None:
             await asyncio.sleep(PAUSE / 3)
 
 
-async def reader(stage: Stage, chance: random.Random) -> None:
+async def reader(stage: SoakEndpoints, chance: random.Random) -> None:
     while not stage.over.is_set():
         where = chance.choice([stage.feed, stage.inner])
         async with omq.asyncio.SUB(
@@ -102,7 +102,7 @@ async def reader(stage: Stage, chance: random.Random) -> None:
             sub.unsubscribe(b"ab")
 
 
-async def cancelled(stage: Stage, chance: random.Random) -> None:
+async def cancelled(stage: SoakEndpoints, chance: random.Random) -> None:
     """Calls that are cut off, on sockets that nobody answers."""
     while not stage.over.is_set():
         dealer = omq.asyncio.DEALER(stage.context, connect="tcp://127.0.0.1:9", reconnect_interval=0.05, send_hwm=3)
@@ -119,7 +119,7 @@ async def cancelled(stage: Stage, chance: random.Random) -> None:
 # ------------------------------------------------------------------ players in this process: blocking
 
 
-def service(stage: Stage) -> None:
+def service(stage: SoakEndpoints) -> None:
     """A ROUTER that answers clients of this process and of others."""
     with omq.ROUTER(stage.context, bind="tcp://127.0.0.1:*") as router:
         stage.service = router.endpoints[0]
@@ -129,7 +129,7 @@ def service(stage: Stage) -> None:
                 stage.counts["served"] += 1
 
 
-def client(stage: Stage, chance: random.Random) -> None:
+def client(stage: SoakEndpoints, chance: random.Random) -> None:
     while not stage.over.is_set():
         kind = chance.choice([omq.REQ, omq.DEALER])
         with kind(stage.context, connect=stage.service, linger=0.1, identity=b"") as one:
@@ -144,7 +144,7 @@ def client(stage: Stage, chance: random.Random) -> None:
                 time.sleep(PAUSE)
 
 
-def pairs(stage: Stage, chance: random.Random) -> None:
+def pairs(stage: SoakEndpoints, chance: random.Random) -> None:
     """Contexts come and go, too, with each type whose messages have one part."""
     while not stage.over.is_set():
         with omq.Context() as context:
@@ -181,7 +181,7 @@ def outsider(stage_work: str, stage_feed: str, service_at: str, seed: int) -> No
             one.recv_multipart()
 
 
-def visit(stage: Stage, chance: random.Random) -> None:
+def visit(stage: SoakEndpoints, chance: random.Random) -> None:
     """Starts processes, stops some for a moment, and kills them all."""
     while not stage.over.is_set():
         command = [sys.executable, "-m", "tests.soak.soak", "--outsider", stage.work, stage.feed, stage.service]
@@ -217,14 +217,14 @@ def slope(samples: list[tuple[float, float]]) -> float:
     return (600 if span > 300 else span) * sum((when - middle) * (value - mean) for when, value in samples) / spread
 
 
-async def _players(stage: Stage, seed: int) -> None:
+async def _players(stage: SoakEndpoints, seed: int) -> None:
     plays: list[Play] = [pipeline, worker, worker, worker, feed, reader, reader, cancelled]
     async with asyncio.TaskGroup() as group:
         for number, play in enumerate(plays):
             group.create_task(play(stage, random.Random(seed + number)))
 
 
-def _start(stage: Stage, seed: int, failures: list[str]) -> list[threading.Thread]:
+def _start(stage: SoakEndpoints, seed: int, failures: list[str]) -> list[threading.Thread]:
     def guarded(work: Callable[..., Any], *arguments: Any) -> threading.Thread:
         def run() -> None:
             try:
@@ -251,7 +251,7 @@ def soak(minutes: float, seed: int) -> int:
     failures: list[str] = []
     samples: list[tuple[float, tuple[int, int, int]]] = []
     with tempfile.TemporaryDirectory(prefix="omq-") as folder:
-        stage = Stage(folder)
+        stage = SoakEndpoints(folder)
         threads = _start(stage, seed, failures)
         begun = told = time.monotonic()
         print(f"{'s':>6} {'MiB':>8} {'fds':>5} {'threads':>8}  counts", flush=True)

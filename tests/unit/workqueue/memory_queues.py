@@ -102,7 +102,7 @@ class Taker(QueueConsumer):
         return [id for _, id, _ in self.got]
 
 
-class World:
+class QueueFixture:
     """A store in memory with work queues, and who delivers them.
 
     Args:
@@ -123,7 +123,7 @@ class World:
 
 
 @asynccontextmanager
-async def world(queues: int = 1, **options: Any) -> AsyncIterator[World]:
+async def world(queues: int = 1, **options: Any) -> AsyncIterator[QueueFixture]:
     store = AsyncStore(lambda grown: None, log, "test")
     await store.open(lambda notify, appended: MemoryStore(notify=notify, appended=appended))
     graveyard = await store.do(MakeTopic("dead", "round_robin", "transient"))
@@ -134,7 +134,7 @@ async def world(queues: int = 1, **options: Any) -> AsyncIterator[World]:
         owner.queue = WorkQueue(owner, store, store.store.topic(made.topic_id), **options)
         owners.append(owner)
     try:
-        yield World(store, owners)
+        yield QueueFixture(store, owners)
     finally:
         for owner in owners:
             await owner.queue.close()

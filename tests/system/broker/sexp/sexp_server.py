@@ -24,7 +24,7 @@ T = TypeVar("T")
 ERROR, PING, MESSAGE, SUBSCRIBED, UNSUBSCRIBED, PUBLISHED, CREATED = range(7)
 
 
-class Stage:
+class ServerThread:
     """A broker with its S-expression server.
 
     Args:

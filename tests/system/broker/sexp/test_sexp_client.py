@@ -17,14 +17,14 @@ from omq.broker.sexp.connection import Limits
 from omq.broker.sexp.server import SexpServer
 from omq.errors import BindError, ClosedError, ConnectError, EndpointError, ReceiveTimeout, StateError, Timeout
 from tests.support.waits import until
-from tests.system.broker.sexp.sexp_server import Stage
+from tests.system.broker.sexp.sexp_server import ServerThread
 
 V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 
 @pytest.fixture
 def stage():
-    with Stage() as stage:
+    with ServerThread() as stage:
         yield stage
 
 
@@ -105,7 +105,7 @@ def test_where_a_replay_begins_is_noted(stage):
 
 
 def test_a_busy_program_stays_connected():
-    with Stage(Limits(ping=0.05)) as stage:
+    with ServerThread(Limits(ping=0.05)) as stage:
         stage.create("t")
         with Client(stage.endpoint) as client, client.subscribe("t") as subscription:
             (connection,) = stage.server.connections

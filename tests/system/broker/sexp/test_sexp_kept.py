@@ -9,7 +9,7 @@ import lmdb  # noqa: F401
 import pytest
 
 from tests.support.waits import until
-from tests.system.broker.sexp.sexp_server import CREATED, ERROR, MESSAGE, PUBLISHED, Stage
+from tests.system.broker.sexp.sexp_server import CREATED, ERROR, MESSAGE, PUBLISHED, ServerThread
 
 
 @pytest.mark.parametrize("sync", [b"Strong", b"Weak", b"Async"])
@@ -17,7 +17,7 @@ def test_a_topic_outlives_the_broker(tmp_path, sync):
     create = b"(Create t Broadcast (Persistent %b))" % sync
     ids = []
     for part in range(3):
-        with Stage(directory=tmp_path) as stage, stage.peer(2, client=b"c") as peer:
+        with ServerThread(directory=tmp_path) as stage, stage.peer(2, client=b"c") as peer:
             peer.say(create)
             assert peer.frame() == (CREATED, b"((id 1)(topic t))")
             peer.say(b"".join(b"(Publish t %d)" % at for at in range(part * 10, part * 10 + 10)))
@@ -34,7 +34,7 @@ def test_a_topic_outlives_the_broker(tmp_path, sync):
 
 
 def test_a_slow_subscriber_of_a_strong_topic_misses_nothing(tmp_path):
-    with Stage(directory=tmp_path) as stage:
+    with ServerThread(directory=tmp_path) as stage:
         topic = stage.create("t", persistence="strong")
         body = bytes(100 << 10)
         with stage.peer(receive_buffer=4096) as slow:
@@ -49,7 +49,7 @@ def test_a_slow_subscriber_of_a_strong_topic_misses_nothing(tmp_path):
 def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
     body = bytes(100 << 10)
     count, delivered = 50, []
-    with Stage(directory=tmp_path) as stage:
+    with ServerThread(directory=tmp_path) as stage:
         stage.create("jobs", delivery="round-robin", persistence="strong")
         with stage.peer(receive_buffer=4096) as slow:
             slow.subscribe(b"jobs")
@@ -60,14 +60,14 @@ def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
             delivered = list(range(1, 1 + (connection.transport.written - 8 - 26) // (17 + len(body))))
             slow.sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         until(lambda: not stage.server.connections)
-    with Stage(directory=tmp_path) as stage, stage.peer() as other:
+    with ServerThread(directory=tmp_path) as stage, stage.peer() as other:
         other.subscribe(b"jobs")
         rest = [other.message()[0] for _ in range(count - len(delivered))]
         assert sorted(delivered + rest) == list(range(1, count + 1))
 
 
 def test_retention_on_disk(tmp_path):
-    with Stage(directory=tmp_path) as stage:
+    with ServerThread(directory=tmp_path) as stage:
         stage.create("t", persistence="strong", max_messages=5)
         for at in range(1, 21):
             stage.publish("t", b"%d" % at)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.broker.sexp.sexp_server import Peer, Stage
+from tests.system.broker.sexp.sexp_server import Peer, ServerThread
 
 PAGE = Path(__file__).parents[4] / "docs" / "reference" / "sexp-protocol.md"
 PROGRAM, PRINTED, *TALKS = re.findall(r"^```\w+\n(.*?)^```", PAGE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
@@ -34,7 +34,7 @@ def test_there_are_talks():
 
 @pytest.mark.parametrize("talk", TALKS, ids=[talk.splitlines()[0] for talk in TALKS])
 def test_a_talk(talk):
-    with Stage() as stage:
+    with ServerThread() as stage:
         assert stage.create("prices") == 1
         stage.publish("prices", b"AAPL 189.95")
         with Peer(stage.address) as peer:
@@ -51,7 +51,7 @@ def test_a_talk(talk):
 
 
 def test_the_program_needs_no_library():
-    with Stage() as stage:
+    with ServerThread() as stage:
         program = PROGRAM.replace("7777", str(stage.address[1]))
         done = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, timeout=30)
     assert (done.stdout, done.stderr) == (PRINTED, "")

@@ -22,7 +22,7 @@ from tests.system.broker.sexp.sexp_server import (
     SUBSCRIBED,
     UNSUBSCRIBED,
     Peer,
-    Stage,
+    ServerThread,
 )
 
 V1 = b"\x00\x00\x00\x00\x00\x00\x00\x01"
@@ -31,14 +31,14 @@ V2 = b"\x00\x00\x00\x00\x00\x00\x00\x02"
 
 @pytest.fixture
 def stage():
-    with Stage() as stage:
+    with ServerThread() as stage:
         yield stage
 
 
 # ------------------------------------------------------------------------------------------------- handshake
 
 
-def heard(stage: Stage) -> int:
+def heard(stage: ServerThread) -> int:
     """Returns how many bytes of the version the only connection has received."""
     return sum(
         len(one._protocol._handshake_bytes) or 8 * bool(one._protocol.version) for one in stage.server.connections
@@ -79,7 +79,7 @@ def test_a_wrong_version_is_answered_by_minus_one_and_the_end(stage, said):
 
 
 def test_who_says_nothing_is_sent_away():
-    with Stage(Limits(handshake=0.1)) as stage, Peer(stage.address) as peer, Peer(stage.address) as other:
+    with ServerThread(Limits(handshake=0.1)) as stage, Peer(stage.address) as peer, Peer(stage.address) as other:
         other.shake(1)
         assert peer.over()
         assert other.error() == "Connect was not sent in time"
@@ -138,7 +138,7 @@ def turned_away(peer: Peer) -> bool:
 
 
 def test_clients_beyond_the_limit_are_turned_away_and_logged_once(caplog):
-    with Stage(max_connections=2) as stage:
+    with ServerThread(max_connections=2) as stage:
         with stage.peer() as one, stage.peer():
             for _ in range(5):
                 with Peer(stage.address) as late:
@@ -156,7 +156,7 @@ def test_clients_beyond_the_limit_are_turned_away_and_logged_once(caplog):
 
 def test_without_a_limit_the_descriptors_are_shared_with_the_other_clients(monkeypatch, caplog):
     monkeypatch.setattr(servers, "room_for_connections", lambda: 5)
-    with Stage() as stage:
+    with ServerThread() as stage:
         stage.broker.connections["zmtp"] = 4
         with stage.peer(), Peer(stage.address) as late:
             assert turned_away(late)
@@ -296,7 +296,7 @@ def test_permissions_are_those_of_everybody():
         Permission("*", "open*", ["subscribe", "create"]),
         Permission("alice", "*", ["publish", "subscribe"]),
     )
-    with Stage(permissions=permissions) as stage, stage.peer(2) as peer:
+    with ServerThread(permissions=permissions) as stage, stage.peer(2) as peer:
         stage.create("closed")
         peer.say(b"(Create open Broadcast Transient)(Subscribe open From_current)")
         assert [peer.frame()[0], peer.frame()[0]] == [CREATED, SUBSCRIBED]
@@ -363,7 +363,7 @@ def test_who_ends_its_side_gets_the_answers(stage):
 
 
 def test_the_broker_ends_in_order():
-    with Stage(Limits(closing=0.2)) as stage:
+    with ServerThread(Limits(closing=0.2)) as stage:
         stage.create("t")
         peer = stage.peer(2)
         peer.subscribe(b"t")
@@ -376,7 +376,7 @@ def test_the_broker_ends_in_order():
 
 
 def test_pings_and_their_answers():
-    with Stage(Limits(ping=0.05)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping=0.05)) as stage, stage.peer() as peer:
         stage.create("t")
         forms = [b"%d", b"%d.", b"%d.25"]
         for at in range(6):
@@ -392,7 +392,7 @@ def test_pings_and_their_answers():
 
 
 def test_two_missed_answers_end_a_connection():
-    with Stage(Limits(ping=0.1, linger=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping=0.1, linger=0.1)) as stage, stage.peer() as peer:
         began = time.monotonic()
         assert [peer.frame()[0], peer.frame()[0]] == [PING, PING]
         assert peer.error() == "two pings were not answered"
@@ -402,7 +402,7 @@ def test_two_missed_answers_end_a_connection():
 
 
 def test_an_answer_with_a_time_of_ocaml():
-    with Stage(Limits(ping=0.1)) as stage, stage.peer() as peer:
+    with ServerThread(Limits(ping=0.1)) as stage, stage.peer() as peer:
         for _ in range(5):
             kind, payload = peer.frame()
             assert kind == PING
@@ -415,7 +415,7 @@ def test_an_answer_with_a_time_of_ocaml():
 
 def test_a_slow_subscriber_of_a_transient_topic_is_told_and_sent_away():
     limits = Limits(unsent=4 << 20)
-    with Stage(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
+    with ServerThread(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
         stage.create("t", persistence="transient")
         slow.subscribe(b"t")
         quick.subscribe(b"t")
@@ -634,7 +634,7 @@ LINES += [
 @pytest.mark.parametrize("seed", range(4))
 def test_whatever_is_said_the_broker_goes_on(seed):
     draw = random.Random(seed)
-    with Stage(Limits(linger=0.1, ping=0.2)) as stage:
+    with ServerThread(Limits(linger=0.1, ping=0.2)) as stage:
         stage.create("t")
         stage.create("jobs", delivery="round-robin", persistence="transient")
         for at in range(150):
