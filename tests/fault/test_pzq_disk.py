@@ -7,7 +7,6 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -21,18 +20,6 @@ from tests.support.waits import until
 
 ROOT = Path(__file__).parents[2]
 TCP = "tcp://127.0.0.1:*"
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "omq-test", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("hard_sync", [False, pytest.param(True, marks=pytest.mark.slow)])

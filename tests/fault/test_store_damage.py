@@ -6,7 +6,6 @@ import os
 import random
 import re
 import shutil
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -334,18 +333,6 @@ def test_damage_is_named_kept_aside_and_read_around(tmp_path: Path) -> None:
         assert log.read_around(topic)[1] == expected
         log.do(Trim(topic, 45))
         assert [id for id, _ in log.read(topic)] == list(range(45, 52))
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=1m", "omq-test", str(disk)]
-    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode != 0:
-        pytest.skip("only root may mount a small disk")
-    yield disk
-    subprocess.run(["umount", "-l", str(disk)], check=True)
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
