@@ -13,7 +13,7 @@ from omq._core import blocks
 from omq.store.interface import Acknowledge, Append, DeleteTopic, SetCursor
 from omq.store.lmdb.catalog import RESERVED_IDS
 from omq.store.lmdb.store_directory import StoreDirectory
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 SEEDS = int(os.environ.get("OMQ_FAULT_SEEDS", "200"))

@@ -15,7 +15,7 @@ from omq._core import blocks
 from omq.broker import Server
 from omq.broker import protocol as p
 from omq.broker.zmtp.session import ClientSession
-from tests.system.broker.rawclient import RawClient, record
+from tests.support.libzmq_broker_client import RawClient, record
 
 pytestmark = pytest.mark.timeout(300)
 

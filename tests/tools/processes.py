@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CRASH_REPORT = "tests.crash_report"  # the module that prints what a dead interpreter left in .cache
+CRASH_REPORT = "tests.support.crash_report"  # the module that prints what a dead interpreter left in .cache
 
 
 def call(command: Sequence[str | Path], cwd: Path = ROOT, env: dict[str, str] | None = None) -> int:

@@ -36,8 +36,8 @@ from omq.broker.errors import (
     TopicError,
 )
 from omq.broker.zmtp.session import ClientSession
-from tests.system.broker.clients import TWINS, twins
-from tests.waits import until
+from tests.support.waits import until
+from tests.system.broker.client_twins import TWINS, twins
 
 
 @pytest.fixture(params=list(TWINS))

@@ -12,7 +12,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-
 import omq
 from omq.broker import Client, Server
 from omq.spark.topics import read as reading
@@ -21,7 +20,7 @@ from omq.spark.topics.offsets import TopicRange
 from omq.spark.topics.read import _read
 from omq.spark.topics.settings import TopicSettings
 from omq.spark.topics.sink import TaskAttempt, TaskCommit, TopicSink
-from tests.ports import held
+from tests.support.ports import held
 
 pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(60)]
 

@@ -10,7 +10,7 @@ from omq.broker.core.topic import HELD_OVERHEAD_BYTES
 from omq.broker.errors import BrokerError, Busy, TopicError
 from omq.store.errors import OutOfSpace
 from omq.store.interface import Stage
-from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
+from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
 
 BODY = bytes(7 << 10)
 #: Of one publication that waits, in these tests.

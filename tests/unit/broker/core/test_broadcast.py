@@ -11,7 +11,7 @@ from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, Topic
 from omq.broker.errors import StoreFull as NoRoom
 from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MAX_MEMORY_BYTES, Append, SetCursor, Trim
-from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
+from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
 
 
 async def prepared(broker, count=5, **options):

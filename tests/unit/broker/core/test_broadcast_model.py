@@ -6,7 +6,7 @@ import uvloop
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.unit.broker.core.cores import RecordingSink, append, core, run_pending
+from tests.support.broker_core import RecordingSink, append, core, run_pending
 
 READER = st.integers(0, 3)
 STEP = st.one_of(

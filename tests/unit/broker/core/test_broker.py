@@ -13,7 +13,7 @@ from omq.broker.errors import BrokerFailed, Busy, TopicError
 from omq.broker.http.server import HttpServer
 from omq.store.errors import OutOfSpace, StoreFailed
 from omq.store.interface import DeleteTopic
-from tests.unit.broker.core.cores import FailingStore, RecordingSink, append, core, run_pending, until
+from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
 
 
 async def test_a_topic_is_created_and_found_with_the_same_settings():

@@ -18,7 +18,7 @@ from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
 from omq.workqueue.queue import _DEAD_LETTER_BATCH
-from tests.unit.broker.core.cores import RecordingSink, append, core, run_pending, until
+from tests.support.broker_core import RecordingSink, append, core, run_pending, until
 
 
 async def prepared(broker, count=10, **settings):

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from omq.broker.core.round_robin import RoundRobinTopic
-from tests.unit.broker.core.cores import RecordingSink, append, core, run_pending
+from tests.support.broker_core import RecordingSink, append, core, run_pending
 
 MAX_DELIVERIES = 4
 SHARE = st.integers(0, 2)

@@ -17,8 +17,8 @@ from omq.broker.zmtp import session as sessions
 from omq.broker.zmtp.session import ClientSession
 from omq.store.lmdb.layout import topic_key
 from omq.store.lmdb.store import DEAD_LETTERS
-from tests.unit.broker.core.cores import core, run_pending, until
-from tests.unit.store.lmdb.faults import spoil
+from tests.support.broker_core import core, run_pending, until
+from tests.support.lmdb_faults import spoil
 
 CLIENT = "0123456789abcdef" * 2
 RECORDS = blocks.encode([b"one", b"two"])

@@ -17,7 +17,7 @@ from omq.pzq.device.queue import DeviceQueue
 from omq.store.ack_set import AckSet
 from omq.store.errors import DamagedError
 from omq.store.interface import TopicState
-from tests.unit.pzq.cluster.samples import STEM, STORE
+from tests.unit.pzq.cluster.sample_keys import STEM, STORE
 
 
 class Opened:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from omq.pzq.cluster.answers import PendingAnswers
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.device.producer_server import Asked
-from tests.unit.pzq.cluster.samples import keys
+from tests.unit.pzq.cluster.sample_keys import keys
 
 
 def producers(*names: str) -> list[Asked]:

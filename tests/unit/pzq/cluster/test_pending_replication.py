@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omq.pzq.cluster.pending_replication import PendingReplication
-from tests.unit.pzq.cluster.samples import keys
+from tests.unit.pzq.cluster.sample_keys import keys
 
 
 def test_acknowledgements_cost_the_same_however_many_messages_wait() -> None:

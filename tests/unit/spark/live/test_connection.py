@@ -13,7 +13,6 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-
 import omq
 from omq.spark import pull_batches, push_partition
 from omq.spark.live import connection as connections

@@ -4,7 +4,6 @@ import threading
 
 import pytest
 
-
 import omq
 from omq.spark.live.columns import MessageBatch
 from omq.spark.live.receiver import Microbatch

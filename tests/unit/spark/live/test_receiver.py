@@ -15,7 +15,6 @@ from typing import Any
 
 import pytest
 
-
 import omq
 from omq.spark.live import receiver_client
 from omq.spark.live.coordinator import Coordinator

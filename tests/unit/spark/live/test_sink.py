@@ -7,7 +7,6 @@ import time
 import pyarrow as pa
 import pytest
 
-
 import omq
 from omq.spark.live import sink
 from omq.spark.live.settings import SocketSettings

@@ -20,8 +20,8 @@ from omq.store.lmdb import store_directory
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.store import Store
 from omq.store.lmdb.store_directory import StoreDirectory
-from tests.unit.store.opened import Opened
-from tests.waits import until
+from tests.support.open_store import Opened
+from tests.support.waits import until
 
 Again = Callable[..., Opened]
 

@@ -8,7 +8,7 @@ import pytest
 from omq.store import clock
 from omq.store.interface import BLOCK_BYTES, DeleteTopic, Trim
 from omq.store.lmdb import store_directory
-from tests.unit.store.opened import Opened
+from tests.support.open_store import Opened
 
 Again = Callable[..., Opened]
 

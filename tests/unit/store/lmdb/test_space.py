@@ -13,9 +13,9 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import OutOfSpace
 from omq.store.interface import Acknowledge, Append, DeleteTopic, MoveToDeadLetter
-from tests.unit.store.lmdb.faults import NoRoom
-from tests.unit.store.opened import Opened
-from tests.waits import until
+from tests.support.lmdb_faults import NoRoom
+from tests.support.open_store import Opened
+from tests.support.waits import until
 
 Again = Callable[..., Opened]
 

@@ -19,8 +19,8 @@ from omq.store.interface import Acknowledge, Append, DeleteTopic
 from omq.store.lmdb import applier, store_directory, wal
 from omq.store.lmdb.inspector import Inspector
 from omq.store.lmdb.wal import MAX_FILE_BYTES, MAX_WRITE_BYTES, MAX_WRITES
-from tests.unit.store.lmdb.faults import Failing, NoRoom
-from tests.unit.store.opened import TIMEOUT, Opened
+from tests.support.lmdb_faults import Failing, NoRoom
+from tests.support.open_store import TIMEOUT, Opened
 
 Again = Callable[..., Opened]
 IDLE = 1000.0  # seconds between syncs: nothing is written but by what a test does
