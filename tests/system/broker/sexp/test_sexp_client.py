@@ -54,7 +54,7 @@ def test_what_is_refused(stage):
             client.subscribe("nothing")
         with pytest.raises(BrokerError, match="Publish nothing: there is no topic"):
             client.publish_many("nothing", [b"a", b"b"])
-        with pytest.raises(BrokerError, match="no slash"):
+        with pytest.raises(BrokerError, match="must not contain a slash"):
             client.publish("a/b", b"")
         client.create("t", persistence="transient")
         with pytest.raises(BrokerError, match="it exists"):
