@@ -147,7 +147,7 @@ def beside(endpoint: str) -> Iterator[Beside]:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
 @given(said=st.lists(MESSAGES, max_size=30), asks=st.booleans())
-def test_whatever_one_client_says_another_one_loses_nothing(
+def test_random_messages_of_one_client_lose_nothing_of_another(
     endpoint: str, beside: Beside, said: list[list[bytes]], asks: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     one = RawClient(endpoint, hello=False)

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[3]
 
 @pytest.mark.slow
 @pytest.mark.timeout(240)
-def test_servers_are_measured_told_and_ended(tmp_path):
+def test_servers_are_measured_and_stopped(tmp_path):
     words: list[str | Path] = ["--scenarios", "publish,consume,replay,resume", "--peers", "omq,floor", "--rounds", "1"]
     words += ["--seconds", "0.05", "--messages", "5000", "--client", "bare", "--directory", tmp_path]
     for name in ("json", "markdown", "svg"):

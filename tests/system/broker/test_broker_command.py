@@ -73,7 +73,7 @@ def test_a_signal_ends_it_in_an_orderly_way(tmp_path: Path, number: signal.Signa
 
 
 @pytest.mark.parametrize("anew", [False, True])
-def test_a_directory_that_is_removed_under_it_is_told_at_once(tmp_path: Path, anew: bool) -> None:
+def test_a_removed_directory_is_reported_at_once(tmp_path: Path, anew: bool) -> None:
     (tmp_path / "other").mkdir()
     with broker(tmp_path, tmp_path / "data", *EVERYWHERE, "--topic", "t:broadcast:strong") as command:
         endpoints = command.serving()
@@ -96,7 +96,7 @@ def test_a_directory_that_is_removed_under_it_is_told_at_once(tmp_path: Path, an
                     assert other.end() == 0
 
 
-def test_a_ready_file_that_was_left_says_nothing(tmp_path: Path) -> None:
+def test_a_stale_ready_file_is_ignored(tmp_path: Path) -> None:
     (tmp_path / "ready.json").write_text('{"zmtp": "tcp://127.0.0.1:1"}')
     with broker(tmp_path, "--memory", "--bind", "tcp://127.0.0.1:*") as command:
         assert command.serving()["zmtp"] != "tcp://127.0.0.1:1"
@@ -184,7 +184,7 @@ def test_users_and_passwords(tmp_path: Path) -> None:
         assert command.end() == 0
 
 
-def test_a_hangup_has_users_and_permissions_read_anew(tmp_path: Path) -> None:
+def test_sighup_reloads_users_and_permissions(tmp_path: Path) -> None:
     users, path = tmp_path / "users", tmp_path / "broker.toml"
     users.write_text("alice:secret\nbob:secret\n")
     users.chmod(0o600)
@@ -265,7 +265,7 @@ def test_a_second_broker_on_the_directory_is_refused(tmp_path: Path) -> None:
         assert first.end() == 0
 
 
-def test_what_was_kept_is_there_after_each_kind_of_end(tmp_path: Path) -> None:
+def test_persistent_messages_survive_each_kind_of_end(tmp_path: Path) -> None:
     arguments = (tmp_path / "data", "--bind", "tcp://127.0.0.1:*", "--topic", "t:broadcast:strong")
     for turn, kill in enumerate((True, False, True)):
         with broker(tmp_path, *arguments) as command:
@@ -394,7 +394,7 @@ def test_the_limit_of_connections_holds_for_each_kind_of_client(tmp_path: Path) 
         command.end()
 
 
-def test_the_log_tells_what_is_served(tmp_path: Path) -> None:
+def test_the_log_has_endpoints_store_and_topics(tmp_path: Path) -> None:
     data = tmp_path / "data"
     with broker(tmp_path, data, "--bind", "tcp://*:*", "--topic", "a:broadcast:weak") as command:
         endpoint = command.serving()["zmtp"].replace("0.0.0.0", "127.0.0.1")

@@ -149,7 +149,7 @@ def test_the_newer_types(tmp_path: Path, zmtp: str, name: str) -> None:
         assert command.end() == 0
 
 
-def test_a_peer_that_sends_what_no_topic_takes_loses_its_connection_alone(tmp_path: Path, zmtp: str) -> None:
+def test_a_peer_with_invalid_messages_loses_only_its_connection(tmp_path: Path, zmtp: str) -> None:
     with started(tmp_path / "i", "--socket", "PULL", "--bind", ANY, "--broker", zmtp, "--topic", "t") as command:
         endpoint = command.serving()["pull"]
         with omq.PUSH(connect=endpoint, reconnect_interval=None) as bad, omq.PUSH(connect=endpoint) as good:
@@ -187,7 +187,7 @@ def test_peers_wait_while_the_topic_is_full_and_go_on_when_there_is_room(tmp_pat
         assert command.end() == 0
 
 
-def test_what_a_full_topic_refuses_is_published_once_there_is_room(tmp_path: Path, zmtp: str) -> None:
+def test_messages_refused_by_a_full_topic_are_published_once_there_is_room(tmp_path: Path, zmtp: str) -> None:
     with Client(zmtp, timeout=20) as client:
         client.create("small", delivery="round-robin", persistence="weak", max_messages=10, max_bytes=10_000)
         arguments = ("--broker", zmtp, "--topic", "small", "--http", "127.0.0.1:0")
@@ -213,7 +213,7 @@ def test_what_a_full_topic_refuses_is_published_once_there_is_room(tmp_path: Pat
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_has_it_publish_what_the_peers_have_sent(tmp_path: Path, zmtp: str, number: signal.Signals) -> None:
+def test_a_signal_makes_it_publish_what_the_peers_have_sent(tmp_path: Path, zmtp: str, number: signal.Signals) -> None:
     with started(tmp_path / "i", "--socket", "PULL", "--bind", ANY, "--broker", zmtp, "--topic", "kept") as command:
         endpoint = command.serving()["pull"]
         with zmq.Context() as context, context.socket(zmq.PUSH) as push:  # libzmq's
@@ -333,9 +333,7 @@ def test_a_broker_that_dies_costs_nothing_and_doubles_nothing(
             assert [one.body for one in read(endpoint, sent)] == numbered(sent)
 
 
-def test_what_it_has_in_memory_is_lost_when_it_is_killed_and_nothing_else(
-    tmp_path: Path, zmtp: str, free_port: int
-) -> None:
+def test_a_kill_loses_only_the_messages_in_memory(tmp_path: Path, zmtp: str, free_port: int) -> None:
     at = f"tcp://127.0.0.1:{free_port}"
     arguments = ("--socket", "PULL", "--bind", at, "--broker", zmtp, "--topic", "t", "--http", "127.0.0.1:0")
     pushing = Pushing(at)

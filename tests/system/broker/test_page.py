@@ -87,7 +87,7 @@ def reader(**changes: Any) -> dict[str, Any]:
     return {**made, "position": 900, "lag": 100, "in_flight": 0, **changes}
 
 
-def test_what_a_broker_does_is_shown(look: Callable[..., Browser]) -> None:
+def test_the_page_shows_a_busy_broker(look: Callable[..., Browser]) -> None:
     prices = topic(
         "prices",
         1,
@@ -173,7 +173,7 @@ def test_a_hostile_name_is_text(look: Callable[..., Browser]) -> None:
     assert window.complaints() == []
 
 
-def test_nothing_there_yet_says_what_to_do(look: Callable[..., Browser]) -> None:
+def test_a_broker_without_topics_shows_a_hint(look: Callable[..., Browser]) -> None:
     window = look()
     text = window.text("#empty")
     assert "There are no topics yet" in text
@@ -198,7 +198,7 @@ def test_trouble_is_not_to_be_overlooked(
     assert window.run("return document.querySelector('.note').getBoundingClientRect().top") < 200
 
 
-def test_a_broker_that_is_gone_is_told_and_found_again(look: Callable[..., Browser], stage: Stage) -> None:
+def test_a_lost_broker_is_reported_and_found_again(look: Callable[..., Browser], stage: Stage) -> None:
     window = look(topic("prices", 1))
     stage.stop()
     until(lambda: window.text("#state") == "no answer")

@@ -140,7 +140,7 @@ def test_publish_makes_the_record(client, topic):
     assert client.blocks(b"s", 3) == [(1, b"body", None, {}), (2, b"body", b"key", {"a": b"b"}), (3, b"", None, {})]
 
 
-def test_what_is_pipelined_is_stored_in_order_and_answered_each(client, topic):
+def test_pipelined_appends_are_stored_in_order_and_answered(client, topic):
     for number in range(500):
         client.say(b"APPEND", b"%d" % number, topic, record(b"%d" % number), b"p", number + 1, number)
     answers = [client.next() for _ in range(500)]
@@ -259,7 +259,7 @@ def test_a_name_keeps_its_position(server, client, other, topic):
     assert json.loads(other.ask(b"DURABLES", topic)[0]) == []
 
 
-def test_deleting_a_topic_ends_what_reads_it(client, other, topic, jobs):
+def test_deleting_a_topic_ends_its_readers(client, other, topic, jobs):
     before = json.loads(client.ask(b"TOPICS")[0])
     subscribe(client, b"s", topic)
     consume(client, b"c", jobs)
@@ -304,7 +304,7 @@ def test_credit_in_messages(client, jobs):
     assert client.silent()
 
 
-def test_what_is_overdue_goes_to_another_consumer(client, other, jobs):
+def test_overdue_messages_go_to_another_consumer(client, other, jobs):
     client.append(jobs, *ABC)
     consume(client, b"c", jobs, credit=3, ack_timeout=0.1)
     assert len(client.jobs(b"c", 3)) == 3
@@ -394,7 +394,7 @@ def test_what_is_kept_until_it_is_read(client, other):
     assert (topic["first"], topic["settings"]["retain_for"]) == (3, "n")
 
 
-def test_what_waits_for_room_can_be_given_up(client, other):
+def test_publications_that_wait_for_room_can_be_cancelled(client, other):
     client.create(
         "given up", delivery="round-robin", persistence="weak", settings={"max_messages": 3, "overflow": "block"}
     )
@@ -449,7 +449,7 @@ def test_how_far_so_many_bytes_reach(client, topic):
     assert client.ask(b"OFFSET_AFTER", topic, 2, 5, u64(1000), expect=b"OFFSET") == [u64(5), u64(30)]
 
 
-def test_topics_tell_what_they_are(client):
+def test_topics_are_described(client):
     what = {"delivery": "round-robin", "persistence": "async", "settings": {"max_age": 3600, "max_deliveries": 5}}
     made = client.create("told", **what)
     assert {key: made[key] for key in what} == what

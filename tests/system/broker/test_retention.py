@@ -132,7 +132,7 @@ def test_two_publishers_wait_and_keep_nothing_else(command: Command) -> None:
         assert [body for body in bodies if body[:1] == who] == [b"%s%d" % (who, number) for number in range(20)]
 
 
-def test_ctrl_c_ends_the_wait_and_what_was_given_up_is_not_stored(command: Command) -> None:
+def test_ctrl_c_ends_the_wait_and_stores_nothing(command: Command) -> None:
     endpoints = command.serving()
     with omq.broker.Client(endpoints["zmtp"], timeout=20) as client:
         client.publish_many("full", [b"1", b"2", b"3", b"4"])

@@ -56,7 +56,7 @@ def test_arguments_that_do_not_fit_are_refused_at_once(options):
         Server(**options)
 
 
-def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
+def test_a_server_that_cannot_start_reports_why_and_leaves_nothing(tmp_path):
     with Server(tmp_path) as first:
         with pytest.raises(StoreLocked), Server(tmp_path):
             pass
@@ -76,7 +76,7 @@ def test_a_server_that_cannot_start_says_why_and_leaves_nothing(tmp_path):
     first.close()
 
 
-def test_what_was_acknowledged_is_there_after_a_restart(tmp_path):
+def test_acknowledged_messages_survive_a_restart(tmp_path):
     with Server(tmp_path, topics=TOPICS) as server, raw(server.endpoints["zmtp"]) as client:
         before = {one["name"]: one["id"] for one in json.loads(client.ask(b"TOPICS")[0])}
         client.append(b"t", *[record(b"%d" % number) for number in range(1, 11)])
@@ -105,7 +105,7 @@ def test_what_was_acknowledged_is_there_after_a_restart(tmp_path):
 
 
 @pytest.mark.parametrize("persistence", ["strong", "weak", "transient"])
-def test_an_orderly_end_answers_what_was_taken(tmp_path, persistence):
+def test_an_orderly_stop_answers_accepted_requests(tmp_path, persistence):
     with Server(tmp_path, topics=[f"t:broadcast:{persistence}"]) as server, ExitStack() as stack:
         client = stack.enter_context(raw(server.endpoints["zmtp"]))
         said, answered = 0, []
@@ -195,7 +195,7 @@ class RawOther(RawClient):
         self.close()
 
 
-def test_a_client_that_does_not_read_takes_no_memory_and_hinders_nobody(server):
+def test_a_client_that_does_not_read_has_bounded_memory_and_blocks_no_other(server):
     with raw(server.endpoints["zmtp"]) as client:
         big = record(b"x" * (1 << 20))
         for _ in range(40):

@@ -79,7 +79,7 @@ def test_everything_is_read(tmp_path: Path) -> None:
     )
 
 
-def test_an_empty_file_says_nothing(tmp_path: Path) -> None:
+def test_an_empty_file_is_the_default_configuration(tmp_path: Path) -> None:
     assert read_config(written(tmp_path, "")) == Config()
 
 

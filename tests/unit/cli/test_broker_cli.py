@@ -87,7 +87,7 @@ def test_a_directory_is_enough(told: Callable[..., Spy], tmp_path: Path) -> None
     assert told(tmp_path, "--sexp", "tcp://127.0.0.1:*").options["bind"] == ()
 
 
-def test_what_is_on_the_command_line_wins(told: Callable[..., Spy], tmp_path: Path) -> None:
+def test_options_override_the_file(told: Callable[..., Spy], tmp_path: Path) -> None:
     users, others = tmp_path / "users", tmp_path / "others"
     for path in (users, others):
         path.write_text("alice:secret\n")

@@ -36,7 +36,7 @@ def test_a_good_store_is_well(directory: Path) -> None:
     assert "weak: 1 messages" in result.output
 
 
-def test_damage_is_told(directory: Path) -> None:
+def test_damage_is_reported(directory: Path) -> None:
     path = directory / "strong" / "data.mdb"
     path.write_bytes(path.read_bytes().replace(b"price 4", b"PRICE 4"))
     result = run("verify", directory)
@@ -67,7 +67,7 @@ def test_statistics_are_shown(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("command", ["verify", "dump", "stats"])
-def test_what_hinders_is_said(directory: Path, tmp_path: Path, command: str) -> None:
+def test_a_store_that_cannot_be_opened_is_reported(directory: Path, tmp_path: Path, command: str) -> None:
     result = run(command, tmp_path / "nothing")
     assert result.exit_code == 1
     assert "there is no store here" in result.output
@@ -93,7 +93,7 @@ def test_looking_changes_nothing(directory: Path) -> None:
     assert state() == before
 
 
-def test_an_unknown_topic_is_said(directory: Path) -> None:
+def test_an_unknown_topic_is_reported(directory: Path) -> None:
     result = run("dump", directory, "--topic", "nothing")
     assert result.exit_code == 1
     assert "no topic 'nothing'" in result.output

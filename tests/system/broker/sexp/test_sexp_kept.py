@@ -46,7 +46,7 @@ def test_a_slow_subscriber_of_a_strong_topic_misses_nothing(tmp_path):
             assert [slow.message() for _ in range(100)] == [(at, topic, body) for at in range(1, 101)]
 
 
-def test_jobs_that_nobody_got_are_there_after_a_restart(tmp_path):
+def test_undelivered_jobs_survive_a_restart(tmp_path):
     body = bytes(100 << 10)
     count, delivered = 50, []
     with ServerThread(directory=tmp_path) as stage:

@@ -46,7 +46,7 @@ def heard(stage: ServerThread) -> int:
 
 
 @pytest.mark.parametrize("version", [V1, V2])
-def test_the_server_says_the_same_version(stage, version):
+def test_the_server_answers_with_the_same_version(stage, version):
     with Peer(stage.address) as peer:
         peer.say(version)
         assert peer.exactly(8) == version
@@ -78,7 +78,7 @@ def test_a_wrong_version_is_answered_by_minus_one_and_the_end(stage, said):
         assert peer.over()
 
 
-def test_who_says_nothing_is_sent_away():
+def test_a_silent_client_is_disconnected():
     with ServerThread(Limits(handshake=0.1)) as stage, Peer(stage.address) as peer, Peer(stage.address) as other:
         other.shake(1)
         assert peer.over()
@@ -291,7 +291,7 @@ def test_a_replay_from_below_what_is_kept_begins_at_the_oldest(stage):
         assert peer.message() == (3, topic, b"c")
 
 
-def test_permissions_are_those_of_everybody():
+def test_permissions_are_those_of_the_wildcard():
     permissions = (
         Permission("*", "open*", ["subscribe", "create"]),
         Permission("alice", "*", ["publish", "subscribe"]),
@@ -354,7 +354,7 @@ def test_many_messages_published_at_once(stage):
         assert bodies == [b"m%d" % at for at in range(count) if at % 100]
 
 
-def test_who_ends_its_side_gets_the_answers(stage):
+def test_a_client_that_closes_its_side_gets_the_answers(stage):
     with stage.peer(2) as peer:
         peer.say(b"(Create t Broadcast (Persistent Weak))(Publish t a)")
         peer.sock.shutdown(socket.SHUT_WR)
@@ -413,7 +413,7 @@ def test_an_answer_with_a_time_of_ocaml():
 # --------------------------------------------------------------------------------------------- slow subscribers
 
 
-def test_a_slow_subscriber_of_a_transient_topic_is_told_and_sent_away():
+def test_a_slow_subscriber_of_a_transient_topic_is_disconnected():
     limits = Limits(unsent=4 << 20)
     with ServerThread(limits) as stage, stage.peer(receive_buffer=4096) as slow, stage.peer() as quick:
         stage.create("t", persistence="transient")
@@ -494,7 +494,7 @@ def test_round_robin_gives_each_message_to_one(stage):
         assert sorted(found[0] + found[1]) == list(range(1, 21))
 
 
-def test_what_was_not_written_goes_to_the_next(stage):
+def test_unwritten_messages_go_to_the_next_consumer(stage):
     stage.create("jobs", delivery="round-robin", persistence="transient")
     body = bytes(100 << 10)
     count = 300
@@ -515,7 +515,7 @@ def test_what_was_not_written_goes_to_the_next(stage):
         assert ids == list(range(whole + 1, count + 1))
 
 
-def test_who_unsubscribes_gets_what_was_on_its_way_and_nobody_else_does(stage):
+def test_messages_on_their_way_go_only_to_the_consumer_that_unsubscribes(stage):
     stage.create("jobs", delivery="round-robin")
     body = bytes(100 << 10)
     count = 100
@@ -568,14 +568,14 @@ def test_hostile_input_ends_its_own_connection(stage, said):
         assert good.message() == (1, topic, b"undisturbed")
 
 
-def test_endless_blanks_and_acks_are_nobodys_trouble(stage):
+def test_endless_blanks_and_acks_disturb_no_other_client(stage):
     stage.create("t")
     with stage.peer() as peer:
         peer.say(b"\n" * 300_000 + b"(Ack 1)\n" * 10_000 + b"; x\n" * 50_000)
         assert peer.subscribe(b"t") == b"((id 1)(topic t))"
 
 
-def test_who_reads_no_answers_is_not_read(stage):
+def test_a_client_that_reads_no_answers_is_not_read(stage):
     with stage.peer(2, receive_buffer=4096) as peer:
         peer.sock.settimeout(0.5)
         line = b"(Unsubscribe %b)" % (b"x" * 200)
@@ -632,7 +632,7 @@ LINES += [
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_whatever_is_said_the_broker_goes_on(seed):
+def test_the_broker_survives_any_bytes(seed):
     draw = random.Random(seed)
     with ServerThread(Limits(linger=0.1, ping=0.2)) as stage:
         stage.create("t")
@@ -662,7 +662,7 @@ def test_whatever_is_said_the_broker_goes_on(seed):
 # ---------------------------------------------------------------------------------------------- trouble below
 
 
-def test_what_the_store_refuses_is_told_for_each_message(stage, monkeypatch):
+def test_store_errors_are_reported_for_each_message(stage, monkeypatch):
     stage.create("t")
 
     def refuse(records, count, done, *, alive) -> None:
@@ -680,7 +680,7 @@ def test_what_the_store_refuses_is_told_for_each_message(stage, monkeypatch):
         assert peer.frame() == (PUBLISHED, struct.pack(">QI", 1, 1))
 
 
-def test_reading_goes_on_behind_what_is_damaged(stage):
+def test_reading_goes_on_after_damaged_messages(stage):
     topic = stage.create("t")
     stage.publish("t", *(b"%d" % at for at in range(1, 11)))
     with stage.peer() as peer:

@@ -10,7 +10,7 @@ from omq.broker.core.permissions import ACTIONS, MAX_CACHED, Permission, Permiss
 from omq.errors import UsageError
 
 
-def test_without_permissions_everybody_may_everything() -> None:
+def test_without_permissions_every_client_may_do_everything() -> None:
     permissions = Permissions()
     assert not permissions
     assert all(permissions.allows(user, action, "t") for action in ACTIONS for user in (None, "alice"))
@@ -57,7 +57,7 @@ def test_patterns(pattern: str, fits: list[str], strange: list[str]) -> None:
     assert [name for name in strange if permissions.allows(None, "publish", name)] == []
 
 
-def test_nobody_becomes_everybody_by_a_name() -> None:
+def test_a_user_named_like_the_wildcard_gets_only_its_grants() -> None:
     permissions = Permissions([Permission("*", "open", ["publish"]), Permission("alice", "*", ["publish"])])
     assert permissions.allows("*", "publish", "open")
     assert not permissions.allows("*", "publish", "closed")

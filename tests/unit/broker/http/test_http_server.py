@@ -50,7 +50,7 @@ async def test_the_page_is_whole_and_allows_itself_nothing_else() -> None:
     assert "@import" not in text
 
 
-async def test_json_tells_all_topics_with_rates() -> None:
+async def test_json_has_all_topics_with_rates() -> None:
     stats = statistics(topic("b", 1), topic(HOSTILE, 2, delivery="round-robin", backlog=7), topic("a", 3))
     async with served(stats) as (url, session), session.get(f"{url}/topics.json") as answer:
         assert answer.content_type == "application/json"
@@ -64,7 +64,7 @@ async def test_json_tells_all_topics_with_rates() -> None:
     assert told["rates"]["messages_in"] == 0.0
 
 
-async def test_many_topics_are_told_by_a_thread() -> None:
+async def test_many_topics_are_encoded_in_a_thread() -> None:
     async with served(statistics(*(topic(f"t{n}", n) for n in range(1, 1001)))) as (url, session):
         async with session.get(f"{url}/topics.json") as answer:
             assert len(json.loads(await answer.text())["topics"]) == 1000
@@ -116,14 +116,14 @@ async def test_head_and_strange_paths() -> None:
                 assert (answer.status, await answer.text()) == (404, "Not Found\n")
 
 
-async def test_an_address_that_is_none() -> None:
+async def test_an_invalid_address() -> None:
     with pytest.raises(UsageError, match="nowhere"):
         await HttpServer(statistics).start("nowhere")
 
 
 @pytest.mark.alone
 @pytest.mark.parametrize("path", ["/topics.json", "/metrics"])
-async def test_others_have_their_turns_while_many_topics_are_told(path: str) -> None:
+async def test_other_requests_have_turns_while_many_topics_are_encoded(path: str) -> None:
     """Collecting and encoding take half a second each here, and nothing else waits that long."""
     looks = 0
 
@@ -229,7 +229,7 @@ async def test_a_parameter_that_is_there_twice_is_refused() -> None:
         assert answer.status == 400
 
 
-async def test_what_has_not_changed_since_an_answer_is_left_out() -> None:
+async def test_topics_that_have_not_changed_are_left_out() -> None:
     stats = statistics(topic("a", 1), topic("b", 2), topic("c", 3))
     async with served(stats) as (url, session):
         first = await answer_of(session, url)

@@ -65,7 +65,7 @@ def test_a_hostile_name_stays_a_label() -> None:
     assert found["omq_broker_messages_published_total", (("topic", name),)] == 1000
 
 
-def test_topics_beyond_the_bound_are_told_together() -> None:
+def test_topics_above_the_bound_share_a_series() -> None:
     topics = [topic(f"t{number}", number) for number in range(1, MAX_SERIES + 11)]
     found = samples(statistics(*topics))
     published = {

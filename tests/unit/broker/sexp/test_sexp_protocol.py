@@ -232,7 +232,7 @@ def test_invalid_first_bytes_are_refused(text, fault):
         list(connected().commands(text))
 
 
-def test_a_client_reads_what_a_server_writes_however_it_is_cut():
+def test_a_client_parses_frames_in_pieces_of_any_size():
     data = V2 + b"".join(data for _, data in FRAMES)
     for size in (1, 2, 3, 7, 1000):
         side = SexpClientProtocol(b"c")
@@ -290,7 +290,7 @@ def test_a_ping_that_waits_is_not_missed():
         pings.sent(written)
 
 
-def test_who_takes_nothing_is_dead():
+def test_a_client_that_reads_nothing_is_dead():
     pings = Pings()
     assert pings.next(25, 1000, 500) is not None
     pings.sent(500)

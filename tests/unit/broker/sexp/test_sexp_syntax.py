@@ -99,7 +99,7 @@ def test_the_longest_expression_is_read():
     assert parse(b" " * 100_000 + b"(a)") == [b"a"]
 
 
-def test_what_comes_before_a_fault_is_given():
+def test_expressions_before_an_error_are_yielded():
     reader = SexpParser()
     expressions = reader.feed(b"(a) (b) ) (c)")
     assert [next(expressions), next(expressions)] == [[b"a"], [b"b"]]

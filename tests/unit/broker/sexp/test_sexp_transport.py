@@ -199,7 +199,7 @@ def test_a_server_without_descriptors_looks_again_later():
     assert loop.later[0][0] > 0
 
 
-def test_who_takes_long_over_what_came_gets_less_at_once(run):
+def test_a_slow_owner_gets_smaller_reads(run):
     async def test(transport, owner, there) -> None:
         there.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 20)
         sizes: list[int] = []

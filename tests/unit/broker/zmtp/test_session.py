@@ -183,7 +183,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("code", "message"), WRONG, ids=lambda one: repr(one)[:60])
-async def test_what_is_wrong_is_answered_and_the_next_message_is_done(code, message):
+async def test_invalid_messages_are_answered_and_the_next_one_is_executed(code, message):
     async with core() as broker:
         await broker.create("jobs", delivery="round-robin", persistence="weak")
         session = await prepared(broker)
@@ -205,7 +205,7 @@ async def test_hello_comes_first(command):
         assert (await ask(session, b"PUBLISH", b"1", b"t", b"x"))[0] == b"PUBLISHED"
 
 
-async def test_a_tag_that_is_in_use_ends_what_it_names():
+async def test_a_tag_in_use_ends_its_subscription():
     async with core() as broker:
         session = await prepared(broker)
         assert (await ask(session, b"SUBSCRIBE", b"s", b"t", b""))[0] == b"SUBSCRIBED"
@@ -233,7 +233,7 @@ async def test_a_consumer_has_no_position():
         assert broker.topic("t").readers == 0
 
 
-async def test_what_names_nothing_any_more_is_passed_over():
+async def test_commands_for_an_ended_tag_are_ignored():
     async with core() as broker:
         session = await prepared(broker)
         for command in (b"CREDIT", b"POSITION"):
@@ -273,7 +273,7 @@ async def test_too_much_without_an_answer_is_busy_and_goes_on_later(monkeypatch)
         assert (await ask(session, b"APPEND", b"4", b"t", RECORDS))[0] == b"PUBLISHED"
 
 
-async def test_what_is_busy_is_not_overtaken_where_it_is_not_settled(monkeypatch):
+async def test_a_busy_append_is_not_overtaken_until_it_is_settled(monkeypatch):
     async with core() as broker:
         session = await prepared(broker)
         large = blocks.encode([b"x" * 1000])
@@ -462,7 +462,7 @@ async def test_so_many_bytes_reach_to_the_record_that_has_the_last_of_them():
         assert await reach(20, 0, 1) == (20, 0)
 
 
-async def test_one_request_looks_at_so_many_bytes_and_says_where_to_go_on(monkeypatch):
+async def test_offset_after_scans_a_bounded_size_and_can_be_continued(monkeypatch):
     monkeypatch.setattr("omq.broker.zmtp.range_reads.MAX_REACH_BYTES", 25)
     async with core() as broker:
         session = await prepared(broker)
@@ -837,7 +837,7 @@ async def test_dead_letters_go_where_their_maker_may_publish_and_create(settings
         assert (await ask(SessionTransport(broker).session("eve"), b"CREATE", b"1", j(**about)))[0] == b"CREATED"
 
 
-async def test_what_another_session_acknowledged_is_settled_where_the_topic_is_the_same():
+async def test_settle_acknowledges_for_an_earlier_session_of_the_same_topic():
     async with core() as broker:
         session = await prepared(broker, b"j", "round-robin")
         await ask(session, b"APPEND", b"1", b"j", RECORDS)
