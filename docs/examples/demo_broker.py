@@ -18,7 +18,7 @@ from blocks import Stock
 from child import Server
 from feed import END, StreamState
 from omq.broker import Client
-from omq.cli.parameters import Finite
+from omq.cli.parameters import FiniteFloat
 from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
 from replay import ReplayProcess
 
@@ -192,7 +192,7 @@ class Demo:
 
 @click.command(context_settings=SETTINGS)
 @directory_option
-@click.option("--seconds", type=Finite(1, 600), default=9.0, show_default=True, help="How long the feed runs.")
+@click.option("--seconds", type=FiniteFloat(1, 600), default=9.0, show_default=True, help="How long the feed runs.")
 @click.option("--limit", type=click.IntRange(1), default=512, show_default=True, help="MB to publish at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=1, show_default=True, help="KiB in a message.")
 def demo_broker(directory: Path | None, seconds: float, limit: int, block: int) -> None:

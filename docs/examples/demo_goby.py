@@ -26,7 +26,7 @@ except ImportError as missing:
 
 from child import Child, Command, Server
 from navigation_pb2 import Navigation
-from omq.cli.parameters import Finite
+from omq.cli.parameters import FiniteFloat
 from omq.errors import Timeout
 from omq.goby.protobuf import TerminateRequest
 from omq.goby.record import Recording, publication_of
@@ -185,8 +185,10 @@ def table(story: Story) -> Table:
 
 
 @click.command(context_settings=SETTINGS)
-@click.option("--seconds", type=Finite(1, 15), default=6.0, show_default=True, help="How long the vehicle dives.")
-@click.option("--speed", type=Finite(1, 20), default=4.0, show_default=True, help="How much faster its log is played.")
+@click.option("--seconds", type=FiniteFloat(1, 15), default=6.0, show_default=True, help="How long the vehicle dives.")
+@click.option(
+    "--speed", type=FiniteFloat(1, 20), default=4.0, show_default=True, help="How much faster its log is played."
+)
 def demo_goby(seconds: float, speed: float) -> None:
     """A vehicle, a logger and a live view on a Goby bus, held until all are there; the log is played and compared.
 

@@ -17,7 +17,7 @@ from rich.table import Table
 import omq
 from blocks import Stock, read_blocks
 from child import Server
-from omq.cli.parameters import Finite
+from omq.cli.parameters import FiniteFloat
 from omq.errors import OmqError, Timeout
 from omq.pzq import Consumer, NotReplicated, Producer
 from program import SETTINGS, choose_files, directory_option, reporter, scratch_folder
@@ -266,7 +266,7 @@ def table(stream: Stream, block: int) -> Table:
 
 @click.command(context_settings=SETTINGS)
 @directory_option
-@click.option("--seconds", type=Finite(1, 20), default=8.0, show_default=True, help="What sending takes at least.")
+@click.option("--seconds", type=FiniteFloat(1, 20), default=8.0, show_default=True, help="What sending takes at least.")
 @click.option("--limit", type=click.IntRange(1, 200), default=40, show_default=True, help="MB to send at most.")
 @click.option("--block", type=click.IntRange(1, 1024), default=8, show_default=True, help="KiB in a message.")
 def demo_pzq(directory: Path | None, seconds: float, limit: int, block: int) -> None:

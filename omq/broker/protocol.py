@@ -28,6 +28,9 @@ MAX_BODY_BYTES: Final = 64 << 20  # of one body
 MAX_APPEND_BYTES: Final = 80 << 20  # of one APPEND's records
 #: Bytes of a connection's publications that may wait for their answers; above that the broker answers `busy`.
 WINDOW_BYTES: Final = 64 << 20
+#: The defaults of a consumer.
+DEFAULT_PREFETCH: Final = 100
+DEFAULT_ACK_TIMEOUT_S: Final = 30.0
 #: The most credit of a subscription.
 MAX_CREDIT_BYTES: Final = 64 << 20
 #: The most credit of a consumer, in messages.

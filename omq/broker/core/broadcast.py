@@ -9,11 +9,13 @@ from typing import Final, Literal
 from omq.broker.core.permissions import Permissions
 from omq.broker.core.sink import Sink
 from omq.broker.core.stats import CursorStats, SubscriptionStats
-from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Topic, TopicScheduler
+from omq.broker.core.topic import Topic, TopicScheduler
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, PermissionDenied, TopicError, broker_error
 from omq.store.async_store import AsyncStore
 from omq.store.errors import DamagedError, Gone, OutOfSpace, StoreError
 from omq.store.interface import DeleteCursor, SetCursor, TopicState, Trim, Write
+from omq.workqueue.dispatcher import TURN_BYTES
+from omq.workqueue.queue import MIN_BLOCK_BYTES
 
 log = logging.getLogger("omq.broker")
 

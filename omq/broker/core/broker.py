@@ -20,7 +20,7 @@ from omq.broker.core.stats import BrokerStats, EnvironmentStats, StoreStats, Top
 from omq.broker.core.topic import HeldBytes, Publication, Topic, check_waiting
 from omq.broker.core.topic_consumer import TopicConsumer
 from omq.broker.errors import BrokerError, Damaged, TopicError, broker_error
-from omq.broker.protocol import check_name
+from omq.broker.protocol import DEFAULT_ACK_TIMEOUT_S, DEFAULT_PREFETCH, check_name
 from omq.broker.settings import (
     InvalidSetting,
     check_topic,
@@ -342,7 +342,14 @@ class Broker:
             check_name(name, "a subscription's name")
         return topic.subscribe(replay, sink, name, reset)
 
-    def consume(self, topic: Topic, sink: Sink, *, ack_timeout: float = 30.0, credit: int = 100) -> TopicConsumer:
+    def consume(
+        self,
+        topic: Topic,
+        sink: Sink,
+        *,
+        ack_timeout: float = DEFAULT_ACK_TIMEOUT_S,
+        credit: int = DEFAULT_PREFETCH,
+    ) -> TopicConsumer:
         """Adds a consumer to a round-robin topic.
 
         Args:

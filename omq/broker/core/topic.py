@@ -31,10 +31,6 @@ from omq.store.interface import MAX_MEMORY_BYTES, Append, Delivery, TopicState, 
 
 log = logging.getLogger("omq.broker")
 
-#: Bytes of records that one topic delivers before the next one has its turn.
-TURN_BYTES: Final = 1 << 20
-#: The least that a block, or a read without a result, counts towards `TURN_BYTES`: it bounds turns of small blocks.
-MIN_BLOCK_BYTES: Final = 16 << 10
 #: Bytes of all connections that may wait for the store.
 MAX_WAITING_BYTES: Final = 256 << 20
 #: Bytes of one topic's publications that may wait for room; after that the broker answers `busy`.
@@ -218,7 +214,7 @@ class Topic:
             self._scheduler.ready(self)
 
     def pump(self) -> bool:
-        """Delivers about `TURN_BYTES` of messages; returns whether more can be delivered."""
+        """Delivers messages of about `dispatcher.TURN_BYTES`; returns whether more can be delivered."""
         raise NotImplementedError
 
     def end(self, error: BrokerError | None) -> None:

@@ -52,7 +52,6 @@ _MAX_READS: Final = 4096
 #: Topics that are listed in one turn of the loop.
 _LIST_BATCH: Final = 128
 _DEFAULT_CREDIT_BYTES: Final = 1 << 20
-_DEFAULT_PREFETCH: Final = 100
 _MIN_ACK_TIMEOUT_S: Final = 0.01
 _MAX_ACK_TIMEOUT_S: Final = 1e9
 _CLIENT: Final = re.compile(r"[0-9a-fA-F]{32}")
@@ -657,8 +656,8 @@ class ClientSession:
         self._check_new_tag(tag, "CONSUME")
         topic = self.topic(message[2], "consume")
         arguments = p.json_object(message, 3)
-        credit = min(p.whole(arguments, "credit", _DEFAULT_PREFETCH), p.MAX_JOBS)
-        timeout = arguments.get("ack_timeout", 30.0)
+        credit = min(p.whole(arguments, "credit", p.DEFAULT_PREFETCH), p.MAX_JOBS)
+        timeout = arguments.get("ack_timeout", p.DEFAULT_ACK_TIMEOUT_S)
         if isinstance(timeout, bool) or not isinstance(timeout, int | float):
             raise SyntaxFault(f"ack_timeout must be a number of seconds, not {str(timeout)[:40]!r}")
         if not _MIN_ACK_TIMEOUT_S <= timeout <= _MAX_ACK_TIMEOUT_S:

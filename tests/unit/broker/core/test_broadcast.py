@@ -6,11 +6,11 @@ import pytest
 
 from omq._core import blocks
 from omq.broker.core import broadcast
-from omq.broker.core.topic import TURN_BYTES
 from omq.broker.errors import BrokerError, BrokerFailed, Damaged, Overrun, TopicError
 from omq.broker.errors import StoreFull as NoRoom
 from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MAX_MEMORY_BYTES, Append, SetCursor, Trim
+from omq.workqueue.dispatcher import TURN_BYTES
 from tests.support.broker_core import FailingStore, RecordingSink, append, core, run_pending, until
 
 

@@ -11,13 +11,14 @@ from omq._core import blocks
 from omq.broker import errors
 from omq.broker.core.broker import Broker
 from omq.broker.core.round_robin import RoundRobinTopic
-from omq.broker.core.topic import MIN_BLOCK_BYTES, TURN_BYTES, Publication
+from omq.broker.core.topic import Publication
 from omq.broker.errors import BrokerFailed, TopicError
 from omq.broker.settings import retry_delay_of
 from omq.store.errors import DamagedError, OutOfSpace
 from omq.store.interface import MoveToDeadLetter, Stage
 from omq.store.lmdb import reader
-from omq.workqueue.queue import _DEAD_LETTER_BATCH
+from omq.workqueue.dispatcher import TURN_BYTES
+from omq.workqueue.queue import _DEAD_LETTER_BATCH, MIN_BLOCK_BYTES
 from tests.support.broker_core import RecordingSink, append, core, run_pending, until
 
 
