@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.measure import machine
 from bench.peers import PEERS, another_build, why_missing
 from bench.plan import Case, Scenario, Settings
-from bench.processes import ROOT, RunError
-from bench.record import PAGE, record
+from bench.processes import RunError
+from bench.record import record
 from bench.report import Findings, table
 from bench.scenario import SCENARIOS
 
@@ -47,7 +47,7 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--peers", help=f"only these, separated by commas, of: {', '.join(PEERS)}")
     add("--check", action="store_true", help="exit 1 if a target is missed, 3 if one could not be measured")
     add("--json", type=Path, metavar="FILE", help="write every round there too")
-    add("--write", action="store_true", help=f"put the figures of these scenarios into {PAGE.relative_to(ROOT)}")
+    add("--write", action="store_true", help="write these figures into docs/reference/performance*.md")
     found = parser.parse_args(argv)
     if "all" in found.scenario:
         found.scenario = list(SCENARIOS)

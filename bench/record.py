@@ -1,4 +1,4 @@
-"""Puts what was measured into the page of figures, scenario by scenario."""
+"""Writes measured figures into the pages of figures, scenario by scenario."""
 
 from __future__ import annotations
 
@@ -10,20 +10,22 @@ from bench.plan import Scenario, Target
 from bench.processes import ROOT
 from bench.report import Findings, figure
 
-PAGE = ROOT / "docs" / "reference" / "performance.md"
+PAGES = sorted((ROOT / "docs" / "reference").glob("performance*.md"))
 
 
 def record(scenario: Scenario, found: Sequence[Findings], command: str) -> None:
-    """Replaces what stands in the page between the marks of a scenario.
+    """Replaces the text between the marks of a scenario, in the page that has them.
 
     Raises:
-        ValueError: The page has no such marks.
+        ValueError: No page has such marks.
     """
-    page = PAGE.read_text(encoding="utf-8")
     marks = re.compile(rf"(?<=<!-- {scenario.name} -->\n).*?(?=<!-- /{scenario.name} -->)", re.DOTALL)
-    if not marks.search(page):
-        raise ValueError(f"{PAGE} has no place for {scenario.name}: it needs the marks of one")
-    PAGE.write_text(marks.sub(lambda _: section(found, command), page), encoding="utf-8")
+    for path in PAGES:
+        page = path.read_text(encoding="utf-8")
+        if marks.search(page):
+            path.write_text(marks.sub(lambda _: section(found, command), page), encoding="utf-8")
+            return
+    raise ValueError(f"no page docs/reference/performance*.md has marks for {scenario.name}; add them to one")
 
 
 def section(found: Sequence[Findings], command: str) -> str:
