@@ -85,7 +85,7 @@ def test_a_program_runs_and_prints_what_the_page_says(program: Program, tmp_path
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_page_has_programs(page: Path) -> None:
-    # tests/system/spark runs the programs that need Spark, and tests/system/broker/test_tutorial.py those of the tutorial.
+    # tests/system/spark runs the programs that need Spark, and test_tutorial.py those of the broker's tutorial.
     least = {"spark.md": 1, "broker.md": 0}.get(page.name, 3)
     assert len([one for one in PROGRAMS if one.place.startswith(page.name)]) >= least
 
