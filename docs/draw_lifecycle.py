@@ -9,17 +9,17 @@ from omq.engine.lifecycle import TABLE, ConnectionState, DialerState, ListenerSt
 
 PAGE = Path(__file__).parent / "reference" / "lifecycle.md"
 
-HEAD = """# The life of sockets and connections
+HEAD = """# States and events of sockets and connections
 
-Drawn from the table in `omq/engine/lifecycle.py` by `python docs/draw_lifecycle.py`. Tests hold that this page and the
-table agree, and that the engine goes through every line of it. A part that would take another way raises in tests and
-debug builds, and is logged elsewhere.
+Generated from the table in `omq/engine/lifecycle.py` by `python docs/draw_lifecycle.py`. Tests check that this page and the
+table agree, and that the engine uses every transition. An undeclared transition raises in tests and debug builds, and is
+logged elsewhere.
 
-Whatever ends a connection (`close`, `stop`, `disconnect`, the peer, an error), the end has one order, and happens once:
-out of routing, descriptor closed, monitors told, those who wait for it told. A socket ends its listeners, its dialers
-and its connections so, then what else it has begun, then its descriptors; `monitor_stopped` is the last event.
+Every end of a connection (`close`, `stop`, `disconnect`, the peer, an error) happens once and in one order: it leaves
+routing, its descriptor closes, monitors get their event, waiting calls wake. A socket ends its listeners, dialers and
+connections in this way, then its other parts and its descriptors; `monitor_stopped` is the last event.
 
-What monitors are told is in the last column ([`Event`](../../omq/event.py)).
+The last column has the event that monitors receive ([`Event`](../../omq/event.py)).
 """
 
 PARTS: dict[str, type[State]] = {
@@ -43,8 +43,8 @@ def _part(name: str, states: type[State]) -> str:
     drawn.append(f"    {members[-1].name} --> [*]")
     lines = [f"## {name}", "", states.__doc__ or "", "", "```mermaid", "stateDiagram-v2", *drawn, "```", ""]
     lines += ["| State | Means |", "| --- | --- |", *(f"| {one.name} | {one.value} |" for one in members), ""]
-    lines += ["| From | To | When | Monitors are told |", "| --- | --- | --- | --- |"]
-    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_events(row.events)} |" for row in rows]
+    lines += ["| From | To | When | Event |", "| --- | --- | --- | --- |"]
+    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_told(row.tells)} |" for row in rows]
     return "\n".join([*lines, ""])
 
 
@@ -53,8 +53,8 @@ def _label(cause: str) -> str:
     return re.sub(r"[:;]", ",", cause).replace("`", "")
 
 
-def _events(events: str) -> str:
-    return events.replace(" | ", " or ")
+def _told(tells: str) -> str:
+    return tells.replace(" | ", " or ")
 
 
 if __name__ == "__main__":
