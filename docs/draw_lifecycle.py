@@ -11,9 +11,9 @@ PAGE = Path(__file__).parent / "reference" / "lifecycle.md"
 
 HEAD = """# States and events of sockets and connections
 
-Generated from the table in `omq/engine/lifecycle.py` by `python docs/draw_lifecycle.py`. Tests check that this page and the
-table agree, and that the engine uses every transition. An undeclared transition raises in tests and debug builds, and is
-logged elsewhere.
+Generated from the table in `omq/engine/lifecycle.py` by `python docs/draw_lifecycle.py`. Tests check that this page
+and the table agree, and that the engine uses every transition. An undeclared transition raises in tests and debug
+builds, and is logged elsewhere.
 
 Every end of a connection (`close`, `stop`, `disconnect`, the peer, an error) happens once and in one order: it leaves
 routing, its descriptor closes, monitors get their event, waiting calls wake. A socket ends its listeners, dialers and
