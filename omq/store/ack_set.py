@@ -7,17 +7,18 @@ from typing import Final
 
 from omq.ranges import gaps
 
-PAGE_IDS: Final = 4096  # ids a page
+PAGE_IDS: Final = 4096
 
 
 class AckSet:
     """The acknowledged ids of one topic. Not thread-safe.
 
     Attributes:
-        watermark: All ids up to this one are settled.
-        handed: The highest id ever handed out.
-        pages: Bitmaps by number: bit `id % PAGE` of page `id // PAGE`. What the watermark covers is left out.
-        deliveries: How often ids were attempted in vain, of those that were.
+        watermark: The ack floor: all ids up to it are acknowledged.
+        handed: The highest id ever delivered.
+        pages: Bitmaps of acknowledged ids above the watermark, by page number: bit `id % PAGE_IDS` of page
+            `id // PAGE_IDS`.
+        deliveries: The number of failed deliveries by id.
     """
 
     __slots__ = ("counted", "deliveries", "dirty", "handed", "pages", "watermark")
@@ -40,11 +41,11 @@ class AckSet:
         return id <= self.watermark or bool(self.pages.get(id // PAGE_IDS, 0) >> id % PAGE_IDS & 1)
 
     def copy(self) -> AckSet:
-        """Another one with the same content."""
+        """Returns a copy."""
         return AckSet(self.watermark, self.handed, dict(self.pages), dict(self.deliveries))
 
     def add(self, first: int, last: int) -> None:
-        """Settles ids `first` to `last`, both included; `watermark` moves as far as it can."""
+        """Adds the ids `first` to `last`, both included, and raises the watermark as far as possible."""
         first = max(first, self.watermark + 1)
         if last < first:
             return
@@ -63,18 +64,18 @@ class AckSet:
                     self.counted.add(id)
 
     def count(self, deliveries: dict[int, int]) -> None:
-        """Notes how often ids were handed out; not of settled ones."""
+        """Sets delivery counts, but not those of acknowledged ids."""
         for id, number in deliveries.items():
             if id not in self:
                 self.deliveries[id] = number
                 self.counted.add(id)
 
     def _raise(self, watermark: int) -> None:
-        """Moves the watermark to `watermark`, and on over the acknowledged ids after it."""
+        """Moves the watermark to *watermark*, and past the acknowledged ids that follow it."""
         while True:
             number, bit = divmod(watermark + 1, PAGE_IDS)
             page = self.pages.get(number, 0) >> bit
-            ones = (~page & page + 1).bit_length() - 1  # settled ids in a row, from this one
+            ones = (~page & page + 1).bit_length() - 1  # acknowledged ids in a row, from this one
             watermark += ones
             if not ones or bit + ones < PAGE_IDS:
                 break
@@ -93,7 +94,7 @@ class AckSet:
                     del self.pages[now]
 
     def above(self, id: int) -> Iterator[tuple[int, int]]:
-        """Yields the ranges, first and last id included, of what is acknowledged above an id, up to the last bitmap."""
+        """Yields the first and last id of each range of acknowledged ids above an id."""
         first, last = 1, 0  # none yet
         for number in sorted(self.pages):
             page, at = self.pages[number], number * PAGE_IDS
@@ -115,5 +116,5 @@ class AckSet:
             yield first, last
 
     def missing(self, first: int, last: int) -> Iterator[tuple[int, int]]:
-        """Yields the ranges, likewise, of what is not settled of the ids `first` to `last`."""
+        """Yields the first and last id of each range of ids from `first` to `last` that are not acknowledged."""
         return gaps(self.above(self.watermark), max(first, self.watermark + 1), last)

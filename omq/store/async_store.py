@@ -1,4 +1,4 @@
-"""A store as an event loop sees it: writes go out, their results come back in one call a commit."""
+"""The handle of a store in an event loop: batches writes, and returns their results in one call for each commit."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from omq.store.interface import Acknowledge, Appended, Log, Notify, Write
 from omq.store.memory import MemoryStore
 from omq.unpatched import queue, threading
 
-#: Seconds without a refusal after which what is stored shows that there is room again.
+#: Seconds without a refusal after which a successful write means that there is space again.
 _RECOVERY_DELAY_S = 10.0
 
 _Write = TypeVar("_Write", bound=Write)
 
 
 class AsyncStore:
-    """Hands writes to the store, and their results to the callers; lives in one event loop.
+    """Passes writes to the store, and their results to the callers. Belongs to one event loop.
 
-    Writes of one turn of the loop are submitted together at its end. What the store's thread has done comes back by one
-    `call_soon_threadsafe`, however many writes it were.
+    Writes of one turn of the loop are submitted together at its end. The store's thread returns the results of a commit
+    with one `call_soon_threadsafe`.
 
     Args:
-        grown: Called with the topics that can be read further than before, by id, with their last ids.
-        log: Logs when the disk is full, has room again, or fails.
-        server: What the store serves, in words: it is to be started again once the store has failed.
-        error: Makes the error that `do` raises of the store's.
+        grown: Called with the last ids of the topics that have grown, by topic id.
+        log: Logs when the disk is full, has space again, or fails.
+        server: The word for the server in the log, as in "until the broker is started again".
+        error: Converts a store's error to the one that `do` raises.
 
     Attributes:
         store: The store, once it is open.
@@ -50,8 +50,8 @@ class AsyncStore:
     ) -> None:
         self.waiting = 0
         self._full = False
-        self._refused = 0.0  # when something was, for want of space
-        self._failed = False  # and that was logged
+        self._refused = 0.0  # when a write was last refused for want of space
+        self._failed = False  # the store has failed, and that was logged
         self._grown = grown
         self._log = log
         self._server = server
@@ -62,19 +62,19 @@ class AsyncStore:
         self._called = False
         self._thread = 0
         self._idle: list[asyncio.Future[None]] = []
-        self._attends = False  # the loop looks at the news next, without being called
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # rung for a loop that lingers
+        self._attends = False  # this thread reads `_news` next, so the loop need not be called
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # wakes a thread in `linger`
         self._lingers = False
 
     async def open(self, opened: Callable[[Notify, Appended], Log]) -> None:
-        """Opens the store, in a thread: it may have much to verify."""
+        """Opens the store in a thread, as it may have much to verify."""
         self._loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
         opening = in_thread(opened, self._notify, self._appended)
         try:
             self.store = await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # The thread goes on, and what it opens is locked until it is closed.
+            # The thread continues, and the store that it opens stays locked until it is closed.
             store = await opening
             await in_thread(store.close)
             raise
@@ -84,10 +84,10 @@ class AsyncStore:
         await self.drained()
         if hasattr(self, "store"):
             await in_thread(self.store.close)
-            self._arrived()  # what failed because of the end
+            self._arrived()  # writes that failed because the store was closed
 
     async def drained(self) -> None:
-        """Waits until nothing that was submitted waits for its answer."""
+        """Waits until every submitted write is answered."""
         while self._outstanding:
             idle = self._loop.create_future()
             self._idle.append(idle)
@@ -100,19 +100,19 @@ class AsyncStore:
         return persistence == "transient" or isinstance(self.store, MemoryStore)
 
     def submit(self, write: Write, done: Callable[[Any], None]) -> None:
-        """Submits a write at the end of this turn; *done* gets it back in the loop, with its result or its error."""
+        """Submits a write at the end of this turn. The loop calls *done* with the write once that is finished."""
         if not self._out:
             self._loop.call_soon(self._end_turn)
         self.add(write, done)
 
     def add(self, write: Write, done: Callable[[Any], None]) -> None:
-        """Does the same for a caller that flushes before it yields to the loop: nothing else does."""
+        """Adds a write to this turn's. The caller must call `flush` before it yields to the loop."""
         write.context = done
         self._outstanding += 1
         self._out.append(write)
 
     def flush(self) -> None:
-        """Submits what this turn has gathered."""
+        """Submits this turn's writes."""
         out, self._out = self._out, []
         if not out:
             return
@@ -124,25 +124,25 @@ class AsyncStore:
             self._notify(out)
 
     def flush_at_once(self, seconds: float, *, note: bool = False) -> None:
-        """Submits what this turn has gathered, and hands on what has come of it.
+        """Submits this turn's writes, and passes on their results.
 
-        The store writes in this very thread where it can; else the loop waits for it (see `linger`).
+        The store writes in this thread if it can; otherwise this thread waits for it (see `linger`).
 
         Args:
-            seconds: For so long at most.
-            note: Small appends need only be noted (see `Log.write_at_once`), until `catch_up` is called.
+            seconds: The longest wait.
+            note: Small appends may go to the write-ahead log alone, until `catch_up` is called.
         """
         if not self._write_here(note=note):
             self.flush()
             self.linger(seconds)
 
     def _end_turn(self) -> None:
-        # One that stands alone takes less time here than to be handed to a thread, which then wants this one's turn.
+        # A single ack takes less time here than its way to the store's thread, which would then compete for the GIL.
         if len(self._out) != 1 or type(self._out[0]) is not Acknowledge or not self._write_here():
             self.flush()
 
     def _write_here(self, *, note: bool = False) -> bool:
-        """Has the store write what this turn has gathered in this very thread; whether it has."""
+        """Writes this turn's writes in this thread; returns whether the store could."""
         out = self._out
         if not out or self._outstanding != len(out):
             return False
@@ -150,7 +150,7 @@ class AsyncStore:
         try:
             done = self.store.write_at_once(out, note=note)
         except StoreError:
-            done = False  # `flush` says so
+            done = False  # `flush` reports the error
         finally:
             self._attends = False
         if not done:
@@ -160,7 +160,7 @@ class AsyncStore:
         return done
 
     def catch_up(self) -> None:
-        """Has the store write what it has only noted, and hands on what has come of it."""
+        """Applies the write-ahead log of the store in this thread, and passes on the results."""
         self._attends = True
         try:
             self.store.catch_up()
@@ -170,16 +170,16 @@ class AsyncStore:
             self._arrived()
 
     def linger(self, seconds: float) -> None:
-        """Waits in this very thread for the store to give something back, and hands it on.
+        """Blocks this thread until the store returns results, and passes them on.
 
-        A loop that has nothing else to do learns of a commit sooner than by its own way of waiting.
+        An idle loop receives a commit sooner this way than through its selector.
 
         Args:
-            seconds: For so long at most; the loop stands still meanwhile.
+            seconds: The longest wait. The loop does not run meanwhile.
         """
         if not self._outstanding:
             return
-        while not self._bell.empty():  # rung for one that had seen it already
+        while not self._bell.empty():  # left from an earlier call
             self._bell.get()
         self._lingers = self._attends = True
         try:
@@ -188,14 +188,14 @@ class AsyncStore:
                     self._bell.get(timeout=seconds)
         finally:
             self._lingers = self._attends = False
-        if self._news:  # nothing else is scheduled for what has come while `_attends` was true
+        if self._news:  # results that came while `_attends` was true have scheduled no call
             self._arrived()
 
     async def do(self, write: _Write) -> _Write:
         """Submits a write and waits for it.
 
         Raises:
-            StoreError: It was not done; or what `error` makes of that.
+            StoreError: The write failed; the error as `error` converts it.
         """
         future: asyncio.Future[_Write] = self._loop.create_future()
 
@@ -226,7 +226,7 @@ class AsyncStore:
             if self._lingers:
                 self._bell.put(None)
             return
-        # The loop takes the mark away before it looks at the news, so none is left over.
+        # `_arrived` clears the flag before it reads the news, so none stays unread.
         if self._called:
             return
         self._called = True
@@ -237,23 +237,23 @@ class AsyncStore:
 
     @property
     def full(self) -> bool:
-        """The disk is full: until there is room, and for ten seconds nothing was refused for want of it."""
+        """True while the disk is full, and until no write was refused for want of space for 10 s."""
         if self._full:
-            self._note(None)
+            self._log_space(None)
         return self._full
 
-    def _note(self, error: BaseException | None) -> None:
-        """Logs when the disk becomes full, has room again, or fails: once each, however many writes are refused."""
+    def _log_space(self, error: BaseException | None) -> None:
+        """Logs once when the disk becomes full, has space again, or fails, however many writes are refused."""
         full = isinstance(error, OutOfSpace) and not isinstance(error, StagesFull)
         if isinstance(error, StoreFailed) and not self._failed:
             self._failed = True
             self._log.critical(
-                "the store has failed, and takes nothing more until the %s is started again: %s", self._server, error
+                "the store has failed and takes no writes until the %s is started again: %s", self._server, error
             )
         if full:
             self._refused = time.monotonic()
             if not self._full:
-                self._log.error("what is published is refused: %s", error)
+                self._log.error("publishes are refused: %s", error)
             self._full = True
         elif (
             self._full
@@ -261,7 +261,7 @@ class AsyncStore:
             and not self.store.full
             and time.monotonic() >= self._refused + _RECOVERY_DELAY_S
         ):
-            self._log.warning("there is room on the disk again: publishing goes on")
+            self._log.warning("the disk has space again: publishes are accepted")
             self._full = False
 
     def _arrived(self) -> None:
@@ -274,14 +274,14 @@ class AsyncStore:
                 continue
             self._outstanding -= len(item)
             if self._full and item[-1].error is None:
-                self._note(None)
+                self._log_space(None)
             for write in item:
                 if write.error is not None:
-                    self._note(write.error)
+                    self._log_space(write.error)
                 try:
                     write.context(write)
                 except Exception:
-                    self._log.exception("what waited for %s has failed", type(write).__name__)
+                    self._log.exception("the callback of %s failed", type(write).__name__)
         if not self._outstanding and self._idle:
             for idle in self._idle:
                 if not idle.done():

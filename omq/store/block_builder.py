@@ -1,4 +1,4 @@
-"""Appends of one turn become blocks of a good size: small ones are joined, large ones cut."""
+"""Builds blocks of about `BLOCK_BYTES` from appends: joins small ones and cuts large ones."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from omq._core import blocks
 from omq.store.interface import BLOCK_BYTES
 
 Records = bytes | memoryview
-SEARCH_STEP_BYTES: Final = 4096  # between which single records are looked for
+SEARCH_STEP_BYTES: Final = 4096  # within a step, `reaching` looks at single records
 
 
 def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
-    """Records, cut to blocks if they are much more than one; each piece with its count."""
+    """Yields records in pieces of about a block, each with its count. Less than two blocks stay in one piece."""
     if len(records) <= 2 * BLOCK_BYTES:
         yield records, count
         return
@@ -25,7 +25,7 @@ def pieces(records: Records, count: int) -> Iterator[tuple[Records, int]]:
 
 
 def reaching(records: Records, size: int) -> int:
-    """Returns how many of the first records have `size` bytes together; all where they have fewer."""
+    """Returns the number of leading records that reach `size` bytes together; all if they do not."""
     view = memoryview(records)
     begin = done = 0
     for end, count in blocks.cuts(view, SEARCH_STEP_BYTES):
@@ -38,12 +38,12 @@ def reaching(records: Records, size: int) -> int:
 
 
 class BlockBuilder:
-    """A block that may still grow.
+    """A block that can still grow.
 
     Attributes:
         first: The id of its first record.
-        count: Its records.
-        size: Their bytes.
+        count: The number of its records.
+        size: Their size in bytes.
         parts: Their bytes, in order.
     """
 
@@ -60,7 +60,7 @@ class BlockBuilder:
         return self.size + len(records) <= BLOCK_BYTES
 
     def add(self, records: Records, count: int) -> None:
-        """Adds what follows."""
+        """Adds the records that follow."""
         self.parts.append(records)
         self.count += count
         self.size += len(records)

@@ -1,4 +1,4 @@
-"""The clock that ages are measured with. Changes of the system's time do not affect it."""
+"""The clock for ages of records, which changes of the system's time do not affect."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ def wall() -> int:
 
 
 def uptime() -> int:
-    """Microseconds for which the system runs, asleep or not; it cannot be set."""
+    """Returns the microseconds since the system was started, sleep included."""
     return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1000
 
 
 class Clock:
-    """Begins somewhere, and goes on with the system.
+    """A clock that starts at a given time and advances with the system's uptime.
 
     Args:
         begin: Its time now, in microseconds.

@@ -6,7 +6,7 @@ from omq.errors import OmqError
 
 
 class StoreError(OmqError):
-    """Base of all of them; by itself: the store cannot do what was asked."""
+    """Base of the store's errors; raised itself where none of the others fits."""
 
 
 class StoreClosed(StoreError):
@@ -14,19 +14,19 @@ class StoreClosed(StoreError):
 
 
 class OutOfSpace(StoreError):
-    """The disk has no space: nothing of this write was stored. It can be tried again; reads go on."""
+    """The disk has no space. Nothing of this write was stored; it can be repeated. Reads continue."""
 
 
 class StagesFull(OutOfSpace):
-    """The stages of a topic in memory take as much memory as the topic may. Commit or abort some of them first."""
+    """The stages of a topic in memory have reached the topic's bound. Commit or abort some of them first."""
 
 
 class TopicFull(StoreError):
-    """A bounded topic has no room for what was to be published, and does not drop anything.
+    """A bounded topic has no room for an append, and its settings do not let it drop messages.
 
     Args:
-        topic_id: The topic.
-        count: Messages that it has no room for.
+        topic_id: The id of the topic.
+        count: The number of messages that do not fit.
         size: Their bytes.
     """
 
@@ -38,11 +38,11 @@ class TopicFull(StoreError):
 
 
 class StoreFailed(StoreError):
-    """A write or a sync failed: this store takes nothing more until it is opened again. Reads go on."""
+    """A write or a sync failed. The store takes no writes until it is opened again; reads continue."""
 
 
 class StoreLocked(StoreError):
-    """Another process, or another store of this one, has the directory open."""
+    """Another process, or another store in this process, has the directory open."""
 
 
 class UnknownTopic(StoreError):
@@ -62,11 +62,11 @@ class NotAllowed(StoreError):
 
 
 class StageError(StoreError):
-    """A stage that does not exist, belongs elsewhere, or is published already.
+    """A stage does not exist, belongs to another topic, or is published already.
 
     Args:
-        text: What is wrong; `{}` in it stands for the stage.
-        stage: Its name.
+        text: The error; `{}` in it stands for the stage.
+        stage: The name of the stage.
     """
 
     def __init__(self, text: str, stage: bytes = b"") -> None:
@@ -75,7 +75,7 @@ class StageError(StoreError):
         self.stage = stage
 
     def without(self, prefix: bytes) -> str:
-        """Returns the text with the stage's name without a prefix, as the client named it."""
+        """Returns the text with the name that the client gave the stage, which is without a prefix."""
         return self.text.replace("{}", _shown(self.stage.removeprefix(prefix)))
 
 
@@ -87,7 +87,7 @@ class Gone(StoreError):
     """The ids asked for are no longer kept.
 
     Attributes:
-        first: The oldest id that is.
+        first: The oldest id that is kept.
     """
 
     def __init__(self, text: str, first: int) -> None:
@@ -99,9 +99,9 @@ class DamagedError(StoreError):
     """Stored data differs from the data that was written.
 
     Attributes:
-        topic_id: The topic; 0: not of one topic.
-        first: The first damaged id; 0: not known.
-        last: The last one, included. Reading can go on at `last + 1`.
+        topic_id: The id of the topic; 0 if the damage is not in one topic.
+        first: The first damaged id; 0 if it is not known.
+        last: The last damaged id. Reading can continue at `last + 1`.
     """
 
     def __init__(self, text: str, topic_id: int = 0, first: int = 0, last: int = 0) -> None:
@@ -117,14 +117,14 @@ _Error = TypeVar("_Error", bound=BaseException)
 def bare(error: _Error) -> _Error:
     """Returns an error without its tracebacks and those of its causes and contexts.
 
-    A kept error would otherwise keep what its frames have read, and their read transactions.
+    Tracebacks refer to frames, whose read transactions a kept error would keep open.
     """
-    behind: list[BaseException | None] = [error]
+    chain: list[BaseException | None] = [error]
     seen: set[int] = set()
-    while behind:
-        one = behind.pop()
+    while chain:
+        one = chain.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
             one.__traceback__ = None
-            behind += one.__cause__, one.__context__
+            chain += one.__cause__, one.__context__
     return error

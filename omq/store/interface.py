@@ -1,7 +1,7 @@
 """The interface of a store: the operations that change it, and its readers. LMDB and memory implement it.
 
-Operations are objects: `submit` takes one, the store fills in its result or its `error` and hands it back through
-`notify`. Operations on one topic are done in the order in which they are submitted.
+Operations are objects. `submit` takes one; the store fills in its result or its `error` and returns it through
+`notify`. Operations on one topic are applied in the order in which they are submitted.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from omq.store.errors import DamagedError
 Delivery = Literal["broadcast", "round_robin"]
 Persistence = Literal["transient", "async", "weak", "strong"]
 MAX_ID: Final = 2**62 - 1
-BLOCK_BYTES: Final = 256 * 1024  # of records: appends are joined, and cut, to blocks of about this size
-PRODUCER_TIMEOUT_US: Final = 86_400_000_000  # after which a producer is forgotten
-MAX_ANSWERS: Final = 65_536  # that are kept for one producer which never acknowledges any
+BLOCK_BYTES: Final = 256 * 1024  # the target size of a block of records: appends are joined or cut to it
+PRODUCER_TIMEOUT_US: Final = 86_400_000_000  # the idle time after which a producer's state is dropped
+MAX_ANSWERS: Final = 65_536  # kept for a producer that never confirms any
 MAX_SEQUENCE: Final = 2**64 - 1
-MAX_MEMORY_BYTES: Final = 64 << 20  # that a topic in memory keeps without a setting
+MAX_MEMORY_BYTES: Final = 64 << 20  # the default bound of a topic in memory
 
 
 def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
     """Returns whether the store drops the oldest messages of a topic beyond `max_messages` and `max_bytes`.
 
-    A round-robin topic's are work that is not finished, and those of one with `retain_for` have not been read:
-    a publisher is refused, or waits. So the store drops none of them but for their age.
+    It does not in round-robin topics and in topics with `retain_for`, where a dropped message would be lost work. There
+    a publisher waits or is refused, and only `max_age` drops messages.
     """
     default = "reject" if "retain_for" in settings else "drop-oldest"
     return delivery == "broadcast" and settings.get("overflow", default) == "drop-oldest"
@@ -36,12 +36,12 @@ def drops_oldest(delivery: Delivery, settings: Mapping[str, Any]) -> bool:
 
 @dataclass(slots=True, eq=False)
 class Write:
-    """Something that changes the store.
+    """An operation that changes the store.
 
     Attributes:
-        context: The caller's own.
-        error: Why it was not done; `None` if it was. A `StoreError`.
-        done: True once it was handed back.
+        context: For the caller; the store does not read it.
+        error: The `StoreError` with which it failed; `None` if it succeeded.
+        done: True once it was returned to the caller.
     """
 
     context: Any = field(default=None, kw_only=True)
@@ -53,20 +53,20 @@ class Write:
 class Append(Write):
     """Appends checked records (`blocks.check`).
 
-    With a producer and a sequence (1 or more) it is done once: a repetition gets the answer of the first.
+    With a producer and a sequence (1 or more) it is idempotent: a repetition gets the answer of the first append.
 
     Attributes:
-        topic_id: Where.
+        topic_id: The id of the topic.
         records: The records; not copied until they are written.
-        count: How many they are.
-        producer: Who sends them, 1 to 96 bytes, the first one not 0, which the store's own have; empty: a repetition
-            is not noticed.
-        sequence: The producer's number of this write.
-        settled: The producer has the answers of all sequences below, and will not repeat them.
-        repeats_only: Stores nothing: answers a repetition, and fails with `TopicFull` otherwise.
-        first: The id of the first record; 0 where the sequence is settled, and its id forgotten.
-        timestamp: What the block was given, in microseconds since 1970.
-        duplicate: It had been stored before, or is settled.
+        count: The number of records.
+        producer: The id of the producer, 1 to 96 bytes; a first byte of 0 is reserved for the store. Empty: repetitions
+            are not detected.
+        sequence: The producer's number of this append.
+        settled: The producer has the answers of all lower sequences and will not repeat them.
+        repeats_only: Store nothing: answer a repetition, and fail with `TopicFull` otherwise.
+        first: The id of the first record; 0 where the sequence is below `settled` and its id was dropped.
+        timestamp: The timestamp of the block, in microseconds since 1970.
+        duplicate: True for a repetition.
     """
 
     topic_id: int
@@ -83,16 +83,16 @@ class Append(Write):
 
 @dataclass(slots=True, eq=False)
 class MakeTopic(Write):
-    """Makes a topic; one that exists by this name is found, as it is (compare `topics()`).
+    """Creates a topic, or finds the one of this name, whatever settings that has (compare `topics()`).
 
     Attributes:
-        name: Its name.
-        delivery: Who gets a message.
-        persistence: What an acknowledgement means.
-        settings: `max_age` (seconds), which the store obeys; `max_messages` and `max_bytes`, which it obeys where
-            `drops_oldest` returns true; and any other setting to be kept (as JSON).
-        topic_id: Its id, never used for another one.
-        found: It existed.
+        name: The name.
+        delivery: Broadcast to all subscribers, or round-robin to one consumer each.
+        persistence: The state that a record has reached when its append is answered.
+        settings: The store applies `max_age` (seconds), and `max_messages` and `max_bytes` where `drops_oldest` returns
+            true. It keeps any other setting as JSON.
+        topic_id: The id, never used for another topic.
+        found: True if the topic existed.
     """
 
     name: str
@@ -105,21 +105,20 @@ class MakeTopic(Write):
 
 @dataclass(slots=True, eq=False)
 class DeleteTopic(Write):
-    """Deletes a topic with all that belongs to it. Its pages are given back bit by bit, after other writes."""
+    """Deletes a topic with all its rows. The pages are freed in small steps, after other writes."""
 
     topic_id: int
 
 
 @dataclass(slots=True, eq=False)
 class Acknowledge(Write):
-    """Notes what consumers of a round-robin topic have done.
+    """Records acks, the highest delivered id, and delivery counts of a round-robin topic.
 
     Attributes:
-        topic_id: Where.
-        ranges: First and last id, both included, of what is acknowledged.
-        handed: The highest id ever handed out; 0 where it has not changed.
-        deliveries: How often an id was attempted in vain, for those that are. Forgotten when the id is
-            settled.
+        topic_id: The id of the topic.
+        ranges: First and last acknowledged id of each range, both included.
+        handed: The highest id ever delivered; 0 if it has not changed.
+        deliveries: The number of failed deliveries by id. Dropped when the id is acknowledged.
     """
 
     topic_id: int
@@ -130,14 +129,14 @@ class Acknowledge(Write):
 
 @dataclass(slots=True, eq=False)
 class MoveToDeadLetter(Write):
-    """Appends a record to another topic and settles it in its own, at once (after a crash between: once all the same).
+    """Appends a record to a dead-letter topic and acknowledges it in its own, exactly once even after a crash.
 
     Attributes:
-        topic_id: Its topic.
-        id: Its id there.
-        target_id: The topic of dead letters.
-        first: Its id in that.
-        size: The bytes that the other topic has got by it; 0 where it had come there before.
+        topic_id: The record's topic.
+        id: Its id in that topic.
+        target_id: The dead-letter topic.
+        first: Its id in the dead-letter topic.
+        size: The bytes by which the dead-letter topic has grown; 0 if the record was in it already.
     """
 
     topic_id: int
@@ -149,7 +148,7 @@ class MoveToDeadLetter(Write):
 
 @dataclass(slots=True, eq=False)
 class SetCursor(Write):
-    """Keeps the position of a named subscription: the last id that it has finished."""
+    """Stores the cursor of a durable subscription: the last id that it has acknowledged."""
 
     topic_id: int
     name: str
@@ -158,12 +157,12 @@ class SetCursor(Write):
 
 @dataclass(slots=True, eq=False)
 class DeleteCursor(Write):
-    """Forgets a named position.
+    """Deletes a cursor.
 
     Attributes:
-        topic_id: Where.
-        name: Of the position.
-        found: There was one.
+        topic_id: The id of the topic.
+        name: The name of the durable subscription.
+        found: True if there was a cursor.
     """
 
     topic_id: int
@@ -173,7 +172,7 @@ class DeleteCursor(Write):
 
 @dataclass(slots=True, eq=False)
 class Stage(Write):
-    """Keeps records aside, under a name, for a commit. A sequence (1 or more) that the stage has is not kept again."""
+    """Stores records in a named stage until a commit publishes them. A repeated sequence (1 or more) is ignored."""
 
     topic_id: int
     records: bytes | memoryview
@@ -184,20 +183,20 @@ class Stage(Write):
 
 @dataclass(slots=True, eq=False)
 class CommitStages(Write):
-    """Publishes stages at once, in this order; they get their ids now. What is staged is not written again.
+    """Publishes stages atomically, in this order, and gives their records ids. Staged records are not written again.
 
-    All stages of a commit are of topics of one kind: strong, weak and async together, or transient.
+    All stages of a commit belong to topics of one kind: strong, weak and async together, or transient.
 
     Attributes:
-        commit: Its name.
-        stages: Theirs.
-        may: Asked in the store's thread whether the topic of this id may be published to; `None`: any may.
-        has_room: Asked there whether the topic of this id has room for a number of messages with a number of bytes;
-            `None`: any has.
-        published: `(stage, topic_id, first, count)` of each. A second commit of the same name gets the first one's.
-        names: Of these topics, by id, as they were then: they may have been deleted since.
-        grown: Records that topics have got by it, and their bytes, by id.
-        repeated: It is a second one: nothing has grown.
+        commit: The name of the commit.
+        stages: The names of the stages.
+        may: Called in the store's thread with a topic id; returns whether publishing to it is permitted. `None`: it is.
+        has_room: Called there with a topic id, a number of messages and of bytes; returns whether the topic has room
+            for them. `None`: it has.
+        published: `(stage, topic_id, first, count)` of each stage. A repeated commit gets those of the first.
+        names: The names of these topics by id, at the time of the commit: they may have been deleted since.
+        grown: Records and bytes by which topics have grown, by id.
+        repeated: True for a repeated commit, by which nothing has grown.
     """
 
     commit: bytes
@@ -212,12 +211,12 @@ class CommitStages(Write):
 
 @dataclass(slots=True, eq=False)
 class AbortStage(Write):
-    """Forgets a stage, or every stage whose name begins so; one that does not exist is not an error.
+    """Drops a stage, or every stage whose name has a prefix; a stage that does not exist is not an error.
 
     Attributes:
-        stage: Its name.
-        prefix: It is the beginning of the names of all that are forgotten.
-        places: Of the store, where there are several, that it has been done in.
+        stage: The name, or the prefix.
+        prefix: True if `stage` is a prefix.
+        places: The number of the store's engines that have applied it.
     """
 
     stage: bytes
@@ -227,21 +226,21 @@ class AbortStage(Write):
 
 @dataclass(slots=True, eq=False)
 class Trim(Write):
-    """Drops what is below `first`."""
+    """Drops the records below the id `first`."""
 
     topic_id: int
     first: int
 
 
 class TopicState(NamedTuple):
-    """A topic as it is committed; a tuple, which is quickly made and compared: each look at all topics does that.
+    """The committed state of a topic. A tuple, because a look at all topics creates and compares thousands of them.
 
     Attributes:
-        first: The oldest id kept; `last + 1` where nothing is.
-        last: The newest id given; 0: none.
-        bytes: Of records, about: what is dropped counts until its block is gone.
-        jumped: Ranges, first and last id, that were passed over after a crash: nothing is there. The last ones are
-            known even when nothing in front of them is kept any more.
+        first: The oldest id kept; `last + 1` if none is kept.
+        last: The newest id; 0 before the first append.
+        bytes: The approximate bytes of records: a dropped record counts until its block is dropped.
+        jumped: Ranges of ids, first and last, that were skipped after a crash: they have no records. The newest ranges
+            stay known after the records before them are dropped.
     """
 
     id: int
@@ -255,11 +254,11 @@ class TopicState(NamedTuple):
     jumped: tuple[tuple[int, int], ...] = ()
 
     def messages(self, position: int, last: int = 0) -> int:
-        """Returns how many messages are kept after a position.
+        """Returns the number of messages that are kept after an id.
 
         Args:
             position: The id.
-            last: The newest id, where it is known that more were given than are committed.
+            last: The newest id, if it is known to be above the committed one.
         """
         start, last = max(position + 1, self.first), max(last, self.last)
         missing = sum(max(min(to, last) - max(begin, start) + 1, 0) for begin, to in self.jumped)
@@ -272,17 +271,17 @@ class Stats:
 
     Attributes:
         file_bytes: The size of the files.
-        used_bytes: What of them is in use; the rest is taken again before they grow.
+        used_bytes: The part of it in use; the rest is reused before the files grow.
         commits: Transactions.
-        appended: Records.
+        appended: Appended records.
         appended_bytes: Their bytes.
-        duplicates: Appends that were stored before.
-        full: Transactions that found no space.
+        duplicates: Appends that repeated an earlier one.
+        full: Transactions that failed for want of space.
         syncs: Commits or flushes that waited for the disk.
-        sync_seconds: How long they took in all.
-        sync_buckets: Number of syncs that took at most the bucket's seconds (cumulative, as Prometheus has it).
-        damaged: `(topic_id, first, last)` of what is quarantined.
-        engines: The same a part (`"strong"`, `"weak"`, `"memory"`).
+        sync_seconds: Their total duration.
+        sync_buckets: The number of syncs that took at most the bucket's seconds (cumulative, as in Prometheus).
+        damaged: `(topic_id, first, last)` of each quarantined range.
+        engines: The statistics of each engine (`"strong"`, `"weak"`, `"memory"`).
     """
 
     file_bytes: int = 0
@@ -310,7 +309,7 @@ class Stats:
 
 
 class Reader(Protocol):
-    """One topic, as it is while this reader lives."""
+    """A snapshot of one topic."""
 
     @property
     def first(self) -> int:
@@ -318,16 +317,16 @@ class Reader(Protocol):
 
     @property
     def last(self) -> int:
-        """The newest id given."""
+        """The newest id."""
 
     def blocks(self, start: int, stop: int = 0) -> Iterator[tuple[bytes, memoryview]]:
-        """Header and records of blocks with ids from `start` (included) to `stop` (excluded; 0: to the end).
+        """Yields header and records of the blocks with ids from `start` (included) to `stop` (excluded; 0: to the end).
 
-        The first and the last are cut to fit; checksums are verified. Views hold until the reader ends.
+        The first and last block are cut to these ids. Checksums are verified. Views are valid until the reader ends.
 
         Raises:
             Gone: `start` is below `first`.
-            DamagedError: At damaged ids, after what is before them. Go on with `blocks(error.last + 1)`.
+            DamagedError: At damaged ids, after the blocks before them. Continue with `blocks(error.last + 1)`.
         """
 
 
@@ -336,19 +335,20 @@ Appended = Callable[[dict[int, int]], None]
 
 
 class Log(Protocol):
-    """A store. All methods may be called in any thread.
+    """A store. Any thread may call its methods.
 
-    `notify` gets writes that are done: after the commit, for a strong topic after the fsync, for an async one once ids
-    are given. `appended` gets, after each commit that can be read, the topics that have grown and their last ids. Both
-    are called in a thread of the store, or in the caller's by `write_at_once` and (memory) `submit`; they must be
-    quick, and must not call back. Of one commit, `notify` comes first.
+    `notify` gets finished writes: after the commit, for a strong topic after the fsync, for an async one once its
+    records have ids. `appended` gets, after each commit that can be read, the topics that have grown and their last
+    ids. Both are called in a thread of the store, or in the caller's by `write_at_once` and (memory) `submit`. They
+    must be quick and must not call the store. Of one commit, `notify` comes first.
 
     Attributes:
-        id: Of the store, 16 bytes in hex.
-        findings: What opening it found, in sentences; empty after an orderly end.
-        refused: Topics that are not opened, since a row of them is damaged, by name: why. They can be deleted.
-        broken: Why it takes no more writes; `None` as long as it does.
-        full: What was acknowledged to publishers of async topics waits in memory for room on the disk.
+        id: The id of the store, 16 bytes in hex.
+        findings: Sentences about what opening the store has found; empty after an orderly end.
+        refused: The topics that were not opened because a row of them is damaged, and the damage, by name. They can be
+            deleted.
+        broken: The error after which it takes no writes; `None` if there was none.
+        full: True while appends that were answered to publishers of async topics wait in memory for space on the disk.
     """
 
     id: str
@@ -362,46 +362,46 @@ class Log(Protocol):
     def full(self) -> bool: ...
 
     def submit(self, write: Write) -> None:
-        """Takes a write; never blocks. `StoreClosed` once it is closed."""
+        """Submits a write; never blocks. Raises `StoreClosed` once the store is closed."""
 
     def submit_many(self, writes: Iterable[Write]) -> None:
-        """Takes several."""
+        """Submits several writes."""
 
     def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
-        """Does writes that wait for no disk in the calling thread, `notify` and `appended` included.
+        """Applies writes in the calling thread, and calls `notify` and `appended` there.
 
         Args:
             writes: The writes.
-            note: Small appends need only be noted: a process that dies loses none, and they are there to be read once
-                something else is written, or `catch_up` is called, which who asks for it does soon.
+            note: Small appends may go to the write-ahead log alone. They survive the process, but cannot be read until
+                another write or `catch_up` applies them: the caller must call that soon.
 
         Returns:
-            Whether it has: not where the disk is to be waited for, or something else is written or waits to be.
+            Whether it has applied them. It does not where it would wait for the disk, or another write is under way.
         """
 
     def catch_up(self) -> None:
-        """Writes what was only noted, in the calling thread, `appended` included."""
+        """Applies the appends of the write-ahead log in the calling thread, and calls `appended` there."""
 
     def topics(self) -> list[TopicState]:
         """Returns all topics, by id."""
 
     def topic(self, topic_id: int) -> TopicState:
-        """One topic. `UnknownTopic`."""
+        """Returns one topic. Raises `UnknownTopic`."""
 
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:
-        """Reads a topic. To be held shortly: what is dropped gives no space back meanwhile. `UnknownTopic`."""
+        """Opens a reader of a topic. Close it soon: it keeps dropped records on the disk. Raises `UnknownTopic`."""
 
-    def positions(self, topic_id: int) -> dict[str, int]:
-        """Named positions; -1 where what was kept under the name is damaged."""
+    def cursors(self, topic_id: int) -> dict[str, int]:
+        """Returns the cursors of a topic by name; -1 for one whose row is damaged."""
 
-    def all_positions(self) -> dict[int, dict[str, int]]:
-        """Named positions of each topic that has some, by its id."""
+    def all_cursors(self) -> dict[int, dict[str, int]]:
+        """Returns the cursors of each topic that has any, by topic id."""
 
     def settled(self, topic_id: int) -> AckSet:
         """Returns a copy of the ack set of a round-robin topic."""
 
     def stats(self) -> Stats:
-        """Returns its statistics so far."""
+        """Returns the statistics so far."""
 
     def close(self) -> None:
-        """Does what was submitted, syncs and closes. Writes of other threads meanwhile fail."""
+        """Applies what was submitted, syncs and closes. Writes that other threads submit meanwhile fail."""

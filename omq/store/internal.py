@@ -1,4 +1,4 @@
-"""Operations that the store gives itself."""
+"""Operations that the store submits to itself."""
 
 from __future__ import annotations
 
@@ -13,31 +13,31 @@ class WrongEnvironment(StoreError):
 
 
 class Sweep(DeleteTopic):
-    """Deletes the rows of a topic that the catalog does not have any more, where that could not be done at once."""
+    """Deletes the remaining rows of a deleted topic."""
 
     __slots__ = ()
 
 
 class MoveAppend(Append):
-    """The first half of moving a dead letter to another environment; its context is the whole."""
+    """Appends a dead letter to a topic of another environment. Its context is the `MoveToDeadLetter`."""
 
     __slots__ = ()
 
 
 class MoveAck(Acknowledge):
-    """The second half."""
+    """Acknowledges a dead letter in its own topic, after `MoveAppend`."""
 
     __slots__ = ()
 
 
 class PendingAppend(Append):
-    """An append that was acknowledged and found no space: kept until it does.
+    """An append that was answered, but found no space on the disk. It stays in memory until there is space.
 
     Attributes:
-        told: The id of its first record, as it was acknowledged.
+        answered_first: The id of its first record in the answer.
     """
 
-    __slots__ = ("told",)
+    __slots__ = ("answered_first",)
 
     def __init__(self, write: Append) -> None:
         Append.__init__(
@@ -50,24 +50,24 @@ class PendingAppend(Append):
             write.settled,
             context=write.context,
         )
-        self.told = write.first
+        self.answered_first = write.first
         self.timestamp = write.timestamp
         self.done = True
 
 
 class LoggedAppend(PendingAppend):
-    """An append that was acknowledged once it was noted (see `omq.store.lmdb.wal`), where it stays until written."""
+    """An append that was answered once it stood in the write-ahead log (see `omq.store.lmdb.wal`)."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class ReserveIds(Write):
-    """Makes durable how high the ids of topics may go that are not strong: none is given twice if power is lost.
+    """Stores an upper bound of the ids of topics that are not strong, so that a power loss does not repeat an id.
 
     Attributes:
-        highest: By topic.
-        next_topic: Topics get no id below it.
+        highest: The bound by topic id.
+        next_topic: The lowest id of the next topic.
     """
 
     highest: dict[int, int]
@@ -75,34 +75,34 @@ class ReserveIds(Write):
 
 
 class ReserveTransientIds(ReserveIds):
-    """The same of a transient topic, whose writes wait for it."""
+    """Stores that bound for transient topics, whose writes wait for it."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class SkipIds(Write):
-    """Gives no id up to `last` any more: they may have been given, and were lost."""
+    """Skips the ids up to `last`: a crash may have lost records that had them."""
 
     topic_id: int
     last: int
 
 
 class ApplyRetention(Write):
-    """Drops what is too old, and what was left for later."""
+    """Drops records that are too old, and continues drops that were put off."""
 
     __slots__ = ()
 
 
 class ExpireState(Write):
-    """Forgets producers that are silent, stages that are not committed, names of old commits."""
+    """Drops the state of idle producers, abandoned stages, and the names of old commits."""
 
     __slots__ = ()
 
 
 @dataclass(slots=True, eq=False)
 class Quarantine(Write):
-    """Notes that ids are damaged."""
+    """Records a range of damaged ids."""
 
     topic_id: int
     first: int

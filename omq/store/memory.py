@@ -1,4 +1,4 @@
-"""The store without a disk: for `--memory`, and for the transient topics of the one on disk."""
+"""The store in memory: for `--memory`, and for the transient topics of a store on disk."""
 
 from __future__ import annotations
 
@@ -54,13 +54,13 @@ from omq.store.interface import (
 from omq.store.internal import MoveAck, MoveAppend
 from omq.unpatched import threading
 
-MAX_PRODUCERS: Final = 65_536  # of a topic
-MAX_COMMITS: Final = 65_536  # whose names are kept
-COMPACTION_BLOCKS: Final = 256  # that are dropped before their list is rebuilt
+MAX_PRODUCERS: Final = 65_536  # per topic
+MAX_COMMITS: Final = 65_536  # names that are kept, to recognize repeated commits
+COMPACTION_BLOCKS: Final = 256  # dropped blocks after which a topic's lists are rebuilt
 
 
 class Block:
-    """A block of records in memory, as on disk."""
+    """A block of records."""
 
     __slots__ = ("count", "first", "records", "timestamp", "when")
 
@@ -76,9 +76,9 @@ class MemoryProducer:
     """The state of a producer in a topic.
 
     Attributes:
-        floor: It has the answers of all sequences below.
-        answers: First id, count and timestamp, by sequence.
-        seen: The time of its last append.
+        floor: The producer has confirmed the answers of all lower sequences.
+        answers: First id, count and timestamp of each append, by sequence.
+        seen: The uptime of its last append, in microseconds.
     """
 
     __slots__ = ("answers", "floor", "seen")
@@ -89,7 +89,7 @@ class MemoryProducer:
         self.answers: dict[int, tuple[int, int, int]] = {}
 
     def forget(self, settled: int) -> None:
-        """Forgets the answers of sequences below `settled`, and the oldest ones of too many."""
+        """Drops the answers of sequences below `settled`, and the oldest ones above `MAX_ANSWERS`."""
         if settled > self.floor:
             self.floor = settled
             for sequence in [sequence for sequence in self.answers if sequence < settled]:
@@ -99,7 +99,7 @@ class MemoryProducer:
 
 
 class MemoryTopic:
-    """A topic in memory. Changes need the lock of the store."""
+    """A topic in memory. Changes require the lock of `MemoryTopics`."""
 
     def __init__(
         self, id: int, name: str, delivery: Delivery, persistence: Persistence, settings: dict[str, Any], last: int
@@ -112,17 +112,17 @@ class MemoryTopic:
         self.first = last + 1
         self.last = last
         self.bytes = 0
-        self.firsts: list[int] = []  # of the blocks, gone ones too
+        self.firsts: list[int] = []  # first ids of `blocks`, dropped ones included
         self.blocks: list[Block | None] = []
-        self.gone = 0  # blocks at the beginning of both lists that are no more
+        self.gone = 0  # dropped blocks at the head of both lists
         self.open: BlockBuilder | None = None
-        self.producers: dict[bytes, MemoryProducer] = {}  # who was seen last is last
-        self.positions: dict[str, int] = {}
-        self.staged = 0  # bytes that wait for their commit
+        self.producers: dict[bytes, MemoryProducer] = {}  # in the order of their last append
+        self.cursors: dict[str, int] = {}
+        self.staged = 0  # bytes in stages
         self.settled = AckSet(last, last)
 
     def producer(self, name: bytes) -> MemoryProducer:
-        """One that is here now. Who was silent for long is forgotten, and of too many those seen first."""
+        """Returns the state of a producer that appends now. Drops idle producers, and the oldest of too many."""
         now = uptime()
         producer = self.producers.pop(name, None) or MemoryProducer()
         producer.seen = now
@@ -146,7 +146,7 @@ class MemoryTopic:
         )
 
     def append(self, records: Records, count: int) -> int:
-        """Appends records; the first id. They can be read after `seal`."""
+        """Appends records and returns the first id. They can be read after `seal`."""
         first = self.last + 1
         for piece, number in pieces(records, count):
             if self.open is not None and self.open.takes(piece):
@@ -159,7 +159,7 @@ class MemoryTopic:
         return first
 
     def seal(self) -> None:
-        """Makes a block of what is open."""
+        """Closes the open block, so that it can be read."""
         block, self.open = self.open, None
         if block is not None:
             one = block.parts[0]
@@ -180,7 +180,7 @@ class MemoryTopic:
             self.gone = 0
 
     def retain(self, max_memory: int) -> None:
-        """Drops what the settings do not keep."""
+        """Drops the records that the topic's settings do not retain."""
         settings = self.settings
         bounded = drops_oldest(self.delivery, settings)
         if bounded and settings.get("max_messages"):
@@ -216,7 +216,7 @@ class MemoryTopic:
 
 
 class MemoryReader:
-    """Reads a topic in memory; what is dropped meanwhile is gone."""
+    """Reads a topic in memory. Unlike on disk, records that are dropped meanwhile are gone."""
 
     def __init__(self, topic: MemoryTopic, lock: threading.RLock) -> None:
         self._topic = topic
@@ -244,12 +244,12 @@ class MemoryReader:
 
 
 class MemoryTopics:
-    """The topics in memory and what is done to them. All but `apply` holds the lock itself.
+    """The engine of topics in memory. Public methods acquire the lock; `topic` and `record` need it held.
 
     Args:
-        max_memory: Bytes that a topic keeps without a setting.
-        allowed: Returns whether a topic may give ids up to the one passed to it. It never waits.
-        ask: Called with the same where it may not: `go_on` is called once it may.
+        max_memory: The bytes that a topic without `max_bytes` keeps.
+        allowed: Called with a topic id and an id of a record; returns whether ids up to that are reserved. Never waits.
+        ask: Called with the same to reserve ids; `go_on` follows once they are reserved.
     """
 
     def __init__(
@@ -264,19 +264,20 @@ class MemoryTopics:
         self._max_memory = max_memory
         self._allowed = allowed
         self._ask = ask
-        self._waiting: list[Write] = []  # for ids to be allowed; what comes meanwhile waits after them
-        self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}  # made, topic, by sequence
-        #: What was published, and the names of the topics.
+        self._waiting: list[Write] = []  # writes that wait for reserved ids, and those submitted after them
+        #: Uptime of its creation, topic id, and records with their count by sequence, of each stage.
+        self._stages: dict[bytes, tuple[int, int, dict[int, tuple[Records, int]]]] = {}
+        #: `CommitStages.published` and `names` of each commit.
         self._commits: dict[bytes, tuple[list[tuple[bytes, int, int, int]], dict[int, str]]] = {}
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             MoveAppend: self._append,
-            MoveAck: self._settle,
+            MoveAck: self._acknowledge,
             DeleteTopic: self._delete,
-            Acknowledge: self._settle,
+            Acknowledge: self._acknowledge,
             MoveToDeadLetter: self._move,
-            SetCursor: self._set_position,
-            DeleteCursor: self._drop_position,
+            SetCursor: self._set_cursor,
+            DeleteCursor: self._delete_cursor,
             Stage: self._stage,
             CommitStages: self._commit,
             AbortStage: self._abort,
@@ -284,10 +285,10 @@ class MemoryTopics:
         }
 
     def apply(self, writes: Iterable[Write]) -> tuple[list[Write], dict[int, int]]:
-        """Does what is asked: what is done now, and the topics that have grown, with their last ids.
+        """Applies writes; returns the finished ones, and the last ids of the topics that have grown.
 
-        Where ids have to be allowed first the call does not wait, for the broker's loop makes it, and the writer that
-        allows them: the rest is done by `go_on`.
+        It does not wait for ids to be reserved, as the broker's event loop and the writer that reserves them call it.
+        The writes that need these ids, and all after them, are applied by `go_on`.
         """
         with self.lock:
             if self._waiting:
@@ -296,7 +297,7 @@ class MemoryTopics:
             return self._apply(list(writes), None)
 
     def go_on(self, error: BaseException | None) -> tuple[list[Write], dict[int, int]]:
-        """Does what has waited for ids; what gets none fails with `error`, if there is one."""
+        """Applies the writes that waited for ids. With an `error`, those that still have none fail with it."""
         with self.lock:
             waiting, self._waiting = self._waiting, []
             return self._apply(waiting, error)
@@ -340,7 +341,7 @@ class MemoryTopics:
         return writes, grown
 
     def _grows(self, write: Write) -> Iterable[tuple[int, int]]:
-        """The topics that a write concerns, and how many ids it may take of each."""
+        """Returns the ids of the topics that a write changes, and the most record ids that it needs in each."""
         if isinstance(write, Append):
             return ((write.topic_id, write.count),)
         if isinstance(write, MoveToDeadLetter):
@@ -355,24 +356,24 @@ class MemoryTopics:
         return ((getattr(write, "topic_id", 0), 0),)
 
     def has_stage(self, stage: bytes) -> bool:
-        """Returns whether a stage has this name."""
+        """Returns whether there is a stage of this name."""
         with self.lock:
             return stage in self._stages
 
     def has_commit(self, commit: bytes) -> bool:
-        """Returns whether a commit had this name."""
+        """Returns whether there was a commit of this name."""
         with self.lock:
             return commit in self._commits
 
     def topic(self, id: int) -> MemoryTopic:
-        """A topic; `UnknownTopic`."""
+        """Returns a topic. Raises `UnknownTopic`."""
         try:
             return self.topics[id]
         except KeyError:
             raise UnknownTopic(f"there is no topic {id}") from None
 
     def state(self, id: int) -> TopicState:
-        """A topic as it is now."""
+        """Returns the state of a topic."""
         with self.lock:
             topic = self.topic(id)
             if topic.settings.get("max_age"):
@@ -380,18 +381,18 @@ class MemoryTopics:
             return topic.state()
 
     def stats_now(self) -> Stats:
-        """Returns what was done so far, and what is kept."""
+        """Returns the statistics so far."""
         with self.lock:
             return replace(self.stats, used_bytes=sum(topic.bytes for topic in self.topics.values()))
 
-    def all_positions(self) -> dict[int, dict[str, int]]:
-        """Returns the named positions of each topic that has some."""
+    def all_cursors(self) -> dict[int, dict[str, int]]:
+        """Returns the cursors of each topic that has any, by topic id."""
         with self.lock:
-            return {id: dict(topic.positions) for id, topic in self.topics.items() if topic.positions}
+            return {id: dict(topic.cursors) for id, topic in self.topics.items() if topic.cursors}
 
     @contextmanager
     def read(self, id: int) -> Iterator[Reader]:
-        """Reads a topic."""
+        """Opens a reader of a topic."""
         with self.lock:
             topic = self.topic(id)
             if topic.settings.get("max_age"):
@@ -400,7 +401,7 @@ class MemoryTopics:
         yield reader
 
     def _grow(self, topic: MemoryTopic, records: Records, count: int) -> int:
-        """Appends; the first id."""
+        """Appends and counts records; returns the first id."""
         self.stats.appended += count
         self.stats.appended_bytes += len(records)
         return topic.append(records, count)
@@ -430,11 +431,11 @@ class MemoryTopics:
             self._drop_stage(stage)
         del self.topics[write.topic_id]
 
-    def _settle(self, write: Acknowledge) -> None:
+    def _acknowledge(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
         settled = topic.settled
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
-            raise StoreError("ids that were not given yet")
+            raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
         settled.handed = max(settled.handed, write.handed)
         settled.count(write.deliveries)
         for first, last in write.ranges:
@@ -447,44 +448,42 @@ class MemoryTopics:
         topic.settled.add(write.id, write.id)
 
     def record(self, topic: MemoryTopic, id: int) -> bytes:
-        """One record; `Gone` if it is."""
+        """Returns one record. Raises `Gone` if it was dropped."""
         topic.seal()
         block = topic.block_of(id)
         if block is None or block.first > id or id < topic.first:
             raise Gone(f"{id} is not kept", topic.first)
         return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
 
-    def _set_position(self, write: SetCursor) -> None:
-        self.topic(write.topic_id).positions[write.name] = write.id
+    def _set_cursor(self, write: SetCursor) -> None:
+        self.topic(write.topic_id).cursors[write.name] = write.id
 
-    def _drop_position(self, write: DeleteCursor) -> None:
-        write.found = self.topic(write.topic_id).positions.pop(write.name, None) is not None
+    def _delete_cursor(self, write: DeleteCursor) -> None:
+        write.found = self.topic(write.topic_id).cursors.pop(write.name, None) is not None
 
     def _stage(self, write: Stage) -> None:
         topic = self.topic(write.topic_id)
         if write.sequence > MAX_SEQUENCE:
-            raise StageError(f"{write.sequence} is too high a number in a stage")
+            raise StageError(f"sequence={write.sequence} is above {MAX_SEQUENCE}, the highest in a stage")
         day_ago = uptime() - 86_400_000_000
         for stage in [stage for stage, (made, _, _) in self._stages.items() if made < day_ago]:
             self._drop_stage(stage)
         made, topic_id, kept = self._stages.get(write.stage) or (uptime(), write.topic_id, {})
         if topic_id == write.topic_id and not write.sequence and MAX_SEQUENCE in kept:
-            raise StageError("all numbers in the stage are taken")
+            raise StageError("the stage {} has used all sequences", write.stage)
         if topic_id != write.topic_id:
             raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or max(kept, default=0) + 1
         if sequence not in kept:
             most = topic.settings.get("max_bytes") or self._max_memory
             if topic.staged + len(write.records) > most:
-                raise StagesFull(
-                    f"the stages of topic {topic.name!r} may have {most} bytes together: commit or abort some"
-                )
+                raise StagesFull(f"the stages of topic {topic.name!r} exceed {most} bytes: commit or abort some")
             topic.staged += len(write.records)
             kept[sequence] = write.records, write.count
         self._stages[write.stage] = made, topic_id, kept
 
     def _drop_stage(self, stage: bytes) -> tuple[int, dict[int, tuple[Records, int]]]:
-        """Forgets a stage; its topic, and what it had."""
+        """Drops a stage; returns its topic id and its records."""
         _, topic_id, kept = self._stages.pop(stage)
         topic = self.topics.get(topic_id)
         if topic is not None:
@@ -511,7 +510,7 @@ class MemoryTopics:
             if write.has_room is not None and not write.has_room(topic_id, count, sizes[topic_id]):
                 raise TopicFull(topic_id, count, sizes[topic_id])
         if len(set(write.stages)) < len(write.stages):
-            raise StageError("a stage is named twice")
+            raise StageError("the commit names a stage twice")
         for stage in write.stages:
             topic_id, kept = self._drop_stage(stage)
             topic = self.topic(topic_id)
@@ -541,12 +540,12 @@ class MemoryTopics:
 
 
 class MemoryStore:
-    """A store in memory. See `Log`, which it is; `notify` and `appended` are called by `submit`.
+    """A store in memory; see `Log`. `submit` calls `notify` and `appended`.
 
     Args:
-        notify: Gets the writes that are done.
-        appended: Gets the topics that have grown.
-        max_memory: Bytes that a topic keeps without a setting.
+        notify: Called with finished writes.
+        appended: Called with the last ids of the topics that have grown.
+        max_memory: The bytes that a topic without `max_bytes` keeps.
     """
 
     def __init__(
@@ -591,7 +590,7 @@ class MemoryStore:
         return True
 
     def catch_up(self) -> None:
-        pass  # nothing is only noted
+        pass  # there is no write-ahead log
 
     def _make(self, write: MakeTopic) -> None:
         for topic in self._engine.topics.values():
@@ -615,12 +614,12 @@ class MemoryStore:
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:
         return self._engine.read(topic_id)
 
-    def positions(self, topic_id: int) -> dict[str, int]:
+    def cursors(self, topic_id: int) -> dict[str, int]:
         with self._engine.lock:
-            return dict(self._engine.topic(topic_id).positions)
+            return dict(self._engine.topic(topic_id).cursors)
 
-    def all_positions(self) -> dict[int, dict[str, int]]:
-        return self._engine.all_positions()
+    def all_cursors(self) -> dict[int, dict[str, int]]:
+        return self._engine.all_cursors()
 
     def settled(self, topic_id: int) -> AckSet:
         with self._engine.lock:

@@ -103,7 +103,7 @@ class History:
                 for low, high in self.settled:
                     assert not list(settled.missing(low, high)), f"jobs {low} to {high} come back"
             if self.position:
-                assert store.positions(topics["strong"].id)["name"] >= self.position
+                assert store.cursors(topics["strong"].id)["name"] >= self.position
 
     def _check_topic(self, store: Store, name: str, topic: int, found: dict[int, int]) -> None:
         """Reads a topic: whole batches that were tried, each once, dense ids."""

@@ -76,7 +76,7 @@ def read_all(directory: Path) -> dict[str, object]:
                     start = error.last + 1
             try:
                 store.settled(state.id)
-                store.positions(state.id)
+                store.cursors(state.id)
             except DamagedError:
                 damaged.setdefault(state.name, [])
         return {"found": found, "damaged": damaged, "findings": store.findings}
@@ -290,7 +290,7 @@ def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) ->
         assert len(offline.check_rows()) == 4
     with Opened.on_disk(directory) as log:
         assert log.log.findings == ["topic 't': the position of 'mine' is damaged: it is refused until it starts over"]
-        assert log.log.positions(topic) == {"mine": -1, "yours": 1}
+        assert log.log.cursors(topic) == {"mine": -1, "yours": 1}
         for write in (
             Append(topic, blocks.encode([b"a"]), 1, b"producer", 1),
             CommitStages(b"commit one", [b"stage one"]),
@@ -304,7 +304,7 @@ def test_other_damaged_rows_are_told_to_whoever_asks_for_them(tmp_path: Path) ->
         log.do(SetCursor(topic, "mine", 2))
         log.do(DeleteTopic(log.make("u")))
     with Opened.on_disk(directory) as log:
-        assert log.log.positions(topic) == {"mine": 2, "yours": 1}
+        assert log.log.cursors(topic) == {"mine": 2, "yours": 1}
 
 
 def test_damage_is_named_kept_aside_and_read_around(tmp_path: Path) -> None:

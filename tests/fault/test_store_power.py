@@ -67,7 +67,7 @@ class Writing:
         return (
             self.log.read(self.topic),
             self.log.read(self.jobs),
-            log.positions(self.topic),
+            log.cursors(self.topic),
             (settled.watermark, settled.handed, settled.pages),
             [(state.first, state.last, state.bytes) for state in (log.topic(self.topic), log.topic(self.jobs))],
         )

@@ -90,7 +90,7 @@ def state(log: Opened) -> Any:
     for topic in (1, 2, 3):
         now = log.log.topic(topic)
         settled = log.log.settled(topic)
-        seen.append((now.last, log.log.positions(topic), settled.watermark, settled.pages, settled.deliveries))
+        seen.append((now.last, log.log.cursors(topic), settled.watermark, settled.pages, settled.deliveries))
         if topic < 3:
             seen.append((now.first, log.read(topic)))
         else:

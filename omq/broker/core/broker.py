@@ -110,7 +110,7 @@ class Broker:
         await self.store.open(self._open)
         for finding in self.store.store.findings:
             log.warning("store %s: %s", self._directory, finding)
-        names = self.store.store.all_positions()
+        names = self.store.store.all_cursors()
         for state in self.store.store.topics():
             self._add(state, names.get(state.id))
 

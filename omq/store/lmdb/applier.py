@@ -93,7 +93,7 @@ class Applier:
             While it is set, `ApplyRetention` looks at all topics: what found no space is tried again.
         unclean: There may be more to be forgotten of what is old.
         early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
-        owing: Topics of which acknowledged appends found no space: nothing may take their ids.
+        pending_topics: Topics with pending appends, whose ids no other record may take.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Applier:
         self.touched: set[StoredTopic] = set()
         self.behind = self.unclean = False
         self.few: int | None = None
-        self.owing: set[int] = set()
+        self.pending_topics: set[int] = set()
         self.appended = 0  # records, in the transaction at work
         self.appended_bytes = 0
         self.duplicates = 0
@@ -128,8 +128,8 @@ class Applier:
         self._does: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             MoveAppend: self._append,
-            PendingAppend: self._append_owed,
-            LoggedAppend: self._append_owed,
+            PendingAppend: self._append_pending,
+            LoggedAppend: self._append_pending,
             MoveAck: self._settle,
             MakeTopic: self._make,
             DeleteTopic: self._delete,
@@ -214,7 +214,7 @@ class Applier:
         self.touched.clear()
 
     @property
-    def owes_deletions(self) -> bool:
+    def has_deletions(self) -> bool:
         """Rows of deleted topics are left."""
         return bool(self._deleted)
 
@@ -268,7 +268,7 @@ class Applier:
             write.first = self._grow(topic, write.records, write.count)
         self._producers.note(self._transaction, producer, write, self._now)
 
-    def tell(self, write: Append, last: int) -> bool:
+    def assign_ids(self, write: Append, last: int) -> bool:
         """Gives an append its ids before the transaction does; returns whether that is possible.
 
         Args:
@@ -276,7 +276,7 @@ class Applier:
             last: The last id that its topic has given; 0: as the topic has it.
         """
         topic = self.topics.get(write.topic_id)
-        if topic is None or topic.id in self.owing or topic.reserved is None or write.repeats_only:
+        if topic is None or topic.id in self.pending_topics or topic.reserved is None or write.repeats_only:
             return False
         write.first = (last or topic.last) + 1
         if write.first + write.count + RESERVED_IDS // 2 > topic.reserved:
@@ -287,11 +287,11 @@ class Applier:
         write.timestamp = wall()
         return True
 
-    def _append_owed(self, write: PendingAppend) -> None:
+    def _append_pending(self, write: PendingAppend) -> None:
         topic = self._topic(write.topic_id)
-        if write.told > topic.last + 1:
+        if write.answered_first > topic.last + 1:
             # What stood before it was not acknowledged, and is refused.
-            self._jump(SkipIds(topic.id, write.told - 1))
+            self._jump(SkipIds(topic.id, write.answered_first - 1))
         if not self.appended:  # such writes come first, and what is in one transaction has one time
             self._wall = write.timestamp
         self._append(write)
@@ -319,7 +319,7 @@ class Applier:
         """Makes sure that a topic may give ids up to `last`."""
         if last > MAX_ID:
             raise StoreError("all ids of the topic have been given")
-        if topic.id in self.owing:
+        if topic.id in self.pending_topics:
             raise OutOfSpace("the disk is full: what was acknowledged before has to be written first")
         if topic.reserved is not None and last + RESERVED_IDS // 2 > topic.reserved:
             self._reserve(topic, last)
@@ -408,7 +408,7 @@ class Applier:
     def _settle(self, write: Acknowledge) -> None:
         topic = self._topic(write.topic_id)
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
-            raise StoreError("ids that were not given yet")
+            raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
         settled = self._settled(topic)
         self.touched.add(topic)
         settled.handed = max(settled.handed, write.handed)
@@ -443,7 +443,7 @@ class Applier:
                     raise StageError(APART, stage)
             raise StageError("there is no stage {} with the others of this commit", missing[0])
         if len(set(write.stages)) < len(write.stages):
-            raise StageError("a stage is named twice")
+            raise StageError("the commit names a stage twice")
         for stage in write.stages:
             if self._elsewhere(b"G" + stage):
                 raise StageError("the stage {} is there twice, in topics of two kinds: abort it, once for each", stage)

@@ -18,7 +18,7 @@ from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.layout import PIECE, STAGE, opened
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
-from omq.store.lmdb.wal import look as look_at_notes
+from omq.store.lmdb.wal import read_file
 
 
 class Inspector:
@@ -43,7 +43,7 @@ class Inspector:
         self.orderly = self._session.orderly
         self.topics: dict[int, StoredTopic] = {}
         self._environments: dict[str, Environment] = {}
-        self._noted: defaultdict[int, list[Append]] = defaultdict(list)  # what the next opening will write
+        self._logged: defaultdict[int, list[Append]] = defaultdict(list)  # what the next opening will write
         try:
             self._open()
         except BaseException:
@@ -58,22 +58,22 @@ class Inspector:
             check_structure(where)
             self._environments[name] = Environment(where, sync=False, readonly=True)
         catalog = Catalog()
-        ledger = Applier(None, lambda topic, last: None, self._session.clock)
+        applier = Applier(None, lambda topic, last: None, self._session.clock)
         with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
             catalog.load(strong)
             for topic in catalog.topics.values():
                 if topic.persistence != "transient":
                     try:
-                        ledger.load(strong if topic.persistence == "strong" else weak, topic)
+                        applier.load(strong if topic.persistence == "strong" else weak, topic)
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
-        noted, _, _, file = look_at_notes(self._session.directory / "weak" / "notes", self.id)
+        logged, _, _, file = read_file(self._session.directory / "weak" / "notes", self.id)
         if file >= 0:
             os.close(file)
-        for write in noted:
+        for write in logged:
             if write.topic_id in self.topics and write.first > self.topics[write.topic_id].last:
-                self._noted[write.topic_id].append(write)
+                self._logged[write.topic_id].append(write)
 
     def __enter__(self) -> Inspector:
         return self
@@ -130,7 +130,7 @@ class Inspector:
     def _blocks(
         self, topic: StoredTopic, start: int, stop: int = 0
     ) -> Iterator[tuple[bytes, bytes | memoryview] | DamagedError]:
-        """Yields header and records of each block, and in between what is damaged; last what is only noted."""
+        """Yields header and records of each block, and in between what is damaged; last what is only logged."""
         if topic.persistence == "transient":
             return
         while start <= topic.last:
@@ -147,7 +147,7 @@ class Inspector:
                     damage = DamagedError(str(error), topic.id, start, topic.last)
             yield damage
             start = damage.last + 1
-        for write in self._noted[topic.id]:
+        for write in self._logged[topic.id]:
             yield blocks.header(write.first, write.count, write.timestamp, len(write.records)), write.records
 
 

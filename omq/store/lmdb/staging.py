@@ -1,4 +1,4 @@
-"""Records that wait for a commit: put once, published by reference."""
+"""Stages: records that wait for a commit. They are written once and published by reference."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from omq.store.errors import DamagedError, StageError
 from omq.store.interface import MAX_SEQUENCE, CommitStages, Stage
 from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, rows, sealed
 
-STAGE_RETENTION_US: Final = 86_400_000_000  # an uncommitted stage is kept this long
-COMMIT_RETENTION_US: Final = 30 * STAGE_RETENTION_US  # the name of a commit is kept this long
+STAGE_RETENTION_US: Final = 86_400_000_000  # of an uncommitted stage
+COMMIT_RETENTION_US: Final = 30 * STAGE_RETENTION_US  # of the name of a commit
 
 
 class Stages:
     """The stages of an environment, and its commits."""
 
     def put(self, transaction: Any, write: Stage, now: int) -> None:
-        """Keeps records aside, unless this sequence is there."""
+        """Stores records in a stage, unless it has their sequence."""
         key = b"G" + write.stage
         row = transaction.get(key)
         if write.sequence > MAX_SEQUENCE:
-            raise StageError(f"{write.sequence} is too high a number in a stage")
+            raise StageError(f"sequence={write.sequence} is above {MAX_SEQUENCE}, the highest in a stage")
         if row is None:
             number, made, highest = self._number(transaction), now, 0
         else:
@@ -36,7 +36,7 @@ class Stages:
                 raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or highest + 1
         if sequence > MAX_SEQUENCE:
-            raise StageError("all numbers in the stage are taken")
+            raise StageError("the stage {} has used all sequences", write.stage)
         if sequence <= highest and next(self._pieces(transaction, number, sequence), None) is not None:
             return
         for part, (piece, count) in enumerate(pieces(write.records, write.count)):
@@ -45,7 +45,7 @@ class Stages:
 
     @staticmethod
     def _number(transaction: Any) -> int:
-        """A number for a stage."""
+        """Returns the number of a new stage."""
         row = transaction.get(NEXT_STAGE)
         number: int = NUMBER.unpack(opened(NEXT_STAGE, row))[0] if row is not None else 1
         transaction.put(NEXT_STAGE, sealed(NEXT_STAGE, NUMBER.pack(number + 1)))
@@ -53,13 +53,13 @@ class Stages:
 
     @staticmethod
     def _pieces(transaction: Any, number: int, sequence: int | None = None) -> Iterator[tuple[bytes, int, int]]:
-        """Key, count and size of what a stage has, in order; of one sequence, or of all."""
+        """Yields key, count and size of each piece of a stage, in order, of one sequence or of all."""
         prefix = b"g" + NUMBER.pack(number) + (b"" if sequence is None else NUMBER.pack(sequence))
         for key, value in rows(transaction, prefix):
             yield key, PIECE.unpack(key)[4], len(value)
 
     def find(self, transaction: Any, stage: bytes) -> tuple[int, int] | None:
-        """Number and topic of a stage."""
+        """Returns the number and the topic id of a stage; `None` if there is none."""
         key = b"G" + stage
         row = transaction.get(key)
         if row is None:
@@ -68,7 +68,7 @@ class Stages:
         return number, topic_id
 
     def measure(self, transaction: Any, number: int) -> tuple[int, int]:
-        """Returns how many records a stage has, and their bytes."""
+        """Returns the number of records of a stage, and their bytes."""
         records = total = 0
         for _, count, size in self._pieces(transaction, number):
             records += count
@@ -76,24 +76,24 @@ class Stages:
         return records, total
 
     def publish(self, transaction: Any, stage: bytes) -> list[tuple[bytes, int, int]]:
-        """Returns the pieces of a stage, and deletes the stage; the pieces stay."""
+        """Deletes a stage and returns its pieces, which stay stored."""
         found = self.find(transaction, stage)
         assert found is not None
         transaction.delete(b"G" + stage)
         return list(self._pieces(transaction, found[0]))
 
     def drop(self, transaction: Any, stage: bytes) -> None:
-        """Forgets a stage with what it has."""
+        """Deletes a stage and its pieces."""
         for key, _, _ in self.publish(transaction, stage):
             transaction.delete(key)
 
     def drop_all(self, transaction: Any, prefix: bytes) -> None:
-        """Forgets the stages whose names begin so."""
+        """Deletes the stages whose names have a prefix."""
         for key in [key for key, _ in rows(transaction, b"G" + prefix)]:
             self.drop(transaction, key[1:])
 
     def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
-        """Returns what a commit has published, and the names of its topics; `None` for an unknown commit."""
+        """Returns `published` and `names` of an earlier commit of this name; `None` if there was none."""
         key = b"c" + commit
         row = transaction.get(key)
         if row is None:
@@ -103,13 +103,13 @@ class Stages:
         return [(b64decode(stage), *rest) for stage, *rest in found["published"]], names
 
     def note(self, transaction: Any, write: CommitStages, now: int) -> None:
-        """A commit has happened."""
+        """Stores the result of a commit."""
         key = b"c" + write.commit
         some = [(b64encode(stage).decode(), *rest) for stage, *rest in write.published]
         transaction.put(key, sealed(key, json.dumps({"at": now, "published": some, "names": write.names}).encode()))
 
     def drop_old(self, transaction: Any, now: int, limit: int) -> int:
-        """Forgets old uncommitted stages and names of old commits, at most `limit`; returns how many."""
+        """Deletes at most `limit` uncommitted stages and names of commits that are too old; returns their number."""
         stages = list(
             islice((stage for stage, _, made in self._all(transaction) if made < now - STAGE_RETENTION_US), limit)
         )
@@ -127,13 +127,13 @@ class Stages:
         return len(stages) + len(commits)
 
     def drop_topic(self, transaction: Any, topic_id: int) -> None:
-        """Forgets the stages of a topic."""
+        """Deletes the stages of a topic."""
         for stage in [stage for stage, topic, _ in self._all(transaction) if topic == topic_id]:
             self.drop(transaction, stage)
 
     @staticmethod
     def _all(transaction: Any) -> Iterator[tuple[bytes, int, int]]:
-        """Yields name, topic and time of each stage; a damaged one stays, and a call that names it raises."""
+        """Yields name, topic id and time of creation of each stage. Skips a damaged one; calls that name it raise."""
         for key, value in rows(transaction, b"G"):
             with suppress(DamagedError, struct.error):
                 _, topic_id, made, _ = STAGE.unpack(opened(key, value))

@@ -136,32 +136,34 @@ class Store:
         except BaseException:
             self._strong.close()
             raise
-        self._notes = WriteAheadLog(weak, self.id)
+        self._wal = WriteAheadLog(weak, self.id)
         try:
             self._catalog = Catalog()
-            strong_ledger = Applier(self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak))
-            weak_ledger = Applier(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
-            self._load(strong_ledger, weak_ledger)
-            if left.missing and weak_ledger.topics:
+            strong_applier = Applier(
+                self._catalog, self._reserve, session.clock, lambda key: self._has(key, self._weak)
+            )
+            weak_applier = Applier(None, self._reserve, session.clock, lambda key: self._has(key, self._strong))
+            self._load(strong_applier, weak_applier)
+            if left.missing and weak_applier.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics start over")
             tails: list[StoreError] = []
             if not session.orderly:
-                tails += opening.check_tails(self._strong, strong_ledger.topics.values())
-                tails += opening.check_tails(self._weak, weak_ledger.topics.values())
+                tails += opening.check_tails(self._strong, strong_applier.topics.values())
+                tails += opening.check_tails(self._weak, weak_applier.topics.values())
             self._note_damage()
             older = older or opening.is_behind(session, self._catalog, self._sound())
             if older:
                 self.findings.append(f"{strong}: {opening.ANOTHER}")
-            self._look_at_notes(weak_ledger.topics, lost)
+            self._replay(weak_applier.topics, lost)
             self._noted = opening.note(self._session, self._catalog, orderly=False)
         except BaseException:
-            self._notes.close()
+            self._wal.close()
             self._weak.close()
             self._strong.close()
             raise
         self._writers: dict[str, Writer] = {
-            "strong": self._writer("strong", self._strong, strong_ledger),
-            "weak": self._writer("weak", self._weak, weak_ledger),
+            "strong": self._writer("strong", self._strong, strong_applier),
+            "weak": self._writer("weak", self._weak, weak_applier),
         }
         self._memory = MemoryTopics(max_memory, self._allowed, self._allow)
         self._where: dict[int, Writer | MemoryTopics] = {}
@@ -170,7 +172,7 @@ class Store:
         self.findings += [
             f"topic {self._catalog.topics[id].name!r}: the position of {name!r} is damaged: it is refused until it "
             "starts over"
-            for id, names in sorted(self.all_positions().items())
+            for id, names in sorted(self.all_cursors().items())
             for name, position in names.items()
             if position < 0
         ]
@@ -185,13 +187,13 @@ class Store:
         self._begin_ids(lost, older)
         self._writers["weak"].catch_up()
 
-    def _writer(self, name: str, environment: Environment, ledger: Applier) -> Writer:
+    def _writer(self, name: str, environment: Environment, applier: Applier) -> Writer:
         return Writer(
             f"omq-store-{name}",
             environment,
-            ledger,
+            applier,
             strong=name == "strong",
-            notes=None if name == "strong" else self._notes,
+            wal=None if name == "strong" else self._wal,
             notify=self._done,
             appended=self._appended,
             committed=(lambda: None) if name == "strong" else self._flusher.committed,
@@ -205,13 +207,13 @@ class Store:
             self._catalog.load(reading)
             damaged = self._catalog.damaged
             for topic in self._catalog.topics.values():
-                ledger, transaction = (strong, reading) if topic.persistence == "strong" else (weak, other)
+                applier, transaction = (strong, reading) if topic.persistence == "strong" else (weak, other)
                 if topic.persistence != "transient" and topic.id not in damaged:
                     try:
-                        ledger.load(transaction, topic)
+                        applier.load(transaction, topic)
                         if topic.delivery == "round_robin":
                             consumer_rows.load_settled(transaction, topic.id)
-                        ledger.topics[topic.id] = topic
+                        applier.topics[topic.id] = topic
                     except (DamagedError, struct.error) as error:
                         damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
             for id, why in sorted(damaged.items()):
@@ -235,7 +237,7 @@ class Store:
         elif topic.persistence == "strong":
             self._where[topic.id] = self._writers["strong"]
         else:
-            self._writers["weak"].ledger.topics.setdefault(topic.id, topic)
+            self._writers["weak"].applier.topics.setdefault(topic.id, topic)
             self._where[topic.id] = self._writers["weak"]
 
     def _begin_ids(self, lost: bool, older: bool) -> None:
@@ -259,14 +261,14 @@ class Store:
             with contextlib.suppress(StoreError):
                 self._reserve_now(go_on.reserved, go_on.next_topic)
 
-    def _look_at_notes(self, topics: dict[int, StoredTopic], lost: bool) -> None:
+    def _replay(self, topics: dict[int, StoredTopic], lost: bool) -> None:
         """Writes what was acknowledged and only noted when the last process died."""
-        for write in self._notes.left():
+        for write in self._wal.replay():
             topic = topics.get(write.topic_id)
             if topic is not None and write.first > topic.last and not lost:
-                self._notes.waiting.append(write)
-        if not self._notes.waiting:
-            self._notes.clear()
+                self._wal.waiting.append(write)
+        if not self._wal.waiting:
+            self._wal.clear()
 
     def _note_damage(self) -> None:
         """Reports what was found damaged before."""
@@ -434,7 +436,7 @@ class Store:
 
     @property
     def full(self) -> bool:
-        return self._writers["weak"].owing or any(writer.short for writer in self._writers.values())
+        return self._writers["weak"].has_pending or any(writer.short for writer in self._writers.values())
 
     def submit(self, write: Write) -> None:
         with self._submitting:
@@ -550,7 +552,7 @@ class Store:
         if isinstance(where, MemoryTopics):
             return where.state(topic_id)
         try:
-            return where.ledger.topics[topic_id].state
+            return where.applier.topics[topic_id].state
         except KeyError:
             raise UnknownTopic(f"there is no topic {topic_id}") from None
 
@@ -566,19 +568,19 @@ class Store:
             return where.read(topic_id)
         return LmdbReader(where.environment, topic_id, where.strong, self._damage)
 
-    def positions(self, topic_id: int) -> dict[str, int]:
+    def cursors(self, topic_id: int) -> dict[str, int]:
         where = self._at(topic_id)
         if isinstance(where, MemoryTopics):
             with where.lock:
-                return dict(where.topic(topic_id).positions)
+                return dict(where.topic(topic_id).cursors)
         with where.environment.read() as reading:
             return consumer_rows.load_positions(reading, topic_id)
 
-    def all_positions(self) -> dict[int, dict[str, int]]:
-        found = self._memory.all_positions()
+    def all_cursors(self) -> dict[int, dict[str, int]]:
+        found = self._memory.all_cursors()
         for writer in self._writers.values():
             with writer.environment.read() as reading:
-                found |= consumer_rows.load_all_positions(reading, writer.ledger.topics)
+                found |= consumer_rows.load_all_positions(reading, writer.applier.topics)
         return found
 
     def settled(self, topic_id: int) -> AckSet:
@@ -608,7 +610,7 @@ class Store:
         self._flusher.stop()
         self._check_place()
         self._writers["weak"].end()
-        kept = self._notes.close()
+        kept = self._wal.close()
         synced = self._flusher.finish() and kept
         self._writers["strong"].end()
         closed = [self._weak.close(), self._strong.close()]
@@ -638,9 +640,9 @@ class Store:
             self._writers["weak"].submit(Sweep(self._unswept.pop()))
         for writer in self._writers.values():
             writer.environment.take_reserve()
-            ledger = writer.ledger
-            ages = any(topic.settings.get("max_age") for topic in list(ledger.topics.values()))
-            if writer.owing or writer.short or ledger.owes_deletions or ages:
+            applier = writer.applier
+            ages = any(topic.settings.get("max_age") for topic in list(applier.topics.values()))
+            if writer.has_pending or writer.short or applier.has_deletions or ages:
                 writer.submit(ApplyRetention())
             if hour:
                 writer.submit(ExpireState())

@@ -1,11 +1,10 @@
-"""The write-ahead log of small appends: a small file next to the environment, which outlives the process.
+"""The write-ahead log of small appends: a small file next to the environment, which survives the process.
 
-For one small message LMDB writes five pages, which takes longer than all else that its producer waits for. So what
-comes alone is noted first, by one write of about its own size, and acknowledged. What has gathered becomes one
-transaction a little later, when no producer waits for it.
+LMDB writes five pages for one small message, which takes longer than everything else that its producer waits for. So
+a single append goes to the log with one `pwrite` of about its own size, and is answered. The appends of the log become
+one transaction a little later, when no producer waits for it.
 
-Nothing here is synced. After a loss of power the environment is what its last sync has left, and the
-notes are not read.
+The log is not synced. After a power loss the environment is as its last sync has left it, and the log is not read.
 """
 
 from __future__ import annotations
@@ -22,28 +21,28 @@ from omq.store.errors import StoreError
 from omq.store.interface import Append
 from omq.store.internal import LoggedAppend
 
-#: Bytes of the file, and how many appends it holds: to write them takes some 0.1 ms.
+#: Bounds of the log. A transaction of this many appends takes about 0.1 ms.
 MAX_FILE_BYTES: Final = 256 * 1024
 MAX_WRITES: Final = 64
-#: Bytes of records beyond which nothing is won.
+#: Above this size of the records, a transaction is not slower than the log.
 MAX_WRITE_BYTES: Final = 16 * 1024
-#: A note: checksum of the store's id and of what follows, round, bytes of the records, topic, first id, count,
+#: An entry: checksum of the store's id and of what follows, round, bytes of the records, topic, first id, count,
 #: timestamp, sequence, settled, bytes of the producer; then the producer and the records.
 _SUM: Final = struct.Struct(">I")
-_NOTE: Final = struct.Struct(">QIIQIQQQB")
-_HEAD: Final = _SUM.size + _NOTE.size
+_ENTRY: Final = struct.Struct(">QIIQIQQQB")
+_HEAD: Final = _SUM.size + _ENTRY.size
 
 
 class WriteAheadLog:
-    """The notes of one environment. Only its writer uses them.
+    """The write-ahead log of one environment. Only its writer uses it.
 
     Args:
-        directory: Of the environment.
-        store: The id of the store: what another one has noted means nothing here.
+        directory: The directory of the environment.
+        store: The id of the store. Entries of another store are ignored.
 
     Attributes:
-        waiting: What is noted, and not in the environment.
-        last: The last id that was acknowledged, by topic, of those.
+        waiting: Appends that are in the log and not in the environment.
+        last: The last id of these, by topic.
     """
 
     def __init__(self, directory: Path, store: str) -> None:
@@ -53,16 +52,16 @@ class WriteAheadLog:
         self._store = store
         self._seed = crc32c(store.encode())
         self._file = -1
-        self._end = 0  # of what is noted
-        # Notes of another round are old. They follow newer ones where those are smaller.
+        self._end = 0  # of the entries
+        # Each use of the file from its start is a round. Entries of earlier rounds may follow the current ones.
         self._round = int.from_bytes(os.urandom(8), "big")
 
     def put(self, write: Append) -> bool:
-        """Notes an append that has its ids; returns whether there was room."""
+        """Logs an append that has its ids; returns whether the log had room."""
         records, producer = write.records, write.producer
         if len(self.waiting) >= MAX_WRITES:
             return False
-        note = _NOTE.pack(
+        entry = _ENTRY.pack(
             self._round,
             len(records),
             write.topic_id,
@@ -73,31 +72,31 @@ class WriteAheadLog:
             write.settled,
             len(producer),
         )
-        note = b"".join((note, producer, records))
-        end = self._end + _SUM.size + len(note)
+        entry = b"".join((entry, producer, records))
+        end = self._end + _SUM.size + len(entry)
         if end > MAX_FILE_BYTES:
             return False
         try:
             if self._file < 0:
                 self._file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
-            if os.pwrite(self._file, _SUM.pack(crc32c(note, self._seed)) + note, self._end) != end - self._end:
+            if os.pwrite(self._file, _SUM.pack(crc32c(entry, self._seed)) + entry, self._end) != end - self._end:
                 return False
         except OSError:
-            return False  # a disk that is full, or broken, is the environment's to find
+            return False  # the environment finds and reports a full or broken disk
         self._end = end
         self.waiting.append(write)
         self.last[write.topic_id] = write.first + write.count - 1
         return True
 
     def take(self) -> list[LoggedAppend]:
-        """Takes the noted appends, to be written now. The notes stay until they are cleared."""
+        """Returns the waiting appends, for a transaction. Their entries stay until `clear`."""
         taken = [LoggedAppend(write) for write in self.waiting]
         self.waiting.clear()
         self.last.clear()
         return taken
 
     def clear(self) -> None:
-        """Clears the notes, because all that was noted is in the environment."""
+        """Starts a new round, once the environment has all appends of the log."""
         if not self._end:
             return
         self._end = 0
@@ -105,20 +104,20 @@ class WriteAheadLog:
         try:
             os.pwrite(self._file, bytes(_HEAD), 0)
         except OSError:
-            pass  # their ids show that they were written
+            pass  # the ids of the entries show that the environment has them
 
-    def left(self) -> list[Append]:
-        """Returns the appends that a crashed process has left; new notes follow them.
+    def replay(self) -> list[Append]:
+        """Returns the appends that a crashed process has left. New entries follow theirs.
 
         Raises:
-            StoreError: It cannot be read.
+            StoreError: The file cannot be read.
         """
-        found, self._end, last, self._file = look(self._path, self._store, os.O_RDWR)
+        found, self._end, last, self._file = read_file(self._path, self._store, os.O_RDWR)
         self._round = last if found else self._round
         return found
 
     def close(self) -> bool:
-        """Ends; whether what is not in the environment is on the disk."""
+        """Closes the file; returns whether its entries are on the disk."""
         if self._file < 0:
             return True
         try:
@@ -132,11 +131,11 @@ class WriteAheadLog:
         return True
 
 
-def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append], int, int, int]:
-    """Returns the notes of a file, as `read` does, and the file's descriptor, -1 where there is no file.
+def read_file(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append], int, int, int]:
+    """Returns what `read` returns for a file, and the file's descriptor, -1 if there is no file.
 
     Raises:
-        StoreError: It cannot be read, or not be opened so.
+        StoreError: The file cannot be opened in this mode, or not be read.
     """
     file = -1
     try:
@@ -150,27 +149,27 @@ def look(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[Append],
         if file >= 0:
             os.close(file)
         raise StoreError(
-            f"{path}: {error.strerror}. Messages may be noted there that are acknowledged and stand nowhere else. "
-            "Nothing was changed. Have it be a file that can be read and written, or remove it to go on without them."
+            f"{path}: {error.strerror}. The file may have acknowledged messages that are nowhere else. Nothing was "
+            "changed. Make it a file that can be read and written, or remove it to continue without these messages."
         ) from None
 
 
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
-    """Reads a store's notes, which may be in the environment or not; returns them, their end and their round."""
+    """Returns the appends of a store's log, their end and their round. The environment may have them already."""
     view, seed = memoryview(data), crc32c(store.encode())
     found: list[Append] = []
     end = round = 0
     while len(data) >= end + _HEAD:
-        note = _NOTE.unpack_from(data, end + _SUM.size)
-        _, size, topic, first, count, timestamp, sequence, settled, name = note
+        entry = _ENTRY.unpack_from(data, end + _SUM.size)
+        _, size, topic, first, count, timestamp, sequence, settled, name = entry
         begin = end + _HEAD + name
         whole = view[end + _SUM.size : begin + size]
-        if len(whole) < _NOTE.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole, seed):
-            break  # the writer died before it was acknowledged
-        if found and note[0] != round:
+        if len(whole) < _ENTRY.size + name + size or _SUM.unpack_from(data, end)[0] != crc32c(whole, seed):
+            break  # the process died before it had answered
+        if found and entry[0] != round:
             break
         write = Append(topic, data[begin : begin + size], count, data[end + _HEAD : begin], sequence, settled)
         write.first, write.timestamp = first, timestamp
         found.append(write)
-        round, end = note[0], begin + size
+        round, end = entry[0], begin + size
     return found, end, round

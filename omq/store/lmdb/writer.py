@@ -169,36 +169,35 @@ class Writer:
     """Writes an environment, in a thread of its own.
 
     Args:
-        name: Of the thread.
-        environment: What it writes.
-        ledger: What writes do there.
+        name: The name of the thread.
+        environment: The environment.
+        applier: Applies writes to a transaction.
         strong: Commits wait for the disk.
-        notes: Where appends may be noted before they are written; `None`: they may not.
-        notify: Gets what is done.
-        appended: Gets what has grown.
+        wal: The write-ahead log of small appends; `None`: there is none.
+        notify: Called with finished writes.
+        appended: Called with the last ids of the topics that have grown.
         committed: Called after each commit.
         failed: Called once, when the environment takes no more writes.
-        sync: Syncs the environment, so that what was freed since the last time can be used again; `None`: each commit
-            does so.
+        sync: Syncs the environment, so that pages freed since the last sync can be reused. `None`: each commit syncs.
 
     Attributes:
-        broken: Why it takes no more writes.
-        owed: Appends to async topics that are acknowledged and found no space. They are tried again before all else,
-            under the ids that were acknowledged. No more than one group: while there are any, others are acknowledged
-            once they are committed.
-        owing: There are some.
-        short: Messages were refused for want of space, and it has none yet.
-        lost: Acknowledged writes that were never written.
+        broken: The error after which it takes no writes; `None` if there was none.
+        pending: Appends to async topics that were answered, but found no space. They are tried before other writes,
+            under the ids of their answers. There is at most one group: while there are any, further appends are
+            answered after their commit.
+        has_pending: There are pending appends.
+        short: Messages were refused for want of space, and there is none yet.
+        lost: The number of answered appends that were never written.
     """
 
     def __init__(
         self,
         name: str,
         environment: Environment,
-        ledger: Applier,
+        applier: Applier,
         *,
         strong: bool,
-        notes: WriteAheadLog | None,
+        wal: WriteAheadLog | None,
         notify: Notify,
         appended: Appended,
         committed: Callable[[], None],
@@ -206,15 +205,15 @@ class Writer:
         sync: Callable[[], None] | None = None,
     ) -> None:
         self.environment = environment
-        self.ledger = ledger
+        self.applier = applier
         self.broken: BaseException | None = None
-        self.owed: list[PendingAppend] = []
-        self.owing = self.short = False
+        self.pending: list[PendingAppend] = []
+        self.has_pending = self.short = False
         self.lost = 0
         self.latency = Latency()
         self.commits = self.full = self.appended = self.appended_bytes = self.duplicates = 0
         self.strong = strong
-        self.notes = notes
+        self.wal = wal
         self._notify = notify
         self._appended = appended
         self._committed = committed
@@ -228,7 +227,7 @@ class Writer:
         self._tight = ""  # why the data file cannot grow, as far as is known
         #: For what is written now: 1: the reserve was given, 2: a sync has freed what it could, 3: little is deleted.
         self._helped = 0
-        self._owed_next = 0.0  # when what is owed is tried again
+        self._pending_retry = 0.0  # when pending appends are retried
         self._turn = threading.Lock()  # of who writes: the thread, or who could not wait for it
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
@@ -237,31 +236,31 @@ class Writer:
         self._thread.start()
 
     def submit(self, write: Write) -> None:
-        """Takes a write."""
+        """Submits a write."""
         self._queue.put(write)
 
     def write_at_once(self, group: list[Write], *, note: bool = False) -> bool:
-        """Writes a group in the calling thread, if nothing is written or waits just now; whether it has.
+        """Writes a group in the calling thread, unless another write is under way or waits; returns whether it has.
 
         Args:
             group: The writes.
-            note: To note it is enough; the caller calls `catch_up` when it has nothing else to do.
+            note: Small appends may go to the write-ahead log alone. The caller calls `catch_up` once it is idle.
         """
         if not self._turn.acquire(blocking=False):
             return False
         try:
-            if self._ended or self.owed or not self._queue.empty():
+            if self._ended or self.pending or not self._queue.empty():
                 return False
-            noted = self._note(group) if note else 0
-            if noted < len(group):
-                self._commit(group[noted:])
+            logged = self._log(group) if note else 0
+            if logged < len(group):
+                self._commit(group[logged:])
         finally:
             self._turn.release()
         return True
 
     def catch_up(self) -> None:
-        """Writes what was noted in the calling thread. Where another thread has its turn it does so."""
-        if self.notes is None or not self.notes.waiting or not self._turn.acquire(blocking=False):
+        """Commits the write-ahead log in the calling thread. A commit that another thread is at includes it anyway."""
+        if self.wal is None or not self.wal.waiting or not self._turn.acquire(blocking=False):
             return
         try:
             if not self._ended:
@@ -270,18 +269,18 @@ class Writer:
             self._turn.release()
 
     def end(self) -> None:
-        """Does what was submitted, then ends; returns once it has."""
+        """Waits until all submitted writes are applied, and ends the thread."""
         self._queue.put(None)
         self._thread.join()
 
     def break_off(self, error: BaseException) -> None:
-        """Takes no more writes, ever: something failed here or elsewhere."""
+        """Refuses all further writes, after an error here or in another environment."""
         if self.broken is None:
             self.broken = error
             self._failed(error)
 
     def stats(self) -> Stats:
-        """Returns its statistics so far."""
+        """Returns the statistics so far."""
         sizes = self.environment.sizes()
         stats = Stats(*sizes, self.commits, self.appended, self.appended_bytes, self.duplicates, self.full)
         self.latency.put(stats)
@@ -291,8 +290,8 @@ class Writer:
         while not self._ended:
             group = self._gather()
             with self._turn:
-                if self.owed and (self._ended or time.monotonic() >= self._owed_next):
-                    self._write_owed()
+                if self.pending and (self._ended or time.monotonic() >= self._pending_retry):
+                    self._write_pending()
                 self._commit(group)
         left = []
         while True:
@@ -302,39 +301,39 @@ class Writer:
                 break
             if write is not None:
                 left.append(write)
-        self._give_up([*self.owed, *left], StoreClosed("the store is closed"))
+        self._give_up([*self.pending, *left], StoreClosed("the store is closed"))
 
-    def _note(self, group: list[Write]) -> int:
-        """Notes appends, and acknowledges them; how many of the first ones."""
-        notes, noted = self.notes, 0
-        if notes is None or self.broken is not None or self.short or self._tight:
+    def _log(self, group: list[Write]) -> int:
+        """Puts the leading small appends of a group into the write-ahead log and answers them; returns their number."""
+        wal, logged = self.wal, 0
+        if wal is None or self.broken is not None or self.short or self._tight:
             return 0
         for write in group:
             if type(write) is not Append or len(write.records) > MAX_WRITE_BYTES:
                 break
-            if not self.ledger.tell(write, notes.last.get(write.topic_id, 0)) or not notes.put(write):
+            if not self.applier.assign_ids(write, wal.last.get(write.topic_id, 0)) or not wal.put(write):
                 break
-            noted += 1
-        self._done(group[:noted])
-        return noted
+            logged += 1
+        self._done(group[:logged])
+        return logged
 
     def _commit(self, group: list[Write]) -> None:
-        """Writes what was noted, and a group after it."""
-        notes = self.notes
-        if notes is not None and notes.waiting:
-            group = [*notes.take(), *group]
+        """Commits the write-ahead log and a group after it."""
+        wal = self.wal
+        if wal is not None and wal.waiting:
+            group = [*wal.take(), *group]
         if group:
             self._write(group)
-        if notes is not None and not self.owed and self.broken is None:
-            notes.clear()
-        self._go_on()
+        if wal is not None and not self.pending and self.broken is None:
+            wal.clear()
+        self._submit_upkeep()
 
-    def _go_on(self) -> None:
-        """Submits what is to be done after a write."""
-        if self.ledger.behind and self.broken is None:
+    def _submit_upkeep(self) -> None:
+        """Submits the upkeep that a write has left: retention, and the end of old state."""
+        if self.applier.behind and self.broken is None:
             self._queue.put(ApplyRetention())
-        if self.ledger.unclean and self.broken is None:
-            self.ledger.unclean = False
+        if self.applier.unclean and self.broken is None:
+            self.applier.unclean = False
             self._queue.put(ExpireState())
 
     def _gather(self) -> list[Write]:
@@ -382,7 +381,7 @@ class Writer:
             self._try(group)
             if not size:
                 self._sync_next = 0.0  # it may have freed something
-            if self.short and (size or (not self.ledger.behind and self._fits(GROUP_BYTES // 16))):
+            if self.short and (size or (not self.applier.behind and self._fits(GROUP_BYTES // 16))):
                 self.short = False
         except lmdb.MapFullError:
             try:
@@ -419,13 +418,13 @@ class Writer:
             self._tight = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
         spare = environment.spare()
         # Each deletion may change a page or two, which is written again first.
-        self.ledger.few = MIN_DELETIONS if self._helped == 3 else max(MIN_DELETIONS, spare // (8 * 4096))
+        self.applier.few = MIN_DELETIONS if self._helped == 3 else max(MIN_DELETIONS, spare // (8 * 4096))
         if not size or spare >= environment.need(size):
             return True
         if not environment.has_room(environment.need(size)):
             return False
         self._tight = ""
-        self.ledger.few = None
+        self.applier.few = None
         return True
 
     def _halve(self, group: list[Write]) -> None:
@@ -436,21 +435,21 @@ class Writer:
 
     def _try(self, group: list[Write]) -> None:
         """Writes a group in one transaction; where this raises, nothing of it is done."""
-        ledger, strong = self.ledger, self.strong
+        applier, strong = self.applier, self.strong
         transaction = self.environment.begin()
         try:
-            ledger.begin(transaction)
+            applier.begin(transaction)
             for write in group:
                 write.error = None
                 try:
-                    ledger.apply(write)
+                    applier.apply(write)
                 except StoreError as error:
                     write.error = bare(error)
-            ledger.finish()
+            applier.finish()
             if strong:
                 self.environment.look_at_place()
                 began = time.perf_counter()
-            elif ledger.early and not self.owed:
+            elif applier.early and not self.pending:
                 self._done(self._early(group))
             transaction.commit()
         except BaseException:
@@ -462,15 +461,15 @@ class Writer:
             now = time.perf_counter()
             seconds = now - began
             self.latency.note(seconds)
-            self._delay.committed(ledger.appended, seconds, now)
-            if ledger.appended_bytes <= GROUP_BYTES:
+            self._delay.committed(applier.appended, seconds, now)
+            if applier.appended_bytes <= GROUP_BYTES:
                 self._group_bytes = min(MAX_GROUP_BYTES, int(GROUP_BYTES * max(1.0, seconds / QUICK_SYNC_S)))
         self.commits += 1
         self._committed()
-        self.appended += ledger.appended
-        self.appended_bytes += ledger.appended_bytes
-        self.duplicates += ledger.duplicates
-        grown = ledger.committed()
+        self.appended += applier.appended
+        self.appended_bytes += applier.appended_bytes
+        self.duplicates += applier.duplicates
+        grown = applier.committed()
         left = [write for write in group if not write.done]
         if len(left) < len(group) and not strong:
             failed = [write for write in group if write.done and write.error is not None]
@@ -485,16 +484,16 @@ class Writer:
                 log.exception("the callback for appended messages failed")
 
     def _forget(self) -> None:
-        """Rolls the ledger back to the committed state, as it was before the transaction."""
+        """Rolls the applier back to the committed state, as it was before the transaction."""
         try:
             with self.environment.read() as reading:
-                self.ledger.rollback(reading)
+                self.applier.rollback(reading)
         except Exception as error:
             self.break_off(error)  # LMDB itself reads no more: it has found that its file is not what it should be
 
     def _early(self, group: list[Write]) -> list[Write]:
         """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
-        topics = self.ledger.topics
+        topics = self.applier.topics
         return [
             write
             for write in group
@@ -506,7 +505,7 @@ class Writer:
 
     def _owe(self, writes: list[Write]) -> None:
         """Keeps appends that were acknowledged and found no space."""
-        if writes and not self.owing:
+        if writes and not self.has_pending:
             log.error(
                 "%s: %d acknowledged writes found no space; they are kept in memory until there is",
                 self.environment.directory,
@@ -514,19 +513,19 @@ class Writer:
             )
         for write in writes:
             if isinstance(write, Append):
-                self.owed.append(write if isinstance(write, PendingAppend) else PendingAppend(write))
-                self.ledger.owing.add(write.topic_id)
-                self.owing = True
-        self._owed_next = time.monotonic() + OWED_RETRY_DELAY_S
+                self.pending.append(write if isinstance(write, PendingAppend) else PendingAppend(write))
+                self.applier.pending_topics.add(write.topic_id)
+                self.has_pending = True
+        self._pending_retry = time.monotonic() + OWED_RETRY_DELAY_S
 
-    def _write_owed(self) -> None:
-        """Tries again to write what is owed."""
-        owed, self.owed = self.owed, []
-        self.ledger.owing.clear()
-        self._write(list(owed))
-        self.owing = bool(self.owed)
-        if not self.owing and self.broken is None:
-            log.warning("%s: %d acknowledged writes found space after all", self.environment.directory, len(owed))
+    def _write_pending(self) -> None:
+        """Retries the pending appends."""
+        pending, self.pending = self.pending, []
+        self.applier.pending_topics.clear()
+        self._write(list(pending))
+        self.has_pending = bool(self.pending)
+        if not self.has_pending and self.broken is None:
+            log.warning("%s: %d acknowledged writes found space after all", self.environment.directory, len(pending))
 
     def _done(self, group: list[Write]) -> None:
         """Hands writes back."""

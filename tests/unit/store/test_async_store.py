@@ -36,26 +36,26 @@ def test_a_full_disk_is_told_once_and_so_is_its_end(
     store = journal.store = Room()
     with caplog.at_level(logging.WARNING):
         for error in (None, OutOfSpace("no space"), OutOfSpace("no space"), UnknownTopic("t"), OutOfSpace("no space")):
-            journal._note(error)
+            journal._log_space(error)
         assert journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR"]
-        journal._note(UnknownTopic("t"))
+        journal._log_space(UnknownTopic("t"))
         assert journal.full
         # What is small may fit where all else is refused.
-        journal._note(None)
+        journal._log_space(None)
         now[0] += 9
-        journal._note(OutOfSpace("no space"))
+        journal._log_space(OutOfSpace("no space"))
         now[0] += 9
-        journal._note(StagesFull("of a topic in memory"))
-        journal._note(None)
+        journal._log_space(StagesFull("of a topic in memory"))
+        journal._log_space(None)
         assert journal.full
         now[0] += 2
         store.full = True  # it keeps what it has acknowledged and not written
-        journal._note(None)
+        journal._log_space(None)
         assert journal.full
         store.full = False  # as nobody has to store something for
         assert not journal.full
-        journal._note(StagesFull("of a topic in memory"))
+        journal._log_space(StagesFull("of a topic in memory"))
         assert not journal.full
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 

@@ -200,14 +200,14 @@ async def test_a_durable_subscription_is_open_once_and_keeps_its_position():
         topic.flush(told.append)
         await until(lambda: told)
         assert told == [None]
-        assert broker.store.store.positions(topic.id) == {"n": 5}
+        assert broker.store.store.cursors(topic.id) == {"n": 5}
 
 
 async def test_the_first_position_of_a_durable_subscription_is_stored_at_once():
     async with core() as broker:
         topic = await prepared(broker)
         broker.subscribe(topic, "latest", RecordingSink(), name="n")
-        await until(lambda: broker.store.store.positions(topic.id) == {"n": 5})
+        await until(lambda: broker.store.store.cursors(topic.id) == {"n": 5})
 
 
 async def test_a_durable_subscription_can_be_deleted_unless_it_is_open():
@@ -220,7 +220,7 @@ async def test_a_durable_subscription_can_be_deleted_unless_it_is_open():
         assert [name["name"] for name in topic.stats()["names"]] == ["n"]
         await topic.delete_durable("n")
         assert topic.stats()["names"] == []
-        assert broker.store.store.positions(topic.id) == {}
+        assert broker.store.store.cursors(topic.id) == {}
         with pytest.raises(TopicError, match="no durable subscription"):
             await topic.delete_durable("n")
 
@@ -290,7 +290,7 @@ async def test_is_durable_once_the_first_position_is_stored(monkeypatch):
         await until(lambda: len(told) == 3)
         assert told[2] is None
         assert topic.is_durable("a")
-        assert store.positions(topic.id) == {"a": 0, "b": 0}
+        assert store.cursors(topic.id) == {"a": 0, "b": 0}
 
 
 async def test_records_without_a_notification_are_not_delivered_yet(monkeypatch):

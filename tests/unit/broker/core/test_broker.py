@@ -254,9 +254,9 @@ async def test_positions_and_acks_wait_for_room_on_the_disk(monkeypatch):
         topic.flush(told.append)
         await until(lambda: told)
         assert told[0].code == "full"
-        assert store.positions(topic.id) == {"n": 0}
+        assert store.cursors(topic.id) == {"n": 0}
         broker.store.store = store
-        await until(lambda: store.positions(topic.id) == {"n": 2})
+        await until(lambda: store.cursors(topic.id) == {"n": 2})
         told.clear()
         topic.flush(told.append)
         await until(lambda: told)

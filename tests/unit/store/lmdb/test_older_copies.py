@@ -189,7 +189,7 @@ def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, mon
         store.append(topic, b"b")
     spoil_newest(directory)
 
-    def full(ledger: Applier, write: SkipIds) -> None:
+    def full(applier: Applier, write: SkipIds) -> None:
         raise OutOfSpace("no space")
 
     with monkeypatch.context() as short:

@@ -51,10 +51,10 @@ def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> 
     writes += [Append(topic, one, 1, b"busy", i + 1) for i in range(200)]
     store.try_(*writes)
     writer = store.log._writers["strong"]
-    assert len(writer.ledger._producers._known) == 10
+    assert len(writer.applier._producers._known) == 10
     assert rows(store, b"p") == 301
-    now = writer.ledger._clock.now
-    monkeypatch.setattr(writer.ledger._clock, "now", lambda: now() + 26 * 3_600_000_000)
+    now = writer.applier._clock.now
+    monkeypatch.setattr(writer.applier._clock, "now", lambda: now() + 26 * 3_600_000_000)
     store.append(topic, b"x", producer=b"new", sequence=1)
     before = writer.commits
     writer.submit(ExpireState())

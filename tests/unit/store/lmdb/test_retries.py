@@ -67,7 +67,7 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
     topic = store.make("t", persistence="weak")
     store.append(topic, b"a")
     writer = store.log._writers["weak"]
-    delete, full, swept = writer.ledger._does[DeleteTopic], [True], threading.Event()
+    delete, full, swept = writer.applier._does[DeleteTopic], [True], threading.Event()
 
     def fails(write: DeleteTopic) -> None:
         if full:
@@ -76,7 +76,7 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
         swept.set()
 
     for kind in (DeleteTopic, Sweep):
-        monkeypatch.setitem(writer.ledger._does, kind, fails)
+        monkeypatch.setitem(writer.applier._does, kind, fails)
     assert store.do(DeleteTopic(topic)).error is None
     assert store.log.topics() == []
     other = store.make("t", persistence="weak")
@@ -84,11 +84,11 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
     store.log._tick(hour=False)
     store.append(other, b"b")
     assert store.read(other) == [(1, b"b")]
-    assert topic in writer.ledger.topics
+    assert topic in writer.applier.topics
     full.clear()
     store.log._tick(hour=False)
     assert swept.wait(30)
-    assert topic not in writer.ledger.topics
+    assert topic not in writer.applier.topics
     assert store.read(other) == [(1, b"b")]
 
 

@@ -200,7 +200,7 @@ def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(st
     assert again <= 6
     monkeypatch.setattr(environment, "begin", begin)
     end = time.monotonic() + 20
-    while store.log._writers["strong"].ledger.owes_deletions:
+    while store.log._writers["strong"].applier.has_deletions:
         assert time.monotonic() < end
         time.sleep(0.01)
     with environment.read() as reading:

@@ -33,7 +33,7 @@ def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, ki
 def test_a_stage_that_is_there_twice_is_not_committed_by_half(store: Opened, monkeypatch) -> None:
     one, two = store.make("one"), store.make("two", persistence="weak")
     for writer in store.log._writers.values():
-        monkeypatch.setattr(writer.ledger, "_elsewhere", lambda key: False)
+        monkeypatch.setattr(writer.applier, "_elsewhere", lambda key: False)
     for topic in one, two:
         store.do(Stage(topic, blocks.encode([b"x"]), 1, b"s", 1))
     monkeypatch.undo()

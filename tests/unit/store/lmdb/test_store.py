@@ -48,7 +48,7 @@ def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
     assert log.read(topic) == [(1, b"a"), (2, b"b")]
     assert log.append(topic, b"a", b"b", producer=b"p", sequence=7).duplicate
     assert log.append(topic, b"c", producer=b"p", sequence=8).first == 3
-    assert log.log.positions(topic) == {"n": 1}
+    assert log.log.cursors(topic) == {"n": 1}
     settled = log.log.settled(jobs)
     assert (settled.watermark, settled.handed, settled.deliveries) == (10, 4700, {15: 3})
     assert list(settled.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
@@ -178,7 +178,7 @@ def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatc
     large = Append(topic, blocks.encode([b""] * 2_000_000), 2_000_000)
     store.try_(large, SetCursor(topic, "n", 0))
     assert isinstance(large.error, StoreFailed)
-    assert store.log.positions(topic) == {"n": 0}
+    assert store.log.cursors(topic) == {"n": 0}
 
 
 def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(

@@ -58,7 +58,7 @@ def test_what_was_not_swept_goes_when_the_store_is_opened_again(again: Again, mo
     store = again()
     topic = fill(store, persistence)
     with monkeypatch.context() as held:
-        held.setattr(store.log._writers[persistence].ledger, "_sweep", lambda left: None)
+        held.setattr(store.log._writers[persistence].applier, "_sweep", lambda left: None)
         store.do(DeleteTopic(topic))
         store.log.close()
     store = again()
@@ -78,7 +78,7 @@ def test_a_deletion_that_is_not_committed_leaves_all(again: Again, monkeypatch) 
         assert "not this time" in str(write.error)
     store.append(topic, b"more")
     assert set(before) <= set(keys(store.log, "strong"))
-    assert not writer.ledger.owes_deletions
+    assert not writer.applier.has_deletions
 
 
 @pytest.mark.parametrize(

@@ -151,9 +151,9 @@ def test_notes_that_cannot_be_read_are_not_passed_over(again: Again, directory: 
     place, kept = directory / "weak" / "notes", directory / "kept"
     place.rename(kept)
     {"directory": place.mkdir, "loop": lambda: place.symlink_to(place), "fifo": lambda: os.mkfifo(place)}[kind]()
-    with pytest.raises(StoreError, match=r"weak/notes: .* acknowledged and stand nowhere else"):
+    with pytest.raises(StoreError, match=r"weak/notes: .* acknowledged messages that are nowhere else"):
         Inspector(directory)
-    with pytest.raises(StoreError, match=r"weak/notes: .* remove it to go on without them"):
+    with pytest.raises(StoreError, match=r"weak/notes: .* remove it to continue without these messages"):
         again()
     place.rmdir() if kind == "directory" else place.unlink()
     kept.rename(place)
@@ -255,7 +255,7 @@ def test_what_is_not_noted_is_written_at_once(again: Again, directory: Path, mon
     while (last := last_of(bytes(size))) == 6 + MAX_WRITES:
         assert len(log.done) < 2 * MAX_WRITES + 20
     assert last > 6 + MAX_WRITES + 15
-    for one in log.log._writers["weak"].ledger.topics.values():
+    for one in log.log._writers["weak"].applier.topics.values():
         one.reserved = one.last + 10
     assert last_of(b"ids", to=limited) == 1
     with monkeypatch.context() as patched:
@@ -307,8 +307,8 @@ def test_of_a_torn_note_nothing_is_believed(tmp_path: Path) -> None:
 def test_what_another_store_has_noted_means_nothing(tmp_path: Path) -> None:
     book = wal.WriteAheadLog(tmp_path, "one")
     assert book.put(noted(1)[0])
-    assert wal.WriteAheadLog(tmp_path, "another").left() == []
-    assert len(wal.WriteAheadLog(tmp_path, "one").left()) == 1
+    assert wal.WriteAheadLog(tmp_path, "another").replay() == []
+    assert len(wal.WriteAheadLog(tmp_path, "one").replay()) == 1
 
 
 def test_old_notes_are_not_read(tmp_path: Path) -> None:
@@ -317,14 +317,14 @@ def test_old_notes_are_not_read(tmp_path: Path) -> None:
         assert book.put(write)
     assert book.take()
     book.clear()
-    assert wal.WriteAheadLog(tmp_path, "id").left() == []
+    assert wal.WriteAheadLog(tmp_path, "id").replay() == []
     # A new one as long as the first old one: the second old one stands right behind it.
     assert book.put(writes[0])
-    assert seen(wal.WriteAheadLog(tmp_path, "id").left()) == seen(writes[:1])
+    assert seen(wal.WriteAheadLog(tmp_path, "id").replay()) == seen(writes[:1])
     other = wal.WriteAheadLog(tmp_path, "id")
-    other.left()
+    other.replay()
     assert other.put(writes[3])
-    assert seen(wal.WriteAheadLog(tmp_path, "id").left()) == seen([writes[0], writes[3]])
+    assert seen(wal.WriteAheadLog(tmp_path, "id").replay()) == seen([writes[0], writes[3]])
     other.clear()
     book.close()
     other.close()
