@@ -46,8 +46,8 @@ def verify(directory: Path) -> None:
     """Read everything and report damage. The exit status is 1 if there is any."""
     damaged = 0
     with open_inspector(directory) as inspector:
-        if not inspector.orderly:
-            click.echo("not closed in order; that does no harm")
+        if not inspector.clean_shutdown:
+            click.echo("not shut down cleanly; this is harmless")
         for error in inspector.check_rows():
             damaged += 1
             click.echo(str(error))
@@ -122,7 +122,7 @@ def stats(directory: Path, as_json: bool) -> None:
             for topic in inspector.topics.values()
         ]
         sizes = {name: {"file_bytes": size, "used_bytes": used} for name, (size, used) in inspector.sizes().items()}
-        row = {"id": inspector.id, "orderly": inspector.orderly, "topics": topics, "files": sizes}
+        row = {"id": inspector.id, "orderly": inspector.clean_shutdown, "topics": topics, "files": sizes}
     if as_json:
         click.echo(json.dumps(row))
         return

@@ -347,7 +347,7 @@ class Log(Protocol):
         findings: Sentences about what opening the store has found; empty after an orderly end.
         refused: The topics that were not opened because a row of them is damaged, and the damage, by name. They can be
             deleted.
-        broken: The error after which it takes no writes; `None` if there was none.
+        broken: The error after which it takes no writes; `None` while it takes them.
         full: True while appends that were answered to publishers of async topics wait in memory for space on the disk.
     """
 

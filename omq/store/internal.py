@@ -12,7 +12,7 @@ class WrongEnvironment(StoreError):
     """The stage or topic asked for is not in this environment; it may be in another."""
 
 
-class Sweep(DeleteTopic):
+class PurgeTopic(DeleteTopic):
     """Deletes the remaining rows of a deleted topic."""
 
     __slots__ = ()

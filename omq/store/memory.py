@@ -229,7 +229,7 @@ class MemoryReader:
         while start < stop:
             with self._lock:
                 if start < self._topic.first:
-                    raise Gone(f"{start} is gone, {self._topic.first} is the oldest id kept", self._topic.first)
+                    raise Gone(f"id {start} is not kept; the oldest is {self._topic.first}", self._topic.first)
                 block = self._topic.block_of(start)
             if block is None or block.first >= stop:
                 return
@@ -452,7 +452,7 @@ class MemoryTopics:
         topic.seal()
         block = topic.block_of(id)
         if block is None or block.first > id or id < topic.first:
-            raise Gone(f"{id} is not kept", topic.first)
+            raise Gone(f"id {id} is not kept", topic.first)
         return bytes(blocks.slice(block.records, id - block.first, id - block.first + 1))
 
     def _set_cursor(self, write: SetCursor) -> None:

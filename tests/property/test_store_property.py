@@ -119,7 +119,7 @@ def test_disk_and_memory_do_the_same(steps: list[tuple[Any, ...]], kind: str) ->
                     shutil.copytree(left, here)
                     disk.log.close()
                     disk = Opened.on_disk(here)
-                    assert disk.log.findings == ["the store was not closed in order"]
+                    assert disk.log.findings == ["the store was not shut down cleanly"]
                 else:
                     assert outcome(disk, step, number) == outcome(memory, step, number), step
                 if step[0] != "note":

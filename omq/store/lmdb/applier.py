@@ -34,11 +34,11 @@ from omq.store.internal import (
     MoveAck,
     MoveAppend,
     PendingAppend,
+    PurgeTopic,
     Quarantine,
     ReserveIds,
     ReserveTransientIds,
     SkipIds,
-    Sweep,
     WrongEnvironment,
 )
 from omq.store.lmdb import consumer_rows
@@ -55,45 +55,48 @@ from omq.store.lmdb.layout import (
     block_key,
     block_prefix,
     id_ranges,
-    opened,
     rows,
-    sealed,
     topic_key,
+    with_checksum,
+    without_checksum,
 )
 from omq.store.lmdb.producers import Producers
 from omq.store.lmdb.reader import block_at, find_record
 from omq.store.lmdb.staging import Stages
 
-SWEEP_LIMIT: Final = 1024  # blocks, or rows of a deleted topic, that one transaction deletes
-#: Ranges of ids that were passed over which are known on when nothing in front of them is kept any more.
-MAX_JUMPS: Final = 32
+MAX_DELETIONS: Final = 1024  # of blocks and of rows of deleted topics in one transaction
+#: Skipped ranges of ids that a topic remembers after it has dropped all records before them.
+MAX_SKIPPED_RANGES: Final = 32
+MAX_CURSOR_KEY_BYTES: Final = 500  # LMDB's limit is 511
 ANOTHER_KIND: Final = "the stage {} belongs to a topic of another persistence"
-APART: Final = (
-    "the stage {} cannot go into one commit with the others: strong topics, weak and async ones, and transient ones "
-    "are committed apart"
+SEPARATE_COMMITS: Final = (
+    "the stage {} cannot be in one commit with the others: commit the stages of strong topics, of weak and async "
+    "topics, and of transient topics separately"
 )
-OF_TOPICS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q", b"j")  # the kinds of rows that a topic has
+#: The kinds of rows that belong to one topic.
+TOPIC_KINDS: Final = (b"b", b"n", b"d", b"p", b"w", b"s", b"r", b"o", b"q", b"j")
 
 
 class Applier:
-    """The topics of an environment.
+    """Applies writes to the transactions of an environment.
 
     Args:
         catalog: The catalog, if it is in this environment.
-        reserve: Has ids reserved: a topic's id, and the highest that it is about to give.
+        reserve: Called with a topic and the last id that it is about to assign, to reserve more ids.
         clock: Measures ages.
-        elsewhere: Whether another engine has a stage or a commit, by its key.
+        in_other_engine: Returns whether another engine has the stage or the commit of a key.
 
     Attributes:
-        topics: By id.
-        touched: The topics that the transaction at work has changed.
-        behind: More is to be deleted.
-        few: How many blocks or rows a transaction deletes at most, where each takes space that there hardly is: pages
-            that change are written again before the old ones are free. `None`: as many as usual.
-            While it is set, `ApplyRetention` looks at all topics: what found no space is tried again.
-        unclean: There may be more to be forgotten of what is old.
-        early: The transaction at work appends to an async topic, which is acknowledged before it is committed.
-        pending_topics: Topics with pending appends, whose ids no other record may take.
+        topics: The topics of the environment by id.
+        touched: The topics that the current transaction has changed.
+        has_backlog: True while dropped blocks or rows of deleted topics are left to delete.
+        deletion_limit: The highest number of blocks and rows that a transaction deletes while space is short, as a
+            deletion writes new pages before it frees the old ones. `None`: `MAX_DELETIONS`. While it is set,
+            `ApplyRetention` checks all topics.
+        has_expired: True while state that is too old may be left to delete.
+        has_async_appends: The current transaction appends to an async topic; such appends are answered before the
+            commit.
+        pending_topics: Topics with pending appends. No other record may take the ids of these.
     """
 
     def __init__(
@@ -101,91 +104,91 @@ class Applier:
         catalog: Catalog | None,
         reserve: Callable[[StoredTopic, int], None],
         clock: Clock,
-        elsewhere: Callable[[bytes], bool] = lambda key: False,
+        in_other_engine: Callable[[bytes], bool] = lambda key: False,
     ) -> None:
         self.catalog = catalog
         self.topics: dict[int, StoredTopic] = {}
         self.touched: set[StoredTopic] = set()
-        self.behind = self.unclean = False
-        self.few: int | None = None
+        self.has_backlog = self.has_expired = False
+        self.deletion_limit: int | None = None
         self.pending_topics: set[int] = set()
-        self.appended = 0  # records, in the transaction at work
+        self.appended = 0  # records in the current transaction
         self.appended_bytes = 0
         self.duplicates = 0
-        self.early = False
-        self._settling: set[StoredTopic] = set()  # of which the transaction at work has settled something
+        self.has_async_appends = False
+        self._acked: set[StoredTopic] = set()  # topics whose ack set the current transaction has changed
         self._reserve = reserve
-        self._elsewhere = elsewhere
+        self._in_other_engine = in_other_engine
         self._producers = Producers()
         self._stages = Stages()
-        self._cleaned = b""  # where `ExpireState` goes on
-        self._deleted: set[int] = set()  # topics whose rows are still there
-        self._swept: set[int] = set()  # of them: are not, if the transaction at work is committed
+        self._expiry_position = b""  # the key at which the next `ExpireState` continues
+        self._deleted: set[int] = set()  # deleted topics that have rows left
+        self._purged: set[int] = set()  # those of them whose last rows the current transaction deletes
         self._clock = clock
-        self._now = 0  # by it
+        self._now = 0  # the time by `clock`
         self._wall = 0  # the timestamp of messages
         self._transaction: Any = None
-        self._does: dict[type, Callable[[Any], None]] = {
+        self._handlers: dict[type, Callable[[Any], None]] = {
             Append: self._append,
             MoveAppend: self._append,
             PendingAppend: self._append_pending,
             LoggedAppend: self._append_pending,
-            MoveAck: self._settle,
-            MakeTopic: self._make,
-            DeleteTopic: self._delete,
-            Acknowledge: self._settle,
-            MoveToDeadLetter: self._move,
-            SetCursor: self._set_position,
-            DeleteCursor: self._drop_position,
+            MoveAck: self._acknowledge,
+            MakeTopic: self._make_topic,
+            DeleteTopic: self._delete_topic,
+            Acknowledge: self._acknowledge,
+            MoveToDeadLetter: self._move_to_dead_letter,
+            SetCursor: self._set_cursor,
+            DeleteCursor: self._delete_cursor,
             Stage: self._stage,
             CommitStages: self._commit,
             AbortStage: self._abort,
             Trim: self._trim,
             ReserveIds: self._reserve_ids,
             ReserveTransientIds: self._reserve_ids,
-            ApplyRetention: self._retain_all,
-            ExpireState: self._clean,
+            ApplyRetention: self._apply_retention,
+            ExpireState: self._expire_state,
             Quarantine: self._quarantine,
-            SkipIds: self._jump,
-            Sweep: self._delete,
+            SkipIds: self._skip_ids,
+            PurgeTopic: self._delete_topic,
         }
 
     # The transaction
 
     def begin(self, transaction: Any) -> None:
-        """A transaction begins."""
+        """Begins a transaction."""
         self._transaction = transaction
         self._now = self._clock.now()
         self._wall = wall()
         self.touched.clear()
-        self._settling.clear()
+        self._acked.clear()
         self.appended = self.appended_bytes = self.duplicates = 0
-        self.early = False
+        self.has_async_appends = False
 
     def apply(self, write: Write) -> None:
-        """Does one write. What raises `StoreError` has changed nothing."""
-        self._does[type(write)](write)
+        """Applies one write. If it raises `StoreError`, it has changed nothing."""
+        self._handlers[type(write)](write)
 
     def finish(self) -> None:
-        """Puts what is left to put, drops what is not kept."""
-        left = SWEEP_LIMIT if self.few is None else min(SWEEP_LIMIT, self.few)
+        """Writes the open blocks and the changed topics, and applies retention to these."""
+        left = MAX_DELETIONS if self.deletion_limit is None else min(MAX_DELETIONS, self.deletion_limit)
         for topic in self.touched:
             if topic.id not in self.topics:
                 continue
             self._flush(topic)
             left = self._retain(topic, left)
             key = topic_key(b"n", topic.id)
-            self._transaction.put(key, sealed(key, THREE.pack(topic.first, topic.last, topic.bytes)))
-            if topic in self._settling and topic.settled is not None:
-                consumer_rows.put_settled(self._transaction, topic.id, topic.settled)
+            self._transaction.put(key, with_checksum(key, THREE.pack(topic.first, topic.last, topic.bytes)))
+            if topic in self._acked and topic.ack_set is not None:
+                consumer_rows.put_ack_set(self._transaction, topic.id, topic.ack_set)
         if self._deleted and left > 0:
-            self._sweep(left)
-        self.behind = left <= 0 or self._deleted > self._swept
+            self._purge(left)
+        self.has_backlog = left <= 0 or self._deleted > self._purged
 
     def committed(self) -> dict[int, int]:
-        """The transaction is committed: topics that have grown, with their last ids."""
-        self._deleted -= self._swept
-        self._swept.clear()
+        """Ends a committed transaction; returns the last ids of the topics that have grown."""
+        self._deleted -= self._purged
+        self._purged.clear()
         grown = {}
         for topic in self.touched:
             if topic.commit():
@@ -194,11 +197,11 @@ class Applier:
         return grown
 
     def rollback(self, transaction: Any) -> None:
-        """The transaction is not committed; `transaction` reads what is."""
+        """Ends a failed transaction: returns to the committed state, which `transaction` reads."""
         self._transaction = None
-        self._swept.clear()
-        self.behind = False  # in a second again: where there is no space the next attempt would fail as well
-        self.unclean = False  # in an hour again
+        self._purged.clear()
+        self.has_backlog = False  # without space an immediate retry would fail too; the next tick retries
+        self.has_expired = False  # the next hourly `ExpireState` retries
         self._producers.rollback()
         touched = list(self.touched)
         if self.catalog is not None:
@@ -215,21 +218,21 @@ class Applier:
 
     @property
     def has_deletions(self) -> bool:
-        """Rows of deleted topics are left."""
+        """True while rows of deleted topics are left."""
         return bool(self._deleted)
 
     def load(self, transaction: Any, topic: StoredTopic) -> None:
-        """Reads where a topic stands."""
+        """Reads the committed state of a topic."""
         key = topic_key(b"n", topic.id)
         row = transaction.get(key)
         jumped = [(first, last) for _, first, last in id_ranges(transaction, topic_key(b"j", topic.id))]
-        first, last, size = THREE.unpack(opened(key, row)) if row is not None else (1, 0, 0)
-        topic.stand(first, last, size, jumped)
+        first, last, size = THREE.unpack(without_checksum(key, row)) if row is not None else (1, 0, 0)
+        topic.set_committed(first, last, size, jumped)
 
-    def strangers(self, transaction: Any, known: set[int]) -> None:
+    def purge_unknown(self, transaction: Any, known: set[int]) -> None:
         """Marks the rows of unknown topics for deletion."""
         cursor = transaction.cursor()
-        for kind in OF_TOPICS:
+        for kind in TOPIC_KINDS:
             found = cursor.set_range(kind)
             while found and cursor.key()[:1] == kind:
                 _, id = TOPIC.unpack_from(cursor.key())
@@ -239,9 +242,9 @@ class Applier:
                     break
                 found = cursor.set_range(topic_key(kind, id + 1))
         cursor.close()
-        self.behind = bool(self._deleted)
+        self.has_backlog = bool(self._deleted)
 
-    # Appending
+    # Appends
 
     def _topic(self, id: int) -> StoredTopic:
         topic = self.topics.get(id)
@@ -253,27 +256,27 @@ class Applier:
         topic = self._topic(write.topic_id)
         write.duplicate = False
         if topic.persistence == "async":
-            self.early = True
+            self.has_async_appends = True
         if not (write.producer and write.sequence):
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
             return
         producer = self._producers.of(self._transaction, write)
-        if self._producers.repeated(self._transaction, producer, write):
+        if self._producers.answer_repetition(self._transaction, producer, write):
             self.duplicates += 1
         elif write.repeats_only:
             raise TopicFull(topic.id, write.count, len(write.records))
         else:
             write.timestamp = self._wall
             write.first = self._grow(topic, write.records, write.count)
-        self._producers.note(self._transaction, producer, write, self._now)
+        self._producers.record(self._transaction, producer, write, self._now)
 
     def assign_ids(self, write: Append, last: int) -> bool:
-        """Gives an append its ids before the transaction does; returns whether that is possible.
+        """Assigns an append its ids ahead of its transaction; returns whether that is possible.
 
         Args:
             write: The append.
-            last: The last id that its topic has given; 0: as the topic has it.
+            last: The last id assigned in its topic; 0: the topic's own `last`.
         """
         topic = self.topics.get(write.topic_id)
         if topic is None or topic.id in self.pending_topics or topic.reserved is None or write.repeats_only:
@@ -290,17 +293,17 @@ class Applier:
     def _append_pending(self, write: PendingAppend) -> None:
         topic = self._topic(write.topic_id)
         if write.answered_first > topic.last + 1:
-            # What stood before it was not acknowledged, and is refused.
-            self._jump(SkipIds(topic.id, write.answered_first - 1))
-        if not self.appended:  # such writes come first, and what is in one transaction has one time
+            # The appends with the ids between were refused and not answered.
+            self._skip_ids(SkipIds(topic.id, write.answered_first - 1))
+        if not self.appended:  # pending appends come first, and all records of a transaction have one timestamp
             self._wall = write.timestamp
         self._append(write)
 
     def _grow(self, topic: StoredTopic, records: Records, count: int) -> int:
-        """Appends records; the first id."""
+        """Appends records; returns the first id."""
         first = topic.last + 1
         last = topic.last + count
-        self._allow(topic, last)
+        self._check_ids(topic, last)
         for piece, number in pieces(records, count):
             block = topic.open
             if block is not None and block.takes(piece):
@@ -315,23 +318,23 @@ class Applier:
         self.appended_bytes += len(records)
         return first
 
-    def _allow(self, topic: StoredTopic, last: int) -> None:
-        """Makes sure that a topic may give ids up to `last`."""
+    def _check_ids(self, topic: StoredTopic, last: int) -> None:
+        """Raises `StoreError` unless a topic may assign ids up to `last`; reserves more if few are left."""
         if last > MAX_ID:
-            raise StoreError("all ids of the topic have been given")
+            raise StoreError(f"topic {topic.name!r} has used all ids up to {MAX_ID}")
         if topic.id in self.pending_topics:
-            raise OutOfSpace("the disk is full: what was acknowledged before has to be written first")
+            raise OutOfSpace("the disk is full: messages that were acknowledged before have to be written first")
         if topic.reserved is not None and last + RESERVED_IDS // 2 > topic.reserved:
             self._reserve(topic, last)
 
-    def _jump(self, write: SkipIds) -> None:
+    def _skip_ids(self, write: SkipIds) -> None:
         topic = self._topic(write.topic_id)
         if topic.delivery == "round_robin":
-            self._settled(topic).add(topic.last + 1, write.last)
+            self._ack_set(topic).add(topic.last + 1, write.last)
         if write.last > topic.last:
             self._flush(topic)
             key = TOPIC_NUMBER.pack(b"j", topic.id, topic.last + 1)
-            self._transaction.put(key, sealed(key, NUMBER.pack(write.last)))
+            self._transaction.put(key, with_checksum(key, NUMBER.pack(write.last)))
             topic.jumped.append((topic.last + 1, write.last))
         if topic.first > topic.last:
             topic.first = write.last + 1
@@ -339,44 +342,44 @@ class Applier:
         self.touched.add(topic)
 
     def _flush(self, topic: StoredTopic) -> None:
-        """Puts the open block of a topic."""
+        """Writes the open block of a topic."""
         block, topic.open = topic.open, None
         if block is not None:
             header = blocks.header(block.first, block.count, self._wall, block.size)
             key = block_key(topic.id, block.first)
             self._transaction.put(key, b"".join((block_prefix(key, header, INLINE, self._now), *block.parts)))
 
-    def _move(self, write: MoveToDeadLetter) -> None:
+    def _move_to_dead_letter(self, write: MoveToDeadLetter) -> None:
         topic, target = self._topic(write.topic_id), self.topics.get(write.target_id)
         if target is None:
             raise WrongEnvironment(f"there is no topic {write.target_id} here")
-        settled = self._settled(topic)
+        acks = self._ack_set(topic)
         self._flush(topic)
         record = find_record(self._transaction, topic.id, write.id, topic.first)
         write.first, write.size = self._grow(target, record, 1), len(record)
-        settled.add(write.id, write.id)
+        acks.add(write.id, write.id)
         self.touched.add(topic)
 
     # Topics
 
-    def _make(self, write: MakeTopic) -> None:
+    def _make_topic(self, write: MakeTopic) -> None:
         assert self.catalog is not None
         topic = self.catalog.make(self._transaction, write)
         if topic is not None and topic.persistence == "strong":
             self.topics[topic.id] = topic
             self.touched.add(topic)
 
-    def _delete(self, write: DeleteTopic) -> None:
+    def _delete_topic(self, write: DeleteTopic) -> None:
         if self.catalog is not None:
             topic = self.catalog.delete(self._transaction, write.topic_id)
             if topic.persistence != "strong":
-                raise WrongEnvironment("its rows are in another environment")
+                raise WrongEnvironment(f"the rows of topic {topic.name!r} are in another environment")
         id = write.topic_id
         if id in self.topics:
             topic = self.topics.pop(id)
             topic.open = None
             self.touched.add(topic)
-        # One that was refused is not among them; its rows go all the same.
+        # A topic that was refused at opening is not in `topics`, but has rows to delete.
         self._producers.forget_topic(id)
         self._stages.drop_topic(self._transaction, id)
         self._deleted.add(id)
@@ -385,42 +388,45 @@ class Applier:
         assert self.catalog is not None
         self.catalog.reserve(self._transaction, write)
 
-    def _set_position(self, write: SetCursor) -> None:
+    def _set_cursor(self, write: SetCursor) -> None:
         self._topic(write.topic_id)
         key = topic_key(b"o", write.topic_id) + write.name.encode()
-        if len(key) > 500:
-            raise StoreError("the name of a position is longer than 495 bytes")
-        self._transaction.put(key, sealed(key, NUMBER.pack(write.id)))
+        if len(key) > MAX_CURSOR_KEY_BYTES:
+            raise StoreError(
+                f"the name of a cursor has {len(key) - TOPIC.size} bytes, above the limit of "
+                f"{MAX_CURSOR_KEY_BYTES - TOPIC.size}: {write.name[:40]!r}..."
+            )
+        self._transaction.put(key, with_checksum(key, NUMBER.pack(write.id)))
 
-    def _drop_position(self, write: DeleteCursor) -> None:
+    def _delete_cursor(self, write: DeleteCursor) -> None:
         self._topic(write.topic_id)
         write.found = self._transaction.delete(topic_key(b"o", write.topic_id) + write.name.encode())
 
     # Consumers
 
-    def _settled(self, topic: StoredTopic) -> AckSet:
-        """Returns the ack set of a topic, to be changed."""
-        if topic.settled is None:
-            topic.settled = consumer_rows.load_settled(self._transaction, topic.id)
-        self._settling.add(topic)
-        return topic.settled
+    def _ack_set(self, topic: StoredTopic) -> AckSet:
+        """Returns the ack set of a topic for a change."""
+        if topic.ack_set is None:
+            topic.ack_set = consumer_rows.load_ack_set(self._transaction, topic.id)
+        self._acked.add(topic)
+        return topic.ack_set
 
-    def _settle(self, write: Acknowledge) -> None:
+    def _acknowledge(self, write: Acknowledge) -> None:
         topic = self._topic(write.topic_id)
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
-        settled = self._settled(topic)
+        acks = self._ack_set(topic)
         self.touched.add(topic)
-        settled.handed = max(settled.handed, write.handed)
-        settled.count(write.deliveries)
+        acks.handed = max(acks.handed, write.handed)
+        acks.count(write.deliveries)
         for first, last in write.ranges:
-            settled.add(first, last)
+            acks.add(first, last)
 
     # Stages
 
     def _stage(self, write: Stage) -> None:
         self._topic(write.topic_id)
-        if self._stages.find(self._transaction, write.stage) is None and self._elsewhere(b"G" + write.stage):
+        if self._stages.find(self._transaction, write.stage) is None and self._in_other_engine(b"G" + write.stage):
             raise StageError(ANOTHER_KIND, write.stage)
         self._stages.put(self._transaction, write, self._now)
 
@@ -430,8 +436,8 @@ class Applier:
         if known is not None:
             (write.published, write.names), write.repeated = known, True
             return
-        if self._elsewhere(b"c" + write.commit):
-            raise WrongEnvironment("it was committed there")
+        if self._in_other_engine(b"c" + write.commit):
+            raise WrongEnvironment("the other environment has this commit")
         found = [self._stages.find(self._transaction, stage) for stage in write.stages]
         here = [one for one in found if one is not None]
         if not here:
@@ -439,14 +445,16 @@ class Applier:
         if len(here) < len(found):
             missing = [stage for stage, one in zip(write.stages, found, strict=True) if one is None]
             for stage in missing:
-                if self._elsewhere(b"G" + stage):
-                    raise StageError(APART, stage)
+                if self._in_other_engine(b"G" + stage):
+                    raise StageError(SEPARATE_COMMITS, stage)
             raise StageError("there is no stage {} with the others of this commit", missing[0])
         if len(set(write.stages)) < len(write.stages):
             raise StageError("the commit names a stage twice")
         for stage in write.stages:
-            if self._elsewhere(b"G" + stage):
-                raise StageError("the stage {} is there twice, in topics of two kinds: abort it, once for each", stage)
+            if self._in_other_engine(b"G" + stage):
+                raise StageError(
+                    "the stage {} exists twice, in topics of two kinds: abort it twice, once for each kind", stage
+                )
         counts: dict[int, int] = {}
         sizes: dict[int, int] = {}
         for number, topic_id in here:
@@ -459,7 +467,7 @@ class Applier:
                 raise NotAllowed(topic_id)
             if write.has_room is not None and not write.has_room(topic_id, count, sizes[topic_id]):
                 raise TopicFull(topic_id, count, sizes[topic_id])
-            self._allow(topic, topic.last + count)
+            self._check_ids(topic, topic.last + count)
         before = {id: self.topics[id].bytes for id in counts}
         write.published = [
             self._publish(self.topics[topic_id], stage) for stage, (_, topic_id) in zip(write.stages, here, strict=True)
@@ -469,7 +477,7 @@ class Applier:
         self._stages.note(self._transaction, write, self._now)
 
     def _publish(self, topic: StoredTopic, stage: bytes) -> tuple[bytes, int, int, int]:
-        """Publishes a stage: a header for each piece, which stays where it is."""
+        """Publishes a stage: writes a block header for each piece, and leaves the piece where it is."""
         self._flush(topic)
         first = topic.last + 1
         for piece, count, size in self._stages.publish(self._transaction, stage):
@@ -491,23 +499,23 @@ class Applier:
             raise WrongEnvironment("there is no such stage")
         self._stages.drop(self._transaction, write.stage)
 
-    # What is not kept
+    # Retention
 
     def _trim(self, write: Trim) -> None:
         topic = self._topic(write.topic_id)
         topic.first = max(topic.first, min(write.first, topic.last + 1))
         self.touched.add(topic)
 
-    def _retain_all(self, write: ApplyRetention) -> None:
-        """Marks the topics that may have something to drop, to be looked at when the transaction ends."""
+    def _apply_retention(self, write: ApplyRetention) -> None:
+        """Marks the topics that may have records to drop, so that `finish` checks them."""
         for topic in self.topics.values():
-            if topic.settings.get("max_age") or self.behind or self.few is not None:
+            if topic.settings.get("max_age") or self.has_backlog or self.deletion_limit is not None:
                 self.touched.add(topic)
-                if self.few is not None and topic.delivery == "round_robin" and topic.settled is None:
-                    topic.settled = consumer_rows.load_settled(self._transaction, topic.id)
+                if self.deletion_limit is not None and topic.delivery == "round_robin" and topic.ack_set is None:
+                    topic.ack_set = consumer_rows.load_ack_set(self._transaction, topic.id)
 
     def _retain(self, topic: StoredTopic, left: int) -> int:
-        """Drops what a topic does not keep, at most `left` blocks; how many are left."""
+        """Drops the blocks that a topic does not retain, at most `left`; returns what is left of that limit."""
         settings = topic.settings
         first = topic.first
         bounded = drops_oldest(topic.delivery, settings)
@@ -516,8 +524,8 @@ class Applier:
         most = (settings.get("max_bytes") or 0) if bounded else 0
         oldest = self._now - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
         below = first
-        if topic.delivery == "round_robin" and topic.settled is not None:
-            below = max(below, topic.settled.watermark + 1)
+        if topic.delivery == "round_robin" and topic.ack_set is not None:
+            below = max(below, topic.ack_set.watermark + 1)
         if below > 1 or (most and topic.bytes > most) or oldest:
             while left > 0:
                 block = topic.oldest or self._oldest(topic)
@@ -531,16 +539,16 @@ class Applier:
                 first = max(first, block.last + 1)
                 left -= 1
         topic.first = first
-        while len(topic.jumped) > MAX_JUMPS and topic.jumped[0][1] < first:
+        while len(topic.jumped) > MAX_SKIPPED_RANGES and topic.jumped[0][1] < first:
             self._transaction.delete(TOPIC_NUMBER.pack(b"j", topic.id, topic.jumped.pop(0)[0]))
-        known = topic.settled
-        if topic.delivery == "round_robin" and topic.first > 1 and (known is None or known.watermark < topic.first - 1):
-            settled = self._settled(topic)
-            settled.add(settled.watermark + 1, topic.first - 1)
+        acks = topic.ack_set
+        if topic.delivery == "round_robin" and topic.first > 1 and (acks is None or acks.watermark < topic.first - 1):
+            acks = self._ack_set(topic)
+            acks.add(acks.watermark + 1, topic.first - 1)
         return left
 
     def _fitting(self, topic: StoredTopic, block: Oldest, excess: int) -> int:
-        """The first id that is kept where the oldest block has some bytes too many; the newest one always is."""
+        """Returns the first id to keep if the oldest block has to shrink by `excess` bytes. The newest record stays."""
         if excess >= block.size:
             return min(block.last + 1, topic.last)
         key = block_key(topic.id, block.first)
@@ -548,10 +556,10 @@ class Applier:
             records = block_at(self._transaction, key, self._transaction.get(key))[-1]
             return min(block.first + reaching(records, excess), topic.last)
         except (DamagedError, ValueError):
-            return block.first  # where its records end is not known: it goes as a whole
+            return block.first  # the bounds of its records are unknown, so the block is only dropped as a whole
 
     def _oldest(self, topic: StoredTopic) -> Oldest | None:
-        """The oldest block of a topic; `None` if it has none."""
+        """Returns the oldest block of a topic; `None` if the topic is empty."""
         cursor = self._transaction.cursor()
         prefix = topic_key(b"b", topic.id)
         if cursor.set_range(prefix) and cursor.key()[:5] == prefix:
@@ -562,7 +570,7 @@ class Applier:
                 _, count, _, size = blocks.read_header(header)
                 topic.oldest = Oldest(first, first + count - 1, size, when)
             except (DamagedError, ValueError):
-                # It goes when the next one does.
+                # A damaged header: the block counts as reaching to the next one.
                 last = topic.last
                 size = max(len(cursor.value()) - BLOCK.size, 0)
                 if cursor.next() and cursor.key()[:5] == prefix:
@@ -572,22 +580,22 @@ class Applier:
         return topic.oldest
 
     def _drop(self, topic: StoredTopic, block: Oldest) -> None:
-        """Drops the oldest block."""
+        """Drops the oldest block of a topic."""
         key = block_key(topic.id, block.first)
         self._drop_block(key, self._transaction.get(key))
         topic.bytes = max(topic.bytes - block.size, 0)
         topic.oldest = None
 
     def _drop_block(self, key: bytes, value: Any) -> None:
-        """Deletes a block, and the piece that it stands for."""
+        """Deletes a block, and the staged piece that it refers to."""
         if value is not None and len(value) > BLOCK.size and value[0] == STAGED:
             self._transaction.delete(bytes(value[BLOCK.size :]))
         self._transaction.delete(key)
 
-    def _sweep(self, left: int) -> None:
-        """Deletes rows of deleted topics, at most `left`."""
-        for id in self._deleted - self._swept:
-            for kind in OF_TOPICS:
+    def _purge(self, left: int) -> None:
+        """Deletes at most `left` rows of deleted topics."""
+        for id in self._deleted - self._purged:
+            for kind in TOPIC_KINDS:
                 keys = [key for key, _ in islice(rows(self._transaction, topic_key(kind, id)), left)]
                 for key in keys:
                     if kind == b"b":
@@ -597,13 +605,15 @@ class Applier:
                 left -= len(keys)
                 if left <= 0:
                     return
-            self._swept.add(id)
+            self._purged.add(id)
 
-    def _clean(self, write: ExpireState) -> None:
-        self._cleaned = self._producers.drop_silent(self._transaction, self._now, SWEEP_LIMIT, self._cleaned)
-        more = self._stages.drop_old(self._transaction, self._now, SWEEP_LIMIT) >= SWEEP_LIMIT
-        self.unclean = more or bool(self._cleaned)
+    def _expire_state(self, write: ExpireState) -> None:
+        self._expiry_position = self._producers.expire(
+            self._transaction, self._now, MAX_DELETIONS, self._expiry_position
+        )
+        has_more = self._stages.drop_old(self._transaction, self._now, MAX_DELETIONS) >= MAX_DELETIONS
+        self.has_expired = has_more or bool(self._expiry_position)
 
     def _quarantine(self, write: Quarantine) -> None:
         key = TOPIC_NUMBER.pack(b"q", write.topic_id, write.first)
-        self._transaction.put(key, sealed(key, NUMBER.pack(write.last)))
+        self._transaction.put(key, with_checksum(key, NUMBER.pack(write.last)))

@@ -1,4 +1,4 @@
-"""The topics on disk. The catalog stands in the strong environment, also for topics that are elsewhere."""
+"""The topics of the store on disk. The strong environment has the catalog of all topics."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from omq.store.block_builder import BlockBuilder
 from omq.store.errors import DamagedError, StoreError, UnknownTopic
 from omq.store.interface import Delivery, MakeTopic, Persistence, TopicState
 from omq.store.internal import ReserveIds
-from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, opened, rows, sealed, topic_key
+from omq.store.lmdb.layout import NEXT_TOPIC, NUMBER, rows, topic_key, with_checksum, without_checksum
 
-RESERVED_IDS: Final = 1 << 20  # at a time
+RESERVED_IDS: Final = 1 << 20  # ids that one reservation adds
 MAX_TOPIC_ID: Final = 2**32 - 1
 
 
@@ -23,28 +23,30 @@ class Oldest(NamedTuple):
 
     first: int
     last: int
-    size: int  # of its records
-    when: int  # it was put, by the store's clock
+    size: int  # bytes of its records
+    when: int  # the time at which it was written, by the store's clock
 
 
 class StoredTopic:
-    """A topic of one environment: what is committed, and what the transaction at work makes of it.
+    """A topic of one environment: its committed state, and its state in the current transaction.
 
-    Only its writer changes it; others read `state`, which changes as a whole.
+    Only the environment's writer changes it. Other threads read `state`, which changes atomically.
 
     Attributes:
-        first: The oldest id that is kept, in the transaction at work.
-        last: The newest one given.
-        bytes: Of records.
-        jumped: Ranges of ids that were passed over, in order; of those that are not kept any more the last ones.
-        reserved: The highest id that may be given before more are reserved; `None` where there is no need to.
-        open: Records that are not yet put.
-        oldest: The oldest block; `None`: not known, or the topic has none.
-        settled: What is acknowledged; `None`: not read yet.
+        first: The oldest id kept, in the current transaction.
+        last: The newest id, in the current transaction.
+        bytes: The bytes of its records, in the current transaction.
+        jumped: Ranges of ids that were skipped, in order. Below `first`, only the newest ranges are kept.
+        reserved: The highest id that may be assigned before more are reserved; `None` for a strong topic, which needs
+            no reservation.
+        open: Records that are not written yet.
+        oldest: The oldest block; `None` if it is unknown or the topic is empty.
+        ack_set: The acknowledged ids; `None` until they are read.
     """
 
     __slots__ = (
         "_committed",
+        "ack_set",
         "bytes",
         "delivery",
         "first",
@@ -57,7 +59,6 @@ class StoredTopic:
         "persistence",
         "reserved",
         "settings",
-        "settled",
     )
 
     def __init__(
@@ -75,18 +76,18 @@ class StoredTopic:
         self.reserved: int | None = None
         self.open: BlockBuilder | None = None
         self.oldest: Oldest | None = None
-        self.settled: AckSet | None = None
+        self.ack_set: AckSet | None = None
         self._committed: tuple[int, int, int, tuple[tuple[int, int], ...]] = (1, 0, 0, ())
 
-    def stand(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
-        """Sets where it stands, as it is committed."""
+    def set_committed(self, first: int, last: int, size: int, jumped: list[tuple[int, int]]) -> None:
+        """Sets the committed state, as it was read."""
         self.first, self.last, self.bytes, self.jumped = first, last, size, jumped
         self.open = self.oldest = None
-        self.settled = None
+        self.ack_set = None
         self.commit()
 
     def commit(self) -> bool:
-        """Takes over the changes of the committed transaction; returns whether it gave ids."""
+        """Makes the current state the committed one; returns whether ids were assigned."""
         before = self._committed[1]
         self._committed = self.first, self.last, self.bytes, tuple(self.jumped)
         return self.last != before
@@ -94,7 +95,7 @@ class StoredTopic:
     @property
     def state(self) -> TopicState:
         """The committed state."""
-        # Made when it is asked for, which is much less often than something is committed.
+        # Created on demand: commits are much more frequent than readers of this.
         return TopicState(self.id, self.name, self.delivery, self.persistence, self.settings, *self._committed)
 
 
@@ -102,9 +103,9 @@ class Catalog:
     """The rows of all topics.
 
     Attributes:
-        topics: By id.
-        next: The id of the next topic, as it is committed.
-        damaged: Those of which a row is damaged, and what is: nothing is done with them, nor with what they have.
+        topics: The topics by id.
+        next: The committed id of the next topic.
+        damaged: The error of each topic that has a damaged row, by id. The store does not open these topics.
     """
 
     def __init__(self) -> None:
@@ -112,17 +113,17 @@ class Catalog:
         self.next = 1
         self.damaged: dict[int, DamagedError] = {}
         self._ids: dict[str, int] = {}
-        self._deleted: dict[int, StoredTopic] = {}  # perhaps not for good: the transaction may fail
+        self._deleted: dict[int, StoredTopic] = {}  # by transactions that may still be rolled back
 
     def load(self, transaction: Any) -> None:
-        """Reads what is committed; topics that are known stay the objects that they are."""
+        """Reads the committed catalog. Keeps the objects of topics that it knows."""
         found = {}
         for key, value in rows(transaction, b"t"):
             id = int.from_bytes(key[1:5], "big")
             topic = self.topics.get(id) or self._deleted.get(id)
             try:
                 if topic is None:
-                    row = json.loads(opened(key, value))
+                    row = json.loads(without_checksum(key, value))
                     topic = StoredTopic(id, row["name"], row["delivery"], row["persistence"], row["settings"])
                 found[id] = topic
             except (DamagedError, ValueError, KeyError, TypeError) as error:
@@ -131,7 +132,7 @@ class Catalog:
             id = int.from_bytes(key[1:5], "big")
             if id in found:
                 try:
-                    (found[id].reserved,) = NUMBER.unpack(opened(key, value))
+                    (found[id].reserved,) = NUMBER.unpack(without_checksum(key, value))
                 except (DamagedError, struct.error) as error:
                     self.damaged[id] = DamagedError(f"topic {found[id].name!r}: {error}", id)
         self.topics = found
@@ -141,7 +142,7 @@ class Catalog:
         self._ids = {topic.name: id for id, topic in found.items()}
 
     def make(self, transaction: Any, write: MakeTopic) -> StoredTopic | None:
-        """Makes a topic, and gives it; `None` if it exists."""
+        """Creates a topic and returns it; returns `None` if the name exists."""
         id = self._ids.get(write.name)
         if id in self.damaged:
             raise self.damaged[id]
@@ -151,8 +152,8 @@ class Catalog:
             return None
         id = self._next(transaction)
         if id > MAX_TOPIC_ID:
-            raise StoreError("all ids of topics have been given")
-        self._go_on(transaction, id + 1)
+            raise StoreError(f"topic {write.name!r} cannot be created: all topic ids up to {MAX_TOPIC_ID} are used")
+        self._set_next(transaction, id + 1)
         key = topic_key(b"t", id)
         row = {
             "name": write.name,
@@ -160,7 +161,7 @@ class Catalog:
             "persistence": write.persistence,
             "settings": write.settings,
         }
-        transaction.put(key, sealed(key, json.dumps(row).encode()))
+        transaction.put(key, with_checksum(key, json.dumps(row).encode()))
         topic = StoredTopic(id, write.name, write.delivery, write.persistence, dict(write.settings))
         if write.persistence != "strong":
             topic.reserved = RESERVED_IDS
@@ -182,9 +183,9 @@ class Catalog:
         return topic
 
     def reserve(self, transaction: Any, write: ReserveIds) -> None:
-        """Puts the highest ids that may be given."""
+        """Writes the highest ids that may be assigned."""
         if write.next_topic > self._next(transaction):
-            self._go_on(transaction, write.next_topic)
+            self._set_next(transaction, write.next_topic)
         for id, highest in write.highest.items():
             if id in self.topics:
                 self._reserve(transaction, id, highest)
@@ -192,13 +193,13 @@ class Catalog:
     @staticmethod
     def _next(transaction: Any) -> int:
         row = transaction.get(NEXT_TOPIC)
-        return int(NUMBER.unpack(opened(NEXT_TOPIC, row))[0]) if row is not None else 1
+        return int(NUMBER.unpack(without_checksum(NEXT_TOPIC, row))[0]) if row is not None else 1
 
     @staticmethod
-    def _go_on(transaction: Any, id: int) -> None:
-        transaction.put(NEXT_TOPIC, sealed(NEXT_TOPIC, NUMBER.pack(id)))
+    def _set_next(transaction: Any, id: int) -> None:
+        transaction.put(NEXT_TOPIC, with_checksum(NEXT_TOPIC, NUMBER.pack(id)))
 
     @staticmethod
     def _reserve(transaction: Any, id: int, highest: int) -> None:
         key = topic_key(b"v", id)
-        transaction.put(key, sealed(key, NUMBER.pack(highest)))
+        transaction.put(key, with_checksum(key, NUMBER.pack(highest)))

@@ -1,4 +1,4 @@
-"""Rows about consumers: what is acknowledged of round-robin topics, and the named positions of broadcast topics."""
+"""Rows about consumers: the ack sets of round-robin topics, and the cursors of broadcast topics."""
 
 from __future__ import annotations
 
@@ -8,74 +8,74 @@ from typing import Any, Final
 
 from omq.store.ack_set import PAGE_IDS, AckSet
 from omq.store.errors import DamagedError
-from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, opened, rows, sealed, topic_key
+from omq.store.lmdb.layout import NUMBER, TOPIC, TOPIC_NUMBER, TWO, rows, topic_key, with_checksum, without_checksum
 
 _PAGE_BYTES: Final = PAGE_IDS // 8
-_POSITION: Final = b"o"
+_CURSOR: Final = b"o"
 
 
-def load_settled(transaction: Any, topic_id: int) -> AckSet:
-    """Returns what is settled of a topic.
+def load_ack_set(transaction: Any, topic_id: int) -> AckSet:
+    """Returns the ack set of a topic.
 
     Raises:
-        DamagedError: A row of it is damaged.
+        DamagedError: One of its rows is damaged.
     """
-    settled = AckSet()
+    acks = AckSet()
     try:
         key = topic_key(b"w", topic_id)
         row = transaction.get(key)
         if row is not None:
-            settled.watermark, settled.handed = TWO.unpack(opened(key, row))
+            acks.watermark, acks.handed = TWO.unpack(without_checksum(key, row))
         for key, value in rows(transaction, topic_key(b"s", topic_id)):
-            settled.pages[TOPIC_NUMBER.unpack(key)[2]] = int.from_bytes(opened(key, value), "little")
+            acks.pages[TOPIC_NUMBER.unpack(key)[2]] = int.from_bytes(without_checksum(key, value), "little")
         for key, value in rows(transaction, topic_key(b"r", topic_id)):
-            (settled.deliveries[TOPIC_NUMBER.unpack(key)[2]],) = NUMBER.unpack(opened(key, value))
+            (acks.deliveries[TOPIC_NUMBER.unpack(key)[2]],) = NUMBER.unpack(without_checksum(key, value))
     except struct.error as error:
-        raise DamagedError(f"what is settled of topic {topic_id} is damaged: {error}", topic_id) from None
-    return settled
+        raise DamagedError(f"the acks of topic {topic_id} are damaged: {error}", topic_id) from None
+    return acks
 
 
-def put_settled(transaction: Any, topic_id: int, settled: AckSet) -> None:
-    """Writes what has changed."""
+def put_ack_set(transaction: Any, topic_id: int, acks: AckSet) -> None:
+    """Writes the changes of an ack set."""
     key = topic_key(b"w", topic_id)
-    transaction.put(key, sealed(key, TWO.pack(settled.watermark, settled.handed)))
-    for number in settled.dirty:
+    transaction.put(key, with_checksum(key, TWO.pack(acks.watermark, acks.handed)))
+    for number in acks.dirty:
         key = TOPIC_NUMBER.pack(b"s", topic_id, number)
-        page = settled.pages.get(number)
+        page = acks.pages.get(number)
         if page is None:
             transaction.delete(key)
         else:
-            transaction.put(key, sealed(key, page.to_bytes(_PAGE_BYTES, "little")))
-    for id in settled.counted:
+            transaction.put(key, with_checksum(key, page.to_bytes(_PAGE_BYTES, "little")))
+    for id in acks.counted:
         key = TOPIC_NUMBER.pack(b"r", topic_id, id)
-        deliveries = settled.deliveries.get(id)
+        deliveries = acks.deliveries.get(id)
         if deliveries is None:
             transaction.delete(key)
         else:
-            transaction.put(key, sealed(key, NUMBER.pack(deliveries)))
-    settled.dirty.clear()
-    settled.counted.clear()
+            transaction.put(key, with_checksum(key, NUMBER.pack(deliveries)))
+    acks.dirty.clear()
+    acks.counted.clear()
 
 
-def load_positions(transaction: Any, topic_id: int) -> dict[str, int]:
-    """Returns the named positions of a topic; -1 in place of one whose row is damaged."""
-    return {name: position for _, name, position in _positions(transaction, topic_key(_POSITION, topic_id))}
+def load_cursors(transaction: Any, topic_id: int) -> dict[str, int]:
+    """Returns the cursors of a topic by name; -1 for one whose row is damaged."""
+    return {name: position for _, name, position in _cursors(transaction, topic_key(_CURSOR, topic_id))}
 
 
-def load_all_positions(transaction: Any, topics: Container[int]) -> dict[int, dict[str, int]]:
-    """Returns the named positions, likewise, of each of some topics that has any, by its id."""
+def load_all_cursors(transaction: Any, topics: Container[int]) -> dict[int, dict[str, int]]:
+    """Returns the cursors of each of these topics that has any, by topic id."""
     found: dict[int, dict[str, int]] = {}
-    for topic_id, name, position in _positions(transaction, _POSITION):
-        if topic_id in topics:  # rows of one that was deleted go later
+    for topic_id, name, position in _cursors(transaction, _CURSOR):
+        if topic_id in topics:  # a deleted topic may have rows left
             found.setdefault(topic_id, {})[name] = position
     return found
 
 
-def _positions(transaction: Any, prefix: bytes) -> Iterator[tuple[int, str, int]]:
-    """Yields topic, name and position."""
+def _cursors(transaction: Any, prefix: bytes) -> Iterator[tuple[int, str, int]]:
+    """Yields topic id, name and position of each cursor; a position of -1 if the row is damaged."""
     for key, value in rows(transaction, prefix):
         try:
-            (position,) = NUMBER.unpack(opened(key, value))
+            (position,) = NUMBER.unpack(without_checksum(key, value))
         except (DamagedError, struct.error):
             position = -1
         _, topic_id = TOPIC.unpack_from(key)

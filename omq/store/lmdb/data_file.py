@@ -1,7 +1,7 @@
-"""An LMDB data file as it lies on the disk: looked at before LMDB maps it, which a short one would kill.
+"""Checks of an LMDB data file before LMDB maps it: access beyond the end of a truncated file kills the process.
 
-Only the two meta pages are read here. LMDB takes the one with the higher transaction number; each transaction writes
-the other one than the last did.
+This module reads only the two meta pages. LMDB uses the one with the higher transaction number. Transactions write the
+two in turn.
 """
 
 from __future__ import annotations
@@ -23,15 +23,14 @@ META_FLAG: Final = 0x08
 PAGE_HEADER: Final = struct.Struct("=QHHHH")  # number, unused, flags, lower, upper
 #: magic, version, address, map size, the tree of free pages, the main tree, last page, transaction
 META: Final = struct.Struct("=IIQQ48s48sQQ")
-TREE: Final = struct.Struct(
-    "=IHHQQQQQ"
-)  # page size (in the tree of free pages), flags, depth, pages (3 kinds), entries, root
-META_BYTES: Final = PAGE_HEADER.size + META.size  # that a meta page uses
+#: page size (in the tree of free pages), flags, depth, branch pages, leaf pages, overflow pages, entries, root
+TREE: Final = struct.Struct("=IHHQQQQQ")
+META_BYTES: Final = PAGE_HEADER.size + META.size  # the used part of a meta page
 
-#: Pages of the trees up to which opening looks at all of them, some 30 us each; `omq store verify` always does.
+#: Opening a store checks trees of at most this many pages, at about 30 us a page. `omq store verify` has no limit.
 MAX_PAGES_AFTER_CRASH: Final = 300_000
 MAX_PAGES_AFTER_CLOSE: Final = 30_000
-UNSYNCED: Final = "data.mdb.unsynced"  # what was not synced when the power was lost
+UNSYNCED: Final = "data.mdb.unsynced"  # the name of a data file that was put aside after a power loss
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +38,12 @@ class Meta:
     """The content of a meta page.
 
     Attributes:
-        page_size: Bytes.
+        page_size: The bytes of a page.
         last_page: The number of the last page in use.
         transaction: The number of the transaction that wrote it.
-        used: The pages that it needs, of those up to the last one.
-        effort: What it takes to look at the trees, in pages: those of large values are only counted, and cost less.
-        raw: The bytes that the page uses.
+        used: The number of pages in use.
+        effort: The cost of checking the trees, in pages. Overflow pages are only counted, and cost less.
+        raw: The used bytes of the page.
     """
 
     page_size: int
@@ -73,13 +72,13 @@ def parse_meta(raw: bytes) -> Meta | None:
 
 
 def read_metas(path: Path) -> tuple[list[Meta | None], int]:
-    """Both meta pages, and the size of the file."""
+    """Returns both meta pages, and the size of the file."""
     with path.open("rb") as file:
         return metas_of(file.fileno()), os.fstat(file.fileno()).st_size
 
 
 def metas_of(descriptor: int) -> list[Meta | None]:
-    """Both meta pages of an open file."""
+    """Returns both meta pages of an open file."""
     start = os.pread(descriptor, 65536 + META_BYTES, 0)
     found = parse_meta(start[:META_BYTES])
     sizes = [found.page_size] if found is not None else [2**power for power in range(9, 17)]
@@ -90,8 +89,8 @@ def metas_of(descriptor: int) -> list[Meta | None]:
     return [found, None]
 
 
-def look(path: Path) -> Meta | None:
-    """Returns the meta page that LMDB will take; `None` where the file is missing or empty.
+def read_meta(path: Path) -> Meta | None:
+    """Returns the meta page that LMDB will use; `None` if the file is missing or empty.
 
     Raises:
         DamagedError: The file cannot be mapped: a meta page is invalid, or pages are missing at the end.
@@ -106,52 +105,52 @@ def look(path: Path) -> Meta | None:
     if one is None or two is None:
         which = "both meta pages" if one is two else f"meta page {0 if one is None else 1}"
         raise DamagedError(
-            f"{path}: damaged: {which} of LMDB cannot be read. Nothing was changed. Put a copy of the directory in its "
-            "place, or move it away to start over."
+            f"{path}: damaged: {which} of LMDB cannot be read. Nothing was changed. Restore the directory from a "
+            "copy, or move it away to start over."
         )
     meta = max(one, two, key=lambda meta: meta.transaction)
     needed = (meta.last_page + 1) * meta.page_size
     if meta.transaction and size < needed:
         raise DamagedError(
             f"{path}: damaged: the file has {size} bytes, and {needed} are in use: its end is missing. Nothing was "
-            "changed. Put a copy of the directory in its place, or move it away to start over."
+            "changed. Restore the directory from a copy, or move it away to start over."
         )
     return meta
 
 
 def check_structure(directory: Path, limit: int | None = None) -> list[str]:
-    """Looks, without LMDB, at the trees of an environment that is not open; returns what there is to report.
+    """Checks the trees of an environment that is not open, without LMDB; returns findings to report.
 
     Args:
-        directory: Its own.
-        limit: The effort above which it is left.
+        directory: The directory of the environment.
+        limit: The effort above which the trees are not checked, which becomes a finding. `None`: no limit.
 
     Raises:
-        DamagedError: They are damaged: LMDB may not open them.
+        DamagedError: The trees are damaged: LMDB must not open the file.
     """
     path = directory / "data.mdb"
-    meta = look(path)
+    meta = read_meta(path)
     if meta is None or not meta.transaction:
         return []
     if limit is not None and meta.effort > limit:
-        return [f"{path}: too large to look through now; `omq store verify` does"]
+        return [f"{path}: too large to check while opening; run `omq store verify` to check it"]
     try:
         problems: list[str] = lmdb.verify.verify(str(directory))  # type: ignore[no-untyped-call]
     except lmdb.verify.VerifyError as error:
         problems = [str(error)]
     except Exception as error:
         problems = [f"{type(error).__name__}: {error}"]
-    # Unused pages do no harm: an older transaction, put back, leaves some.
+    # Unused pages are not a problem: a restored meta page leaves some.
     if problems:
         raise DamagedError(
             f"{path}: damaged: {problems[0]}{f' (and {len(problems) - 1} more)' if problems[1:] else ''}. Nothing was "
-            "changed. Put a copy of the directory in its place, or move it away to start over."
+            "changed. Restore the directory from a copy, or move it away to start over."
         )
     return []
 
 
-def in_a_row(path: Path) -> bool:
-    """Returns whether the meta pages are of two transactions in a row, as LMDB leaves them; else one is damaged."""
+def are_consecutive(path: Path) -> bool:
+    """Returns whether the meta pages are of consecutive transactions, as LMDB leaves them unless one is damaged."""
     try:
         one, two = read_metas(path)[0]
     except FileNotFoundError:
@@ -163,15 +162,15 @@ def in_a_row(path: Path) -> bool:
 
 
 def checksum(path: Path) -> int:
-    """Returns the checksum of both meta pages; 0 where there is no file."""
+    """Returns the checksum of both meta pages; 0 if there is no file."""
     try:
         return crc32c(b"".join(meta.raw if meta is not None else b"-" for meta in read_metas(path)[0]))
     except FileNotFoundError:
         return 0
 
 
-def complete(descriptor: int) -> None:
-    """Extends a closed file to the end of its last page: LMDB need not write unused pages there."""
+def extend_to_last_page(descriptor: int) -> None:
+    """Extends a closed file to the end of its last page, as LMDB may leave out unused pages there."""
     metas = metas_of(descriptor)
     needed = max((meta.last_page + 1) * meta.page_size for meta in metas if meta is not None and meta.transaction)
     if os.fstat(descriptor).st_size < needed:

@@ -1,4 +1,4 @@
-"""An LMDB environment: its checks at opening, reads while its map may grow, and its sizes."""
+"""An LMDB environment: checks at opening, reads while the map may grow, and disk space."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from typing import Any, Final
 import lmdb
 
 from omq.store.errors import StoreClosed, StoreError
-from omq.store.lmdb.data_file import Meta, complete, look, metas_of
-from omq.store.lmdb.store_directory import check_place, sync_directory
+from omq.store.lmdb.data_file import Meta, extend_to_last_page, metas_of, read_meta
+from omq.store.lmdb.store_directory import check_path, sync_directory
 from omq.unpatched import threading
 
 MAX_MAP_BYTES: Final = 1 << 40  # of address space
@@ -25,13 +25,13 @@ MIN_MAP_BYTES: Final = 1 << 24
 MAX_READERS: Final = 256
 LOCK_TABLE_BYTES: Final = 64 * (MAX_READERS + 4)
 RESERVE_BYTES: Final = 128 * 1024
-#: Bytes of the data file that messages leave free where it cannot grow any more, for what makes room: this, or, if that
-#: is less, such a part of the file.
+#: Bytes of a data file that cannot grow which messages leave free, as deletions need space too: this many, or the size
+#: of the file divided by `HEADROOM_DIVISOR` if that is less.
 MAX_HEADROOM_BYTES: Final = 2 * RESERVE_BYTES
 HEADROOM_DIVISOR: Final = 16
-COMPACT_BYTES: Final = 1 << 20  # of small messages that take twice as much, at worst; large ones do not
-MAX_KEPT_BYTES: Final = (32 << 20) - (64 << 10)  # glibc goes up to 32 MiB
-#: The system's errors where there is no space.
+COMPACT_BYTES: Final = 1 << 20  # small messages take up to twice their size; only this much of a group may be small
+MAX_KEPT_BYTES: Final = (32 << 20) - (64 << 10)  # glibc raises its mmap threshold up to 32 MiB
+#: Errors of the system for want of space, and their texts.
 NO_SPACE: Final = {
     errno.ENOSPC: "the disk is full",
     errno.EDQUOT: "the disk quota is used up",
@@ -42,10 +42,11 @@ NEARLY_FULL_BYTES: Final = 64 * 1024
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Has the C library keep what transactions free for the next ones.
+    """Makes the C library keep the memory that transactions free.
 
-    It gives large pieces back to the system at once and takes them again, every page with a fault, which costs twice as
-    much as all the rest of a commit. Once a piece of this size was freed, it keeps up to twice as much.
+    By default it returns large allocations to the system at once. The page faults of the next allocation then cost
+    twice as much as the rest of a commit. Once an allocation of this size was freed, glibc raises its threshold and
+    keeps up to twice as much.
     """
     bytearray(MAX_KEPT_BYTES)
 
@@ -54,7 +55,7 @@ class Environment:
     """One environment, with one writer thread and many readers.
 
     Args:
-        directory: Its own; made where it is missing.
+        directory: The directory of the environment; created if it is missing.
         sync: Each commit waits for the disk.
         readonly: Changes nothing, and assumes that no other process does.
 
@@ -67,40 +68,40 @@ class Environment:
         self.path = directory / "data.mdb"
         if not readonly:
             directory.mkdir(exist_ok=True)
-        look(self.path)
+        read_meta(self.path)
         self._sync = sync
         self._gate = threading.Condition(threading.Lock())
         self._readers = 0
         self._readonly = readonly
-        self._shut: str | None = None  # why reads are refused now: the map is changing, or the environment closed
-        #: While the map changes no pin may be held; true: what is committed stays as it is.
+        self._closing: str | None = None  # "growing" while the map changes, "closed" after `close`
+        #: A context in which no pin is held, as the map changes. Its argument: the data file keeps its committed state.
         self.unpinned: Callable[[bool], AbstractContextManager[None]] = lambda kept: nullcontext()
         new = not self.path.exists()
         if not readonly:
             self._allocate_lock_table()
         self._lmdb: Any = self._open()
-        #: Kept from the beginning: a sync reports an earlier failure once to each descriptor.
+        #: Open from the start, as the kernel reports a failed write-back once to each descriptor.
         self._descriptor = os.open(self.path, (os.O_RDONLY if readonly else os.O_RDWR) | os.O_CLOEXEC)
         self._link = f"/proc/self/fd/{self._descriptor}"
         self._name = self._linked()
         if readonly:
             return
         keep_freed_memory()
-        self.take_reserve()
+        self.allocate_reserve()
         if new:
-            # What is synced later is worth nothing under a name that is not.
+            # Later syncs are useless unless the names of the files are durable.
             self.sync()
             sync_directory(directory)
             sync_directory(directory.parent)
 
     def _open(self) -> Any:
-        """Opens it with the largest map that the system gives."""
+        """Opens LMDB with the largest map that the system allows."""
         if self._readonly:
             return lmdb.open(str(self.directory), readonly=True, lock=False, create=False)
         size = MAX_MAP_BYTES
         while True:
             try:
-                # Readahead would read in what a replay of something else needs.
+                # Readahead stays on: it also loads pages that replays of other topics need.
                 return lmdb.open(
                     str(self.directory),
                     map_size=size,
@@ -116,18 +117,21 @@ class Environment:
                     raise
             size //= 4
             if size < MIN_MAP_BYTES:
-                raise StoreError(f"{self.directory}: the system gives no address space to map the store") from None
+                raise StoreError(
+                    f"{self.directory}: the store needs {MIN_MAP_BYTES >> 20} MiB of address space, and the system "
+                    "refuses it; raise the limit (ulimit -v)"
+                ) from None
 
     def _allocate_lock_table(self) -> None:
-        """Gives the table of readers its space now: it is mapped, and on a full disk taking a slot would crash."""
+        """Allocates the reader table: it is mapped, so that taking a slot on a full disk would crash the process."""
         with contextlib.suppress(OSError), (self.directory / "lock.mdb").open("ab") as file:
             os.posix_fallocate(file.fileno(), 0, LOCK_TABLE_BYTES)
 
-    def take_reserve(self) -> bool:
-        """Sets some space aside for a full disk: forgetting messages takes some as well.
+    def allocate_reserve(self) -> bool:
+        """Reserves space for a full disk, where deleting messages needs space too.
 
         Returns:
-            Whether it is there.
+            Whether the reserve is allocated.
         """
         path = self.directory / "reserve"
         try:
@@ -139,18 +143,18 @@ class Environment:
             with path.open("wb") as file:
                 os.posix_fallocate(file.fileno(), 0, RESERVE_BYTES)
         except OSError:
-            self.give_reserve()
+            self.release_reserve()
             return False
         return True
 
-    def give_reserve(self) -> None:
-        """Gives back the reserve, because the disk has no space."""
+    def release_reserve(self) -> None:
+        """Frees the reserve, because the disk is full."""
         with contextlib.suppress(OSError):
             (self.directory / "reserve").unlink()
 
     def is_full(self) -> bool:
-        """Returns whether a write that failed like a disk error failed for want of space."""
-        # LMDB returns EIO for a write that ends too early, as the last one does on a full disk.
+        """Returns whether a write that failed with EIO failed for want of space."""
+        # LMDB returns EIO for a short write, which is the first symptom of a full disk.
         try:
             if self._has_space() and self._may_grow(NEARLY_FULL_BYTES):
                 return False
@@ -160,7 +164,7 @@ class Environment:
         return True
 
     def shortage(self) -> str:
-        """Returns what was exhausted when a write ended too early."""
+        """Returns a text for the resource that was exhausted at a short write."""
         return "a disk quota or a limit of the process is reached" if self._has_space() else NO_SPACE[errno.ENOSPC]
 
     def _has_space(self) -> bool:
@@ -169,11 +173,11 @@ class Environment:
         return disk.f_bavail * disk.f_frsize >= NEARLY_FULL_BYTES
 
     def has_room(self, size: int) -> bool:
-        """Returns whether there is room for `size` bytes and the reserve. The writer calls it between two writes."""
-        return self.take_reserve() and self._may_grow(size)
+        """Returns whether there is space for `size` bytes and the reserve. Only the writer may call it."""
+        return self.allocate_reserve() and self._may_grow(size)
 
-    def need(self, size: int) -> int:
-        """Returns the bytes for messages of `size` bytes, and for the deletions that later make room."""
+    def required_bytes(self, size: int) -> int:
+        """Returns the bytes that messages of `size` bytes and the deletions after them need."""
         return (
             size
             + min(size, COMPACT_BYTES)
@@ -181,20 +185,21 @@ class Environment:
         )
 
     def nears_limit(self, size: int) -> bool:
-        """Returns whether messages of `size` bytes come near a limit of the process, where a reserve does not help."""
+        """Returns whether messages of `size` bytes come near the process's file size limit, where no reserve helps."""
         limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
-        return limit != resource.RLIM_INFINITY and os.fstat(self._descriptor).st_size + self.need(size) > limit
+        if limit == resource.RLIM_INFINITY:
+            return False
+        return os.fstat(self._descriptor).st_size + self.required_bytes(size) > limit
 
-    def spare(self) -> int:
-        """Returns the bytes of the data file that are free; a reader, or the last sync, may hold some yet."""
+    def free_bytes(self) -> int:
+        """Returns the free bytes of the data file. A reader or the pin of the last sync may still hold some."""
         meta = max((meta for meta in self.metas() if meta is not None), key=lambda meta: meta.transaction)
-        file = os.fstat(
-            self._descriptor
-        )  # a transaction that failed may have made it longer than any that is committed
+        # A failed transaction may have made the file longer than any committed one.
+        file = os.fstat(self._descriptor)
         return min(file.st_size, file.st_blocks * 512) - meta.used * meta.page_size
 
     def _may_grow(self, by: int) -> bool:
-        """Returns whether the data file may grow: a quota or a limit of the process may end before the disk is full."""
+        """Returns whether the data file can grow; a quota or a process limit may end that before the disk is full."""
         size = os.fstat(self._descriptor).st_size
         try:
             os.posix_fallocate(self._descriptor, size, by)
@@ -206,15 +211,15 @@ class Environment:
             os.ftruncate(self._descriptor, size)
         return True
 
-    def check_place(self) -> None:
-        """Raises `OSError` where the data file was moved, removed or replaced: what is written there would be lost."""
-        check_place(self.path, self._descriptor)
+    def check_path(self) -> None:
+        """Raises `OSError` if the data file was moved, removed or replaced, as writes to it would be lost."""
+        check_path(self.path, self._descriptor)
 
-    def look_at_place(self) -> None:
-        """The same, cheaply: it only looks further where the kernel calls the file by another name than before."""
+    def check_path_cheaply(self) -> None:
+        """Does the same at a lower cost: calls `check_path` only if the kernel's name of the file has changed."""
         name = self._linked()
         if not name or name != self._name:
-            self.check_place()
+            self.check_path()
             self._name = name
 
     def _linked(self) -> str:
@@ -224,16 +229,16 @@ class Environment:
             return ""
 
     def metas(self) -> list[Meta | None]:
-        """The meta pages of the file that is open, whatever its path leads to now."""
+        """Returns the meta pages of the open file, even if its path leads to another one now."""
         return metas_of(self._descriptor)
 
     def begin(self) -> Any:
-        """A write transaction. Values are views."""
+        """Begins a write transaction. Values are views."""
         return self._lmdb.begin(write=True, buffers=True)
 
     @contextmanager
     def read(self) -> Iterator[Any]:
-        """A read transaction. Values are views that hold until its end."""
+        """Opens a read transaction. Values are views that are valid until its end."""
         transaction = self.begin_read()
         try:
             yield transaction
@@ -241,11 +246,11 @@ class Environment:
             self.end_read(transaction)
 
     def begin_read(self) -> Any:
-        """The same, to be ended with `end_read`."""
+        """Begins a read transaction, which the caller ends with `end_read`. Values are views."""
         with self._gate:
-            while self._shut == "growing":
+            while self._closing == "growing":
                 self._gate.wait()
-            if self._shut is not None:
+            if self._closing is not None:
                 raise StoreClosed("the store is closed")
             self._readers += 1
         try:
@@ -256,15 +261,15 @@ class Environment:
             self._leave()
             raise
         self._leave()
-        self._read_on()
+        self._reopen_readonly()
         return self.begin_read()
 
     def pin(self) -> Any:
-        """A read transaction that nothing waits for; `unpin` is called when it has to be given back."""
+        """Begins a read transaction that `grow` and `close` do not wait for. Its owner aborts it in `unpinned`."""
         with self._gate:
-            while self._shut == "growing":
+            while self._closing == "growing":
                 self._gate.wait()
-            if self._shut is not None:
+            if self._closing is not None:
                 raise StoreClosed("the store is closed")
             return self._begin_read()
 
@@ -272,7 +277,7 @@ class Environment:
         try:
             return self._lmdb.begin(buffers=buffers)
         except lmdb.ReadersFullError:
-            # One that is over keeps its place among the readers until its object goes, which may lie in a circle.
+            # A finished transaction occupies a reader slot until its object is freed, which may be in a cycle.
             gc.collect()
             return self._lmdb.begin(buffers=buffers)
 
@@ -284,70 +289,70 @@ class Environment:
     def _leave(self) -> None:
         with self._gate:
             self._readers -= 1
-            if self._shut is not None and not self._readers:
+            if self._closing is not None and not self._readers:
                 self._gate.notify_all()
 
     def grow(self) -> None:
-        """Doubles the map; waits until all reads have ended."""
-        with self.unpinned(False), self._alone():
+        """Doubles the map, once all reads have ended."""
+        with self.unpinned(False), self._exclusive():
             self._lmdb.set_mapsize(2 * self._lmdb.info()["map_size"])
 
-    def _read_on(self) -> None:
-        """Opens LMDB again for reading only: after a failed write of its meta page it refuses everything else."""
-        with self.unpinned(True), self._alone():
+    def _reopen_readonly(self) -> None:
+        """Reopens LMDB read-only: after a failed write of a meta page it refuses everything else."""
+        with self.unpinned(True), self._exclusive():
             if not self._readonly:
-                self._still_there()
+                self._check_before_reopening()
                 self._lmdb.close()
                 self._readonly = True
                 self._lmdb = self._open()
 
-    def _still_there(self) -> None:
+    def _check_before_reopening(self) -> None:
         try:
-            self.check_place()
+            self.check_path()
         except OSError as error:
             raise StoreError(str(error)) from None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Waits until all reads have ended; new ones wait then."""
+    def _exclusive(self) -> Iterator[None]:
+        """Waits until all reads have ended. New ones wait until the context ends."""
         with self._gate:
-            while self._shut == "growing":
+            while self._closing == "growing":
                 self._gate.wait()
-            if self._shut is not None:
+            if self._closing is not None:
                 raise StoreClosed("the store is closed")
-            self._shut = "growing"
+            self._closing = "growing"
             while self._readers:
                 self._gate.wait()
             try:
                 yield
             finally:
-                self._shut = None
+                self._closing = None
                 self._gate.notify_all()
 
     def sync(self) -> None:
-        """Waits until all that is committed is on the disk."""
+        """Waits until everything committed is on the disk."""
         if self._readonly:
-            raise OSError(errno.EIO, "a write failed before")
+            raise OSError(errno.EIO, "an earlier write failed")
         self._lmdb.sync(True)
 
     def sizes(self) -> tuple[int, int]:
-        """Returns the bytes of the file, and those of it in use."""
+        """Returns the bytes of the data file, and the bytes of it in use."""
         with self._gate:
-            if self._shut is not None:
+            if self._closing is not None:
                 return 0, 0
             page = self._lmdb.stat()["psize"]
             used = (self._lmdb.info()["last_pgno"] + 1) * page
             return os.fstat(self._descriptor).st_size, used
 
     def close(self, timeout: float = 10.0) -> bool:
-        """Closes it once all reads have ended; returns false, and leaves it open, if some have not at the timeout."""
+        """Closes the environment once all reads have ended; returns false and leaves it open after the timeout."""
         with self._gate:
-            self._shut = "closed"
+            self._closing = "closed"
             if not self._gate.wait_for(lambda: not self._readers, timeout):
                 return False
         self._lmdb.close()
         if not self._readonly:
             with contextlib.suppress(OSError, ValueError):
-                complete(self._descriptor)
+                extend_to_last_page(self._descriptor)
         os.close(self._descriptor)
         return True

@@ -1,9 +1,9 @@
-"""Syncs the weak environment every second or sooner, so that not more than that is lost with the power.
+"""Syncs the weak environment at least once a second, which bounds the loss at a power failure.
 
-LMDB without sync promises nothing after a loss of power: pages may have reached the disk in any order. So the last
-state that was synced as a whole is kept: a read transaction holds its pages, which are not used again meanwhile, and
-its meta page is kept in a file of its own (`weak/synced`), which is written and synced after the pages are. Who opens
-the store after a loss of power puts that meta page back, and finds the environment as it was.
+Without sync, LMDB guarantees nothing after a power loss, as pages may have reached the disk in any order. So the
+flusher preserves the state of the last complete sync. A read transaction, the pin, keeps LMDB from reusing its pages.
+Its meta page is written to a separate file (`weak/synced`) and synced after the pages are. After a power loss, opening
+the store restores that meta page, and with it the environment as it was at that sync.
 """
 
 from __future__ import annotations
@@ -21,7 +21,16 @@ import lmdb
 
 from omq._core.blocks import crc32c
 from omq.store.errors import DamagedError, StoreError
-from omq.store.lmdb.data_file import META, META_BYTES, PAGE_HEADER, UNSYNCED, Meta, check_structure, look, parse_meta
+from omq.store.lmdb.data_file import (
+    META,
+    META_BYTES,
+    PAGE_HEADER,
+    UNSYNCED,
+    Meta,
+    check_structure,
+    parse_meta,
+    read_meta,
+)
 from omq.store.lmdb.environment import NO_SPACE, Environment
 from omq.store.lmdb.store_directory import sync_directory
 from omq.store.lmdb.writer import Latency
@@ -29,24 +38,24 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
-SLOT_BYTES: Final = 4096  # of each of the two slots in the file
+SLOT_BYTES: Final = 4096  # the size of each of the two slots of `weak/synced`
 ROW: Final = struct.Struct(f">QI{META_BYTES}s")  # transaction, checksum, meta page
-CLEAN_INTERVAL_S: Final = 3600.0
+EXPIRY_INTERVAL_S: Final = 3600.0
 TICK_INTERVAL_S: Final = 1.0
-#: Commits after which it does not wait for its time: pages that they have freed are held meanwhile, LMDB's list of them
-#: is read and written with each commit, and large values find no room between them. A small commit frees five or so.
+#: Commits after which a sync does not wait for its interval. The pin holds the pages that commits free, about five for
+#: a small one. LMDB reads and writes the list of these with each commit, and large values find no room between them.
 MAX_UNSYNCED_COMMITS: Final = 2000
-MAX_TRIES: Final = 1000  # more failures than chance meetings with the writer explain
+MAX_PIN_TRIES: Final = 1000  # more than races with the writer can explain
 
 
 class Flusher:
-    """Syncs an environment from time to time, in a thread of its own.
+    """Syncs an environment periodically in a background thread.
 
     Args:
-        directory: Of the environment.
-        interval: Seconds.
-        tick: Is called every second, with true every hour, in this thread.
-        failed: Called with the error of a failed sync; none follows it.
+        directory: The directory of the environment.
+        interval: The seconds between two syncs.
+        tick: Called in the thread every second, with true once an hour.
+        failed: Called with the error of a failed sync. No sync follows it.
     """
 
     def __init__(
@@ -58,7 +67,7 @@ class Flusher:
         self._tick = tick
         self._failed = failed
         self._broken = False
-        self._call = threading.Event()  # not to wait any longer
+        self._wake = threading.Event()
         self._ended = False
         self._commits = 0  # since the last sync began
         self._environment: Environment | None = None
@@ -66,55 +75,55 @@ class Flusher:
         self._catch_up: Callable[[], None] = lambda: None
         self._lock = threading.Lock()
         self._pin: Any = None
-        self._synced = -1  # the transaction that is
+        self._synced = -1  # the number of the last synced transaction
         self._thread = threading.Thread(target=self._run, name="omq-store-flush", daemon=True)
 
     def start(self, environment: Environment, latency: Latency, catch_up: Callable[[], None]) -> None:
-        """Begins, with a first sync.
+        """Syncs once and starts the thread.
 
         Args:
-            environment: What it syncs.
-            latency: Of these syncs.
-            catch_up: Writes what is acknowledged and not yet in the environment.
+            environment: The environment to sync.
+            latency: The histogram to which syncs are added.
+            catch_up: Called before a sync, to apply the write-ahead log.
         """
         self._environment = environment
         self._latency = latency
         self._catch_up = catch_up
         environment.unpinned = self._unpinned
         if self.is_ahead():
-            self.path.unlink()  # it was of another file, or of a state that is lost
+            self.path.unlink()  # it belongs to another data file, or to a state that is lost
         self.flush()
         self._thread.start()
 
     def is_ahead(self) -> bool:
-        """Returns whether a later state was synced than the data file has."""
-        kept, _ = self._kept()
-        now = look(self._data)
+        """Returns whether the last synced state is newer than the data file."""
+        kept, _ = self._last_meta()
+        now = read_meta(self._data)
         return kept is not None and now is not None and kept.transaction > now.transaction
 
     def stop(self) -> None:
         """Ends the thread."""
         self._ended = True
-        self._call.set()
+        self._wake.set()
         self._thread.join()
 
     def committed(self) -> None:
         """Counts a commit; the writer calls it."""
         self._commits += 1
         if self._commits == MAX_UNSYNCED_COMMITS:
-            self._call.set()
+            self._wake.set()
 
     def finish(self) -> bool:
-        """Syncs once more after the last write; returns whether all is on the disk."""
+        """Syncs once more after the last write; returns whether everything is on the disk."""
         self.flush()
         self._release()
         return not self._broken
 
     def _run(self) -> None:
-        flushed = ticked = cleaned = time.monotonic()
+        flushed = ticked = expired = time.monotonic()
         while True:
-            self._call.wait(max(0.0, min(flushed + self._interval, ticked + TICK_INTERVAL_S) - time.monotonic()))
-            self._call.clear()
+            self._wake.wait(max(0.0, min(flushed + self._interval, ticked + TICK_INTERVAL_S) - time.monotonic()))
+            self._wake.clear()
             if self._ended:
                 break
             now = time.monotonic()
@@ -123,13 +132,13 @@ class Flusher:
                 self.flush()
                 flushed = now
             if now >= ticked + TICK_INTERVAL_S:
-                hour = now >= cleaned + CLEAN_INTERVAL_S
+                hour = now >= expired + EXPIRY_INTERVAL_S
                 self._tick(hour)
                 ticked = now
-                cleaned = now if hour else cleaned
+                expired = now if hour else expired
 
     def flush(self) -> None:
-        """Syncs what is committed now, if it is not."""
+        """Syncs the committed state, unless that is synced already."""
         with self._lock:
             if self._broken or self._environment is None:
                 return
@@ -137,7 +146,7 @@ class Flusher:
             try:
                 self._flush(self._environment)
             except lmdb.ReadersFullError as error:
-                log.error("%s: not synced, which is tried again: too many read at once: %s", self._data, error)
+                log.error("%s: the sync will be retried: too many concurrent readers: %s", self._data, error)
             except (lmdb.Error, OSError, StoreError) as error:
                 self._broken = True
                 log.critical("%s: a sync failed: %s", self._data, error)
@@ -152,13 +161,13 @@ class Flusher:
             began = time.perf_counter()
             environment.sync()
             self._latency.note(time.perf_counter() - began)
-            environment.check_place()
+            environment.check_path()
             try:
-                self._keep(meta)
+                self._write_meta(meta)
             except OSError as error:
                 if error.errno not in NO_SPACE:
                     raise
-                pin.abort()  # the last one that was kept holds
+                pin.abort()  # the meta page of the previous sync stays valid, as does its pin
                 return
         except BaseException:
             pin.abort()
@@ -169,26 +178,26 @@ class Flusher:
 
     @staticmethod
     def _snapshot(environment: Environment) -> tuple[Any, Meta]:
-        """A read transaction, and the meta page that it began with."""
-        for _ in range(MAX_TRIES):
+        """Begins a read transaction; returns it with the meta page that it reads."""
+        for _ in range(MAX_PIN_TRIES):
             pin = environment.pin()
-            # The writer may have gone on, and be about to write this very page: then it reads differently.
+            # A concurrent commit may be overwriting this page: then a second read differs.
             for meta in environment.metas():
                 if meta is not None and meta.transaction == pin.id():
                     if meta in environment.metas():
                         return pin, meta
                     break
             pin.abort()
-        raise StoreError(f"{environment.path}: its meta pages are not those that LMDB reads")
+        raise StoreError(f"{environment.path}: the meta pages of the file differ from those that LMDB has mapped")
 
-    def _keep(self, meta: Meta) -> None:
-        """Makes a meta page durable, next to the one before."""
+    def _write_meta(self, meta: Meta) -> None:
+        """Writes a meta page durably, next to the previous one."""
         row = ROW.pack(meta.transaction, crc32c(meta.raw, meta.transaction & 0xFFFFFFFF), meta.raw)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
             new = os.fstat(descriptor).st_size == 0
-            # Not where the last one stands, which holds until this one is whole.
-            slot = 1 - self._kept()[1]
+            # The previous one has to stay valid until this one is complete.
+            slot = 1 - self._last_meta()[1]
             if new:
                 os.posix_fallocate(descriptor, 0, 2 * SLOT_BYTES)
             os.pwrite(descriptor, row.ljust(SLOT_BYTES, b"\0"), SLOT_BYTES * slot)
@@ -198,8 +207,8 @@ class Flusher:
         if new:
             sync_directory(self.path.parent)
 
-    def _kept(self) -> tuple[Meta | None, int]:
-        """The last meta page that was kept, and in which place."""
+    def _last_meta(self) -> tuple[Meta | None, int]:
+        """Returns the meta page of the last sync and the index of its slot; `None` and 1 if there was no sync."""
         found: list[tuple[Meta, int]] = []
         try:
             data = self.path.read_bytes()
@@ -218,26 +227,29 @@ class Flusher:
         """Restores the last synced state after a loss of power; returns the findings to report."""
         if not self._data.exists():
             return []
-        meta, _ = self._kept()
+        meta, _ = self._last_meta()
         if meta is None:
             try:
                 check_structure(self._data.parent)
             except DamagedError:
                 aside = self._data.with_name(UNSYNCED)
                 self._data.replace(aside)
-                return [f"weak and async topics: the power was lost before the first sync; they start over ({aside})"]
+                return [
+                    "weak and async topics: the power was lost before the first sync; they start over, and the damaged "
+                    f"file is {aside}"
+                ]
             return []
-        put_back(self._data, meta)
-        return ["weak and async topics: the power was lost; they are as at the last sync"]
+        restore_meta(self._data, meta)
+        return ["weak and async topics: the power was lost; they have the state of the last sync"]
 
     @contextlib.contextmanager
     def _unpinned(self, kept: bool) -> Iterator[None]:
-        """Unpins and holds back flushes while the map is replaced, which no transaction outlives."""
+        """Releases the pin and delays syncs while the map is replaced, which no transaction survives."""
         with self._lock:
             if self._pin is not None and not kept:
                 with contextlib.suppress(OSError):
                     if self._environment is not None:
-                        self._environment.check_place()
+                        self._environment.check_path()
                     self.path.unlink()
                     sync_directory(self.path.parent)
                 self._synced = -1
@@ -250,13 +262,13 @@ class Flusher:
             self._pin = None
 
 
-def put_back(path: Path, meta: Meta) -> None:
-    """Makes a meta page the one that LMDB takes."""
+def restore_meta(path: Path, meta: Meta) -> None:
+    """Writes a meta page to a data file, as the one that LMDB will use."""
     header = PAGE_HEADER.size
     descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     try:
         for back in (0, 1):
-            # The other page has to be a good one as well, and an older one; the same state serves.
+            # The other page has to be valid and older. It gets the same state with the number before.
             transaction = max(meta.transaction - back, 0)
             number = (meta.transaction ^ back) & 1
             fields = list(META.unpack(meta.raw[header:]))

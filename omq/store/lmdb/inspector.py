@@ -1,4 +1,4 @@
-"""A store that no process has open, read without a change."""
+"""Read-only access to a store that no process has open."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from omq.store.errors import DamagedError, StoreError
 from omq.store.interface import Append
 from omq.store.lmdb.applier import Applier
 from omq.store.lmdb.catalog import Catalog, StoredTopic
-from omq.store.lmdb.data_file import check_structure, look
+from omq.store.lmdb.data_file import check_structure, read_meta
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import PIECE, STAGE, opened
+from omq.store.lmdb.layout import PIECE, STAGE, without_checksum
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
 from omq.store.lmdb.wal import read_file
@@ -25,25 +25,25 @@ class Inspector:
     """The files of a store. A context manager.
 
     Args:
-        directory: Where it is.
+        directory: The directory of the store.
 
     Attributes:
-        id: Of the store.
-        orderly: It was closed in order.
-        topics: Its topics, by id; transient ones have nothing.
+        id: The id of the store.
+        clean_shutdown: The last process to open the store has closed it.
+        topics: The topics by id. Transient topics have no records.
 
     Raises:
-        StoreLocked: A broker has it open.
-        DamagedError: LMDB may not open it.
+        StoreLocked: Another process has the store open.
+        DamagedError: The files are damaged: LMDB must not open them.
     """
 
     def __init__(self, directory: str | os.PathLike[str]) -> None:
-        self._session = StoreDirectory(directory, readonly=True)
-        self.id = self._session.id
-        self.orderly = self._session.orderly
+        self._directory = StoreDirectory(directory, readonly=True)
+        self.id = self._directory.id
+        self.clean_shutdown = self._directory.clean_shutdown
         self.topics: dict[int, StoredTopic] = {}
         self._environments: dict[str, Environment] = {}
-        self._logged: defaultdict[int, list[Append]] = defaultdict(list)  # what the next opening will write
+        self._logged: defaultdict[int, list[Append]] = defaultdict(list)  # appends that are only in the write-ahead log
         try:
             self._open()
         except BaseException:
@@ -52,13 +52,13 @@ class Inspector:
 
     def _open(self) -> None:
         for name in ("strong", "weak"):
-            where = self._session.directory / name
-            if look(where / "data.mdb") is None:
+            where = self._directory.directory / name
+            if read_meta(where / "data.mdb") is None:
                 raise DamagedError(f"{where / 'data.mdb'}: damaged: the file is missing, or empty")
             check_structure(where)
             self._environments[name] = Environment(where, sync=False, readonly=True)
         catalog = Catalog()
-        applier = Applier(None, lambda topic, last: None, self._session.clock)
+        applier = Applier(None, lambda topic, last: None, self._directory.clock)
         with self._environments["strong"].read() as strong, self._environments["weak"].read() as weak:
             catalog.load(strong)
             for topic in catalog.topics.values():
@@ -68,7 +68,7 @@ class Inspector:
                     except DamagedError as error:
                         catalog.damaged[topic.id] = error
         self.topics = {id: topic for id, topic in catalog.topics.items() if id not in catalog.damaged}
-        logged, _, _, file = read_file(self._session.directory / "weak" / "notes", self.id)
+        logged, _, _, file = read_file(self._directory.directory / "weak" / "notes", self.id)
         if file >= 0:
             os.close(file)
         for write in logged:
@@ -82,32 +82,32 @@ class Inspector:
         self.close()
 
     def close(self) -> None:
-        """Gives the directory back."""
+        """Closes the files and releases the lock of the directory."""
         for environment in self._environments.values():
             environment.close()
-        self._session.end()
+        self._directory.release()
 
     def environment(self, topic: StoredTopic) -> Environment:
         """Returns the environment of a topic."""
         return self._environments["strong" if topic.persistence == "strong" else "weak"]
 
     def sizes(self) -> dict[str, tuple[int, int]]:
-        """Returns the bytes of each file, and those of it in use."""
+        """Returns the bytes of each data file, and the bytes of it in use."""
         return {name: environment.sizes() for name, environment in self._environments.items()}
 
     def find(self, name: str) -> StoredTopic:
-        """A topic by its name."""
+        """Returns a topic by its name."""
         for topic in self.topics.values():
             if topic.name == name:
                 return topic
         raise StoreError(f"there is no topic {name!r}")
 
     def check_rows(self) -> list[DamagedError]:
-        """Returns the damage of all rows that are not messages; a topic with such damage may not be in `topics`."""
+        """Returns the damage of all rows except messages. A topic with such damage may be missing in `topics`."""
         return [error for environment in self._environments.values() for error in _check_rows(environment)]
 
     def check(self, topic: StoredTopic) -> tuple[int, int, list[DamagedError]]:
-        """Reads a topic from end to end: its records, their bytes, and what is damaged."""
+        """Reads a whole topic; returns the number of its records, their bytes, and the damaged ranges."""
         records = size = 0
         damaged: list[DamagedError] = []
         for found in self._blocks(topic, topic.first):
@@ -119,7 +119,7 @@ class Inspector:
         return records, size, damaged
 
     def messages(self, topic: StoredTopic, start: int = 0, stop: int = 0) -> Iterator[Message | DamagedError]:
-        """Yields messages of a topic, and in between what is damaged of it."""
+        """Yields the messages of a topic in order, and an error for each damaged range."""
         for found in self._blocks(topic, max(start, topic.first), stop):
             if isinstance(found, DamagedError):
                 yield found
@@ -130,7 +130,7 @@ class Inspector:
     def _blocks(
         self, topic: StoredTopic, start: int, stop: int = 0
     ) -> Iterator[tuple[bytes, bytes | memoryview] | DamagedError]:
-        """Yields header and records of each block, and in between what is damaged; last what is only logged."""
+        """Yields header and records of each block, or an error for a damaged range; the write-ahead log's come last."""
         if topic.persistence == "transient":
             return
         while start <= topic.last:
@@ -152,7 +152,7 @@ class Inspector:
 
 
 def _check_rows(environment: Environment) -> list[DamagedError]:
-    """Opens every row but blocks, which `Inspector.check` reads, and the pieces of stages; returns what is damaged."""
+    """Verifies every row except blocks, which `Inspector.check` reads; returns the damage."""
     found: list[DamagedError] = []
     stages: set[int] = set()
     with environment.read() as reading:
@@ -164,10 +164,10 @@ def _check_rows(environment: Environment) -> list[DamagedError]:
                     if stage in stages and blocks.check(value, len(value)) != count:
                         raise ValueError("records are missing")
                 elif kind == b"G":
-                    stages.add(STAGE.unpack(opened(key, value))[0])
+                    stages.add(STAGE.unpack(without_checksum(key, value))[0])
                 elif kind != b"b":
-                    opened(key, value)
+                    without_checksum(key, value)
             except (DamagedError, ValueError, struct.error) as error:
-                why = "" if isinstance(error, DamagedError) else f"what is stored under {key!r} is damaged: "
+                why = "" if isinstance(error, DamagedError) else f"the row {key!r} is damaged: "
                 found.append(DamagedError(f"{environment.path}: {why}{error}"))
     return found

@@ -1,25 +1,25 @@
 """The layout of an LMDB environment: keys, and the structs of values.
 
-A key begins with a letter, its kind. A value ends, or a block's begins, with a checksum that covers its key
-as well: what lies under a wrong key is found, too.
+A key begins with a letter, the kind of the row. A value ends with a checksum, which a block has at its start. The
+checksum covers the key too, so that a value under a wrong key is detected.
 
-    b  topic, first id                       a block: kind, checksum, when, header, records or the key of a piece
-    n  topic                                 where it stands: first, last, bytes
-    d  topic, producer, sequence             an append that was done: first, count, timestamp
-    p  topic, producer                       seen when, the sequence below which all is forgotten
-    w  topic                                 watermark, highest id handed out
-    s  topic, page                           which ids of a page are settled
-    r  topic, id                             how often it was handed out
-    o  topic, name                           a named position
-    g  stage, sequence, part, count          records that wait for their commit, or have had it
-    G  name                                  a stage: its number, topic, when it was made, highest sequence
-    c  name                                  a commit: when, and what it published
-    q  topic, first id                       the last id of what is damaged
-    j  topic, first id                       the last id of what was passed over after a crash
-    h                                        the number of the next stage
-    t  topic                                 the catalog (strong only): name and settings
-    v  topic                                 the highest id that a topic may give which is not strong (strong only)
-    i                                        the id of the next topic (strong only)
+    b  topic, first id                       block: kind, checksum, time, header, then records or the key of a piece
+    n  topic                                 state of the topic: first id, last id, bytes
+    d  topic, producer, sequence             answer of an append: first id, count, timestamp
+    p  topic, producer                       time of the last append, sequence below which answers are dropped
+    w  topic                                 watermark (ack floor), highest delivered id
+    s  topic, page                           bitmap of the acknowledged ids of a page
+    r  topic, id                             delivery count
+    o  topic, name                           cursor
+    g  stage, sequence, part, count          piece: records of a stage, before and after its commit
+    G  name                                  stage: number, topic, time of creation, highest sequence
+    c  name                                  commit: time, and the stages that it published
+    q  topic, first id                       last id of a damaged range
+    j  topic, first id                       last id of a range that was skipped after a crash
+    h                                        number of the next stage
+    t  topic                                 catalog (strong environment only): name and settings
+    v  topic                                 highest reserved id of a topic that is not strong (strong environment only)
+    i                                        id of the next topic (strong environment only)
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ THREE: Final = struct.Struct(">QQQ")
 STAGE: Final = struct.Struct(">QIQQ")  # number, topic, made, highest sequence
 CHECKSUM: Final = struct.Struct(">I")
 
-#: What a block's checksum covers: key, kind, when, header.
+#: The bytes that a block's checksum covers: key, kind, time, header.
 _SUMMED: Final = struct.Struct(f">{TOPIC_NUMBER.size}sBQ{HEADER_SIZE}s")
-#: A block: kind, checksum of key, kind and what follows, when by the store's clock, header; then the content.
+#: The start of a block: kind, checksum, time by the store's clock, header. The content follows.
 BLOCK: Final = struct.Struct(f">BIQ{HEADER_SIZE}s")
-_COVERED: Final = 5  # where that begins
-INLINE: Final = 0  # records
-STAGED: Final = 1  # the key of a piece
+_COVERED: Final = 5  # the offset in a block after its checksum
+INLINE: Final = 0  # the kind of a block whose content is records
+STAGED: Final = 1  # the kind of a block whose content is the key of a piece
 
 NEXT_TOPIC: Final = b"i"
 NEXT_STAGE: Final = b"h"
 
 
 def topic_key(kind: bytes, topic_id: int) -> bytes:
-    """The key of the one thing of a kind that a topic has, and the beginning of those that it has more of."""
+    """Returns the key of a topic's row of a kind, or the prefix of its rows if the kind has several."""
     return TOPIC.pack(kind, topic_id)
 
 
 def block_key(topic_id: int, first: int) -> bytes:
-    """The key of a block."""
+    """Returns the key of a block."""
     return TOPIC_NUMBER.pack(b"b", topic_id, first)
 
 
 def producer_key(kind: bytes, topic_id: int, producer: bytes) -> bytes:
-    """The key of a producer (`p`), or the beginning of what it did (`d`)."""
+    """Returns the key of a producer (`p`), or the prefix of its answers (`d`)."""
     return TOPIC.pack(kind, topic_id) + bytes([len(producer)]) + producer
 
 
 def after(prefix: bytes) -> bytes:
-    """Returns the first key after all that begin with `prefix`."""
+    """Returns the first key after all keys with a prefix."""
     number = int.from_bytes(prefix, "big") + 1
     return number.to_bytes(len(prefix), "big")
 
 
 def rows(transaction: Any, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
-    """Yields the rows whose keys begin with *prefix*, in the order of these; each value until the next one."""
+    """Yields the rows whose keys have a prefix, in order. A value is valid until the next row is taken."""
     cursor = transaction.cursor()
     more = cursor.set_range(prefix)
     while more and cursor.key()[: len(prefix)] == prefix:
@@ -85,24 +85,24 @@ def rows(transaction: Any, prefix: bytes) -> Iterator[tuple[bytes, memoryview]]:
 
 
 def id_ranges(transaction: Any, prefix: bytes) -> Iterator[tuple[int, int, int]]:
-    """Yields topic, first and last id of the rows `q` or `j`; a damaged one is left out."""
+    """Yields topic id, first and last id of the rows `q` or `j`. Skips damaged rows."""
     for key, value in rows(transaction, prefix):
         with suppress(DamagedError):
             _, topic_id, first = TOPIC_NUMBER.unpack(key)
-            yield topic_id, first, NUMBER.unpack(opened(key, value))[0]
+            yield topic_id, first, NUMBER.unpack(without_checksum(key, value))[0]
 
 
-def sealed(key: bytes, value: bytes) -> bytes:
+def with_checksum(key: bytes, value: bytes) -> bytes:
     """Returns a value followed by its checksum."""
     return value + CHECKSUM.pack(crc32c(key + value))
 
 
-def opened(key: bytes, value: bytes | memoryview) -> bytes:
-    """Returns the value that `sealed` was given; raises `DamagedError` if the checksum is wrong."""
+def without_checksum(key: bytes, value: bytes | memoryview) -> bytes:
+    """Returns a value without its checksum. Raises `DamagedError` if that is wrong."""
     value = bytes(value)
     data = value[:-4]
     if len(value) < 4 or value[-4:] != CHECKSUM.pack(crc32c(data, crc32c(key))):
-        raise DamagedError(f"what is stored under {key!r} is damaged")
+        raise DamagedError(f"the row {key!r} is damaged: its checksum is wrong")
     return data
 
 
@@ -112,9 +112,9 @@ def block_prefix(key: bytes, header: bytes, kind: int, when: int) -> bytes:
 
 
 def block_header(key: bytes, value: bytes | memoryview) -> tuple[int, int, bytes]:
-    """Kind, time and header of a block; `DamagedError` where they are not what was written."""
+    """Returns kind, time and header of a block. Raises `DamagedError` if the checksum is wrong."""
     if len(value) >= BLOCK.size:
         kind, checksum, when, header = BLOCK.unpack_from(value)
         if checksum == crc32c(value[_COVERED : BLOCK.size], crc32c(value[:1], crc32c(key))):
             return kind, when, header
-    raise DamagedError(f"the header of the block under {key!r} is damaged")
+    raise DamagedError(f"the header of the block {key!r} is damaged: its checksum is wrong")

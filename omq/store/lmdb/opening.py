@@ -1,8 +1,8 @@
-"""Opening a store: its files are looked at before LMDB believes them, and new ids begin where none was given yet.
+"""Opening a store: checks the files before LMDB trusts them, and chooses next ids that were never assigned.
 
-The ids of topics that are not strong are reserved in the strong environment before they are given. Where they ended is
-also noted in the session, at each beginning, every hour, and at an orderly end: so an environment that is older than it
-was left, of which LMDB reports nothing, does not give again what was given since.
+Ids of topics that are not strong are reserved in the strong environment before they are assigned. The file `session`
+also has the highest ids, as of the opening, of each hour and of a clean shutdown. So an environment that was replaced
+by an older copy, which LMDB cannot detect, does not assign ids again.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from omq.store.lmdb.data_file import (
     MAX_PAGES_AFTER_CLOSE,
     MAX_PAGES_AFTER_CRASH,
     UNSYNCED,
+    are_consecutive,
     check_structure,
     checksum,
-    in_a_row,
 )
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.reader import LmdbReader
 from omq.store.lmdb.store_directory import StoreDirectory
 
-ANOTHER: Final = (
-    "it is not as it was left: a meta page is damaged, or it is a copy; what was written last may be missing, and ids "
-    "go on after it"
+CHANGED: Final = (
+    "it is not as it was left: a meta page is damaged, or it is an older copy; the last writes may be missing, and "
+    "their ids are skipped"
 )
-SKIPPED_IDS: Final = 1 << 24  # that are passed over where the number of ids given of late is unknown
-SKIPPED_TOPIC_IDS: Final = 1 << 16  # the same of the ids of topics
+SKIPPED_IDS: Final = 1 << 24  # where the number of ids assigned since the last record of it is unknown
+SKIPPED_TOPIC_IDS: Final = 1 << 16  # the same for ids of topics
 
 
 @dataclass(slots=True)
@@ -40,10 +40,10 @@ class RecoveryReport:
     """The state of the files at opening.
 
     Attributes:
-        missing: The weak environment is not there any more.
-        lost: What was acknowledged of weak and async topics may not be in it.
-        older: The strong environment is not the one that was left.
-        findings: What to report.
+        missing: The weak environment was removed.
+        lost: Acknowledged messages of weak and async topics may be missing.
+        older: The strong environment is not the one that the last process left.
+        findings: Sentences to report.
     """
 
     missing: bool
@@ -52,68 +52,68 @@ class RecoveryReport:
     findings: list[str]
 
 
-def look(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path) -> RecoveryReport:
-    """Looks at both environments, and puts the weak one's last sync in place where a crash has lost what came after.
+def examine(session: StoreDirectory, flusher: Flusher, strong: Path, weak: Path) -> RecoveryReport:
+    """Checks both environments, and restores the last sync of the weak one after a power loss.
 
     Raises:
-        DamagedError: They cannot be opened.
+        DamagedError: An environment cannot be opened.
     """
     findings: list[str] = []
-    if session.begun:
+    if session.used_before:
         check_presence(strong, weak)
     missing = (strong / "data.mdb").exists() and not (weak / "data.mdb").exists()
-    lost = missing or (not session.same_boot and not session.orderly)
+    lost = missing or (not session.same_boot and not session.clean_shutdown)
     if (weak / "data.mdb").exists() and not (strong / "data.mdb").exists():
         raise DamagedError(
-            f"{strong}: damaged: it is missing, and the names of all topics with it. Nothing was changed. Put a "
-            "copy of the whole directory in its place, or move all of it away to start over."
+            f"{strong}: damaged: it is missing, and with it the names of all topics. Nothing was changed. Restore "
+            "the whole store from a copy, or move all of it away to start over."
         )
     if lost:
         findings += flusher.restore()
-    elif _is_another(session, weak) or flusher.is_ahead():
-        findings.append(f"{weak}: {ANOTHER}")
+    elif _has_changed(session, weak) or flusher.is_ahead():
+        findings.append(f"{weak}: {CHANGED}")
         lost = True
-    older = _is_another(session, strong)
-    # LMDB trusts its pages; a wrong one would crash the process.
-    limit = MAX_PAGES_AFTER_CLOSE if session.orderly else MAX_PAGES_AFTER_CRASH
+    older = _has_changed(session, strong)
+    # LMDB trusts its pages: an invalid one would crash the process.
+    limit = MAX_PAGES_AFTER_CLOSE if session.clean_shutdown else MAX_PAGES_AFTER_CRASH
     large = check_structure(strong, limit) + check_structure(weak, limit)
-    findings += large if not session.orderly else []
+    findings += large if not session.clean_shutdown else []
     return RecoveryReport(missing, lost, older, findings)
 
 
-def _is_another(session: StoreDirectory, directory: Path) -> bool:
-    """Returns whether an environment differs from the one left at an orderly end, or its meta pages do not fit."""
+def _has_changed(session: StoreDirectory, directory: Path) -> bool:
+    """Returns whether an environment has changed since a clean shutdown, or its meta pages are not consecutive."""
     left = session.left.get(directory.name)
     path = directory / "data.mdb"
-    return (left is not None and left != checksum(path)) or not in_a_row(path)
+    return (left is not None and left != checksum(path)) or not are_consecutive(path)
 
 
 def check_presence(strong: Path, weak: Path) -> None:
-    """Looks whether the data files of a store that was open before are there: LMDB would make new, empty ones.
+    """Checks that a store that was open before has its data files: LMDB would create new, empty ones.
 
-    The directory of the weak environment may be missing as a whole: moving it away resets it. So may
-    its file be where it was put aside after a loss of power.
+    The directory of the weak environment may be missing, as moving it away resets it. Its data file may be missing
+    too, if it was put aside after a power loss.
 
     Raises:
-        DamagedError: One is missing, or empty.
+        DamagedError: A data file is missing or empty.
     """
     for directory in (strong, weak):
         path = directory / "data.mdb"
         aside = not path.exists() and path.with_name(UNSYNCED).exists()
         if (path.exists() and path.stat().st_size) or (directory is weak and (aside or not directory.exists())):
             continue
-        what = (
-            "the names of all topics with it. Nothing was changed. Put a copy of the whole directory in its place, or "
-            f"move all of {directory.parent} away"
+        consequence = (
+            "the names of all topics with it. Nothing was changed. Restore the whole store from a copy, or move all of "
+            f"{directory.parent} away"
             if directory is strong
-            else "the messages of weak and async topics with it. Nothing was changed. Put a copy of the directory in "
-            f"its place, or move {directory} away"
+            else "the messages of weak and async topics with it. Nothing was changed. Restore the directory from a "
+            f"copy, or move {directory} away"
         )
-        raise DamagedError(f"{path}: damaged: it is missing, or empty, and {what} to start over.")
+        raise DamagedError(f"{path}: damaged: it is missing, or empty, and {consequence} to start over.")
 
 
 def check_tails(environment: Environment, topics: Iterable[StoredTopic]) -> list[StoreError]:
-    """Reads the last block of each topic; what is damaged, or cannot be read."""
+    """Reads the last block of each topic; returns the errors of those that are damaged or cannot be read."""
     found: list[StoreError] = []
     for topic in topics:
         if topic.last < topic.first:
@@ -131,63 +131,67 @@ def check_tails(environment: Environment, topics: Iterable[StoredTopic]) -> list
 
 
 class NextIds(NamedTuple):
-    """The ids with which topics go on.
+    """The ids with which topics continue.
 
     Attributes:
-        jumps: The id to go on after, by topic: those whose next id is not the one of their environment.
-        reserved: What is to be reserved, by topic.
-        next_topic: Topics get no id below it; 0: they go on as they were.
+        skips: The last id to skip, by topic; only for topics that do not continue at the next id of their environment.
+        reserved: The highest id to reserve, by topic.
+        next_topic: The lowest id of the next topic; 0: as the catalog has it.
     """
 
-    jumps: dict[int, int]
+    skips: dict[int, int]
     reserved: dict[int, int]
     next_topic: int
 
 
-def far(topic: StoredTopic) -> int:
-    """Returns the highest id that a topic may have given, as the strong environment has it."""
+def highest_id(topic: StoredTopic) -> int:
+    """Returns the highest id that a topic may have assigned, according to the strong environment."""
     return topic.state.last if topic.reserved is None else topic.reserved
 
 
 def is_behind(session: StoreDirectory, catalog: Catalog, topics: Iterable[StoredTopic]) -> bool:
-    """Returns whether the strong environment is older than what was noted next to it."""
-    return catalog.next < session.next_topic or any(far(topic) < session.ids.get(topic.id, 0) for topic in topics)
+    """Returns whether the strong environment is older than the ids in `session`."""
+    return catalog.next < session.next_topic or any(
+        highest_id(topic) < session.ids.get(topic.id, 0) for topic in topics
+    )
 
 
-def note(session: StoreDirectory, catalog: Catalog, *, orderly: bool, left: dict[str, int] | None = None) -> bool:
-    """Notes the state of the store next to the environments; returns whether there was room for that."""
+def save_session(session: StoreDirectory, catalog: Catalog, *, clean: bool, left: dict[str, int] | None = None) -> bool:
+    """Writes the state of the store to `session`; returns whether there was space for it."""
     topics = list(catalog.topics.values())
-    ids = {topic.id: max(far(topic), session.ids.get(topic.id, 0)) for topic in topics}
+    ids = {topic.id: max(highest_id(topic), session.ids.get(topic.id, 0)) for topic in topics}
     next_topic = max(catalog.next, session.next_topic)
-    return session.note(orderly=orderly, ids=ids, next_topic=next_topic, left=left)
+    return session.save(clean=clean, ids=ids, next_topic=next_topic, left=left)
 
 
-def beginning(
+def next_ids(
     session: StoreDirectory, catalog: Catalog, topics: Iterable[StoredTopic], *, lost: bool, older: bool
 ) -> NextIds:
-    """Returns the ids with which topics go on.
+    """Returns the ids with which topics continue.
 
     Args:
-        session: What was noted.
+        session: The directory, with the state that the last session has left.
         catalog: The catalog.
-        topics: Those that are opened.
-        lost: The weak environment is older than it was.
-        older: So is the strong one: more is reserved than it has recorded.
+        topics: The topics that are opened.
+        lost: The weak environment may have lost writes.
+        older: The strong environment may have too: ids may be reserved that it does not know.
     """
-    # What was noted at an orderly end is all; else more was given since then.
-    exact = not older or (session.orderly and session.noted)
+    # After a clean shutdown the ids in `session` are exact. Otherwise more were assigned since they were written.
+    exact = not older or (session.clean_shutdown and session.has_ids)
     found = NextIds({}, {}, 0)
     if older:
         found = found._replace(next_topic=max(catalog.next, session.next_topic) + (0 if exact else SKIPPED_TOPIC_IDS))
     for topic in topics:
-        upto = max(far(topic), session.ids.get(topic.id, 0) if older else 0) + (0 if exact else SKIPPED_IDS)
+        highest = max(highest_id(topic), session.ids.get(topic.id, 0) if older else 0) + (0 if exact else SKIPPED_IDS)
         if topic.reserved is None:
-            if upto > topic.last:
-                found.jumps[topic.id] = upto
+            if highest > topic.last:
+                found.skips[topic.id] = highest
             continue
-        starts_over = topic.persistence == "transient" or lost or (topic.persistence == "async" and not session.orderly)
+        starts_over = (
+            topic.persistence == "transient" or lost or (topic.persistence == "async" and not session.clean_shutdown)
+        )
         if starts_over:
-            found.jumps[topic.id] = upto
+            found.skips[topic.id] = highest
         if starts_over or older:
-            found.reserved[topic.id] = upto + RESERVED_IDS
+            found.reserved[topic.id] = highest + RESERVED_IDS
     return found

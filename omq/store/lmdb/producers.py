@@ -1,4 +1,4 @@
-"""Appends that were done, by producer and sequence, so that a repetition is known."""
+"""The answers of appends by producer and sequence, which make repeated appends idempotent."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Any, Final
 
 from omq.store.errors import DamagedError
 from omq.store.interface import MAX_ANSWERS, PRODUCER_TIMEOUT_US, Append
-from omq.store.lmdb.layout import NUMBER, THREE, TWO, after, opened, producer_key, sealed
+from omq.store.lmdb.layout import NUMBER, THREE, TWO, after, producer_key, with_checksum, without_checksum
 
-SEEN_INTERVAL_US: Final = 3_600_000_000  # between two records of the last append of a producer
-PRUNE_BATCH: Final = 64  # sequences that are forgotten together
-MAX_CACHED_PRODUCERS: Final = 4096  # the rows of others are read
+SEEN_INTERVAL_US: Final = 3_600_000_000  # between two writes of the time of a producer's last append
+PRUNE_BATCH: Final = 64  # answers that are deleted together
+MAX_CACHED_PRODUCERS: Final = 4096  # the state of others is read from their rows
 
 
 class ProducerState:
     """The state of one producer in one topic.
 
     Attributes:
-        prefix: The beginning of the keys of what it did.
-        floor: All below is forgotten, and a repetition.
-        kept: The floor up to which rows are deleted.
+        prefix: The prefix of the keys of its answers.
+        floor: Every lower sequence is a repetition, and its answer may be deleted.
+        pruned_floor: The floor up to which answers are deleted.
         highest: The highest sequence stored.
-        rows: How many answers are kept.
-        seen: When it was seen, as it is stored.
+        rows: The number of its answers.
+        seen: The stored time of its last append. It may be `SEEN_INTERVAL_US` old.
     """
 
-    __slots__ = ("floor", "highest", "kept", "prefix", "rows", "seen")
+    __slots__ = ("floor", "highest", "prefix", "pruned_floor", "rows", "seen")
 
     def __init__(self, prefix: bytes, seen: int, floor: int, highest: int, rows: int) -> None:
         self.prefix = prefix
         self.seen = seen
-        self.floor = self.kept = floor
+        self.floor = self.pruned_floor = floor
         self.highest = highest
         self.rows = rows
 
@@ -41,45 +41,45 @@ class Producers:
     """The producers of an environment."""
 
     def __init__(self) -> None:
-        self._known: dict[tuple[int, bytes], ProducerState] = {}  # who was seen last is last
+        self._cache: dict[tuple[int, bytes], ProducerState] = {}  # in the order of their last append
 
     def rollback(self) -> None:
-        """Forgets what an aborted transaction has cached."""
-        self._known.clear()
+        """Clears the cache, which may have the state of an aborted transaction."""
+        self._cache.clear()
 
     def forget_topic(self, topic_id: int) -> None:
-        """Forgets the producers of a deleted topic."""
-        for known in [known for known in self._known if known[0] == topic_id]:
-            del self._known[known]
+        """Drops the producers of a deleted topic from the cache."""
+        for known in [known for known in self._cache if known[0] == topic_id]:
+            del self._cache[known]
 
     def is_new(self, write: Append) -> bool:
-        """Returns whether an append is new, as far as is known without reading rows; from now on it is not."""
-        producer = self._known.get((write.topic_id, write.producer))
+        """Returns whether the cache shows that an append is not a repetition, and counts its sequence as used."""
+        producer = self._cache.get((write.topic_id, write.producer))
         if producer is None or write.sequence <= producer.highest:
             return False
         producer.highest = write.sequence
         return True
 
-    def repeated(self, transaction: Any, producer: ProducerState, write: Append) -> bool:
-        """Returns whether an append is a repetition; then it has its answer."""
+    def answer_repetition(self, transaction: Any, producer: ProducerState, write: Append) -> bool:
+        """Returns whether an append is a repetition, and fills in its first answer."""
         if write.sequence > producer.highest:
             return False
-        answer = (0, 0, 0)  # it had one, which its producer has confirmed
+        answer = (0, 0, 0)  # the producer has confirmed the answer, so it may be deleted
         if write.sequence >= producer.floor:
             key = producer.prefix + NUMBER.pack(write.sequence)
             row = transaction.get(key)
             if row is None:
                 return False
-            answer = THREE.unpack(opened(key, row))
+            answer = THREE.unpack(without_checksum(key, row))
         write.first, _, write.timestamp = answer
         write.duplicate = True
         return True
 
-    def note(self, transaction: Any, producer: ProducerState, write: Append, now: int) -> None:
-        """An append is done. Also what its producer has the answers of."""
+    def record(self, transaction: Any, producer: ProducerState, write: Append, now: int) -> None:
+        """Stores the answer of an append, and deletes the answers that its producer has confirmed."""
         if not write.duplicate:
             key = producer.prefix + NUMBER.pack(write.sequence)
-            transaction.put(key, sealed(key, THREE.pack(write.first, write.count, write.timestamp)))
+            transaction.put(key, with_checksum(key, THREE.pack(write.first, write.count, write.timestamp)))
             if write.sequence > producer.highest:
                 producer.highest = write.sequence
             producer.rows += 1
@@ -87,24 +87,24 @@ class Producers:
                 producer.rows -= self._delete(transaction, producer.prefix, after(producer.prefix), PRUNE_BATCH)
         if write.settled > producer.floor:
             producer.floor = write.settled
-        pruned = producer.floor - producer.kept >= PRUNE_BATCH
+        pruned = producer.floor - producer.pruned_floor >= PRUNE_BATCH
         if pruned:
             stop = producer.prefix + NUMBER.pack(producer.floor)
             producer.rows -= self._delete(transaction, producer.prefix, stop, producer.rows)
-            producer.kept = producer.floor
+            producer.pruned_floor = producer.floor
         if pruned or now - producer.seen > SEEN_INTERVAL_US:
             producer.seen = now
             key = producer_key(b"p", write.topic_id, write.producer)
-            transaction.put(key, sealed(key, TWO.pack(now, producer.floor)))
+            transaction.put(key, with_checksum(key, TWO.pack(now, producer.floor)))
 
     def of(self, transaction: Any, write: Append) -> ProducerState:
         """Returns the state of the producer of an append."""
         known = write.topic_id, write.producer
-        producer = self._known.pop(known, None)
+        producer = self._cache.pop(known, None)
         if producer is None:
             key = producer_key(b"p", *known)
             row = transaction.get(key)
-            seen, floor = TWO.unpack(opened(key, row)) if row is not None else (0, 0)
+            seen, floor = TWO.unpack(without_checksum(key, row)) if row is not None else (0, 0)
             prefix = producer_key(b"d", *known)
             highest = floor - 1
             cursor = transaction.cursor()
@@ -119,14 +119,14 @@ class Producers:
                 found = cursor.next()
             cursor.close()
             producer = ProducerState(prefix, seen, floor, highest, rows)
-        self._known[known] = producer
-        if len(self._known) > MAX_CACHED_PRODUCERS:
-            del self._known[next(iter(self._known))]
+        self._cache[known] = producer
+        if len(self._cache) > MAX_CACHED_PRODUCERS:
+            del self._cache[next(iter(self._cache))]
         return producer
 
     @staticmethod
     def _delete(transaction: Any, start: bytes, stop: bytes, limit: int) -> int:
-        """Deletes the first rows of a range of keys, at most `limit`; how many."""
+        """Deletes at most `limit` rows from the start of a range of keys; returns their number."""
         cursor = transaction.cursor()
         deleted = 0
         found = cursor.set_range(start)
@@ -136,38 +136,41 @@ class Producers:
         cursor.close()
         return deleted
 
-    def drop_silent(self, transaction: Any, now: int, limit: int, start: bytes) -> bytes:
-        """Forgets producers that were silent for long, looking at some of them; where to go on, or nothing.
+    def expire(self, transaction: Any, now: int, limit: int, start: bytes) -> bytes:
+        """Deletes the state of some producers that have been idle for too long.
 
         Args:
-            transaction: The one at work.
-            now: By the store's clock.
-            limit: How many are looked at, and about how many rows are deleted.
-            start: Where to begin; nothing: at the first one.
+            transaction: The current transaction.
+            now: The time by the store's clock.
+            limit: The number of producers to check, and the approximate number of rows to delete.
+            start: The key to begin at; empty: the first producer.
+
+        Returns:
+            The key at which to continue; empty at the end.
         """
         cursor = transaction.cursor()
-        silent: list[bytes] = []
-        rest = b""
-        looked = 0
+        idle: list[bytes] = []
+        next_key = b""
+        checked = 0
         found = cursor.set_range(start or b"p")
         while found and cursor.key()[:1] == b"p":
             key = bytes(cursor.key())
-            if looked == limit:
-                rest = key
+            if checked == limit:
+                next_key = key
                 break
-            looked += 1
-            with suppress(DamagedError, struct.error):  # that stays, and is reported to its producer
-                if TWO.unpack(opened(key, cursor.value()))[0] < now - PRODUCER_TIMEOUT_US - SEEN_INTERVAL_US:
-                    silent.append(key)
+            checked += 1
+            with suppress(DamagedError, struct.error):  # a damaged row stays; the producer's next append reports it
+                if TWO.unpack(without_checksum(key, cursor.value()))[0] < now - PRODUCER_TIMEOUT_US - SEEN_INTERVAL_US:
+                    idle.append(key)
             found = cursor.next()
         cursor.close()
-        for key in silent:
+        for key in idle:
             prefix = b"d" + key[1:]
             limit -= self._delete(transaction, prefix, after(prefix), max(limit, 1))
             if limit <= 0:
-                rest = key
+                next_key = key
                 break
             transaction.delete(key)
-        if silent:
-            self._known.clear()
-        return rest
+        if idle:
+            self._cache.clear()
+        return next_key

@@ -1,4 +1,4 @@
-"""Reading a topic from LMDB: blocks as they lie there, their checksums verified."""
+"""Reads topics from LMDB, block by block, and verifies their checksums."""
 
 from __future__ import annotations
 
@@ -11,20 +11,29 @@ import lmdb
 from omq._core import blocks
 from omq.store.errors import DamagedError, Gone, StoreError
 from omq.store.lmdb.environment import Environment
-from omq.store.lmdb.layout import BLOCK, STAGED, THREE, TOPIC_NUMBER, block_header, block_key, opened, topic_key
+from omq.store.lmdb.layout import (
+    BLOCK,
+    STAGED,
+    THREE,
+    TOPIC_NUMBER,
+    block_header,
+    block_key,
+    topic_key,
+    without_checksum,
+)
 
 Damage = Callable[[DamagedError], None]
 
 
 def seek(transaction: Any, topic_id: int, id: int) -> Any:
-    """Returns a cursor at the block of an id, or at the first one after it; `None` if no block is there."""
+    """Returns a cursor at the block that has an id, or at the next block; `None` if there is not any."""
     cursor = transaction.cursor()
     key = block_key(topic_id, id)
     prefix = key[:5]
     found = cursor.set_range(key)
     if found and cursor.key() == key:
         return cursor
-    # The one before may reach so far.
+    # The id may be inside the block before.
     if (cursor.prev() if found else cursor.last()) and cursor.key()[:5] == prefix:
         first = TOPIC_NUMBER.unpack(cursor.key())[2]
         try:
@@ -40,21 +49,30 @@ def seek(transaction: Any, topic_id: int, id: int) -> Any:
 
 
 def block_at(transaction: Any, key: bytes, value: memoryview) -> tuple[int, int, int, bytes, memoryview]:
-    """First id, count, timestamp, header and records of a block, not verified; `DamagedError` where it has none."""
+    """Returns first id, count, timestamp, header and records of a block, without verifying the records' checksums.
+
+    Raises:
+        DamagedError: The header is damaged, or the records are missing or have another size.
+    """
     kind, _, header = block_header(key, value)
     first, count, timestamp, size = blocks.read_header(header)
     records = value[BLOCK.size :]
     if kind == STAGED:
         records = transaction.get(bytes(records))
         if records is None:
-            raise DamagedError(f"the piece that the block under {key!r} stands for is missing")
+            raise DamagedError(f"the staged piece of the block {key!r} is missing")
     if len(records) != size:
-        raise DamagedError(f"the block under {key!r} has {len(records)} bytes, not {size}")
+        raise DamagedError(f"the block {key!r} has {len(records)} bytes; its header has {size}")
     return first, count, timestamp, header, records
 
 
 def find_record(transaction: Any, topic_id: int, id: int, oldest: int) -> bytes:
-    """One record."""
+    """Returns one record.
+
+    Raises:
+        Gone: The topic does not have it.
+        DamagedError: It is damaged.
+    """
     cursor = seek(transaction, topic_id, id) if id >= oldest else None
     if cursor is not None:
         first, count, _, _, records = block_at(transaction, bytes(cursor.key()), cursor.value())
@@ -64,13 +82,13 @@ def find_record(transaction: Any, topic_id: int, id: int, oldest: int) -> bytes:
                 record = blocks.slice(records, id - first, id - first + 1)
                 blocks.check(record)
             except ValueError as error:
-                raise DamagedError(f"{id} of topic {topic_id} is damaged: {error}", topic_id, id, id) from None
+                raise DamagedError(f"id {id} of topic {topic_id} is damaged: {error}", topic_id, id, id) from None
             return bytes(record)
-    raise Gone(f"{id} is not kept", oldest)
+    raise Gone(f"id {id} is not kept", oldest)
 
 
-def keep_aside(directory: Path, transaction: Any, damage: tuple[int, int, int]) -> None:
-    """Copies what lies where ids are damaged to a file of their own, as far as that goes."""
+def save_damaged_block(directory: Path, transaction: Any, damage: tuple[int, int, int]) -> None:
+    """Copies the block that has damaged ids to a file, if there is one."""
     topic_id, first, last = damage
     cursor = seek(transaction, topic_id, first)
     if cursor is None or bytes(cursor.key()) > block_key(topic_id, last):
@@ -82,13 +100,13 @@ def keep_aside(directory: Path, transaction: Any, damage: tuple[int, int, int]) 
 
 
 class LmdbReader:
-    """A topic as it is committed when the reader begins. A context manager.
+    """A snapshot of a topic. A context manager.
 
     Args:
-        environment: Where it is.
-        topic_id: Which.
-        dense: Between two ids of it none may be missing.
-        damage: Called with each damage that is found.
+        environment: The environment of the topic.
+        topic_id: The id of the topic.
+        dense: A missing id is damage.
+        damage: Called with each damage that the reader finds.
     """
 
     __slots__ = ("_damage", "_dense", "_environment", "_topic_id", "_transaction", "first", "last")
@@ -108,7 +126,7 @@ class LmdbReader:
         try:
             row = self._transaction.get(key)
             if row is not None:
-                self.first, self.last, _ = THREE.unpack(opened(key, row))
+                self.first, self.last, _ = THREE.unpack(without_checksum(key, row))
         except BaseException as error:
             self.__exit__()
             if isinstance(error, lmdb.Error):
@@ -124,15 +142,15 @@ class LmdbReader:
         try:
             yield from self._blocks(start, stop)
         except lmdb.Error as error:
-            # Which ids that concerns is not known: what follows may well be there.
-            raise StoreError(f"topic {self._topic_id} cannot be read from {start} on: LMDB: {error}") from error
+            # Not a `DamagedError`: the range of affected ids is unknown.
+            raise StoreError(f"topic {self._topic_id} cannot be read from id {start}: LMDB: {error}") from error
 
     def _blocks(self, start: int, stop: int) -> Iterator[tuple[bytes, memoryview]]:
         stop = min(stop or self.last + 1, self.last + 1)
         if start >= stop:
             return
         if start < self.first:
-            raise Gone(f"{start} is gone, {self.first} is the oldest id kept", self.first)
+            raise Gone(f"id {start} is not kept; the oldest is {self.first}", self.first)
         prefix = topic_key(b"b", self._topic_id)
         cursor = seek(self._transaction, self._topic_id, start)
         while cursor is not None and start < stop:
@@ -156,7 +174,7 @@ class LmdbReader:
             elif whole:
                 yield self._cut(first, timestamp, records, max(start - first, 0), min(count, stop - first))
             else:
-                yield from self._what_is_well(first, count, timestamp, records, start, stop)
+                yield from self._undamaged(first, count, timestamp, records, start, stop)
             start = first + count
             if not cursor.next():
                 break
@@ -165,14 +183,14 @@ class LmdbReader:
 
     @staticmethod
     def _cut(first: int, timestamp: int, records: memoryview, begin: int, end: int) -> tuple[bytes, memoryview]:
-        """Records `[begin, end)`, by index, of a block."""
+        """Returns a block of the records `[begin, end)` of a block, by index."""
         cut = blocks.slice(records, begin, end)
         return blocks.header(first + begin, end - begin, timestamp, len(cut)), cut
 
-    def _what_is_well(
+    def _undamaged(
         self, first: int, count: int, timestamp: int, records: memoryview, start: int, stop: int
     ) -> Iterator[tuple[bytes, memoryview]]:
-        """Yields the records of a block before the first damage; raises that if it is below `stop`."""
+        """Yields the records of a block before its first damage, and raises that if it is below `stop`."""
         begin, end = max(start - first, 0), min(count, stop - first)
         for bad, good in blocks.damaged(records, count) or [(0, count)]:
             if good <= begin:
@@ -185,13 +203,13 @@ class LmdbReader:
         yield self._cut(first, timestamp, records, begin, end)
 
     def _next_first(self, cursor: Any, prefix: bytes) -> int:
-        """The first id of the next block."""
+        """Returns the first id of the next block, or the topic's next id after the last block."""
         if cursor.next() and cursor.key()[:5] == prefix:
             return int(TOPIC_NUMBER.unpack(cursor.key())[2])
         return self.last + 1
 
     def _damaged(self, first: int, last: int, stop: int, why: str) -> DamagedError:
-        """Reports damage; returns the error to be raised."""
+        """Reports damage, and returns the error to raise."""
         error = DamagedError(
             f"ids {first} to {last} of topic {self._topic_id} are damaged: {why}", self._topic_id, first, last
         )

@@ -13,7 +13,7 @@ from typing import Any, Final
 from omq.store.block_builder import pieces
 from omq.store.errors import DamagedError, StageError
 from omq.store.interface import MAX_SEQUENCE, CommitStages, Stage
-from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, opened, rows, sealed
+from omq.store.lmdb.layout import NEXT_STAGE, NUMBER, PIECE, STAGE, rows, with_checksum, without_checksum
 
 STAGE_RETENTION_US: Final = 86_400_000_000  # of an uncommitted stage
 COMMIT_RETENTION_US: Final = 30 * STAGE_RETENTION_US  # of the name of a commit
@@ -31,7 +31,7 @@ class Stages:
         if row is None:
             number, made, highest = self._number(transaction), now, 0
         else:
-            number, topic_id, made, highest = STAGE.unpack(opened(key, row))
+            number, topic_id, made, highest = STAGE.unpack(without_checksum(key, row))
             if topic_id != write.topic_id:
                 raise StageError("the stage {} belongs to another topic", write.stage)
         sequence = write.sequence or highest + 1
@@ -41,14 +41,14 @@ class Stages:
             return
         for part, (piece, count) in enumerate(pieces(write.records, write.count)):
             transaction.put(PIECE.pack(b"g", number, sequence, part, count), piece)
-        transaction.put(key, sealed(key, STAGE.pack(number, write.topic_id, made, max(highest, sequence))))
+        transaction.put(key, with_checksum(key, STAGE.pack(number, write.topic_id, made, max(highest, sequence))))
 
     @staticmethod
     def _number(transaction: Any) -> int:
         """Returns the number of a new stage."""
         row = transaction.get(NEXT_STAGE)
-        number: int = NUMBER.unpack(opened(NEXT_STAGE, row))[0] if row is not None else 1
-        transaction.put(NEXT_STAGE, sealed(NEXT_STAGE, NUMBER.pack(number + 1)))
+        number: int = NUMBER.unpack(without_checksum(NEXT_STAGE, row))[0] if row is not None else 1
+        transaction.put(NEXT_STAGE, with_checksum(NEXT_STAGE, NUMBER.pack(number + 1)))
         return number
 
     @staticmethod
@@ -59,12 +59,12 @@ class Stages:
             yield key, PIECE.unpack(key)[4], len(value)
 
     def find(self, transaction: Any, stage: bytes) -> tuple[int, int] | None:
-        """Returns the number and the topic id of a stage; `None` if there is none."""
+        """Returns the number and the topic id of a stage; `None` for an unknown name."""
         key = b"G" + stage
         row = transaction.get(key)
         if row is None:
             return None
-        number, topic_id, _, _ = STAGE.unpack(opened(key, row))
+        number, topic_id, _, _ = STAGE.unpack(without_checksum(key, row))
         return number, topic_id
 
     def measure(self, transaction: Any, number: int) -> tuple[int, int]:
@@ -93,12 +93,12 @@ class Stages:
             self.drop(transaction, key[1:])
 
     def known(self, transaction: Any, commit: bytes) -> tuple[list[tuple[bytes, int, int, int]], dict[int, str]] | None:
-        """Returns `published` and `names` of an earlier commit of this name; `None` if there was none."""
+        """Returns `published` and `names` of an earlier commit of this name; `None` for a new name."""
         key = b"c" + commit
         row = transaction.get(key)
         if row is None:
             return None
-        found = json.loads(opened(key, row))
+        found = json.loads(without_checksum(key, row))
         names = {int(id): name for id, name in found.get("names", {}).items()}
         return [(b64decode(stage), *rest) for stage, *rest in found["published"]], names
 
@@ -106,7 +106,9 @@ class Stages:
         """Stores the result of a commit."""
         key = b"c" + write.commit
         some = [(b64encode(stage).decode(), *rest) for stage, *rest in write.published]
-        transaction.put(key, sealed(key, json.dumps({"at": now, "published": some, "names": write.names}).encode()))
+        transaction.put(
+            key, with_checksum(key, json.dumps({"at": now, "published": some, "names": write.names}).encode())
+        )
 
     def drop_old(self, transaction: Any, now: int, limit: int) -> int:
         """Deletes at most `limit` uncommitted stages and names of commits that are too old; returns their number."""
@@ -116,7 +118,7 @@ class Stages:
         commits: list[bytes] = []
         for key, value in rows(transaction, b"c"):
             with suppress(DamagedError, ValueError, KeyError):
-                if json.loads(opened(key, value))["at"] < now - COMMIT_RETENTION_US:
+                if json.loads(without_checksum(key, value))["at"] < now - COMMIT_RETENTION_US:
                     commits.append(key)
             if len(commits) == limit:
                 break
@@ -136,5 +138,5 @@ class Stages:
         """Yields name, topic id and time of creation of each stage. Skips a damaged one; calls that name it raise."""
         for key, value in rows(transaction, b"G"):
             with suppress(DamagedError, struct.error):
-                _, topic_id, made, _ = STAGE.unpack(opened(key, value))
+                _, topic_id, made, _ = STAGE.unpack(without_checksum(key, value))
                 yield key[1:], topic_id, made

@@ -39,11 +39,11 @@ from omq.store.internal import (
     ExpireState,
     MoveAck,
     MoveAppend,
+    PurgeTopic,
     Quarantine,
     ReserveIds,
     ReserveTransientIds,
     SkipIds,
-    Sweep,
     WrongEnvironment,
 )
 from omq.store.lmdb import consumer_rows, opening
@@ -53,7 +53,7 @@ from omq.store.lmdb.data_file import checksum
 from omq.store.lmdb.environment import Environment
 from omq.store.lmdb.flusher import Flusher
 from omq.store.lmdb.layout import id_ranges
-from omq.store.lmdb.reader import LmdbReader, find_record, keep_aside
+from omq.store.lmdb.reader import LmdbReader, find_record, save_damaged_block
 from omq.store.lmdb.store_directory import StoreDirectory
 from omq.store.lmdb.wal import WriteAheadLog
 from omq.store.lmdb.writer import Writer
@@ -62,29 +62,29 @@ from omq.unpatched import threading
 
 log = logging.getLogger("omq.store")
 
-DEAD_LETTERS: Final = b"\0dead letters of "  # the producer, as which a topic appends to its dead letters elsewhere
-#: What is simply handed back.
-PLAIN: Final = frozenset({Append, Acknowledge, SetCursor, DeleteCursor, Stage, Trim})
-#: What needs nothing of elsewhere.
-AT_ONCE: Final = frozenset({Append, Acknowledge})
-OURS: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, Sweep)
+DEAD_LETTERS: Final = b"\0dead letters of "  # the producer id with which a topic moves records to another engine
+#: Writes that writers return to the caller without further steps.
+RETURNED_UNCHANGED: Final = frozenset({Append, Acknowledge, SetCursor, DeleteCursor, Stage, Trim})
+#: Writes that need only one engine.
+WRITABLE_AT_ONCE: Final = frozenset({Append, Acknowledge})
+INTERNAL: Final = (ReserveIds, SkipIds, ApplyRetention, ExpireState, Quarantine, PurgeTopic)
 
 
 class Store:
-    """A store in a directory, which is made where it is missing. See `Log`, which it is.
+    """A store in a directory. Implements `Log`.
 
     Args:
-        directory: Where.
-        notify: Gets the writes that are done.
-        appended: Gets the topics that have grown.
-        flush_interval: Seconds between two syncs of weak and async topics.
-        max_memory: Bytes that a transient topic keeps without a setting.
-        kind: Which program has the directory, such as `broker`; empty: any.
+        directory: The directory; created if it is missing.
+        notify: Called with finished writes.
+        appended: Called with the last ids of the topics that have grown.
+        flush_interval: The seconds between two syncs of weak and async topics.
+        max_memory: The bytes that a transient topic keeps if it has no setting.
+        kind: The program of the store, such as `broker`; empty: any.
 
     Raises:
-        StoreLocked: It is open elsewhere.
-        StoreError: The directory is another program's.
-        DamagedError: It cannot be opened: the text has what is wrong, and what to do.
+        StoreLocked: Another process, or another store of this process, has it open.
+        StoreError: The directory belongs to another program.
+        DamagedError: The files are damaged. The text explains the damage and what to do.
     """
 
     id: str
@@ -109,25 +109,25 @@ class Store:
         self._closed = False
         self._lock = threading.Lock()
         self._submitting = threading.Lock()
-        self._reserving: dict[int, int] = {}  # what is asked for, by topic
-        self._unswept: set[int] = set()  # deleted topics whose rows could not be deleted
-        self._session = StoreDirectory(directory, kind)
-        self.id = self._session.id
+        self._reserving: dict[int, int] = {}  # the highest ids that were requested, by topic
+        self._unpurged: set[int] = set()  # deleted topics whose rows could not be deleted
+        self._directory = StoreDirectory(directory, kind)
+        self.id = self._directory.id
         try:
             self._open(flush_interval, max_memory)
         except BaseException:
-            self._session.end()
+            self._directory.release()
             raise
 
     # Opening
 
     def _open(self, flush_interval: float, max_memory: int) -> None:
-        session = self._session
+        session = self._directory
         strong, weak = session.directory / "strong", session.directory / "weak"
-        if not session.orderly:
-            self.findings.append("the store was not closed in order")
+        if not session.clean_shutdown:
+            self.findings.append("the store was not shut down cleanly")
         self._flusher = Flusher(weak, flush_interval, self._tick, self._flush_failed)
-        left = opening.look(session, self._flusher, strong, weak)
+        left = opening.examine(session, self._flusher, strong, weak)
         lost, older = left.lost, left.older
         self.findings += left.findings
         self._strong = Environment(strong, sync=True)
@@ -147,15 +147,15 @@ class Store:
             if left.missing and weak_applier.topics:
                 self.findings.append(f"{weak}: it is missing: weak and async topics start over")
             tails: list[StoreError] = []
-            if not session.orderly:
+            if not session.clean_shutdown:
                 tails += opening.check_tails(self._strong, strong_applier.topics.values())
                 tails += opening.check_tails(self._weak, weak_applier.topics.values())
-            self._note_damage()
-            older = older or opening.is_behind(session, self._catalog, self._sound())
+            self._report_earlier_damage()
+            older = older or opening.is_behind(session, self._catalog, self._usable_topics())
             if older:
-                self.findings.append(f"{strong}: {opening.ANOTHER}")
+                self.findings.append(f"{strong}: {opening.CHANGED}")
             self._replay(weak_applier.topics, lost)
-            self._noted = opening.note(self._session, self._catalog, orderly=False)
+            self._session_saved = opening.save_session(self._directory, self._catalog, clean=False)
         except BaseException:
             self._wal.close()
             self._weak.close()
@@ -165,26 +165,26 @@ class Store:
             "strong": self._writer("strong", self._strong, strong_applier),
             "weak": self._writer("weak", self._weak, weak_applier),
         }
-        self._memory = MemoryTopics(max_memory, self._allowed, self._allow)
-        self._where: dict[int, Writer | MemoryTopics] = {}
-        for topic in self._sound():
-            self._place(topic)
+        self._memory = MemoryTopics(max_memory, self._may_give, self._reserve_transient)
+        self._engines: dict[int, Writer | MemoryTopics] = {}
+        for topic in self._usable_topics():
+            self._open_topic(topic)
         self.findings += [
-            f"topic {self._catalog.topics[id].name!r}: the position of {name!r} is damaged: it is refused until it "
-            "starts over"
+            f"topic {self._catalog.topics[id].name!r}: the cursor {name!r} is damaged: it is refused until a "
+            "subscription resets it"
             for id, names in sorted(self.all_cursors().items())
             for name, position in names.items()
             if position < 0
         ]
-        # The first sync comes before the first write: until then nothing holds the pages of the last one.
+        # The first sync has to come before the first write: until then no pin holds the pages of the last sync.
         self._flusher.start(self._weak, self._writers["weak"].latency, self._writers["weak"].catch_up)
         for writer in self._writers.values():
             writer.start()
         for error in tails:
             self.findings.append(str(error))
             if isinstance(error, DamagedError):
-                self._damage(error)
-        self._begin_ids(lost, older)
+                self._record_damage(error)
+        self._skip_lost_ids(lost, older)
         self._writers["weak"].catch_up()
 
     def _writer(self, name: str, environment: Environment, applier: Applier) -> Writer:
@@ -194,7 +194,7 @@ class Store:
             applier,
             strong=name == "strong",
             wal=None if name == "strong" else self._wal,
-            notify=self._done,
+            notify=self._finished,
             appended=self._appended,
             committed=(lambda: None) if name == "strong" else self._flusher.committed,
             failed=self._fail,
@@ -202,7 +202,7 @@ class Store:
         )
 
     def _load(self, strong: Applier, weak: Applier) -> None:
-        """Reads the catalog, and where topics stand."""
+        """Reads the catalog and the committed state of the topics."""
         with self._strong.read() as reading, self._weak.read() as other:
             self._catalog.load(reading)
             damaged = self._catalog.damaged
@@ -212,57 +212,57 @@ class Store:
                     try:
                         applier.load(transaction, topic)
                         if topic.delivery == "round_robin":
-                            consumer_rows.load_settled(transaction, topic.id)
+                            consumer_rows.load_ack_set(transaction, topic.id)
                         applier.topics[topic.id] = topic
                     except (DamagedError, struct.error) as error:
                         damaged[topic.id] = DamagedError(f"topic {topic.name!r}: {error}", topic.id)
             for id, why in sorted(damaged.items()):
-                self.findings.append(f"{why}; nothing is done with it until a copy of the directory is put in place")
+                self.findings.append(f"{why}; it is refused until the store is restored from a copy")
                 if id in self._catalog.topics:
                     self.refused[self._catalog.topics[id].name] = why
-            strong.strangers(reading, {*strong.topics, *damaged})
-            weak.strangers(other, {*weak.topics, *damaged})
+            strong.purge_unknown(reading, {*strong.topics, *damaged})
+            weak.purge_unknown(other, {*weak.topics, *damaged})
 
-    def _sound(self) -> list[StoredTopic]:
-        """The topics that are opened."""
+    def _usable_topics(self) -> list[StoredTopic]:
+        """Returns the topics that are not damaged."""
         return [topic for id, topic in self._catalog.topics.items() if id not in self._catalog.damaged]
 
-    def _place(self, topic: StoredTopic, last: int = 0) -> None:
-        """Notes where a topic lives; from then on it is there."""
+    def _open_topic(self, topic: StoredTopic, last: int = 0) -> None:
+        """Adds a topic to its engine, which makes it available."""
         if topic.persistence == "transient":
             self._memory.topics[topic.id] = MemoryTopic(
                 topic.id, topic.name, topic.delivery, topic.persistence, topic.settings, last
             )
-            self._where[topic.id] = self._memory
+            self._engines[topic.id] = self._memory
         elif topic.persistence == "strong":
-            self._where[topic.id] = self._writers["strong"]
+            self._engines[topic.id] = self._writers["strong"]
         else:
             self._writers["weak"].applier.topics.setdefault(topic.id, topic)
-            self._where[topic.id] = self._writers["weak"]
+            self._engines[topic.id] = self._writers["weak"]
 
-    def _begin_ids(self, lost: bool, older: bool) -> None:
-        """Begins new ids after those that may have been given and are not in the environment."""
-        go_on = opening.beginning(self._session, self._catalog, self._sound(), lost=lost, older=older)
-        jumps: list[SkipIds] = []
-        for id, last in go_on.jumps.items():
+    def _skip_lost_ids(self, lost: bool, older: bool) -> None:
+        """Skips the ids that may have been assigned and are not in the environment."""
+        go_on = opening.next_ids(self._directory, self._catalog, self._usable_topics(), lost=lost, older=older)
+        skips: list[SkipIds] = []
+        for id, last in go_on.skips.items():
             topic = self._catalog.topics[id]
             if topic.persistence == "transient":
-                self._place(topic, last)
+                self._open_topic(topic, last)
                 continue
-            jumps.append(SkipIds(id, last, context=threading.Event()))
-            self._writers["strong" if topic.persistence == "strong" else "weak"].submit(jumps[-1])
-        for jump in jumps:
-            jump.context.wait()
-            if jump.error is not None:  # for want of space, for example: ids would be given again
-                log.critical("the store takes no writes: %s", jump.error)
-                self._fail(jump.error)
+            skips.append(SkipIds(id, last, context=threading.Event()))
+            self._writers["strong" if topic.persistence == "strong" else "weak"].submit(skips[-1])
+        for skip in skips:
+            skip.context.wait()
+            if skip.error is not None:  # for want of space, for example: ids would be assigned again
+                log.critical("the store takes no writes: %s", skip.error)
+                self._fail(skip.error)
         if go_on.reserved or go_on.next_topic:
-            # Without space it is asked for again when ids are opening.
+            # Without space, the topics' next appends reserve ids.
             with contextlib.suppress(StoreError):
                 self._reserve_now(go_on.reserved, go_on.next_topic)
 
     def _replay(self, topics: dict[int, StoredTopic], lost: bool) -> None:
-        """Writes what was acknowledged and only noted when the last process died."""
+        """Replays the write-ahead log that a crashed process has left."""
         for write in self._wal.replay():
             topic = topics.get(write.topic_id)
             if topic is not None and write.first > topic.last and not lost:
@@ -270,8 +270,8 @@ class Store:
         if not self._wal.waiting:
             self._wal.clear()
 
-    def _note_damage(self) -> None:
-        """Reports what was found damaged before."""
+    def _report_earlier_damage(self) -> None:
+        """Adds the damage that was found earlier to the findings."""
         self._damaged: set[tuple[int, int, int]] = set()
         for environment in (self._strong, self._weak):
             with environment.read() as reading:
@@ -281,10 +281,10 @@ class Store:
             name = self._catalog.topics[topic_id].name
             self.findings.append(f"topic {name!r}: ids {first} to {last} are damaged, see DIR/quarantine")
 
-    # Ids that are allowed
+    # Reserved ids
 
     def _reserve(self, topic: StoredTopic, last: int) -> None:
-        """Reserves more ids for a topic; its writer calls it near the end of what the topic may give."""
+        """Reserves more ids for a topic. Its writer calls it when few are left."""
         assert topic.reserved is not None
         upto = max(topic.reserved, last) + RESERVED_IDS
         if last > topic.reserved:
@@ -293,8 +293,8 @@ class Store:
             self._reserving[topic.id] = upto
             self._writers["strong"].submit(ReserveIds({topic.id: upto}))
 
-    def _allowed(self, topic_id: int, last: int) -> bool:
-        """Returns whether a transient topic may give ids up to `last`; reserves more when it comes near to the end."""
+    def _may_give(self, topic_id: int, last: int) -> bool:
+        """Returns whether a transient topic may assign ids up to `last`; reserves more if few are left."""
         topic = self._catalog.topics.get(topic_id)
         if topic is None or topic.reserved is None or last + RESERVED_IDS // 2 <= topic.reserved:
             return True
@@ -303,12 +303,12 @@ class Store:
         self._reserve(topic, last)
         return True
 
-    def _allow(self, topic_id: int, last: int) -> None:
-        """Has ids of a transient topic reserved, for which only its writes wait."""
+    def _reserve_transient(self, topic_id: int, last: int) -> None:
+        """Requests more ids for a transient topic. Only its own writes wait for them."""
         self._writers["strong"].submit(ReserveTransientIds({topic_id: last + RESERVED_IDS}))
 
     def _reserve_now(self, highest: dict[int, int], next_topic: int = 0) -> None:
-        """Reserves ids, and waits until that is durable."""
+        """Reserves ids, and waits until the reservation is durable."""
         durable = threading.Event()
         write = ReserveIds(highest, next_topic, context=durable)
         self._writers["strong"].submit(write)
@@ -316,65 +316,69 @@ class Store:
         if write.error is not None:
             raise write.error
 
-    # What writers hand back
+    # Writes that engines have finished
 
-    def _done(self, writes: list[Write]) -> None:
-        """Sorts out writes that are the store's own, or have to go on elsewhere; each writer calls it."""
-        rest = writes if PLAIN.issuperset(map(type, writes)) else [write for write in writes if not self._take(write)]
+    def _finished(self, writes: list[Write]) -> None:
+        """Returns finished writes to the caller, except those that `_intercept` handles. Each writer calls it."""
+        rest = (
+            writes
+            if RETURNED_UNCHANGED.issuperset(map(type, writes))
+            else [write for write in writes if not self._intercept(write)]
+        )
         if rest:
             self._notify(rest)
 
-    def _take(self, write: Write) -> bool:
-        """Returns whether a write is not to be handed back, or not yet."""
-        if isinstance(write, OURS):
+    def _intercept(self, write: Write) -> bool:
+        """Handles internal writes and those that another engine continues; returns whether it has."""
+        if isinstance(write, INTERNAL):
             if isinstance(write, ReserveIds) and write.error is None:
                 for id, highest in write.highest.items():
                     topic = self._catalog.topics.get(id)
                     if topic is not None:
                         topic.reserved = max(topic.reserved or 0, highest)
             if isinstance(write, Quarantine):
-                self._keep_aside(write)
-            elif isinstance(write, Sweep):
+                self._save_damaged_block(write)
+            elif isinstance(write, PurgeTopic):
                 if write.error is not None and not isinstance(write.error, UnknownTopic):
-                    self._unswept.add(write.topic_id)
+                    self._unpurged.add(write.topic_id)
             elif isinstance(write, ReserveTransientIds):
-                self._tell(*self._memory.go_on(write.error))
+                self._return_done(*self._memory.go_on(write.error))
             elif write.context is not None:
                 write.context.set()
             return True
         if isinstance(write, MoveAppend):
             move: MoveToDeadLetter = write.context
             if write.error is not None:
-                return self._hand_back(move, write.error)
+                return self._return_write(move, write.error)
             move.first = write.first
             move.size = 0 if write.duplicate else len(write.records)
-            self._to(move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], context=move))
+            self._submit_half(move.topic_id, MoveAck(move.topic_id, [(move.id, move.id)], context=move))
             return True
         if isinstance(write, MoveAck):
-            return self._hand_back(write.context, write.error)
+            return self._return_write(write.context, write.error)
         if isinstance(write, MakeTopic) and write.error is None and not write.found:
             self._catalog.next = max(self._catalog.next, write.topic_id + 1)
-            self._place(self._catalog.topics[write.topic_id])
+            self._open_topic(self._catalog.topics[write.topic_id])
         elif isinstance(write, DeleteTopic):
             if write.error is not None and threading.current_thread().name.endswith("weak"):
-                # The catalog does not have it any more, so it is deleted; what it leaves goes as soon as it can.
-                self._unswept.add(write.topic_id)
+                # The catalog does not have the topic any more: it is deleted, and its rows are purged later.
+                self._unpurged.add(write.topic_id)
                 write.error = None
             if write.error is None or isinstance(write.error, WrongEnvironment):
-                where = self._where.pop(write.topic_id, self._writers["weak"])  # one that was refused is in no place
+                engine = self._engines.pop(write.topic_id, self._writers["weak"])  # a refused topic has no engine
                 if write.error is not None:
-                    return self._pass_on(write, where)
+                    return self._forward(write, engine)
             if write.error is None and self.refused:
                 self.refused = {name: why for name, why in self.refused.items() if why.topic_id != write.topic_id}
         elif isinstance(write, AbortStage) and write.prefix and write.error is None and write.places < 2:
             write.places += 1
-            return self._pass_on(write, self._writers["weak"] if write.places == 1 else self._memory)
+            return self._forward(write, self._writers["weak"] if write.places == 1 else self._memory)
         elif isinstance(write, CommitStages | AbortStage) and isinstance(write.error, WrongEnvironment):
-            # From the strong environment to the weak one, then to memory.
+            # The order of the engines is strong, weak, memory.
             if threading.current_thread().name.endswith("strong"):
-                return self._pass_on(write, self._writers["weak"])
+                return self._forward(write, self._writers["weak"])
             if self._in_memory(write):
-                return self._pass_on(write, self._memory)
+                return self._forward(write, self._memory)
             write.error = None
             if isinstance(write, CommitStages) and write.stages:
                 write.error = StageError("there is no stage {}", write.stages[0])
@@ -383,7 +387,7 @@ class Store:
         return False
 
     def _has(self, key: bytes, *environments: Environment) -> bool:
-        """Returns whether a stage or a commit is in some environments, or in memory."""
+        """Returns whether the memory engine or one of these environments has a stage or a commit."""
         try:
             for environment in environments:
                 with environment.read() as reading:
@@ -399,28 +403,28 @@ class Store:
             return self._memory.has_stage(write.stage)
         return self._memory.has_commit(write.commit) or any(map(self._memory.has_stage, write.stages))
 
-    def _pass_on(self, write: Write, where: Writer | MemoryTopics) -> bool:
+    def _forward(self, write: Write, engine: Writer | MemoryTopics) -> bool:
         write.error, write.done = None, False
-        if isinstance(where, Writer):
-            where.submit(write)
+        if isinstance(engine, Writer):
+            engine.submit(write)
             return True
-        self._tell(*where.apply((write,)))
+        self._return_done(*engine.apply((write,)))
         return True
 
-    def _tell(self, writes: list[Write], grown: dict[int, int]) -> None:
-        """Hands back what was done in memory."""
+    def _return_done(self, writes: list[Write], grown: dict[int, int]) -> None:
+        """Passes on the results of the memory engine."""
         if writes:
-            self._done(writes)
+            self._finished(writes)
         if grown:
             self._appended(grown)
 
-    def _hand_back(self, write: Write, error: BaseException | None) -> bool:
+    def _return_write(self, write: Write, error: BaseException | None) -> bool:
         write.error, write.done = error and bare(error), True
         self._notify([write])
         return True
 
     def _fail(self, error: BaseException) -> None:
-        """An environment takes no more writes: so does the other."""
+        """Stops both writers after an environment has failed."""
         with self._lock:
             if self._broken is not None:
                 return
@@ -446,7 +450,7 @@ class Store:
             if writer is not None:
                 writer.submit(write)
                 return
-        self._do_here([write])
+        self._apply_here([write])
 
     def submit_many(self, writes: Iterable[Write]) -> None:
         here = []
@@ -460,7 +464,7 @@ class Store:
                 else:
                     here.append(write)
         if here:
-            self._do_here(here)
+            self._apply_here(here)
 
     def write_at_once(self, writes: list[Write], *, note: bool = False) -> bool:
         writer = self._writers["weak"]
@@ -468,7 +472,7 @@ class Store:
             if self._closed:
                 raise StoreClosed("the store is closed")
             for write in writes:
-                if type(write) not in AT_ONCE or self._where.get(write.topic_id) is not writer:  # type: ignore[attr-defined]
+                if type(write) not in WRITABLE_AT_ONCE or self._engines.get(write.topic_id) is not writer:  # type: ignore[attr-defined]
                     return False
             return writer.write_at_once(writes, note=note)
 
@@ -476,26 +480,26 @@ class Store:
         self._writers["weak"].catch_up()
 
     def _writer_of(self, write: Write) -> Writer | None:
-        """The writer that a write is for; `None`: the store itself."""
+        """Returns the writer of a write; `None` for one that `_apply_here` handles."""
         if isinstance(write, MakeTopic | DeleteTopic | CommitStages | AbortStage):
             return self._writers["strong"]
-        where = self._where.get(write.topic_id)  # type: ignore[attr-defined]
-        if isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
+        engine = self._engines.get(write.topic_id)  # type: ignore[attr-defined]
+        if isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
             return None
-        return where if isinstance(where, Writer) else None
+        return engine if isinstance(engine, Writer) else None
 
-    def _do_here(self, writes: list[Write]) -> None:
-        """Does what concerns memory, hands back what is impossible, and begins what concerns two engines."""
+    def _apply_here(self, writes: list[Write]) -> None:
+        """Applies writes to transient topics, fails writes to unknown topics, and starts moves between engines."""
         mine: list[Write] = []
         lost: list[Write] = []
         for write in writes:
             topic_id = write.topic_id  # type: ignore[attr-defined]
-            where = self._where.get(topic_id)
-            if where is None:
+            engine = self._engines.get(topic_id)
+            if engine is None:
                 write.error, write.done = UnknownTopic(f"there is no topic {topic_id}"), True
                 lost.append(write)
-            elif isinstance(write, MoveToDeadLetter) and self._where.get(write.target_id, where) is not where:
-                self._carry(write)
+            elif isinstance(write, MoveToDeadLetter) and self._engines.get(write.target_id, engine) is not engine:
+                self._move_between_engines(write)
             else:
                 mine.append(write)
                 if isinstance(write, Stage) and not self._memory.has_stage(write.stage):
@@ -505,91 +509,92 @@ class Store:
                     except StoreError as error:
                         write.error = bare(error)
         done, grown = self._memory.apply(mine) if mine else ([], {})
-        self._tell(lost + done, grown)
+        self._return_done(lost + done, grown)
 
-    def _carry(self, write: MoveToDeadLetter) -> None:
-        """Begins to move a dead letter to another environment: there it is appended once, then it is settled here."""
+    def _move_between_engines(self, write: MoveToDeadLetter) -> None:
+        """Starts to move a dead letter to another engine: appends it there exactly once, then acknowledges it here."""
         try:
             first = self.topic(write.topic_id).first
             record = self._record(write.topic_id, write.id)
         except (StoreError, lmdb.Error) as error:
-            self._hand_back(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
+            self._return_write(write, error if isinstance(error, StoreError) else StoreError(f"LMDB: {error}"))
             return
-        # What its topic has dropped comes here no more.
         producer = DEAD_LETTERS + write.topic_id.to_bytes(4, "big")
-        settled = min(first, write.id)
-        self._to(write.target_id, MoveAppend(write.target_id, record, 1, producer, write.id, settled, context=write))
+        confirmed = min(first, write.id)  # records that the topic has dropped are never moved again
+        self._submit_half(
+            write.target_id, MoveAppend(write.target_id, record, 1, producer, write.id, confirmed, context=write)
+        )
 
     def _record(self, topic_id: int, id: int) -> bytes:
-        where = self._where[topic_id]
-        if isinstance(where, MemoryTopics):
-            with where.lock:
-                return where.record(where.topic(topic_id), id)
-        with where.environment.read() as reading:
+        engine = self._engines[topic_id]
+        if isinstance(engine, MemoryTopics):
+            with engine.lock:
+                return engine.record(engine.topic(topic_id), id)
+        with engine.environment.read() as reading:
             return find_record(reading, topic_id, id, self.topic(topic_id).first)
 
-    def _to(self, topic_id: int, write: Append | Acknowledge) -> None:
-        """Submits half of something."""
-        where = self._where.get(topic_id)
-        if isinstance(where, Writer):
-            where.submit(write)
+    def _submit_half(self, topic_id: int, write: Append | Acknowledge) -> None:
+        """Submits one of the two writes of a move between engines."""
+        engine = self._engines.get(topic_id)
+        if isinstance(engine, Writer):
+            engine.submit(write)
             return
-        if where is None:
+        if engine is None:
             write.error = UnknownTopic(f"there is no topic {topic_id}")
-            self._tell([write], {})
+            self._return_done([write], {})
         else:
-            self._tell(*where.apply((write,)))
+            self._return_done(*engine.apply((write,)))
 
     def topics(self) -> list[TopicState]:
         found = []
-        for id in sorted(self._where):
+        for id in sorted(self._engines):
             with contextlib.suppress(UnknownTopic):  # deleted meanwhile
                 found.append(self.topic(id))
         return found
 
     def topic(self, topic_id: int) -> TopicState:
-        where = self._at(topic_id)
-        if isinstance(where, MemoryTopics):
-            return where.state(topic_id)
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            return engine.state(topic_id)
         try:
-            return where.applier.topics[topic_id].state
+            return engine.applier.topics[topic_id].state
         except KeyError:
             raise UnknownTopic(f"there is no topic {topic_id}") from None
 
-    def _at(self, topic_id: int) -> Writer | MemoryTopics:
-        where = self._where.get(topic_id)
-        if where is None:
+    def _engine_of(self, topic_id: int) -> Writer | MemoryTopics:
+        engine = self._engines.get(topic_id)
+        if engine is None:
             raise UnknownTopic(f"there is no topic {topic_id}")
-        return where
+        return engine
 
     def read(self, topic_id: int) -> AbstractContextManager[Reader]:
-        where = self._at(topic_id)
-        if isinstance(where, MemoryTopics):
-            return where.read(topic_id)
-        return LmdbReader(where.environment, topic_id, where.strong, self._damage)
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            return engine.read(topic_id)
+        return LmdbReader(engine.environment, topic_id, engine.strong, self._record_damage)
 
     def cursors(self, topic_id: int) -> dict[str, int]:
-        where = self._at(topic_id)
-        if isinstance(where, MemoryTopics):
-            with where.lock:
-                return dict(where.topic(topic_id).cursors)
-        with where.environment.read() as reading:
-            return consumer_rows.load_positions(reading, topic_id)
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            with engine.lock:
+                return dict(engine.topic(topic_id).cursors)
+        with engine.environment.read() as reading:
+            return consumer_rows.load_cursors(reading, topic_id)
 
     def all_cursors(self) -> dict[int, dict[str, int]]:
         found = self._memory.all_cursors()
         for writer in self._writers.values():
             with writer.environment.read() as reading:
-                found |= consumer_rows.load_all_positions(reading, writer.applier.topics)
+                found |= consumer_rows.load_all_cursors(reading, writer.applier.topics)
         return found
 
     def settled(self, topic_id: int) -> AckSet:
-        where = self._at(topic_id)
-        if isinstance(where, MemoryTopics):
-            with where.lock:
-                return where.topic(topic_id).settled.copy()
-        with where.environment.read() as reading:
-            return consumer_rows.load_settled(reading, topic_id)
+        engine = self._engine_of(topic_id)
+        if isinstance(engine, MemoryTopics):
+            with engine.lock:
+                return engine.topic(topic_id).settled.copy()
+        with engine.environment.read() as reading:
+            return consumer_rows.load_ack_set(reading, topic_id)
 
     def stats(self) -> Stats:
         total = Stats(damaged=sorted(self._damaged))
@@ -604,24 +609,24 @@ class Store:
             if self._closed:
                 return
             self._closed = True
-        # Each may pass something on to the other: the strong one is emptied first, and ends last.
+        # Each writer may forward writes to the other: the strong one is drained first, and ends last.
         with contextlib.suppress(StoreError):
             self._reserve_now({})
         self._flusher.stop()
-        self._check_place()
+        self._check_path()
         self._writers["weak"].end()
         kept = self._wal.close()
         synced = self._flusher.finish() and kept
         self._writers["strong"].end()
         closed = [self._weak.close(), self._strong.close()]
-        # Where acknowledged messages are lost their ids must not be given again.
+        # If acknowledged messages are lost, this is not a clean shutdown: their ids must not be assigned again.
         if synced and all(closed) and self._broken is None and not self._writers["weak"].lost:
             directories = self._weak.directory, self._strong.directory
             left = {directory.name: checksum(directory / "data.mdb") for directory in directories}
-            if not opening.note(self._session, self._catalog, orderly=True, left=left):
-                self._weak.give_reserve()
-                opening.note(self._session, self._catalog, orderly=True, left=left)
-        self._session.end()
+            if not opening.save_session(self._directory, self._catalog, clean=True, left=left):
+                self._weak.release_reserve()
+                opening.save_session(self._directory, self._catalog, clean=True, left=left)
+        self._directory.release()
 
     def __enter__(self) -> Store:
         return self
@@ -629,57 +634,59 @@ class Store:
     def __exit__(self, *exc: Any) -> None:
         self.close()
 
-    # Now and then
+    # Periodic work
 
     def _tick(self, hour: bool) -> None:
-        """Does the periodic work; called every second."""
-        self._check_place()
+        """Does the periodic work. Called every second."""
+        self._check_path()
         if self._broken is not None:
             return
-        while self._unswept:
-            self._writers["weak"].submit(Sweep(self._unswept.pop()))
+        while self._unpurged:
+            self._writers["weak"].submit(PurgeTopic(self._unpurged.pop()))
         for writer in self._writers.values():
-            writer.environment.take_reserve()
+            writer.environment.allocate_reserve()
             applier = writer.applier
             ages = any(topic.settings.get("max_age") for topic in list(applier.topics.values()))
             if writer.has_pending or writer.short or applier.has_deletions or ages:
                 writer.submit(ApplyRetention())
             if hour:
                 writer.submit(ExpireState())
-        if hour or not self._noted:
-            # Where the power is lost the clock goes on from here. Where nothing is noted a kill is taken for that.
-            self._noted = opening.note(self._session, self._catalog, orderly=False)
+        if hour or not self._session_saved:
+            # After a power loss the clock continues from here. Without the file, a kill counts as a power loss.
+            self._session_saved = opening.save_session(self._directory, self._catalog, clean=False)
 
-    def _check_place(self) -> None:
-        """Gives the store up where its files are not on their paths any more, also without a write."""
+    def _check_path(self) -> None:
+        """Stops all writes if the files of the store were moved, removed or replaced."""
         if self._broken is not None:
             return
         try:
-            self._session.check_place()
-            self._strong.check_place()
-            self._weak.check_place()
+            self._directory.check_path()
+            self._strong.check_path()
+            self._weak.check_path()
         except OSError as error:
             log.critical("the store takes no more writes: %s", error)
             self._fail(error)
 
-    def _keep_aside(self, write: Quarantine) -> None:
-        """Copies what is damaged, in the writer's thread: the reader that found it may not begin a second read."""
-        where = self._where.get(write.topic_id)
-        if isinstance(where, Writer):
-            with contextlib.suppress(OSError, StoreError, lmdb.Error), where.environment.read() as reading:
-                keep_aside(self._session.directory / "quarantine", reading, (write.topic_id, write.first, write.last))
+    def _save_damaged_block(self, write: Quarantine) -> None:
+        """Copies a damaged block, in the writer's thread: the reader that found it must not begin a second read."""
+        engine = self._engines.get(write.topic_id)
+        if isinstance(engine, Writer):
+            with contextlib.suppress(OSError, StoreError, lmdb.Error), engine.environment.read() as reading:
+                save_damaged_block(
+                    self._directory.directory / "quarantine", reading, (write.topic_id, write.first, write.last)
+                )
 
     def _flush_failed(self, error: BaseException) -> None:
         self._writers["weak"].break_off(error)
 
-    def _damage(self, error: DamagedError) -> None:
-        """Records damage that a reader has found."""
+    def _record_damage(self, error: DamagedError) -> None:
+        """Logs and quarantines damage that a reader has found."""
         damage = error.topic_id, error.first, error.last
         with self._lock:
             if damage in self._damaged:
                 return
             self._damaged.add(damage)
         log.error("%s", error)
-        where = self._where.get(error.topic_id)
-        if isinstance(where, Writer):
-            where.submit(Quarantine(*damage))
+        engine = self._engines.get(error.topic_id)
+        if isinstance(engine, Writer):
+            engine.submit(Quarantine(*damage))

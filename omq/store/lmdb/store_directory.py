@@ -1,4 +1,4 @@
-"""The directory of a store: its lock, its format, and how the last one to have it open has left it."""
+"""The directory of a store: its lock, its format, and the state in which the last process has left it."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from omq.store.clock import Clock, uptime, wall
 from omq.store.errors import DamagedError, StoreError, StoreLocked
 
 FORMAT: Final = 2
-MIN_FILE_BYTES: Final = 4096  # that a file takes on the disk, if it has any
+MIN_FILE_BYTES: Final = 4096  # the disk space of a file that is not empty
 BOOT_ID: Final = Path("/proc/sys/kernel/random/boot_id")
 
 
 def write_durably(path: Path, data: bytes) -> None:
-    """Replaces a file: after a crash it is the old one or the new one, whole."""
+    """Replaces a file atomically: after a crash it has its old content or the new one."""
     new = path.with_name(path.name + ".new")
     with new.open("wb") as file:
         file.write(data)
@@ -30,8 +30,8 @@ def write_durably(path: Path, data: bytes) -> None:
     sync_directory(path.parent)
 
 
-def write_in_place(path: Path, data: bytes) -> bool:
-    """Writes over a file; whether it could, in the space that the file has."""
+def overwrite(path: Path, data: bytes) -> bool:
+    """Overwrites a file in the space that it has; returns whether that was possible."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:
@@ -62,19 +62,20 @@ def _checksum(value: Any) -> int:
     return crc32c(json.dumps(value, sort_keys=True).encode())
 
 
-def check_place(path: Path, descriptor: int) -> None:
-    """Looks whether an open file still is what its path leads to.
+def check_path(path: Path, descriptor: int) -> None:
+    """Checks that the path of an open file still leads to it.
 
-    Not to be called at each write: Linux then gives the file a time of its own for each, which a sync has to write.
+    Do not call this for each write: after a `stat`, Linux gives the next write a new time stamp, which a sync has to
+    write too.
 
     Raises:
-        OSError: It was moved, removed or replaced: what is written to it would be lost.
+        OSError: The file was moved, removed or replaced: writes to it would be lost.
     """
     here = os.fstat(descriptor)
     try:
         gone = not os.path.samestat(os.stat(path), here)
     except PermissionError:
-        gone = not here.st_nlink  # the file may be there, and not be looked at
+        gone = not here.st_nlink  # the path may exist, but it cannot be checked
     except OSError:
         gone = True
     if gone:
@@ -82,30 +83,31 @@ def check_place(path: Path, descriptor: int) -> None:
 
 
 class StoreDirectory:
-    """Holds the directory as long as the store is open.
+    """The locked directory of an open store.
 
     Args:
-        directory: The directory.
-        kind: Which program has it, such as `broker`; empty: any. A directory of another one is refused; one of which
-            the kind is not known gets it.
-        readonly: Nothing is changed, and the store has to be there.
+        directory: The path of the directory.
+        kind: The program of the store, such as `broker`; empty: any. A directory of another program is refused, and
+            one without a program gets this one.
+        readonly: Changes nothing except the lock; the store must exist.
 
     Attributes:
-        directory: The directory.
-        id: Of the store, 16 bytes in hex.
-        new: There was no store in it.
-        begun: One was opened in it before, to the end.
-        orderly: The last one to have it open has closed it.
-        same_boot: The system runs since then: what was written is there, synced or not.
+        directory: The path of the directory.
+        id: The id of the store, 16 bytes in hex.
+        new: The store was created now.
+        used_before: The store was opened successfully before.
+        clean_shutdown: The last process to open the store has closed it.
+        same_boot: The system was not restarted since then, so that no write was lost, synced or not.
         clock: Measures ages.
-        left: After an orderly end, the checksums of the newest meta pages by environment.
-        ids: How far the ids of topics went when that was noted last, or might go; after an orderly end exactly.
-        next_topic: The same of the ids of topics: the next one.
-        noted: It was.
+        left: The checksums of the meta pages by environment, if `clean_shutdown`.
+        ids: The highest id that each topic may have assigned, as of the last write of `session`; exact after a clean
+            shutdown.
+        next_topic: The same for the ids of topics: the next one.
+        has_ids: `session` has `ids` and `next_topic`, undamaged.
 
     Raises:
-        StoreLocked: Another process, or another store of this one, holds it.
-        StoreError: It is not a store's directory, or of another version or program.
+        StoreLocked: Another process, or another store of this process, holds the lock.
+        StoreError: The directory is not a store, or is of another version or program.
     """
 
     def __init__(self, directory: str | os.PathLike[str], kind: str = "", *, readonly: bool = False) -> None:
@@ -115,24 +117,24 @@ class StoreDirectory:
             self.directory.mkdir(parents=True, exist_ok=True)
         elif not (self.directory / "format").is_file():
             raise StoreError(f"{self.directory}: there is no store here")
-        self._lock = self._take()
+        self._lock = self._acquire_lock()
         try:
             self.id, self.new = self._format()
-            last = self._last()
-            self.begun = bool(last)
-            self.orderly = self.new or bool(last.get("orderly"))
+            last = self._last_session()
+            self.used_before = bool(last)
+            self.clean_shutdown = self.new or bool(last.get("orderly"))
             self.same_boot = self.new or last.get("boot") == self._boot() != ""
             self.clock = self._clock(last)
-            self.left: dict[str, int] = last.get("left") or {} if self.orderly else {}
+            self.left: dict[str, int] = last.get("left") or {} if self.clean_shutdown else {}
             given: Any = last.get("given")
-            self.noted = given is not None and last.get("checksum") == _checksum(given)
-            self.ids = {int(topic): int(id) for topic, id in given["ids"].items()} if self.noted else {}
-            self.next_topic = int(given["next_topic"]) if self.noted else 1
+            self.has_ids = given is not None and last.get("checksum") == _checksum(given)
+            self.ids = {int(topic): int(id) for topic, id in given["ids"].items()} if self.has_ids else {}
+            self.next_topic = int(given["next_topic"]) if self.has_ids else 1
         except BaseException:
             os.close(self._lock)
             raise
 
-    def _take(self) -> int:
+    def _acquire_lock(self) -> int:
         path = self.directory / "lock"
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:
@@ -146,11 +148,14 @@ class StoreDirectory:
         return descriptor
 
     def _format(self) -> tuple[str, bool]:
-        """The id of the store, and whether it was made now."""
+        """Returns the id of the store, and whether it was created now."""
         path = self.directory / "format"
         if not path.exists():
             if any(self.directory.glob("*/data.mdb")):
-                raise DamagedError(f"{self.directory}: there is data, but the file `format` is missing")
+                raise DamagedError(
+                    f"{self.directory}: damaged: it has data, but the file `format` is missing. Nothing was changed. "
+                    "Restore the file from a copy of the store, or move the directory away to start over."
+                )
             id = os.urandom(16).hex()
             self._write_format(path, id)
             return id, True
@@ -167,7 +172,7 @@ class StoreDirectory:
                 f"give `omq {self._kind}` another directory"
             )
         if self._kind and not kind:
-            with suppress(OSError):  # a full disk: the next one to open it tries again
+            with suppress(OSError):  # on a full disk; the next opening retries
                 self._write_format(path, id)
         return id, False
 
@@ -177,8 +182,8 @@ class StoreDirectory:
             row["kind"] = self._kind
         write_durably(path, json.dumps(row).encode() + b"\n")
 
-    def _last(self) -> dict[str, Any]:
-        """Returns what the last session has left."""
+    def _last_session(self) -> dict[str, Any]:
+        """Returns the content of `session`, which the last process has left; empty without the file."""
         try:
             row = json.loads((self.directory / "session").read_bytes())
         except (OSError, ValueError):
@@ -186,10 +191,10 @@ class StoreDirectory:
         return row if isinstance(row, dict) else {}
 
     def _clock(self, last: dict[str, Any]) -> Clock:
-        """The store's clock. It goes on where it was; in the same run of the system, by what has passed since.
+        """Returns the store's clock. It continues where it was, plus the time that has passed since in the same boot.
 
-        Only the wall clock measures how long the system was off. It may be wrong, and deletion is final: that time
-        is not counted. The wall is asked once in the life of a store.
+        The time for which the system was off is not counted: only the wall clock measures it, which may be wrong, and
+        a deletion is final. The wall clock is read once, when the store is created.
         """
         try:
             clock, then = int(last["clock"]), int(last["uptime"])
@@ -204,38 +209,44 @@ class StoreDirectory:
         except OSError:
             return ""
 
-    def note(self, *, orderly: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> bool:
-        """Records the state of this store for the next session: what it `left`, and where ids go on.
+    def save(self, *, clean: bool, ids: dict[int, int], next_topic: int, left: dict[str, int] | None = None) -> bool:
+        """Writes the state of this store to `session`, for the next opening.
+
+        Args:
+            clean: True at a clean shutdown.
+            ids: The highest id of each topic.
+            next_topic: The id of the next topic.
+            left: The checksums of the meta pages by environment, at a clean shutdown.
 
         Returns:
-            Whether there was room for it.
+            Whether there was space for it.
         """
         given = {"ids": {str(topic): id for topic, id in ids.items()}, "next_topic": next_topic}
-        row: dict[str, Any] = {"boot": self._boot(), "orderly": orderly, "given": given, "checksum": _checksum(given)}
+        row: dict[str, Any] = {"boot": self._boot(), "orderly": clean, "given": given, "checksum": _checksum(given)}
         row |= {"clock": self.clock.now(), "uptime": uptime(), "left": left}
         path = self.directory / "session"
         try:
-            self.check_place()
+            self.check_path()
         except OSError:
-            return True  # what is there now has another owner
+            return True  # the path leads to another store now
         data = json.dumps(row).encode() + b"\n"
         try:
             write_durably(path, data)
         except OSError:
-            # No space. Where the file stands there may be some; it would not be whole if the power was lost meanwhile.
-            if write_in_place(path, data):
+            # Without space for a new file, the old one is overwritten. A power loss may then leave it incomplete.
+            if overwrite(path, data):
                 return True
-            # A store without the file was not closed in order.
-            if self._last().get("orderly"):
+            # A store without the file has no clean shutdown.
+            if self._last_session().get("orderly"):
                 path.unlink(missing_ok=True)
                 sync_directory(self.directory)
             return False
         return True
 
-    def check_place(self) -> None:
-        """Raises `OSError` where the directory is not held any more: its lock was moved, removed or replaced."""
-        check_place(self.directory / "lock", self._lock)
+    def check_path(self) -> None:
+        """Raises `OSError` if the lock file was moved, removed or replaced: the directory is not locked any more."""
+        check_path(self.directory / "lock", self._lock)
 
-    def end(self) -> None:
-        """Gives the directory back."""
+    def release(self) -> None:
+        """Releases the lock."""
         os.close(self._lock)

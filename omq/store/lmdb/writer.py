@@ -1,4 +1,4 @@
-"""The thread that writes an environment: what has gathered becomes one transaction."""
+"""The thread that writes an environment. It commits the writes that have gathered as one transaction."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from omq.unpatched import queue, threading
 log = logging.getLogger("omq.store")
 
 MAX_GROUP_WRITES: Final = 4096
-#: Bytes of a group: what the processor's cache holds is written at twice the rate. Where a sync takes long, more.
+#: Bytes of a group. One that fits in the processor's cache is written at twice the rate. Slow syncs get larger groups.
 GROUP_BYTES: Final = 1024 * 1024
 MAX_GROUP_BYTES: Final = 16 * GROUP_BYTES
-QUICK_SYNC_S: Final = 0.002  # of a commit of one such group
-#: Bytes of a group beyond which its commit costs more than its sync: nothing more is awaited.
+QUICK_SYNC_S: Final = 0.002  # commits of one group that take longer have larger groups
+#: Groups of this many bytes are committed without a delay, as writing them costs more than the sync.
 MAX_DELAYED_BYTES: Final = 128 * 1024
-MIN_DELETIONS: Final = 4  # for which a full disk must have the space
-OWED_RETRY_DELAY_S: Final = 0.1  # for what found no space
-SYNC_RETRY_DELAY_S: Final = 1.0  # after a sync that was to make room and has not
+MIN_DELETIONS: Final = 4  # the number of deletions for which a full disk must have space
+PENDING_RETRY_DELAY_S: Final = 0.1
+SYNC_RETRY_DELAY_S: Final = 1.0  # after a sync that has not freed enough pages
 SYNC_BUCKETS_S: Final = (
     0.0001,
     0.00025,
@@ -47,14 +47,14 @@ SYNC_BUCKETS_S: Final = (
     1.0,
     2.5,
     5.0,
-)  # s
-#: Writes that take space, and fail alone on a full disk.
-GROWING: Final = (Append, Stage)
+)
+#: Writes that need space. On a full disk only these are refused.
+SPACE_TAKING: Final = (Append, Stage)
 
-#: The part of a commit's time that is waited at most, and seconds. Two commits in place of one cost its whole.
+#: The longest commit delay, as a part of the last commit's duration. One commit more costs all of that.
 MAX_DELAY_RATIO: Final = 1.0
 MAX_COMMIT_DELAY_S: Final = 0.005
-#: Commits that wait for nothing after waiting has not paid; twice as many each time.
+#: Commits without a delay after a delay that was useless. The number doubles each time, up to this.
 MAX_SKIPPED_COMMITS: Final = 64
 
 
@@ -64,9 +64,7 @@ class Latency:
     def __init__(self) -> None:
         self.count = 0
         self.seconds = 0.0
-        self.buckets = [0] * len(
-            SYNC_BUCKETS_S
-        )  # of each the syncs that took at most its seconds, and longer than the one before
+        self.buckets = [0] * len(SYNC_BUCKETS_S)  # not cumulative
 
     def note(self, seconds: float) -> None:
         """Counts a sync that took `seconds`."""
@@ -78,7 +76,7 @@ class Latency:
                 break
 
     def put(self, stats: Stats) -> None:
-        """Adds it to statistics."""
+        """Adds the histogram to statistics, where buckets are cumulative."""
         stats.syncs += self.count
         stats.sync_seconds += self.seconds
         total = 0
@@ -91,13 +89,13 @@ class _Group:
     """The writes that become one transaction.
 
     Args:
-        room: Bytes of messages that it has room for, about.
+        room: The approximate limit of its size.
 
     Attributes:
         writes: The writes.
-        records: The messages that they bring.
-        size: Bytes of these.
-        last: Nothing follows it.
+        records: The number of their messages.
+        size: The bytes of these.
+        last: True if the writer ends after this group.
     """
 
     def __init__(self, room: int) -> None:
@@ -108,24 +106,24 @@ class _Group:
         self._room = room
 
     def takes(self, write: Write | None) -> bool:
-        """Takes one more, or the end; whether there is room for another one."""
+        """Adds a write, or the end (`None`); returns whether there is room for another write."""
         if write is None:
             self.last = True
             return False
         self.writes.append(write)
-        if isinstance(write, GROWING):
+        if isinstance(write, SPACE_TAKING):
             self.size += len(write.records)
             self.records += write.count
         return self.size < self._room and len(self.writes) < MAX_GROUP_WRITES
 
 
 class CommitDelay:
-    """Estimates the commit delay: producers that waited for the last commit are about to write again.
+    """Estimates the commit delay, as producers that waited for the last commit are about to write again.
 
-    A producer that has 64 messages on their way sends one more for each answer. While a commit has the first
-    16 of them the other 48 arrive; without this delay the next commit has those 48, the one after it the 16 that have
-    come meanwhile, and each costs a sync. So a commit waits until as many records are there as the last one had, and as
-    had come during it; where they do not come in time, the next commits do not wait.
+    A producer with 64 messages in flight sends one more for each answer. While a commit writes the first 16, the other
+    48 arrive. Without a delay, the next commit has these 48, the one after it the next 16, and so on, and each costs a
+    sync. So a commit waits for the number of records of the last commit plus those that arrived during it. If they do
+    not arrive in time, the next commits have no delay.
     """
 
     def __init__(self) -> None:
@@ -135,21 +133,21 @@ class CommitDelay:
         self._skipped = 0
 
     def committed(self, records: int, seconds: float, now: float) -> None:
-        """Notes the end of a commit.
+        """Takes the measurements of a finished commit.
 
         Args:
-            records: How many.
-            seconds: What it took.
-            now: The time.
+            records: The number of its records.
+            seconds: Its duration.
+            now: The time of its end.
         """
         self._records = records
         self._until = now + min(MAX_DELAY_RATIO * seconds, MAX_COMMIT_DELAY_S)
 
     def waits_for(self, came: int, now: float) -> tuple[int, float]:
-        """Returns for how many records the next commit waits, and for how many seconds at most.
+        """Returns the number of records that the next commit waits for, and the longest wait in seconds.
 
         Args:
-            came: How many had come when the last one ended.
+            came: The number of records that were there at the end of the last commit.
             now: The time.
         """
         if now >= self._until or not self._records:
@@ -161,7 +159,7 @@ class CommitDelay:
         return self._records + came, self._until - now
 
     def waited(self, paid: bool) -> None:
-        """A commit has waited; whether as many came as it had waited for."""
+        """Takes the result of a delay: whether the expected number of records came in time."""
         self._skips = 0 if paid else min(2 * self._skips + 1, MAX_SKIPPED_COMMITS)
 
 
@@ -173,7 +171,7 @@ class Writer:
         environment: The environment.
         applier: Applies writes to a transaction.
         strong: Commits wait for the disk.
-        wal: The write-ahead log of small appends; `None`: there is none.
+        wal: The write-ahead log of small appends, if the environment has one.
         notify: Called with finished writes.
         appended: Called with the last ids of the topics that have grown.
         committed: Called after each commit.
@@ -181,12 +179,12 @@ class Writer:
         sync: Syncs the environment, so that pages freed since the last sync can be reused. `None`: each commit syncs.
 
     Attributes:
-        broken: The error after which it takes no writes; `None` if there was none.
+        broken: The error after which it takes no writes; `None` while it takes them.
         pending: Appends to async topics that were answered, but found no space. They are tried before other writes,
             under the ids of their answers. There is at most one group: while there are any, further appends are
             answered after their commit.
         has_pending: There are pending appends.
-        short: Messages were refused for want of space, and there is none yet.
+        short: True after messages were refused for want of space, until there is space again.
         lost: The number of answered appends that were never written.
     """
 
@@ -219,20 +217,21 @@ class Writer:
         self._committed = committed
         self._failed = failed
         self._sync = sync
-        self._sync_next = 0.0  # when one may make room again
+        self._sync_next = 0.0  # the time from which the next sync for want of space is allowed
         self._queue: queue.SimpleQueue[Write | None] = queue.SimpleQueue()
-        self._ended = False  # nothing more is taken
+        self._ended = False  # no more writes are taken
         self._group_bytes = GROUP_BYTES
         self._delay = CommitDelay()
-        self._tight = ""  # why the data file cannot grow, as far as is known
-        #: For what is written now: 1: the reserve was given, 2: a sync has freed what it could, 3: little is deleted.
-        self._helped = 0
+        self._full_reason = ""  # the text of the error for want of space; empty while the data file can grow
+        #: The measures taken for the current group on a full disk: 1: the reserve was released, 2: the environment was
+        #: synced to free pages, 3: deletions are limited to `MIN_DELETIONS`.
+        self._measures = 0
         self._pending_retry = 0.0  # when pending appends are retried
-        self._turn = threading.Lock()  # of who writes: the thread, or who could not wait for it
+        self._writing = threading.Lock()  # held while this or a calling thread writes
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begins."""
+        """Starts the thread."""
         self._thread.start()
 
     def submit(self, write: Write) -> None:
@@ -240,13 +239,13 @@ class Writer:
         self._queue.put(write)
 
     def write_at_once(self, group: list[Write], *, note: bool = False) -> bool:
-        """Writes a group in the calling thread, unless another write is under way or waits; returns whether it has.
+        """Writes a group in the calling thread and returns true, unless another write is in progress or queued.
 
         Args:
             group: The writes.
             note: Small appends may go to the write-ahead log alone. The caller calls `catch_up` once it is idle.
         """
-        if not self._turn.acquire(blocking=False):
+        if not self._writing.acquire(blocking=False):
             return False
         try:
             if self._ended or self.pending or not self._queue.empty():
@@ -255,18 +254,18 @@ class Writer:
             if logged < len(group):
                 self._commit(group[logged:])
         finally:
-            self._turn.release()
+            self._writing.release()
         return True
 
     def catch_up(self) -> None:
-        """Commits the write-ahead log in the calling thread. A commit that another thread is at includes it anyway."""
-        if self.wal is None or not self.wal.waiting or not self._turn.acquire(blocking=False):
+        """Commits the write-ahead log in the calling thread. If another thread commits, it includes the log already."""
+        if self.wal is None or not self.wal.waiting or not self._writing.acquire(blocking=False):
             return
         try:
             if not self._ended:
                 self._commit([])
         finally:
-            self._turn.release()
+            self._writing.release()
 
     def end(self) -> None:
         """Waits until all submitted writes are applied, and ends the thread."""
@@ -289,7 +288,7 @@ class Writer:
     def _run(self) -> None:
         while not self._ended:
             group = self._gather()
-            with self._turn:
+            with self._writing:
                 if self.pending and (self._ended or time.monotonic() >= self._pending_retry):
                     self._write_pending()
                 self._commit(group)
@@ -301,12 +300,12 @@ class Writer:
                 break
             if write is not None:
                 left.append(write)
-        self._give_up([*self.pending, *left], StoreClosed("the store is closed"))
+        self._fail_writes([*self.pending, *left], StoreClosed("the store is closed"))
 
     def _log(self, group: list[Write]) -> int:
         """Puts the leading small appends of a group into the write-ahead log and answers them; returns their number."""
         wal, logged = self.wal, 0
-        if wal is None or self.broken is not None or self.short or self._tight:
+        if wal is None or self.broken is not None or self.short or self._full_reason:
             return 0
         for write in group:
             if type(write) is not Append or len(write.records) > MAX_WRITE_BYTES:
@@ -330,20 +329,20 @@ class Writer:
 
     def _submit_upkeep(self) -> None:
         """Submits the upkeep that a write has left: retention, and the end of old state."""
-        if self.applier.behind and self.broken is None:
+        if self.applier.has_backlog and self.broken is None:
             self._queue.put(ApplyRetention())
-        if self.applier.unclean and self.broken is None:
-            self.applier.unclean = False
+        if self.applier.has_expired and self.broken is None:
+            self.applier.has_expired = False
             self._queue.put(ExpireState())
 
     def _gather(self) -> list[Write]:
-        """Waits for a write, and takes what has come with it, or is about to."""
+        """Waits for a write; returns it with the writes that are queued or expected soon."""
         group = _Group(self._group_bytes)
         idle = self._queue.empty()
-        goes_on = group.takes(self._queue.get())
+        more = group.takes(self._queue.get())
         try:
-            while goes_on:
-                goes_on = group.takes(self._queue.get(block=False))
+            while more:
+                more = group.takes(self._queue.get(block=False))
         except queue.Empty:
             if self.strong:
                 self._await_more(group, 0 if idle else group.records)
@@ -351,37 +350,42 @@ class Writer:
         return group.writes
 
     def _await_more(self, group: _Group, came: int) -> None:
-        """Waits for what is worth a wait; *came*: how many messages had come when the last commit ended."""
+        """Adds writes that arrive within the commit delay.
+
+        Args:
+            group: The group.
+            came: The number of messages that were queued at the end of the last commit.
+        """
         if group.size >= MAX_DELAYED_BYTES:
             return
         now = time.perf_counter()
         wanted, seconds = self._delay.waits_for(came, now)
         if wanted <= group.records:
             return
-        goes_on = True
+        more = True
         try:
-            while goes_on and group.records < wanted and group.size < MAX_DELAYED_BYTES:
-                goes_on = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
+            while more and group.records < wanted and group.size < MAX_DELAYED_BYTES:
+                more = group.takes(self._queue.get(timeout=max(0.0, now + seconds - time.perf_counter())))
         except queue.Empty:
             self._delay.waited(paid=False)
         else:
             self._delay.waited(paid=True)
 
     def _write(self, group: list[Write]) -> None:
-        """Writes a group, in parts where it does not go as a whole."""
+        """Writes a group, in parts if it cannot be written as a whole."""
         if self.broken is not None:
-            self._give_up(group, self._refusal())
+            self._fail_writes(group, self._refusal())
             return
-        size = sum(len(write.records) for write in group if isinstance(write, GROWING))
+        size = sum(len(write.records) for write in group if isinstance(write, SPACE_TAKING))
         try:
             if not self._fits(size):
-                if rest := self._refuse(group, OutOfSpace(self._tight)):
+                if rest := self._refuse(group, OutOfSpace(self._full_reason)):
                     self._write(rest)
                 return
             self._try(group)
             if not size:
-                self._sync_next = 0.0  # it may have freed something
-            if self.short and (size or (not self.applier.behind and self._fits(GROUP_BYTES // 16))):
+                self._sync_next = 0.0  # the group may have freed pages
+            if self.short and (size or (not self.applier.has_backlog and self._fits(GROUP_BYTES // 16))):
                 self.short = False
         except lmdb.MapFullError:
             try:
@@ -402,39 +406,39 @@ class Writer:
         except OSError as error:
             self._break(group, error)
         except Exception as error:
-            # One write does not hinder others.
+            # A write that fails must not affect others.
             if len(group) > 1:
                 self._halve(group)
             else:
                 log.exception("a write failed")
-                self._give_up(group, StoreError(f"{type(error).__name__}: {error}"))
+                self._fail_writes(group, StoreError(f"{type(error).__name__}: {error}"))
 
     def _fits(self, size: int) -> bool:
         """Returns whether `size` bytes of messages leave room for deletions, if the data file cannot grow."""
         environment = self.environment
-        if not self._tight:
+        if not self._full_reason:
             if not (size and environment.nears_limit(size)):
                 return True
-            self._tight = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
-        spare = environment.spare()
-        # Each deletion may change a page or two, which is written again first.
-        self.applier.few = MIN_DELETIONS if self._helped == 3 else max(MIN_DELETIONS, spare // (8 * 4096))
-        if not size or spare >= environment.need(size):
+            self._full_reason = f"{NO_SPACE[errno.EFBIG]}: {environment.path}"
+        spare = environment.free_bytes()
+        # A deletion may change two pages, which LMDB copies before the old ones are free.
+        self.applier.deletion_limit = MIN_DELETIONS if self._measures == 3 else max(MIN_DELETIONS, spare // (8 * 4096))
+        if not size or spare >= environment.required_bytes(size):
             return True
-        if not environment.has_room(environment.need(size)):
+        if not environment.has_room(environment.required_bytes(size)):
             return False
-        self._tight = ""
-        self.applier.few = None
+        self._full_reason = ""
+        self.applier.deletion_limit = None
         return True
 
     def _halve(self, group: list[Write]) -> None:
-        """Writes a group in two: to find the one that cannot be written takes a commit or two for each doubling."""
+        """Writes the halves of a group. Finding one bad write takes a logarithmic number of commits."""
         middle = len(group) // 2
         self._write(group[:middle])
         self._write(group[middle:])
 
     def _try(self, group: list[Write]) -> None:
-        """Writes a group in one transaction; where this raises, nothing of it is done."""
+        """Writes a group in one transaction. If this raises, nothing of the group is written."""
         applier, strong = self.applier, self.strong
         transaction = self.environment.begin()
         try:
@@ -447,15 +451,15 @@ class Writer:
                     write.error = bare(error)
             applier.finish()
             if strong:
-                self.environment.look_at_place()
+                self.environment.check_path_cheaply()
                 began = time.perf_counter()
-            elif applier.early and not self.pending:
-                self._done(self._early(group))
+            elif applier.has_async_appends and not self.pending:
+                self._done(self._async_appends(group))
             transaction.commit()
         except BaseException:
             with contextlib.suppress(lmdb.Error):
                 transaction.abort()
-            self._forget()
+            self._rollback()
             raise
         if strong:
             now = time.perf_counter()
@@ -473,8 +477,8 @@ class Writer:
         left = [write for write in group if not write.done]
         if len(left) < len(group) and not strong:
             failed = [write for write in group if write.done and write.error is not None]
-            self._owe([write for write in failed if isinstance(write.error, OutOfSpace)])
-            self._lose([write for write in failed if not isinstance(write.error, OutOfSpace | UnknownTopic)])
+            self._keep_pending([write for write in failed if isinstance(write.error, OutOfSpace)])
+            self._report_lost([write for write in failed if not isinstance(write.error, OutOfSpace | UnknownTopic)])
         if left:
             self._done(left)
         if grown:
@@ -483,16 +487,16 @@ class Writer:
             except Exception:
                 log.exception("the callback for appended messages failed")
 
-    def _forget(self) -> None:
+    def _rollback(self) -> None:
         """Rolls the applier back to the committed state, as it was before the transaction."""
         try:
             with self.environment.read() as reading:
                 self.applier.rollback(reading)
         except Exception as error:
-            self.break_off(error)  # LMDB itself reads no more: it has found that its file is not what it should be
+            self.break_off(error)  # LMDB cannot read its file any more
 
-    def _early(self, group: list[Write]) -> list[Write]:
-        """Acknowledges what waits for nothing: appends to async topics, once they have ids."""
+    def _async_appends(self, group: list[Write]) -> list[Write]:
+        """Returns the appends to async topics that have succeeded: they are answered before the commit."""
         topics = self.applier.topics
         return [
             write
@@ -503,11 +507,11 @@ class Writer:
             and topics[write.topic_id].persistence == "async"
         ]
 
-    def _owe(self, writes: list[Write]) -> None:
-        """Keeps appends that were acknowledged and found no space."""
+    def _keep_pending(self, writes: list[Write]) -> None:
+        """Keeps appends that were answered, but found no space."""
         if writes and not self.has_pending:
             log.error(
-                "%s: %d acknowledged writes found no space; they are kept in memory until there is",
+                "%s: no space for %d acknowledged writes; they are kept in memory until there is",
                 self.environment.directory,
                 len(writes),
             )
@@ -516,7 +520,7 @@ class Writer:
                 self.pending.append(write if isinstance(write, PendingAppend) else PendingAppend(write))
                 self.applier.pending_topics.add(write.topic_id)
                 self.has_pending = True
-        self._pending_retry = time.monotonic() + OWED_RETRY_DELAY_S
+        self._pending_retry = time.monotonic() + PENDING_RETRY_DELAY_S
 
     def _write_pending(self) -> None:
         """Retries the pending appends."""
@@ -525,10 +529,10 @@ class Writer:
         self._write(list(pending))
         self.has_pending = bool(self.pending)
         if not self.has_pending and self.broken is None:
-            log.warning("%s: %d acknowledged writes found space after all", self.environment.directory, len(pending))
+            log.warning("%s: %d acknowledged writes were written late", self.environment.directory, len(pending))
 
     def _done(self, group: list[Write]) -> None:
-        """Hands writes back."""
+        """Returns writes to the caller."""
         for write in group:
             write.done = True
         if group:
@@ -537,15 +541,15 @@ class Writer:
             except Exception:
                 log.exception("the callback for finished writes failed")
 
-    def _give_up(self, group: list[Write], error: BaseException) -> None:
-        """Hands writes back that are not done."""
+    def _fail_writes(self, group: list[Write], error: BaseException) -> None:
+        """Fails the writes of a group, and returns to the caller those that were not answered."""
         for write in group:
             write.error = error
-        # What is noted is found by who opens the store next.
-        self._lose([write for write in group if write.done and type(write) is not LoggedAppend])
+        # The next opening of the store replays logged appends, so that they are not lost.
+        self._report_lost([write for write in group if write.done and type(write) is not LoggedAppend])
         self._done([write for write in group if not write.done])
 
-    def _lose(self, writes: list[Write]) -> None:
+    def _report_lost(self, writes: list[Write]) -> None:
         """Reports that acknowledged writes are lost."""
         if writes:
             self.lost += len(writes)
@@ -554,10 +558,10 @@ class Writer:
             )
 
     def _refusal(self) -> StoreError:
-        return StoreFailed(f"the store takes no more writes, since one failed: {self.broken}")
+        return StoreFailed(f"the store takes no more writes after an error: {self.broken}")
 
     def _without_space(self, group: list[Write], error: OutOfSpace) -> None:
-        """Writes a group once more where pages may be free but for a sync; else only what of it makes room."""
+        """Retries a group after a sync that may free pages, or else only its writes that need no space."""
         now = time.monotonic()
         if self._sync is not None and now >= self._sync_next:
             self._sync_next = now + SYNC_RETRY_DELAY_S
@@ -568,30 +572,30 @@ class Writer:
                 self._sync_next = 0.0
             return
         rest = self._refuse(group, error)
-        if rest and self._helped == 3:
-            self._give_up(rest, error)
+        if rest and self._measures == 3:
+            self._fail_writes(rest, error)
         elif rest:
-            self._helped += 2 if self._helped and self._sync is None else 1
-            if self._helped == 1:
-                self.environment.give_reserve()
-            elif self._helped == 2 and self._sync is not None:
+            self._measures += 2 if self._measures and self._sync is None else 1
+            if self._measures == 1:
+                self.environment.release_reserve()
+            elif self._measures == 2 and self._sync is not None:
                 self._sync()
             self._write(rest)
             self._group_bytes = GROUP_BYTES
-        self._helped = 0
+        self._measures = 0
 
     def _refuse(self, group: list[Write], error: OutOfSpace) -> list[Write]:
-        """Fails what takes space, and keeps what of it is acknowledged; the rest, which may still go."""
+        """Fails the writes of a group that need space, and keeps the answered ones pending; returns the others."""
         self.full += 1
-        self._tight = str(error)
-        growing = [write for write in group if isinstance(write, GROWING)]
-        self._owe([write for write in growing if write.done])
-        self._give_up([write for write in growing if not write.done], error)
+        self._full_reason = str(error)
+        growing = [write for write in group if isinstance(write, SPACE_TAKING)]
+        self._keep_pending([write for write in growing if write.done])
+        self._fail_writes([write for write in growing if not write.done], error)
         self.short = self.short or bool(growing)
-        return [write for write in group if not isinstance(write, GROWING)]
+        return [write for write in group if not isinstance(write, SPACE_TAKING)]
 
     def _break(self, group: list[Write], error: BaseException) -> None:
-        """A write or a sync failed: what is on the disk is not known, and never tried again."""
+        """Stops all writes after a failed write or sync: the state of the disk is unknown, so it is never retried."""
         log.critical("%s: a write failed, the store takes no more: %s", self.environment.directory, error)
         self.break_off(error)
-        self._give_up(group, self._refusal())
+        self._fail_writes(group, self._refusal())

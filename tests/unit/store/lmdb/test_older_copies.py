@@ -135,7 +135,7 @@ def test_after_a_kill_nothing_is_said_where_nothing_is_older(directory: Path, ag
     store.log.close()
     killed(directory)
     store = again()
-    assert store.log.findings == ["the store was not closed in order"]
+    assert store.log.findings == ["the store was not shut down cleanly"]
     assert store.append(topics["strong"], b"b").first == 2
 
 
@@ -171,7 +171,7 @@ def test_ids_that_were_never_given_are_no_messages(
     state = store.log.topic(topic)
     assert (state.messages(0), len(state.jumped)) == (1, 2), "what is lost is known on"
     assert store.log.findings == []
-    monkeypatch.setattr("omq.store.lmdb.applier.MAX_JUMPS", 1)
+    monkeypatch.setattr("omq.store.lmdb.applier.MAX_SKIPPED_RANGES", 1)
     first = store.append(topic, b"6").first
     store.do(Trim(topic, first))
     jumped = store.log.topic(topic).jumped
@@ -193,7 +193,7 @@ def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, mon
         raise OutOfSpace("no space")
 
     with monkeypatch.context() as short:
-        short.setattr(Applier, "_jump", full)
+        short.setattr(Applier, "_skip_ids", full)
         with Opened.on_disk(directory) as store:
             assert "no space" in str(store.log.broken)
             with pytest.raises(StoreFailed):

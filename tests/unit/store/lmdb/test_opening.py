@@ -110,7 +110,7 @@ def killed(directory: Path) -> None:
 def test_after_a_kill_all_is_there(again: Again, directory: Path) -> None:
     killed(directory)
     log = again()
-    assert log.log.findings == ["the store was not closed in order"]
+    assert log.log.findings == ["the store was not shut down cleanly"]
     for topic, kind in ((1, "strong"), (2, "weak"), (3, "async")):
         assert log.read(topic) == [(1, b"a"), (2, b"b")]
         assert (log.append(topic, b"c").first == 3) == (kind != "async")  # others might have been given
@@ -120,7 +120,7 @@ def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory
     killed(directory)
     monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     log = again()
-    assert "as at the last sync" in log.log.findings[1]
+    assert "the state of the last sync" in log.log.findings[1]
     assert log.read(1) == [(1, b"a"), (2, b"b")]
     for topic in (2, 3):
         assert log.read(topic) in ([], [(1, b"a"), (2, b"b")])
@@ -191,7 +191,7 @@ def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Pat
 
 def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, directory: Path) -> None:
     directory.mkdir()
-    store_directory.StoreDirectory(directory).end()
+    store_directory.StoreDirectory(directory).release()
     (directory / "strong").mkdir()
     (directory / "strong" / "data.mdb").touch()
     assert again().make("t") == 1
@@ -212,7 +212,7 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
 
         full.setattr(store_directory, "write_durably", no_space)
         if kind != "in place":
-            full.setattr(store_directory, "write_in_place", lambda path, data: False)
+            full.setattr(store_directory, "overwrite", lambda path, data: False)
         log = again(flush_interval=1000.0)
         log.append(topic, b"b")
         assert (directory / "session").exists() == (kind == "in place")
@@ -221,16 +221,16 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
     left = directory.with_name("left")
     shutil.copytree(directory, left)
     with Opened.on_disk(left) as log:
-        assert log.log.findings == ["the store was not closed in order"]
+        assert log.log.findings == ["the store was not shut down cleanly"]
         assert log.read(topic) == [(1, b"a"), (2, b"b")]
 
 
 def test_a_file_is_written_over_where_it_has_room(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert not store_directory.write_in_place(path, b"{}")
+    assert not store_directory.overwrite(path, b"{}")
     path.write_bytes(b'{"a": 1}')
     for data in (b'{"a": 2, "b": 3}', b"{}", b" " * 4094 + b"{}"):
-        assert store_directory.write_in_place(path, data)
+        assert store_directory.overwrite(path, data)
         assert path.read_bytes().strip() == data.strip()
-    assert not store_directory.write_in_place(path, b" " * 4095 + b"{}")
+    assert not store_directory.overwrite(path, b" " * 4095 + b"{}")
     assert path.stat().st_size == 4096

@@ -43,7 +43,7 @@ def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
 
 
 def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> None:
-    monkeypatch.setattr("omq.store.lmdb.applier.SWEEP_LIMIT", 50)
+    monkeypatch.setattr("omq.store.lmdb.applier.MAX_DELETIONS", 50)
     monkeypatch.setattr("omq.store.lmdb.producers.MAX_CACHED_PRODUCERS", 10)
     topic = store.make("t")
     one = blocks.encode([b"x"])
@@ -51,7 +51,7 @@ def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> 
     writes += [Append(topic, one, 1, b"busy", i + 1) for i in range(200)]
     store.try_(*writes)
     writer = store.log._writers["strong"]
-    assert len(writer.applier._producers._known) == 10
+    assert len(writer.applier._producers._cache) == 10
     assert rows(store, b"p") == 301
     now = writer.applier._clock.now
     monkeypatch.setattr(writer.applier._clock, "now", lambda: now() + 26 * 3_600_000_000)

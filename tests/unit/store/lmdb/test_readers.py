@@ -34,7 +34,7 @@ def test_where_all_places_are_taken_the_next_sync_is_a_second_later(store: Opene
             break
     store.append(topic, b"y")
     store.log._flusher.flush()
-    assert "tried again" in caplog.text
+    assert "will be retried" in caplog.text
     assert store.log.broken is None
     while readers:
         weak.end_read(readers.pop())

@@ -9,7 +9,7 @@ import pytest
 from omq._core import blocks
 from omq.store.errors import OutOfSpace, StoreError, StoreFailed
 from omq.store.interface import Append, DeleteTopic, MakeTopic, Trim
-from omq.store.internal import Sweep
+from omq.store.internal import PurgeTopic
 from tests.support.lmdb_faults import Failing, Held
 from tests.support.open_store import Opened
 
@@ -67,7 +67,7 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
     topic = store.make("t", persistence="weak")
     store.append(topic, b"a")
     writer = store.log._writers["weak"]
-    delete, full, swept = writer.applier._does[DeleteTopic], [True], threading.Event()
+    delete, full, swept = writer.applier._handlers[DeleteTopic], [True], threading.Event()
 
     def fails(write: DeleteTopic) -> None:
         if full:
@@ -75,8 +75,8 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
         delete(write)
         swept.set()
 
-    for kind in (DeleteTopic, Sweep):
-        monkeypatch.setitem(writer.applier._does, kind, fails)
+    for kind in (DeleteTopic, PurgeTopic):
+        monkeypatch.setitem(writer.applier._handlers, kind, fails)
     assert store.do(DeleteTopic(topic)).error is None
     assert store.log.topics() == []
     other = store.make("t", persistence="weak")

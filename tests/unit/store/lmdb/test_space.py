@@ -167,7 +167,7 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
 
 def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(store: Opened, monkeypatch) -> None:
     """The disk has no room even for what makes room: the writer's thread does not spin on it."""
-    monkeypatch.setattr("omq.store.lmdb.applier.SWEEP_LIMIT", 1)
+    monkeypatch.setattr("omq.store.lmdb.applier.MAX_DELETIONS", 1)
     topic = store.make("t")
     for _ in range(20):
         store.append(topic, bytes(300_000))

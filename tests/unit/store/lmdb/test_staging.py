@@ -25,7 +25,7 @@ def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, ki
     assert (again.published, again.repeated) == (first.published, True)
     store.do(Stage(one, record, 1, b"t", 1))
     for stages in ([b"s", b"t"], [b"t", b"s"]):
-        with pytest.raises(StageError, match="committed apart"):
+        with pytest.raises(StageError, match="of transient topics separately"):
             store.do(CommitStages(b"d", stages))
     assert store.log.topic(two).last == 0
 
@@ -33,7 +33,7 @@ def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, ki
 def test_a_stage_that_is_there_twice_is_not_committed_by_half(store: Opened, monkeypatch) -> None:
     one, two = store.make("one"), store.make("two", persistence="weak")
     for writer in store.log._writers.values():
-        monkeypatch.setattr(writer.applier, "_elsewhere", lambda key: False)
+        monkeypatch.setattr(writer.applier, "_in_other_engine", lambda key: False)
     for topic in one, two:
         store.do(Stage(topic, blocks.encode([b"x"]), 1, b"s", 1))
     monkeypatch.undo()

@@ -217,8 +217,8 @@ def test_a_file_that_lmdb_left_shorter_than_it_says_is_made_whole(again: Again, 
     size = path.stat().st_size
     os.truncate(path, size - 4096)
     with path.open("r+b") as file:
-        data_file.complete(file.fileno())
+        data_file.extend_to_last_page(file.fileno())
         assert path.stat().st_size == size
-        data_file.complete(file.fileno())
+        data_file.extend_to_last_page(file.fileno())
     assert path.stat().st_size == size
-    assert data_file.look(path) is not None
+    assert data_file.read_meta(path) is not None

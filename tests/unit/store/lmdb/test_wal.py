@@ -100,7 +100,7 @@ def test_what_a_dead_process_has_noted_is_there(again: Again, died: Again, persi
     log.do(DeleteTopic(gone))
     told = [note(log, topic, b"%d" % i, producer=b"p", sequence=i + 1).first for i in range(1, 6)]
     left = died()
-    assert left.log.findings == ["the store was not closed in order"]
+    assert left.log.findings == ["the store was not shut down cleanly"]
     assert left.read(topic) == list(zip(range(1, 7), (b"%d" % i for i in range(6)), strict=True))
     again_told = [left.append(topic, b"%d" % i, producer=b"p", sequence=i + 1) for i in range(1, 6)]
     assert [write.first for write in again_told] == told
@@ -158,7 +158,7 @@ def test_notes_that_cannot_be_read_are_not_passed_over(again: Again, directory: 
     place.rmdir() if kind == "directory" else place.unlink()
     kept.rename(place)
     log = again()
-    assert log.log.findings == ["the store was not closed in order"]
+    assert log.log.findings == ["the store was not shut down cleanly"]
     assert len(log.read(1)) == 70
 
 
@@ -182,7 +182,7 @@ def test_a_loss_of_power_takes_what_was_not_synced(again: Again, directory: Path
     kill_one(directory)
     monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     log = again()
-    assert "as at the last sync" in log.log.findings[1]
+    assert "the state of the last sync" in log.log.findings[1]
     (topic,) = log.log.topics()
     assert log.read(topic.id) == []
     assert note(log, topic.id, b"new").first > 70  # no id is given twice
@@ -198,7 +198,7 @@ def test_what_finds_no_room_later_is_kept(again: Again, died: Again, monkeypatch
     assert note(log, topic, b"2").first == 2
     log.log.catch_up()
     assert log.log.full
-    assert "1 acknowledged writes found no space" in caplog.text
+    assert "no space for 1 acknowledged writes" in caplog.text
     with pytest.raises(OutOfSpace):
         log.append(topic, b"no")
     assert not log.log.write_at_once([Append(topic, blocks.encode([b"no"]), 1)], note=True)

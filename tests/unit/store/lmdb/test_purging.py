@@ -39,7 +39,7 @@ def fill(store: Opened, persistence: str) -> int:
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
 def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, persistence: str) -> None:
-    monkeypatch.setattr(applier, "SWEEP_LIMIT", 3)
+    monkeypatch.setattr(applier, "MAX_DELETIONS", 3)
     other = store.make("other", persistence=persistence)
     store.append(other, b"a")
     before = keys(store.log, persistence)
@@ -58,7 +58,7 @@ def test_what_was_not_swept_goes_when_the_store_is_opened_again(again: Again, mo
     store = again()
     topic = fill(store, persistence)
     with monkeypatch.context() as held:
-        held.setattr(store.log._writers[persistence].applier, "_sweep", lambda left: None)
+        held.setattr(store.log._writers[persistence].applier, "_purge", lambda left: None)
         store.do(DeleteTopic(topic))
         store.log.close()
     store = again()
