@@ -1,4 +1,4 @@
-"""The ack deadlines of one consumer: it works in order, and each sign of that restarts its time."""
+"""The ack deadlines of one consumer. Progress of a consumer that works in order extends those of later messages."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Final, NamedTuple
 
 from omq.ranges import Range
 
-#: Signs that are kept before those are dropped which concern nothing that is still in flight.
-_MIN_SIGNS: Final = 64
+#: Progress marks above which those are dropped that are older than every message in flight.
+_MIN_MARKS: Final = 64
 
 
 class InFlight(NamedTuple):
-    """The value of a range of messages that are in flight, or wait to be delivered again.
+    """The value of a range of messages that are in flight, or wait for redelivery.
 
     Attributes:
-        tries: Deliveries that count, up to now.
-        deadline: When they are delivered again, on the loop's clock; 0: at once.
-        order: The number of this delivery among those to the consumer, from 1; 0: no consumer has them.
+        tries: The number of deliveries that count.
+        deadline: The time of their redelivery, on the loop's clock; 0: at once.
+        order: The number of this delivery among those to the consumer, from 1; 0: they are not in flight.
     """
 
     tries: int
@@ -28,29 +28,29 @@ class InFlight(NamedTuple):
 
 
 class AckDeadlines:
-    """The deadlines of what one consumer has in flight.
+    """The deadlines of the messages that one consumer has in flight.
 
-    A message of a consumer that works in order is overdue when for `timeout` neither it was delivered nor anything
-    that was delivered to this consumer before it was acknowledged, or asked for again. So a slow consumer has time for
-    each message by itself, however many were sent ahead, and one message that hangs is overdue whatever becomes of
-    those after it. A message of any other consumer is overdue `timeout` after its delivery.
+    If the consumer works in order, a message is overdue `timeout` after its delivery, or after the last ack, nack or
+    progress call for a message that was delivered to the consumer before it, whichever is later. So a slow consumer has
+    the full time for each message, however many were prefetched, and acks of later messages do not extend the deadline
+    of one that hangs. For any other consumer, a message is overdue `timeout` after its delivery.
 
     Args:
-        timeout: Seconds.
-        in_order: The consumer works at its messages in the order of their delivery.
+        timeout: The ack timeout in seconds.
+        in_order: The consumer works on its messages in the order of their delivery.
     """
 
-    __slots__ = ("_heap", "_in_order", "_max_signs", "_order", "_signs", "_times", "timeout")
+    __slots__ = ("_heap", "_in_order", "_marks", "_max_marks", "_order", "_times", "timeout")
 
     def __init__(self, timeout: float, *, in_order: bool = True) -> None:
         self.timeout = timeout
         self._in_order = in_order
-        self._order = 0  # of the last delivery
+        self._order = 0  # the order of the last delivery
         self._heap: list[tuple[float, int, int, int]] = []  # deadline, order, first, last
-        #: Where it was seen to work, ascending: order and id; and when, ascending, too.
-        self._signs: list[tuple[int, int]] = []
+        #: The progress marks: order and first id, ascending; and their times, ascending too.
+        self._marks: list[tuple[int, int]] = []
         self._times: list[float] = []
-        self._max_signs = _MIN_SIGNS
+        self._max_marks = _MIN_MARKS
 
     def __len__(self) -> int:
         return len(self._heap)
@@ -66,39 +66,39 @@ class AckDeadlines:
         """Gives messages of an earlier delivery a new deadline."""
         heappush(self._heap, (deadline, piece.value.order, piece.first, piece.last))
 
-    def sign(self, order: int, first: int, now: float) -> None:
-        """Restarts the time of all that was delivered after a message that the consumer has reached."""
+    def progress(self, order: int, first: int, now: float) -> None:
+        """Extends the deadlines of all messages that were delivered after this one, which the consumer has reached."""
         if not self._in_order:
             return
-        # A later sign replaces those which stand after it.
-        at = bisect_left(self._signs, (order, first))
-        del self._signs[at:], self._times[at:]
-        self._signs.append((order, first))
+        # The new mark replaces those at its position or after it, whose times are earlier.
+        at = bisect_left(self._marks, (order, first))
+        del self._marks[at:], self._times[at:]
+        self._marks.append((order, first))
         self._times.append(now)
-        if len(self._signs) > self._max_signs and self._heap:
+        if len(self._marks) > self._max_marks and self._heap:
             oldest = min((order, first) for _, order, first, _ in self._heap)
-            before = max(bisect_left(self._signs, oldest) - 1, 0)
-            del self._signs[:before], self._times[:before]
-            self._max_signs = max(_MIN_SIGNS, 2 * len(self._signs))
+            before = max(bisect_left(self._marks, oldest) - 1, 0)
+            del self._marks[:before], self._times[:before]
+            self._max_marks = max(_MIN_MARKS, 2 * len(self._marks))
 
     def of(self, piece: Range[InFlight]) -> float:
-        """Returns the deadline of a piece of what is in flight."""
-        at = bisect_left(self._signs, (piece.value.order, piece.first))
+        """Returns the deadline of a range of messages in flight."""
+        at = bisect_left(self._marks, (piece.value.order, piece.first))
         return max(piece.value.deadline, self._times[at - 1] + self.timeout) if at else piece.value.deadline
 
     @property
     def next(self) -> tuple[float, int, int] | None:
-        """The next deadline, and the first and last message that it is for."""
+        """The earliest deadline, and the first and last id of its messages."""
         if not self._heap:
             return None
         deadline, _, first, last = self._heap[0]
         return deadline, first, last
 
     def pop(self) -> tuple[int, int, int]:
-        """Takes out what `next` returns: order, first and last."""
+        """Removes the earliest deadline; returns the order, first and last id of its messages."""
         return heappop(self._heap)[1:]
 
     def rebuild(self, pieces: Iterable[Range[InFlight]]) -> None:
-        """Keeps the deadlines of what is in flight, where much of what is in here is not any more."""
+        """Drops the deadlines of messages that are not in flight any more. `pieces` are those that are."""
         self._heap = [(piece.value.deadline, piece.value.order, piece.first, piece.last) for piece in pieces]
         heapify(self._heap)

@@ -1,4 +1,4 @@
-"""A consumer of work queues: what it has in flight, until when, and how far it is."""
+"""A consumer of work queues: its credit, its messages in flight and their deadlines."""
 
 from __future__ import annotations
 
@@ -10,123 +10,124 @@ from omq.ranges import Range, RangeMap, RangeSet
 from omq.workqueue.ack_deadlines import AckDeadlines, InFlight
 from omq.workqueue.queue import WorkQueue
 
-#: Deadlines that are kept before those of what is not in flight any more are dropped.
+#: Deadlines, and overdue ranges, above which stale ones are dropped.
 _MIN_DEADLINES: Final = 1024
-#: The longest time without messages of a consumer that hangs next to others, in times of its ack timeout.
+#: The longest backoff of a consumer that hangs, in ack timeouts.
 _MAX_BACKOFF_TIMEOUTS: Final = 64
 
 
 class DispatcherView(Protocol):
-    """The dispatcher as its consumers see it (see `omq.workqueue.dispatcher`)."""
+    """The methods of `Dispatcher` that its consumers call."""
 
     @property
     def queues(self) -> Sequence[WorkQueue]:
         """The queues whose messages it delivers."""
 
-    def wants(self, consumer: QueueConsumer) -> None:
-        """Takes note that a consumer has credit or room."""
+    def consumer_ready(self, consumer: QueueConsumer) -> None:
+        """Makes a consumer available: it has credit or room."""
 
-    def left(self, consumer: QueueConsumer) -> None:
-        """Takes note that a consumer has ended."""
+    def consumer_ended(self, consumer: QueueConsumer) -> None:
+        """Removes a consumer that has ended."""
 
 
 class QueueConsumer:
-    """A consumer, which may take from several queues: it has messages by their places (see `WorkQueue`).
+    """A consumer of one or several queues. It identifies messages by their global ids (see `WorkQueue`).
 
     Args:
-        dispatcher: Who delivers to it.
-        ack_timeout: Seconds within which a message is acknowledged, or delivered again.
-        credit: Messages that it takes.
-        in_order: It works at its messages in the order of their delivery: what comes back and was not its turn yet was
-            no attempt, and has time from when the one before it was finished.
-        tick: Seconds; deadlines are looked at together, at multiples of this. 0: each at its time.
+        dispatcher: The dispatcher that delivers to it.
+        ack_timeout: The seconds after which a message that was not acknowledged is redelivered.
+        credit: The number of messages that it may get.
+        in_order: It works on its messages in the order of their delivery. So the deadline of a message depends on the
+            one before it, and a message that comes back before its turn counts as not delivered.
+        tick: Deadlines are checked together at multiples of these seconds. 0: each at its time.
 
     Attributes:
-        credit: Messages that it takes more.
-        flight: What it has and did not acknowledge, by place.
-        last: The highest place that it was delivered.
-        active: It has not ended.
-        passed_over_until: Others come first until then: it hangs.
+        credit: The number of messages that it may still get.
+        in_flight: The messages delivered to it and not acknowledged, by global id.
+        last: The highest global id delivered to it.
+        active: True until it ends.
+        backoff_until: Other consumers come first until this time, as this one hangs.
     """
 
     def __init__(
         self, dispatcher: DispatcherView, ack_timeout: float, credit: int, *, in_order: bool = True, tick: float = 0.0
     ) -> None:
         self.credit = credit
-        self.flight: RangeMap[InFlight] = RangeMap()
+        self.in_flight: RangeMap[InFlight] = RangeMap()
         self.active = True
         self.last = 0
-        self.passed_over_until = 0.0
+        self.backoff_until = 0.0
         self._dispatcher = dispatcher
         self._queues = dispatcher.queues
         self._in_order = in_order
         self._tick = tick
-        self._overdue = RangeSet()  # what it had until its deadline, and may acknowledge yet
-        self._max_overdue = _MIN_DEADLINES  # its length at which ranges that another consumer has now are removed
-        self._withheld = 0  # credit of what is overdue: it has it again when it shows that it lives
-        #: The last message, in the order of delivery, that it has finished or shown to work at: order and place.
-        self._reached = (0, 0)
-        self._hung_until = 0.0  # until then it is at the message after that, which has come back already
+        self._overdue = RangeSet()  # messages past their deadline, which it may still acknowledge
+        self._max_overdue = _MIN_DEADLINES  # the length at which ranges that other consumers have now are removed
+        self._withheld = 0  # the credit of overdue messages, which it gets back at its next progress
+        #: The last message, in delivery order, that it has finished or reported progress on: order and global id.
+        self._position = (0, 0)
+        self._hung_until = 0.0  # until then the message after that, which has come back, counts as begun
         self._loop = asyncio.get_running_loop()
         self._deadlines = AckDeadlines(ack_timeout, in_order=in_order)
         self._timer: asyncio.TimerHandle | None = None
-        self._signed = self._loop.time()  # when it has last shown that it lives
-        self._timeouts = 0  # deadlines in a row that have passed without such a sign
+        self._last_progress = self._loop.time()
+        self._timeouts = 0  # consecutive deadlines that have passed without progress
         self._backoff: asyncio.TimerHandle | None = None
 
-    # ------------------------------------------------------------------ what a front end defines
+    # ------------------------------------------------------------------ methods that a front end defines
 
     def has_room(self) -> bool:
-        """Returns whether what is delivered can be sent; where not, `more(0)` is called once it can."""
+        """Returns whether a delivery could be sent now. If not, the front end calls `more(0)` once it could."""
         raise NotImplementedError
 
     def fits(self, queue: WorkQueue, header: bytes, records: memoryview, count: int) -> int:
-        """Returns how many messages of a block it takes; fewer than all where no consumer has room for more.
+        """Returns the number of messages of a block that it takes; fewer than all only if no consumer has room.
 
         Args:
-            queue: Where it is from.
+            queue: The queue of the block.
             header: 32 bytes; see docs/reference/broker-protocol.md.
             records: The store's own memory: valid until `send` returns, unless it is a view over `bytes`.
-            count: How many messages it has.
+            count: The number of messages of the block.
         """
         return count
 
     def send(self, queue: WorkQueue, header: bytes, records: memoryview, count: int, tries: int) -> None:
-        """Sends the first messages of a block, which it has in flight now.
+        """Sends the first messages of a block, which are in flight now.
 
         Args:
-            queue: Where it is from.
+            queue: The queue of the block.
             header: As for `fits`.
             records: As for `fits`.
-            count: How many messages `fits` has returned.
-            tries: Which delivery of them this is.
+            count: The number that `fits` has returned.
+            tries: The delivery count of the messages, from 1.
         """
         raise NotImplementedError
 
     def failed(self, error: Exception) -> None:
-        """Ends it: `send` has raised."""
+        """Ends the consumer after `fits` or `send` has raised."""
         raise NotImplementedError
 
-    # ------------------------------------------------------------------ statistics
+    # ------------------------------------------------------------------ calls of the consumer
 
     def more(self, messages: int) -> None:
-        """Gives credit for `messages` more; with 0, there is room again."""
+        """Adds credit for a number of messages; 0 reports that there is room again."""
         self.credit += messages
         if self.active and self.credit > 0:
-            self._dispatcher.wants(self)
+            self._dispatcher.consumer_ready(self)
 
     def ack(self, ranges: Sequence[tuple[int, int]]) -> int:
         """Acknowledges messages.
 
         Args:
-            ranges: Places, first and last of each range; what it does not have is passed over.
+            ranges: First and last global id of each range. Ids that the consumer does not have are ignored.
 
         Returns:
-            How many count now: those in flight, and those overdue that no other consumer has begun with.
+            The number of messages that this has finished: those in flight, and overdue ones that still wait for
+            redelivery.
         """
         if not self.active:
             return 0
-        pieces = self._take(ranges)
+        pieces = self._take_in_flight(ranges)
         counted = sum(piece.count for piece in pieces)
         for piece in pieces:
             queue = self._queue_of(piece)
@@ -136,53 +137,53 @@ class QueueConsumer:
                 for late in self._overdue.discard(first, last):
                     queue = self._queues[late[0] >> 64]
                     counted += queue.finish_late(late[0] - queue.base, late[1] - queue.base)
-        self._released(pieces)
+        self._record_progress(pieces)
         return counted
 
     def nack(self, ranges: Sequence[tuple[int, int]], delay: float | None = None) -> int:
-        """Has messages delivered again.
+        """Returns messages for redelivery.
 
         Args:
-            ranges: Places, first and last of each range; what it does not have is passed over.
-            delay: Seconds until then; `None`: as the queue's retry delay is.
+            ranges: First and last global id of each range. Ids that the consumer does not have are ignored.
+            delay: The seconds until redelivery; `None`: the queue's retry delay.
 
         Returns:
-            How many of them it had in flight.
+            The number of these messages that were in flight.
         """
         if not self.active:
             return 0
-        pieces = self._take(ranges)
+        pieces = self._take_in_flight(ranges)
         for piece in pieces:
-            self._queue_of(piece).failed(self._of_queue(piece), delay)
-        self._released(pieces)
+            self._queue_of(piece).retry(self._of_queue(piece), delay)
+        self._record_progress(pieces)
         return sum(piece.count for piece in pieces)
 
     def progress(self, ranges: Sequence[tuple[int, int]]) -> None:
-        """Restarts the time of these and of what was delivered after them: the consumer works at them."""
+        """Restarts the ack timeout of messages that the consumer works on, and of those delivered after them."""
         if not self.active:
             return
-        pieces = self._take(ranges)
+        pieces = self._take_in_flight(ranges)
         deadline = self._loop.time() + self._deadlines.timeout
         for piece in pieces:
-            self.flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
+            self.in_flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
             self._deadlines.extend(piece, deadline)
-        self._released(pieces, keeps=True)
+        self._record_progress(pieces, keeps=True)
 
     def give_back(self, ranges: Iterable[tuple[int, int]]) -> None:
-        """Returns messages that the consumer has not looked at: they go to others, and this delivery does not count.
+        """Returns messages that the consumer has not begun with. Others get them, and this delivery does not count.
 
-        Its credit is over, so that nothing follows before it ends or gives some more.
+        This also takes all credit of the consumer, so that it gets nothing before it ends or adds credit.
         """
         if not self.active:
             return
         self.credit = self._withheld = 0
         for first, last in ranges:
-            for piece in self.flight.take(first, last):
-                self._queue_of(piece).unseen(self._of_queue(piece))
-        self._released(())
+            for piece in self.in_flight.take(first, last):
+                self._queue_of(piece).requeue_uncounted(self._of_queue(piece))
+        self._record_progress(())
 
     def end(self) -> None:
-        """Gives back what was not acknowledged. Idempotent."""
+        """Ends the consumer and requeues its messages in flight. Idempotent."""
         if not self.active:
             return
         self.active = False
@@ -190,67 +191,74 @@ class QueueConsumer:
             if timer is not None:
                 timer.cancel()
         self._timer = self._backoff = None
-        self._dispatcher.left(self)
-        for piece, begun in self._attempted(self.flight.take(0, self.last)):
+        self._dispatcher.consumer_ended(self)
+        for piece, begun in self._split_by_begun(self.in_flight.take(0, self.last)):
             if begun:
-                self._queue_of(piece).returned(self._of_queue(piece))
+                self._queue_of(piece).requeue(self._of_queue(piece))
             else:
-                self._queue_of(piece).unseen(self._of_queue(piece))
+                self._queue_of(piece).requeue_uncounted(self._of_queue(piece))
 
-    def hold(self, first: int, last: int, tries: int) -> None:
-        """Records a delivery to it: it is the delivery numbered `tries` of these messages, by place."""
+    def record_delivery(self, first: int, last: int, tries: int) -> None:
+        """Records a delivery of messages to it.
+
+        Args:
+            first: The first global id.
+            last: The last global id.
+            tries: The delivery count of these messages, this delivery included.
+        """
         deadline, order = self._deadlines.begin(first, last, self._loop.time())
-        self.flight.put(first, last, InFlight(tries, deadline, order))
+        self.in_flight.put(first, last, InFlight(tries, deadline, order))
         self.credit -= last - first + 1
         self.last = max(self.last, last)
         if self._timer is None:
             self._set_timer(deadline)
 
-    # ------------------------------------------------------------------ how far it is
+    # ------------------------------------------------------------------ progress
 
     @property
     def hangs(self) -> bool:
-        """Returns whether it has let a deadline pass, and shown no sign since."""
+        """True after a deadline has passed, until the next progress."""
         return self._timeouts > 0
 
-    def on_trial(self) -> None:
-        """Passes it over again from the next message on, until it shows a sign or lets another deadline pass."""
-        self.passed_over_until = self._loop.time() + self._deadlines.timeout
+    def start_trial(self) -> None:
+        """Restarts the backoff after one message was delivered on trial."""
+        self.backoff_until = self._loop.time() + self._deadlines.timeout
 
     def _queue_of(self, piece: Range[InFlight]) -> WorkQueue:
         return self._queues[piece.first >> 64]
 
     def _of_queue(self, piece: Range[InFlight]) -> Range[InFlight]:
-        """Returns the piece with the ids of its queue."""
+        """Converts a range of global ids to ids of its queue."""
         base = self._queue_of(piece).base
         return Range(piece.first - base, piece.last - base, piece.value) if base else piece
 
-    def _take(self, ranges: Iterable[tuple[int, int]]) -> list[Range[InFlight]]:
-        """Takes what it has of these out of what is in flight: it has reached them."""
+    def _take_in_flight(self, ranges: Iterable[tuple[int, int]]) -> list[Range[InFlight]]:
+        """Removes ranges from the messages in flight and returns them. The consumer has reached them."""
         pieces: list[Range[InFlight]] = []
         for first, last in ranges:
-            pieces += self.flight.take(first, last)
+            pieces += self.in_flight.take(first, last)
         for piece in pieces:
-            if (piece.value.order, piece.last) > self._reached:
-                self._reached = piece.value.order, piece.last  # so it had begun with all that were delivered before
+            if (piece.value.order, piece.last) > self._position:
+                self._position = piece.value.order, piece.last  # so it has begun with all earlier ones
         if pieces:
             self._hung_until = 0.0
         return pieces
 
-    def _attempted(self, pieces: Iterable[Range[InFlight]]) -> Iterator[tuple[Range[InFlight], bool]]:
-        """Yields messages that come back, each with whether the consumer had begun with it.
+    def _split_by_begun(self, pieces: Iterable[Range[InFlight]]) -> Iterator[tuple[Range[InFlight], bool]]:
+        """Yields ranges of messages that come back, each with whether the consumer had begun with them.
 
-        Where it works in order that is all up to the last one that it has finished or shown to work at, and the one
-        after it; one more each time that the ack timeout has passed without a sign.
+        A consumer that works in order has begun with all messages up to the last one that it has finished or reported
+        progress on, and with the next one. It counts as having begun with one more each time that the ack timeout
+        passes without progress.
         """
         now = self._loop.time()
         hangs = now < self._hung_until
-        for piece in sorted(pieces, key=_delivered):
+        for piece in sorted(pieces, key=_delivery_order):
             first = piece.first
-            if not self._in_order or piece.value.order < self._reached[0]:
+            if not self._in_order or piece.value.order < self._position[0]:
                 begun = piece.last
-            elif piece.value.order == self._reached[0]:
-                begun = min(max(self._reached[1], first - 1), piece.last)
+            elif piece.value.order == self._position[0]:
+                begun = min(max(self._position[1], first - 1), piece.last)
             else:
                 begun = first - 1
             if begun < piece.last and not hangs:
@@ -261,32 +269,32 @@ class QueueConsumer:
             if begun < piece.last:
                 yield Range(max(begun + 1, first), piece.last, piece.value), False
 
-    def _released(self, pieces: Sequence[Range[InFlight]], *, keeps: bool = False) -> None:
-        """Takes note that the consumer lives, and gives it the credit of what it does not have any more.
+    def _record_progress(self, pieces: Sequence[Range[InFlight]], *, keeps: bool = False) -> None:
+        """Records that the consumer works, and returns the credit of messages that it does not have any more.
 
         Args:
-            pieces: What it has reached now.
-            keeps: It has them still.
+            pieces: The messages that it has reached now.
+            keeps: These messages stay in flight.
         """
-        self._signed = self._loop.time()
-        self._timeouts, self.passed_over_until = 0, 0.0
+        self._last_progress = self._loop.time()
+        self._timeouts, self.backoff_until = 0, 0.0
         if pieces:
-            self._deadlines.sign(*min((piece.value.order, piece.first) for piece in pieces), self._signed)
+            self._deadlines.progress(*min((piece.value.order, piece.first) for piece in pieces), self._last_progress)
         messages = 0 if keeps else sum(piece.count for piece in pieces)
         messages += self._withheld
         self._withheld = 0
-        self._forget()
-        if len(self._deadlines) > _MIN_DEADLINES + 4 * len(self.flight):
-            self._deadlines.rebuild(self.flight)
+        self._drop_stale_deadlines()
+        if len(self._deadlines) > _MIN_DEADLINES + 4 * len(self.in_flight):
+            self._deadlines.rebuild(self.in_flight)
         if messages:
             self.more(messages)
 
-    def _forget(self) -> None:
-        """Drops the next deadlines, as far as nothing is in flight any more of what they are for."""
-        while (following := self._deadlines.next) is not None and not self.flight.overlaps(*following[1:]):
+    def _drop_stale_deadlines(self) -> None:
+        """Drops the earliest deadlines, up to the first one that has a message in flight."""
+        while (following := self._deadlines.next) is not None and not self.in_flight.overlaps(*following[1:]):
             self._deadlines.pop()
 
-    # ------------------------------------------------------------------ what is overdue
+    # ------------------------------------------------------------------ overdue messages
 
     def _set_timer(self, deadline: float) -> None:
         if self._tick:
@@ -295,64 +303,64 @@ class QueueConsumer:
 
     def _expire(self) -> None:
         self._timer = None
-        now = self._loop.time() + 0.001  # what is due in a moment is due now
-        lost: list[Range[InFlight]] = []
+        now = self._loop.time() + 0.001  # deadlines within 1 ms count as passed
+        overdue: list[Range[InFlight]] = []
         while (following := self._deadlines.next) is not None and following[0] <= now:
             order, first, last = self._deadlines.pop()
-            for piece in self.flight.take(first, last):
-                if piece.value.order != order:  # delivered to it again meanwhile
-                    self.flight.put(piece.first, piece.last, piece.value)
+            for piece in self.in_flight.take(first, last):
+                if piece.value.order != order:  # a later delivery to the same consumer
+                    self.in_flight.put(piece.first, piece.last, piece.value)
                     continue
                 if (deadline := self._deadlines.of(piece)) > now:
-                    self.flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
+                    self.in_flight.put(piece.first, piece.last, piece.value._replace(deadline=deadline))
                     self._deadlines.extend(piece, deadline)
                 else:
-                    lost.append(piece)
-        if lost:
-            self._lose(lost)
+                    overdue.append(piece)
+        if overdue:
+            self._redeliver_overdue(overdue)
         if len(self._overdue) > self._max_overdue:
             self._overdue = RangeSet(
                 (first, last)
                 for begin, end in self._overdue
-                for first, last in self._queues[begin >> 64].waiting_places(begin, end)
+                for first, last in self._queues[begin >> 64].waiting_global_ids(begin, end)
             )
             self._max_overdue = max(_MIN_DEADLINES, 2 * len(self._overdue))
-        self._forget()
+        self._drop_stale_deadlines()
         if (following := self._deadlines.next) is not None:
             self._set_timer(following[0])
 
-    def _lose(self, pieces: list[Range[InFlight]]) -> None:
-        """Has what is overdue delivered again."""
+    def _redeliver_overdue(self, pieces: list[Range[InFlight]]) -> None:
+        """Returns overdue messages to their queues for redelivery."""
         self._back_off()
         for piece in pieces:
-            # A consumer that hangs would else be given the same ones for ever.
+            # With this credit, a consumer that hangs would get the same messages again and again.
             self._withheld += piece.count
             self._overdue.add(piece.first, piece.last)
-        for piece, begun in self._attempted(pieces):
+        for piece, begun in self._split_by_begun(pieces):
             if begun:
-                self._queue_of(piece).failed(self._of_queue(piece))
+                self._queue_of(piece).retry(self._of_queue(piece))
             else:
-                self._queue_of(piece).unseen(self._of_queue(piece))
+                self._queue_of(piece).requeue_uncounted(self._of_queue(piece))
 
     def _back_off(self) -> None:
-        """Lets other consumers come first for a while, which doubles each time, after a deadline without any sign."""
+        """Starts a backoff after a deadline without progress. Its duration doubles each time."""
         now = self._loop.time()
-        if now - self._signed < self._deadlines.timeout * 0.9:  # timers are not exact
-            if self._backoff is None:  # it may show no further sign, and have no credit left but what is withheld
+        if now - self._last_progress < self._deadlines.timeout * 0.9:  # timers are not exact
+            if self._backoff is None:  # without further progress, the withheld credit may be its only credit
                 self._backoff = self._loop.call_at(now + self._deadlines.timeout, self._try_again)
             return
         self._timeouts += 1
-        self.passed_over_until = now + self._deadlines.timeout * min(2**self._timeouts, _MAX_BACKOFF_TIMEOUTS)
+        self.backoff_until = now + self._deadlines.timeout * min(2**self._timeouts, _MAX_BACKOFF_TIMEOUTS)
         if self._backoff is not None:
             self._backoff.cancel()
-        self._backoff = self._loop.call_at(self.passed_over_until, self._try_again)
+        self._backoff = self._loop.call_at(self.backoff_until, self._try_again)
 
     def _try_again(self) -> None:
-        """Gives it the credit of what is overdue: it may live, and acknowledge nothing of what it had."""
+        """Returns the withheld credit: the consumer may work again, and not acknowledge its overdue messages."""
         self._backoff = None
         messages, self._withheld = self._withheld, 0
         self.more(messages)
 
 
-def _delivered(piece: Range[InFlight]) -> tuple[int, int]:
+def _delivery_order(piece: Range[InFlight]) -> tuple[int, int]:
     return piece.value.order, piece.first

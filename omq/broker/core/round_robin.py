@@ -192,7 +192,7 @@ class RoundRobinTopic(Topic):
 
     def pump(self) -> bool:
         self.refresh()
-        if not self._dispatcher.hungry or not self.queue.ready:
+        if not self._dispatcher.available or not self.queue.ready:
             return False
         self.touch()
         return self._dispatcher.pump(self._ready)
@@ -225,7 +225,7 @@ class RoundRobinTopic(Topic):
                 "peer": consumer.sink.peer,
                 "position": consumer.last,
                 "lag": self.backlog,
-                "in_flight": consumer.flight.count,
+                "in_flight": consumer.in_flight.count,
             }
             for consumer in self._dispatcher.consumers
         ]

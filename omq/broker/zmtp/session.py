@@ -310,7 +310,7 @@ class ClientSession:
     @property
     def in_flight(self) -> int:
         """The number of messages that its consumers have not acknowledged."""
-        return sum(one.reader.flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
+        return sum(one.reader.in_flight.count for one in self.tags.values() if isinstance(one, ConsumerSink))
 
     def resume(self) -> None:
         """Resumes the waiting READs and the deliveries; the transport has room."""

@@ -90,12 +90,12 @@ class DeviceConsumer(workqueue.QueueConsumer):
         self._outlet.send(self, queue, header, records, count, tries)
 
     def failed(self, error: Exception) -> None:
-        self._outlet.release(self.flight)
+        self._outlet.release(self.in_flight)
         self.end()
 
-    def _lose(self, pieces: list[Range[InFlight]]) -> None:
+    def _redeliver_overdue(self, pieces: list[Range[InFlight]]) -> None:
         self._outlet.expired(pieces)
-        super()._lose(pieces)
+        super()._redeliver_overdue(pieces)
         self._outlet.dispatcher.wake()  # others have room now, also where none of these is delivered again
 
 
@@ -248,8 +248,8 @@ class ConsumerServer:
         """Takes back what consumers had whose connections are over, once their last acknowledgements are taken."""
         for identity in self._events.take_gone():
             consumer = self.consumers.pop(identity)
-            self.counts["returned"] += consumer.flight.count
-            self.release(consumer.flight)
+            self.counts["returned"] += consumer.in_flight.count
+            self.release(consumer.in_flight)
             consumer.end()
 
     def _look(self) -> None:
@@ -361,7 +361,7 @@ class ConsumerServer:
             self._late = {
                 key: late
                 for key, late in self._late.items()
-                if any(works[late[1] >> 64].waiting_places(late[1], late[1]))
+                if any(works[late[1] >> 64].waiting_global_ids(late[1], late[1]))
             }
             self._max_late = max(_MIN_LATE_KEYS, 2 * len(self._late))
         self._late.update((key, held[:2]) for key, held in expired)

@@ -28,8 +28,8 @@ class QueueOwner:
 
     deleted = False
 
-    def __init__(self, store: AsyncStore, name: str, graveyard: int) -> None:
-        self.store, self.name, self.graveyard = store, name, graveyard
+    def __init__(self, store: AsyncStore, name: str, dead_letters: int) -> None:
+        self.store, self.name, self.dead_letters = store, name, dead_letters
         self.finished_ids: list[int] = []
         self.dead: list[int] = []
         self.delay = 0.0
@@ -49,7 +49,7 @@ class QueueOwner:
         return self.delay
 
     async def dead_letter_topic(self) -> int:
-        return self.graveyard
+        return self.dead_letters
 
     def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
         self.store.submit(MoveToDeadLetter(self.queue.id, id, target), moved)
@@ -126,10 +126,10 @@ class QueueFixture:
 async def world(queues: int = 1, **options: Any) -> AsyncIterator[QueueFixture]:
     store = AsyncStore(lambda grown: None, log, "test")
     await store.open(lambda notify, appended: MemoryStore(notify=notify, appended=appended))
-    graveyard = await store.do(MakeTopic("dead", "round_robin", "transient"))
+    dead_letters = await store.do(MakeTopic("dead", "round_robin", "transient"))
     owners = []
     for number in range(queues):
-        owner = QueueOwner(store, f"t{number}", graveyard.topic_id)
+        owner = QueueOwner(store, f"t{number}", dead_letters.topic_id)
         made = await store.do(MakeTopic(owner.name, "round_robin", "transient"))
         owner.queue = WorkQueue(owner, store, store.store.topic(made.topic_id), **options)
         owners.append(owner)

@@ -15,14 +15,14 @@ def piece(deadlines: AckDeadlines, first: int, last: int, now: float) -> Range[I
 def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:
     deadlines = AckDeadlines(10.0)
     one, two = piece(deadlines, 5, 9, 0.0), piece(deadlines, 1, 4, 1.0)
-    deadlines.sign(one.value.order, 6, 7.0)
+    deadlines.progress(one.value.order, 6, 7.0)
     assert deadlines.of(Range(5, 5, one.value)) == 10.0, "it was delivered before, and may hang"
     assert deadlines.of(Range(7, 9, one.value)) == 17.0
     assert deadlines.of(two) == 17.0, "what was delivered later is behind, whatever its ids"
-    deadlines.sign(two.value.order, 2, 8.0)
+    deadlines.progress(two.value.order, 2, 8.0)
     assert deadlines.of(Range(7, 9, one.value)) == 17.0
     assert deadlines.of(Range(3, 4, two.value)) == 18.0
-    deadlines.sign(one.value.order, 5, 9.0)
+    deadlines.progress(one.value.order, 5, 9.0)
     assert deadlines.of(two) == deadlines.of(Range(7, 9, one.value)) == 19.0
 
 
@@ -34,10 +34,10 @@ def test_it_is_the_latest_sign_of_anything_before(signs: list[tuple[int, float]]
     now = 0.0
     for id, later in signs:
         now += later
-        deadlines.sign(held.value.order, id, now)
+        deadlines.progress(held.value.order, id, now)
         seen.append((id, now))
         for first in range(1, 21):
             before = [moment for one, moment in seen if one < first]
             wanted = max([held.value.deadline, *(moment + 5.0 for moment in before)])
             assert deadlines.of(Range(first, 20, held.value)) == wanted
-    assert len(deadlines._signs) <= 21
+    assert len(deadlines._marks) <= 21

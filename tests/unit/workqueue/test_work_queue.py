@@ -36,7 +36,7 @@ async def test_messages_finished_elsewhere_are_not_delivered():
         two.ack([(1, 6)])
         await owner.save()
         assert await settled(queue, here.store) == []
-        assert not queue._void
+        assert not queue._finished_in_flight
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -53,7 +53,7 @@ async def test_every_message_is_finished_once_wherever_it_is_finished(seed):
                 open_ids.update(range(before + 1, queue.readable + 1))
             here.pump()
             taker = chance.choice(takers)
-            mine = [id for piece in taker.flight for id in range(piece.first, piece.last + 1)]
+            mine = [id for piece in taker.in_flight for id in range(piece.first, piece.last + 1)]
             if mine and chance.random() < 0.7:
                 id = chance.choice(mine)
                 if chance.random() < 0.6:
@@ -97,7 +97,7 @@ async def test_what_does_not_fit_is_delivered_next_in_its_order():
         assert one.ids == [1, 2]
         one.limit = 0
         assert not here.pump()
-        assert one.flight.count == 2
+        assert one.in_flight.count == 2
         one.limit = 10
         here.pump()
         assert one.got == [(0, id, 1) for id in range(1, 6)]
@@ -163,14 +163,14 @@ async def test_a_consumer_that_hangs_is_tried_with_one_message():
         async with asyncio.timeout(10):
             while not one.hangs:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        one.passed_over_until = 0.0  # its backoff is over
+        one.backoff_until = 0.0  # its backoff is over
         two = Taker(here.dispatcher, 0)
         await here.owners[0].publish(*[b"x"] * 9)
         here.pump()
-        assert one.flight.count == 1
+        assert one.in_flight.count == 1
         two.more(100)
         here.pump()
-        assert (one.flight.count, two.flight.count) == (1, 9)
+        assert (one.in_flight.count, two.in_flight.count) == (1, 9)
 
 
 async def test_who_finds_no_room_keeps_its_turn():
@@ -181,7 +181,7 @@ async def test_who_finds_no_room_keeps_its_turn():
 
         def share_room() -> None:
             for taker in takers:
-                taker.limit = 0 if any(one.flight for one in takers) else 1
+                taker.limit = 0 if any(one.in_flight for one in takers) else 1
 
         for taker in takers:
             send = taker.send
@@ -189,7 +189,7 @@ async def test_who_finds_no_room_keeps_its_turn():
         for _ in range(6):
             share_room()
             assert not here.pump() or here.queue.ready
-            holder = next(one for one in takers if one.flight)
+            holder = next(one for one in takers if one.in_flight)
             holder.ack([(holder.last, holder.last)])
         assert [taker.ids for taker in takers] == [[1, 3, 5], [2, 4, 6]]
 
@@ -202,11 +202,11 @@ async def test_no_room_spends_no_trial():
         async with asyncio.timeout(10):
             while not one.hangs:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
-        one.passed_over_until = 0.0  # its backoff is over
+        one.backoff_until = 0.0  # its backoff is over
         two.more(100)
         one.limit = two.limit = 0
         here.pump()
-        assert (one.passed_over_until, one.flight.count, two.flight.count) == (0.0, 0, 0)
+        assert (one.backoff_until, one.in_flight.count, two.in_flight.count) == (0.0, 0, 0)
 
 
 async def test_a_deadline_soon_after_a_sign_withholds_no_credit_for_ever():
@@ -217,11 +217,11 @@ async def test_a_deadline_soon_after_a_sign_withholds_no_credit_for_ever():
         await asyncio.sleep(0.1)
         one.ack([(9, 9)])  # what it does not have: it lives
         async with asyncio.timeout(10):
-            while one.flight:  # noqa: ASYNC110
+            while one.in_flight:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
             here.pump()
-            assert not one.flight
-            while not one.flight:
+            assert not one.in_flight
+            while not one.in_flight:
                 await asyncio.sleep(0.01)
                 here.pump()
         assert one.got == [(0, 1, 1), (0, 1, 2)]

@@ -59,7 +59,7 @@ async def test_waiting_publications_of_all_topics_are_bounded_together(monkeypat
         for topic in topics:
             sink = RecordingSink()
             consumer = broker.consume(topic, sink, credit=100)
-            while topic.stats()["blocked"] or topic.backlog or consumer.flight.count:
+            while topic.stats()["blocked"] or topic.backlog or consumer.in_flight.count:
                 consumer.ack([(1, 100)])
                 await asyncio.sleep(0.001)
         assert [await job for job in waiting] == [2, 3, 4, 2, 3, 4, 2, 3, 4, 2]

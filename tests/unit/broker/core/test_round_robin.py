@@ -302,7 +302,7 @@ async def test_many_dead_letters_are_moved_some_at_a_time(monkeypatch, refused):
         await until(lambda: topic.dead_lettered == 2000)
         assert max(turns) <= _DEAD_LETTER_BATCH
         assert broker.topic("j.dead").last == 2000
-        await until(lambda: topic.queue._moving is None)
+        await until(lambda: topic.queue._dead_letter_task is None)
         await flushed(topic)
         assert settled(broker, topic).watermark == 2000
 
@@ -462,7 +462,7 @@ async def test_pending_dead_letters_leave_no_task_when_the_broker_stops(tmp_path
     await broker.start()
     topic = broker.topic("j")
     await until(lambda: "j.dead" in broker.topics and broker.topic("j.dead").last == 3)
-    await until(lambda: topic.backlog == 0 and topic.queue._moving is None)
+    await until(lambda: topic.backlog == 0 and topic.queue._dead_letter_task is None)
     await broker.close()
 
 
@@ -717,7 +717,7 @@ async def test_a_consumer_that_hangs_gets_messages_without_other_consumers():
 
         other = broker.consume(topic, RecordingSink(), credit=0)
         await append(broker, topic, [b"x"])
-        await until(lambda: consumer.passed_over_until)
+        await until(lambda: consumer.backoff_until)
         before = len(hung.got)
         await run_pending(broker)
         assert len(hung.got) == before  # the other one may have credit soon

@@ -131,9 +131,9 @@ class TopicModel:
         if number in self.consumers:
             consumer = self.consumers[number][0]
             consumer._deadlines.timeout = -1e9
-            for piece in consumer.flight:
+            for piece in consumer.in_flight:
                 piece.value = piece.value._replace(deadline=0.0)
-            consumer._deadlines.rebuild(consumer.flight)
+            consumer._deadlines.rebuild(consumer.in_flight)
             if consumer._timer is not None:
                 consumer._timer.cancel()
             consumer._expire()
@@ -166,7 +166,7 @@ class TopicModel:
                 assert id not in self.done
                 self.held[number].add(id)
                 self.order[number].append(id)
-            assert consumer.flight.count == len(self.held[number])
+            assert consumer.in_flight.count == len(self.held[number])
         everything = [id for held in self.held.values() for id in held]
         assert len(everything) == len(set(everything)), "a message is with two consumers"
         dead = {id for id, count in self.deliveries.items() if count == MAX_DELIVERIES and id not in everything}
