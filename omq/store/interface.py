@@ -344,7 +344,7 @@ class Log(Protocol):
 
     Attributes:
         id: The id of the store, 16 bytes in hex.
-        findings: Sentences about what opening the store has found; empty after an orderly end.
+        findings: Sentences that opening the store reports; empty after a clean shutdown of an undamaged store.
         refused: The topics that were not opened because a row of them is damaged, and the damage, by name. They can be
             deleted.
         broken: The error after which it takes no writes; `None` while it takes them.

@@ -119,7 +119,7 @@ class MemoryTopic:
         self.producers: dict[bytes, MemoryProducer] = {}  # in the order of their last append
         self.cursors: dict[str, int] = {}
         self.staged = 0  # bytes in stages
-        self.settled = AckSet(last, last)
+        self.ack_set = AckSet(last, last)
 
     def producer(self, name: bytes) -> MemoryProducer:
         """Returns the state of a producer that appends now. Drops idle producers, and the oldest of too many."""
@@ -185,11 +185,11 @@ class MemoryTopic:
         bounded = drops_oldest(self.delivery, settings)
         if bounded and settings.get("max_messages"):
             self.first = max(self.first, self.last - settings["max_messages"] + 1)
-        if self.delivery == "round_robin" and self.settled.watermark < self.first - 1:
-            self.settled.add(self.settled.watermark + 1, self.first - 1)
+        if self.delivery == "round_robin" and self.ack_set.watermark < self.first - 1:
+            self.ack_set.add(self.ack_set.watermark + 1, self.first - 1)
         most = settings.get("max_bytes") if bounded else None
         oldest = uptime() - int(settings["max_age"] * 1e6) if settings.get("max_age") else 0
-        below = self.settled.watermark + 1 if self.delivery == "round_robin" else 0
+        below = self.ack_set.watermark + 1 if self.delivery == "round_robin" else 0
         while self.gone < len(self.blocks):
             block = self.blocks[self.gone]
             assert block is not None
@@ -202,7 +202,7 @@ class MemoryTopic:
                 break
             self.drop_oldest()
         if self.delivery == "round_robin":
-            self.settled.add(self.settled.watermark + 1, self.first - 1)
+            self.ack_set.add(self.ack_set.watermark + 1, self.first - 1)
 
     def block_of(self, id: int) -> Block | None:
         """Returns the block that holds an id, or the first one after it."""
@@ -433,19 +433,19 @@ class MemoryTopics:
 
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
-        settled = topic.settled
+        acks = topic.ack_set
         if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
-        settled.handed = max(settled.handed, write.handed)
-        settled.count(write.deliveries)
+        acks.handed = max(acks.handed, write.handed)
+        acks.count(write.deliveries)
         for first, last in write.ranges:
-            settled.add(first, last)
+            acks.add(first, last)
 
     def _move(self, write: MoveToDeadLetter) -> None:
         topic, target = self.topic(write.topic_id), self.topic(write.target_id)
         record = self.record(topic, write.id)
         write.first, write.size = self._grow(target, record, 1), len(record)
-        topic.settled.add(write.id, write.id)
+        topic.ack_set.add(write.id, write.id)
 
     def record(self, topic: MemoryTopic, id: int) -> bytes:
         """Returns one record. Raises `Gone` if it was dropped."""
@@ -623,7 +623,7 @@ class MemoryStore:
 
     def settled(self, topic_id: int) -> AckSet:
         with self._engine.lock:
-            return self._engine.topic(topic_id).settled.copy()
+            return self._engine.topic(topic_id).ack_set.copy()
 
     def stats(self) -> Stats:
         return self._engine.stats_now()

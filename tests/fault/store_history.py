@@ -1,4 +1,4 @@
-"""What a store must hold, after all that was done to it."""
+"""The content that a store must have after a series of processes."""
 
 import json
 import os
@@ -17,7 +17,7 @@ Batch = tuple[str, int, int]  # topic, number, count
 
 @dataclass
 class History:
-    """What a line of processes tried and was told.
+    """The writes that a series of processes tried, and their answers.
 
     Attributes:
         tried: Appends and commits, by number.
@@ -38,7 +38,7 @@ class History:
     last_said: list[Any] = field(default_factory=list)
 
     def run(self, directory: Path, seed: int, steps: int, *before: str, kill: Any = None) -> int:
-        """Runs a process, perhaps below another command, and takes down what it says; its exit status."""
+        """Runs a process, perhaps below another command, and records its output; returns its exit status."""
         command = [*before, sys.executable, "-m", "tests.fault.store_writer", str(directory), str(seed), str(steps)]
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
         process = subprocess.Popen(
@@ -88,7 +88,7 @@ class History:
                 raise AssertionError("the process was stuck")
 
     def check(self, directory: Path) -> None:
-        """Opens the store and looks whether all is there, and nothing else."""
+        """Opens the store and checks that it has all answered writes, and nothing that was not tried."""
         with Store(directory, notify=lambda writes: None) as store:
             assert all("damaged" not in finding for finding in store.findings), store.findings
             topics = {state.name: state for state in store.topics()}
@@ -106,7 +106,7 @@ class History:
                 assert store.cursors(topics["strong"].id)["name"] >= self.position
 
     def _check_topic(self, store: Store, name: str, topic: int, found: dict[int, int]) -> None:
-        """Reads a topic: whole batches that were tried, each once, dense ids."""
+        """Reads a topic; checks that it has whole batches that were tried, each once, with dense ids."""
         ids: list[int] = []
         bodies: list[bytes] = []
         with store.read(topic) as reader:
@@ -124,7 +124,7 @@ class History:
             number, index, count = (int(part) for part in bodies[at].rstrip(b"\0").split(b"."))
             assert self.tried[number] == (name, number, count), f"{name}: {number} was never sent"
             if index and dropped and at == 0:
-                at += count - index  # its beginning is settled, and dropped
+                at += count - index  # its first messages are acknowledged and dropped
                 found[number] = ids[0] - index
                 continue
             assert index == 0

@@ -1,4 +1,4 @@
-"""A process that writes to a store and says what it does: to be killed at any point.
+"""A process that writes to a store and prints what it does. Tests kill it at any point.
 
     python -m tests.fault.store_writer DIR SEED STEPS
 
@@ -23,7 +23,7 @@ LARGE = 300_000  # bytes of some bodies
 
 
 def bodies_of(number: int, count: int) -> list[bytes]:
-    """The bodies of an append; some are large."""
+    """Returns the bodies of an append; some are large."""
     return [b"%d.%d.%d" % (number, i, count) + bytes(LARGE if number % 17 == 0 else 0) for i in range(count)]
 
 
@@ -32,7 +32,7 @@ def say(*what: Any) -> None:
 
 
 class Load:
-    """Writes, several at a time."""
+    """Writes to a store, several writes at a time."""
 
     def __init__(self, directory: str, seed: int) -> None:
         self._random = random.Random(seed)
@@ -80,7 +80,7 @@ class Load:
             self.submit(write)
 
     def note(self, write: Append) -> None:
-        """What is noted is acknowledged; it is written with the next write, or soon."""
+        """Appends to the write-ahead log; the next write or `catch_up` commits it."""
         say("try", *write.context)
         self._waiting += 1
         if not self.store.write_at_once([write], note=True):
@@ -122,11 +122,11 @@ def main() -> None:
     for name, number, count in begin["again"]:
         load.append(name, number, count)
     for _ in range(int(sys.argv[3])):
-        if 0 not in load.topics.values():  # one could not be made
+        if 0 not in load.topics.values():  # a topic could not be created
             load.step()
     load.wait(0)
     if load.store.broken is not None:
-        # What was committed before can still be read.
+        # Committed records can still be read.
         for topic in load.store.topics():
             with load.store.read(topic.id) as reader:
                 for _ in reader.blocks(reader.first):

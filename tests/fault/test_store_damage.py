@@ -1,4 +1,4 @@
-"""Files of a store that are not what was written: nothing invented is read, nobody dies, what is damaged is named."""
+"""Damaged files of a store: reads return only written records, no process crashes, and damage is reported."""
 
 import hashlib
 import json
@@ -53,7 +53,7 @@ def digest(body: bytes) -> str:
 
 
 def read_all(directory: Path) -> dict[str, object]:
-    """What a store gives: what it refused, or what was read and what was damaged."""
+    """Returns the error of opening a store, or its messages and damaged ranges."""
     try:
         store = Store(directory, notify=lambda writes: None)
     except DamagedError as error:
@@ -83,7 +83,7 @@ def read_all(directory: Path) -> dict[str, object]:
 
 
 def in_a_process_of_its_own(directory: Path) -> dict[str, object]:
-    """The same; a process that dies of it says so."""
+    """Does the same in a process, and reports its crash."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
@@ -105,7 +105,7 @@ def in_a_process_of_its_own(directory: Path) -> dict[str, object]:
 
 
 def compare(result: dict[str, object], truth: Truth, what: str) -> None:
-    """Whether a result is true: all that was read was written, all that is missing is named."""
+    """Checks a result: everything read was written, and everything missing is reported."""
     if "refused" in result:
         assert "damaged" in str(result["refused"]), what
         return
@@ -120,7 +120,7 @@ def compare(result: dict[str, object], truth: Truth, what: str) -> None:
             assert every.get(id) == body, f"{what}: {name} {id} is not what was written"
         older = f"/{'weak' if name == 'weak' else 'strong'}: it is not as it was left"
         if any(older in text for text in result["findings"]):  # type: ignore[attr-defined]
-            continue  # an older state is told of as a whole
+            continue  # an older state is reported as a whole
         for id in every.keys() - read.keys():
             assert any(first <= id <= last for first, last in damaged), f"{what}: {name} {id} is missing without a word"
 
@@ -140,7 +140,7 @@ def truth(original: Path, tmp_path_factory: pytest.TempPathFactory) -> Truth:
 def spoiled(
     original: Path, truth: Truth, name: str, spoil: Callable[[bytearray], bytes], what: str
 ) -> dict[str, object]:
-    """What comes of a copy of which one file is spoiled."""
+    """Checks a copy of the store in which one file is damaged."""
     with tempfile.TemporaryDirectory(dir=QUICK) as path:
         copy = Path(path) / "store"
         shutil.copytree(original, copy)
@@ -164,7 +164,7 @@ def flips(original: Path, truth: Truth, seed: int, number: int) -> None:
     for name in ("strong/data.mdb", "weak/data.mdb"):
         size = (original / name).stat().st_size
         for _ in range(number):
-            # Half of them where the trees are; most of the file is what the topics hold.
+            # Half of the damage goes to the trees, as most of the file is records.
             offset = chance.randrange(size)
             if chance.random() < 0.5:
                 offset = offset // 4096 * 4096 + chance.randrange(200)
@@ -194,7 +194,7 @@ def test_each_byte_of_the_meta_pages(original: Path, truth: Truth, name: str) ->
 
 @pytest.mark.parametrize("orderly", [True, False])
 def test_the_state_before_is_not_taken_for_the_newest(original: Path, truth: Truth, orderly: bool) -> None:
-    """The newest meta page of weak topics names an older transaction than it is of."""
+    """The newest meta page of the weak environment has an old transaction number."""
     with tempfile.TemporaryDirectory(dir=QUICK) as path:
         copy = Path(path) / "store"
         shutil.copytree(original, copy)
@@ -239,7 +239,7 @@ def test_pages_of_zeros_are_found(original: Path, truth: Truth) -> None:
 
 
 def spoil_rows(directory: Path, name: str, key: bytes) -> None:
-    """Flips a bit of the values under a key, wherever they lie."""
+    """Flips a bit in every copy of a row's value in the data file."""
     path = directory / name / "data.mdb"
     data = bytearray(path.read_bytes())
     at = data.find(key)
@@ -365,7 +365,7 @@ def test_a_full_disk(small_disk: Path, kind: str) -> None:
 
 
 def test_an_async_topic_on_a_full_disk(small_disk: Path) -> None:
-    """It is refused as others are, and what was acknowledged before that was known is kept."""
+    """Later appends are refused, and those that were answered before the disk was known to be full are kept."""
     with Opened.on_disk(small_disk / "store") as log:
         topic = log.make("t", persistence="async")
         bodies: list[bytes] = []
@@ -386,7 +386,7 @@ def test_an_async_topic_on_a_full_disk(small_disk: Path) -> None:
         read = len(log.read(topic))
         assert 20 < read < len(bodies)
         log.do(Trim(topic, 20))
-        log.log._flusher.flush()  # what is dropped can be used once it is not needed after a loss of power
+        log.log._flusher.flush()  # pages of dropped records are reusable once the last sync does not need them
         log.log._flusher.flush()
         log.wait_grown(topic, len(bodies))
         assert log.read(topic) == list(enumerate(bodies, 1))[19:]

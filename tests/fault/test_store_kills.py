@@ -1,4 +1,4 @@
-"""A store whose process is killed, at any moment and at each call that writes."""
+"""A store whose process is killed at random moments, and at each system call that writes."""
 
 import os
 import random
@@ -26,7 +26,7 @@ def directory() -> Iterator[Path]:
 
 
 def traced() -> bool:
-    """Whether strace is here and may do what it does."""
+    """Returns whether strace is installed and may trace."""
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], check=False, capture_output=True).returncode == 0
@@ -36,13 +36,13 @@ needs_strace = pytest.mark.skipif(not traced(), reason="strace is missing, or ma
 
 
 def strace(what: str) -> list[str]:
-    """The command that spoils a system call."""
+    """Returns the strace command that injects a fault into a system call."""
     call = what.partition(":")[0]
     return ["strace", "-f", "-qq", "-o", "/dev/null", "-e", f"trace={call}", "-e", f"inject={what}"]
 
 
 def killed_somewhere(directory: Path, seed: int) -> None:
-    """Three processes, one after the other, each killed after some time; then one that comes to its end."""
+    """Runs three processes in turn, each killed after some time, and then one that ends by itself."""
     history = History()
     chance = random.Random(seed)
     for round_number in range(3):
@@ -75,7 +75,7 @@ def test_killed_somewhere_many_times(directory: Path, seed: int) -> None:
 
 
 def killed_at(directory: Path, call: str, number: int) -> bool:
-    """Killed when it makes a call for the nth time; false if it does not make so many."""
+    """Kills a process at its nth system call of a kind; returns false if it makes fewer."""
     history = History()
     history.run(directory, 1, 12)
     status = history.run(directory, 2, 12, *strace(f"{call}:signal=KILL:when={number}"))
@@ -93,7 +93,7 @@ def killed_at(directory: Path, call: str, number: int) -> bool:
 @needs_strace
 @pytest.mark.parametrize(("call", "number"), [("pwrite64", 9), ("writev", 6), ("fdatasync", 6)])
 def test_killed_at_a_call(directory: Path, call: str, number: int) -> None:
-    # How many calls there are depends on how writes come together.
+    # The number of calls depends on how writes are grouped.
     assert any(killed_at(directory / str(one), call, one) for one in (number, number // 2, 1))
 
 
@@ -109,7 +109,7 @@ def test_killed_at_each_call(directory: Path, call: str) -> None:
 
 
 def failing_at(directory: Path, call: str, number: int, error: str) -> History | None:
-    """A call fails once; `None` if it is not made so often. Whatever was acknowledged is there afterwards."""
+    """Lets one system call fail, and checks that answered writes are there; `None` if it is made less often."""
     history = History()
     history.run(directory, 1, 5)
     done = len(history.done)
@@ -146,16 +146,16 @@ def test_after_a_failed_write_nothing_is_acknowledged(directory: Path, call: str
 def test_each_write_fails(directory: Path, call: str) -> None:
     for number in range(1, 30):
         history = failing_at(directory / str(number), call, number, "EIO")
-        # A topic that could not be made is not known afterwards.
+        # A topic whose creation failed does not exist afterwards.
         assert history is None or "StoreFailed" in history.failed
         assert history is None or set(history.failed) <= {"StoreFailed", "UnknownTopic"}
 
 
 @needs_strace
 def test_space_that_comes_back_is_used(directory: Path) -> None:
-    # How many calls there are depends on how writes come together.
+    # The number of calls depends on how writes are grouped.
     some = (failing_at(directory / str(number), "writev", number, "ENOSPC") for number in (8, 6, 4, 2, 1))
     history = next((one for one in some if one is not None), None)
     assert history is not None
     assert "OutOfSpace" in history.failed
-    assert set(history.failed) <= {"OutOfSpace", "StageError"}  # what was not staged cannot be committed
+    assert set(history.failed) <= {"OutOfSpace", "StageError"}  # a failed stage cannot be committed

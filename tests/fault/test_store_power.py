@@ -1,4 +1,4 @@
-"""Weak topics when the power is lost: of what was written since the last sync, any pages may be on the disk."""
+"""Weak topics after a power loss: any of the pages written since the last sync may be on the disk."""
 
 import os
 import random
@@ -37,7 +37,7 @@ class Writing:
         self._made = 0
 
     def some(self) -> None:
-        """A few transactions."""
+        """Makes a few transactions."""
         log, chance = self.log, self._chance
         for _ in range(chance.randint(1, 12)):
             match chance.randrange(7):
@@ -61,7 +61,7 @@ class Writing:
                         log.log.write_at_once([Append(self.topic, blocks.encode([b"noted"]), 1)], note=True)
 
     def state(self) -> tuple[object, ...]:
-        """What can be seen."""
+        """Returns the visible state of the store."""
         log = self.log.log
         settled = log.settled(self.jobs)
         return (
@@ -91,7 +91,7 @@ def lose_power(directory: Path, seed: int) -> None:
             versions.append(data.read_bytes())
         assert (store / "weak" / "synced").read_bytes() == kept
         shutil.copytree(store, lost)
-    # Each page is as one of the versions has it; the file is as long as any of them, or between.
+    # Each page comes from a random version of the file, whose length is between those of the versions.
     size = chance.randint(len(synced) // PAGE, max(map(len, versions)) // PAGE) * PAGE
     likely = chance.random()
     pages = []
@@ -104,7 +104,7 @@ def lose_power(directory: Path, seed: int) -> None:
         writing.log = log
         *seen, _ = writing.state()
         *wanted, ends = expected
-        # Ids that were reserved count as settled.
+        # Reserved ids count as acknowledged.
         (first, last, _), (_, last_job, _) = ends  # type: ignore[misc]
         assert seen[:3] == wanted[:3]
         assert log.log.topic(writing.topic).first == (first if last else RESERVED_IDS + 1)

@@ -1,4 +1,4 @@
-"""Environments of LMDB whose writes fail."""
+"""LMDB environments whose writes fail."""
 
 import errno
 import threading
@@ -9,7 +9,7 @@ import lmdb
 
 
 class NoRoom:
-    """Whether the commits of an environment find space.
+    """Lets the commits of an environment fail for want of space.
 
     Args:
         environment: The environment.
@@ -72,7 +72,7 @@ class Failing:
 
 
 class Held:
-    """Holds the next transactions of an environment back, so that writes gather.
+    """Delays the next transactions of an environment, so that writes gather.
 
     Args:
         environment: The environment.
@@ -96,7 +96,7 @@ class Held:
 
 
 def spoil(directory: Path, key: bytes) -> None:
-    """Flips a bit of the values under a key of the strong environment and of the weak one, wherever they lie."""
+    """Flips a bit in every copy of a row's value in both data files."""
     found = 0
     for path in directory.glob("*/data.mdb"):
         data = bytearray(path.read_bytes())

@@ -1,4 +1,4 @@
-"""A store in a test: writes that are waited for, and what came of them."""
+"""A store for tests, with calls that wait for writes."""
 
 import threading
 from collections.abc import Callable, Iterable
@@ -14,10 +14,10 @@ TIMEOUT = 30.0
 
 
 class Opened:
-    """A store, and what it tells.
+    """A store with the results of its callbacks.
 
     Args:
-        make: Makes it of the two functions that it calls.
+        make: Creates the store, given its callbacks `notify` and `appended`.
     """
 
     def __init__(self, make: Callable[..., Any]) -> None:
@@ -51,13 +51,13 @@ class Opened:
             self._changed.notify_all()
 
     def wait(self, writes: Iterable[Write]) -> None:
-        """Waits until writes are handed back."""
+        """Waits until writes are finished."""
         with self._changed:
             for write in writes:
                 assert self._changed.wait_for(lambda write=write: any(one is write for one in self.done), TIMEOUT)
 
     def wait_grown(self, topic: int, last: int) -> None:
-        """Waits until a topic has an id that can be read."""
+        """Waits until an id of a topic can be read."""
         with self._changed:
             assert self._changed.wait_for(lambda: self.grown.get(topic, 0) >= last, TIMEOUT)
 
@@ -70,14 +70,14 @@ class Opened:
             self.done = [one for one in self.done if id(one) not in ours]
 
     def do(self, write: Any) -> Any:
-        """Does one write, and gives it; raises what went wrong."""
+        """Applies one write and returns it; raises its error."""
         self.try_(write)
         if write.error is not None:
             raise write.error
         return write
 
     def make(self, name: str, delivery: str = "broadcast", persistence: str = "strong", **settings: Any) -> int:
-        """Makes a topic; its id."""
+        """Creates a topic; returns its id."""
         return self.do(MakeTopic(name, delivery, persistence, settings)).topic_id
 
     def append(self, topic: int, *bodies: bytes, producer: bytes = b"", sequence: int = 0, settled: int = 0) -> Append:
@@ -85,7 +85,7 @@ class Opened:
         return self.do(Append(topic, blocks.encode(bodies), len(bodies), producer, sequence, settled))
 
     def read(self, topic: int, start: int = 0, stop: int = 0) -> list[tuple[int, bytes]]:
-        """Ids and bodies."""
+        """Returns ids and bodies."""
         found = []
         with self.log.read(topic) as reader:
             for header, records in reader.blocks(start or reader.first, stop):
@@ -93,7 +93,7 @@ class Opened:
         return found
 
     def read_around(self, topic: int) -> tuple[list[tuple[int, bytes]], list[tuple[int, int]]]:
-        """What can be read, and which ids cannot."""
+        """Returns the readable messages, and the damaged ranges."""
         found, damaged = [], []
         start = self.log.topic(topic).first
         while True:

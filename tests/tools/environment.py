@@ -23,7 +23,7 @@ EXTRAS = {
     "broker": "broker,cli",
     "goby": "goby,cli",
     "spark": "spark,broker",
-    "test": "test",
+    "test": "test-all",
 }
 _USABLE = "import pip, sys; sys.exit(sys.version_info < (3, 11))"
 

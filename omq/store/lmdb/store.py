@@ -592,7 +592,7 @@ class Store:
         engine = self._engine_of(topic_id)
         if isinstance(engine, MemoryTopics):
             with engine.lock:
-                return engine.topic(topic_id).settled.copy()
+                return engine.topic(topic_id).ack_set.copy()
         with engine.environment.read() as reading:
             return consumer_rows.load_ack_set(reading, topic_id)
 

@@ -1,4 +1,4 @@
-"""Stores of both kinds."""
+"""Fixtures of stores on disk and in memory."""
 
 import os
 import tempfile
@@ -10,13 +10,13 @@ import pytest
 
 from tests.support.open_store import Opened
 
-#: Where syncs cost nothing, if there is such a place.
+#: A directory in memory, where syncs are fast, if there is one.
 QUICK = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 
 
 @pytest.fixture
 def directory() -> Iterator[Path]:
-    """Where the store of a test lies."""
+    """Yields the directory of the test's store."""
     with tempfile.TemporaryDirectory(dir=QUICK) as path:
         yield Path(path) / "store"
 
@@ -45,12 +45,12 @@ def again(directory: Path) -> Iterator[Callable[..., Opened]]:
 
 @pytest.fixture
 def place(request: pytest.FixtureRequest) -> str:
-    """Where the store of `log` is; tests of several kinds of topics name it themselves."""
+    """Returns the kind of the store `log`: disk or memory. Tests may parametrize it."""
     return str(getattr(request, "param", "disk"))
 
 
 @pytest.fixture
 def log(place: str, directory: Path) -> Iterator[Opened]:
-    """A store on disk or in memory: what it does is the same."""
+    """Yields a store on disk or in memory."""
     with Opened.on_disk(directory) if place == "disk" else Opened.in_memory() as opened:
         yield opened

@@ -1,4 +1,4 @@
-"""Reports of a full disk."""
+"""The handle of a store in an event loop."""
 
 from __future__ import annotations
 
@@ -20,67 +20,67 @@ from omq.store.lmdb.store import Store
 
 
 class Room:
-    """Says whether its disk is full."""
+    """A store whose disk may be full."""
 
     full = False
 
 
-def test_a_full_disk_is_told_once_and_so_is_its_end(
+def test_a_full_disk_and_its_end_are_logged_once(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
     monkeypatch.setattr("omq.store.async_store.time.monotonic", lambda: now[0])
-    journal: Any = AsyncStore.__new__(AsyncStore)
-    journal._full = journal._failed = False
-    journal._log, journal._server = logging.getLogger("omq.broker"), "broker"
-    store = journal.store = Room()
+    async_store: Any = AsyncStore.__new__(AsyncStore)
+    async_store._full = async_store._failed = False
+    async_store._log, async_store._server = logging.getLogger("omq.broker"), "broker"
+    store = async_store.store = Room()
     with caplog.at_level(logging.WARNING):
         for error in (None, OutOfSpace("no space"), OutOfSpace("no space"), UnknownTopic("t"), OutOfSpace("no space")):
-            journal._log_space(error)
-        assert journal.full
+            async_store._log_space(error)
+        assert async_store.full
         assert [record.levelname for record in caplog.records] == ["ERROR"]
-        journal._log_space(UnknownTopic("t"))
-        assert journal.full
-        # What is small may fit where all else is refused.
-        journal._log_space(None)
+        async_store._log_space(UnknownTopic("t"))
+        assert async_store.full
+        # A small write may succeed while others are refused.
+        async_store._log_space(None)
         now[0] += 9
-        journal._log_space(OutOfSpace("no space"))
+        async_store._log_space(OutOfSpace("no space"))
         now[0] += 9
-        journal._log_space(StagesFull("of a topic in memory"))
-        journal._log_space(None)
-        assert journal.full
+        async_store._log_space(StagesFull("of a topic in memory"))
+        async_store._log_space(None)
+        assert async_store.full
         now[0] += 2
-        store.full = True  # it keeps what it has acknowledged and not written
-        journal._log_space(None)
-        assert journal.full
-        store.full = False  # as nobody has to store something for
-        assert not journal.full
-        journal._log_space(StagesFull("of a topic in memory"))
-        assert not journal.full
+        store.full = True  # it has pending appends
+        async_store._log_space(None)
+        assert async_store.full
+        store.full = False  # it becomes false without a write
+        assert not async_store.full
+        async_store._log_space(StagesFull("of a topic in memory"))
+        assert not async_store.full
         assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
 
 
-async def test_a_loop_that_lingers_is_told_before_its_turn_is_over(tmp_path: Path) -> None:
-    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
-    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
-    journal.linger(10)  # nothing is under way
-    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+async def test_linger_returns_results_within_the_turn(tmp_path: Path) -> None:
+    async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    async_store.linger(10)  # no write is outstanding
+    topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     for count in range(1, 100):
         done: list[Append] = []
-        journal.submit(Append(topic, encode([b"body"]), 1), done.append)
-        journal.flush()
-        while not done:  # no turn of the loop is between
-            journal.linger(10)
+        async_store.submit(Append(topic, encode([b"body"]), 1), done.append)
+        async_store.flush()
+        while not done:  # without a turn of the loop in between
+            async_store.linger(10)
         assert done[0].first == count
-    await journal.close()
+    await async_store.close()
 
 
-async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Path) -> None:
+async def test_flush_at_once_returns_results_within_the_call(tmp_path: Path) -> None:
     grown: list[tuple[int, int]] = []
-    journal = AsyncStore(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
-    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    async_store = AsyncStore(lambda topics: grown.extend(topics.items()), logging.getLogger("omq.test"), "test")
+    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
     for kind in ("weak", "strong"):
-        topic = (await journal.do(MakeTopic(kind, "round_robin", kind))).topic_id
+        topic = (await async_store.do(MakeTopic(kind, "round_robin", kind))).topic_id
         threads: set[int] = set()
 
         def done(write: Append, threads: set[int] = threads, firsts: list[int] = (firsts := [])) -> None:
@@ -88,66 +88,66 @@ async def test_what_is_flushed_at_once_is_done_before_the_call_ends(tmp_path: Pa
             firsts.append(write.first)
 
         for count in range(1, 51):
-            journal.submit(Append(topic, encode([b"body"]), 1), done)
-            if count % 10 == 0:  # something is under way: what comes now is not to overtake it
-                journal.flush()
-                journal.submit(Append(topic, encode([b"body"]), 1), done)
-            journal.flush_at_once(10)
+            async_store.submit(Append(topic, encode([b"body"]), 1), done)
+            if count % 10 == 0:  # with a write in progress, which later ones must not overtake
+                async_store.flush()
+                async_store.submit(Append(topic, encode([b"body"]), 1), done)
+            async_store.flush_at_once(10)
         while len(firsts) < 55:
-            journal.linger(10)
+            async_store.linger(10)
         assert firsts == list(range(1, 56))
         assert threads == {threading.get_ident()}
-    await journal.close()
+    await async_store.close()
     assert grown == sorted(grown)
     assert dict(grown) == {1: 55, 2: 55}
 
 
-async def test_a_loop_that_is_told_at_once_is_told_in_no_other_way(tmp_path: Path) -> None:
-    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
-    await journal.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
-    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+async def test_results_of_flush_at_once_are_returned_once(tmp_path: Path) -> None:
+    async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await async_store.open(lambda notify, appended: Store(tmp_path, notify=notify, appended=appended))
+    topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     done: list[Append] = []
     for _ in range(10):
-        journal.add(Append(topic, encode([b"body"]), 1), done.append)
-        journal.flush_at_once(10)
+        async_store.add(Append(topic, encode([b"body"]), 1), done.append)
+        async_store.flush_at_once(10)
     assert [write.first for write in done] == list(range(1, 11))
-    assert not journal._news
-    assert journal._bell.empty()
-    journal.add(Append(topic, encode([b"body"]), 1), done.append)
+    assert not async_store._news
+    assert async_store._bell.empty()
+    async_store.add(Append(topic, encode([b"body"]), 1), done.append)
     await asyncio.sleep(0.05)
-    assert len(done) == 10  # nobody has flushed
-    journal.flush()
-    await journal.close()
+    assert len(done) == 10  # not flushed yet
+    async_store.flush()
+    await async_store.close()
     assert [write.first for write in done] == list(range(1, 12))
 
 
-def note(journal: AsyncStore) -> None:
-    """Has what was added noted; the store may do something of its own before."""
-    while not journal._write_here(note=True):
+def note(async_store: AsyncStore) -> None:
+    """Flushes the added writes to the write-ahead log. Retries while the store itself writes."""
+    while not async_store._write_here(note=True):
         time.sleep(0)
 
 
-async def test_what_is_noted_is_handed_on_at_once_and_grows_with_the_catching_up(tmp_path: Path) -> None:
+async def test_logged_appends_are_answered_at_once_and_readable_after_catch_up(tmp_path: Path) -> None:
     grown: list[dict[int, int]] = []
-    journal = AsyncStore(grown.append, logging.getLogger("omq.test"), "test")
-    await journal.open(
+    async_store = AsyncStore(grown.append, logging.getLogger("omq.test"), "test")
+    await async_store.open(
         lambda notify, appended: Store(tmp_path, notify=notify, appended=appended, flush_interval=1000.0)
     )
-    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
     done: list[Append] = []
     for _ in range(3):
-        journal.add(Append(topic, encode([b"body"]), 1), done.append)
-        note(journal)
+        async_store.add(Append(topic, encode([b"body"]), 1), done.append)
+        note(async_store)
     assert [write.first for write in done] == [1, 2, 3]
     assert grown == []
-    journal.catch_up()
+    async_store.catch_up()
     assert grown == [{topic: 3}]
-    journal.catch_up()
-    await journal.close()
+    async_store.catch_up()
+    await async_store.close()
     assert grown == [{topic: 3}]
 
 
-async def test_a_settlement_that_stands_alone_is_written_in_the_loop(tmp_path: Path) -> None:
+async def test_a_single_ack_is_written_in_the_loop(tmp_path: Path) -> None:
     threads: list[str] = []
 
     def opened(notify: Any, appended: Any) -> Store:
@@ -157,26 +157,26 @@ async def test_a_settlement_that_stands_alone_is_written_in_the_loop(tmp_path: P
 
         return Store(tmp_path, notify=note, appended=appended)
 
-    journal = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
-    await journal.open(opened)
-    topic = (await journal.do(MakeTopic("t", "round_robin", "weak"))).topic_id
-    await journal.do(Append(topic, encode([b"body"] * 9), 9))
+    async_store = AsyncStore(lambda grown: None, logging.getLogger("omq.test"), "test")
+    await async_store.open(opened)
+    topic = (await async_store.do(MakeTopic("t", "round_robin", "weak"))).topic_id
+    await async_store.do(Append(topic, encode([b"body"] * 9), 9))
     me = threading.current_thread().name
     for id in range(1, 10):
         threads.clear()
-        while threads != [me]:  # the store may do something of its own
+        while threads != [me]:  # a write of the store itself may be in progress
             threads.clear()
-            await journal.do(Acknowledge(topic, [(id, id)], id))
-    # What stands beside others goes with them.
+            await async_store.do(Acknowledge(topic, [(id, id)], id))
+    # An ack among other writes goes with them to the store's thread.
     writes = [Acknowledge(topic, [(1, 9)], 9), Append(topic, encode([b"more"]), 1)]
     threads.clear()
-    await asyncio.gather(*(journal.do(write) for write in writes))
+    await asyncio.gather(*(async_store.do(write) for write in writes))
     assert threads == ["omq-store-weak"]
-    assert journal.store.settled(topic).watermark == 9
-    await journal.close()
+    assert async_store.store.settled(topic).watermark == 9
+    await async_store.close()
 
 
-def test_a_write_at_once_is_refused_where_it_would_wait(tmp_path: Path) -> None:
+def test_write_at_once_refuses_writes_that_would_wait(tmp_path: Path) -> None:
     handed: queue.SimpleQueue[Any] = queue.SimpleQueue()
     hold, held = threading.Event(), threading.Event()
 

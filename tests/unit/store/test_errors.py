@@ -1,9 +1,9 @@
-"""Errors that are kept."""
+"""Errors without frames, which can be kept."""
 
 from omq.store.errors import bare
 
 
-def test_a_bare_error_keeps_no_frame_of_any_error_behind_it() -> None:
+def test_a_bare_error_keeps_no_frames() -> None:
     def fail() -> None:
         try:
             try:
@@ -24,7 +24,7 @@ def test_a_bare_error_keeps_no_frame_of_any_error_behind_it() -> None:
     assert [one.__traceback__ for one in (third, second, second.__context__)] == [None, None, None]
 
 
-def test_errors_that_lie_in_a_circle_are_bared_too() -> None:
+def test_cyclic_errors_are_bared() -> None:
     one, two = OSError("one"), OSError("two")
     one.__context__, two.__context__ = two, one
     assert bare(one) is one

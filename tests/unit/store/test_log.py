@@ -1,4 +1,4 @@
-"""What every store does, on disk and in memory."""
+"""The interface of stores, on disk and in memory."""
 
 import random
 from typing import Any
@@ -59,7 +59,7 @@ def test_appends_that_come_together_are_joined(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_large_appends_are_cut(log: Opened, kind: str) -> None:
+def test_large_appends_are_split(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     bodies = [bytes([i]) * 10_000 for i in range(250)]
     log.append(topic, *bodies)
@@ -73,7 +73,7 @@ def test_large_appends_are_cut(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_a_part_is_read_by_ids(log: Opened, kind: str) -> None:
+def test_a_range_of_ids_is_read(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     every = []
     for i in range(10):
@@ -87,7 +87,7 @@ def test_a_part_is_read_by_ids(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_a_repetition_is_no_second_message(log: Opened, kind: str) -> None:
+def test_a_repetition_does_not_append(log: Opened, kind: str) -> None:
     topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
     first = log.append(topic, b"a", producer=b"p", sequence=1)
     assert not first.duplicate
@@ -108,7 +108,7 @@ def test_a_repetition_is_no_second_message(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_what_a_producer_has_settled_is_forgotten_and_stays_a_repetition(log: Opened, kind: str) -> None:
+def test_confirmed_answers_are_dropped_and_stay_repetitions(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     for sequence in range(1, 301):
         log.log.submit(Append(topic, blocks.encode([b"%d" % sequence]), 1, b"p", sequence, max(sequence - 5, 0)))
@@ -143,7 +143,7 @@ def test_unknown_topics_are_refused(log: Opened) -> None:
 
 
 @of_every_kind
-def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
+def test_a_topic_is_created_once_and_deleted_completely(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind, colour="blue")
     assert log.do(MakeTopic("t", "round_robin", kind, {})).found
     assert log.log.topic(topic).settings == {"colour": "blue"}
@@ -161,7 +161,7 @@ def test_a_topic_is_made_once_and_deleted_whole(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_positions_are_kept_by_name(log: Opened, kind: str) -> None:
+def test_cursors_are_stored_by_name(log: Opened, kind: str) -> None:
     topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
     log.do(SetCursor(topic, "ä", 5))
     log.do(SetCursor(topic, "b", 6))
@@ -202,9 +202,9 @@ def test_the_newest_messages_are_kept_by_bytes(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_bytes_are_kept_to_the_message(log: Opened, kind: str) -> None:
+def test_max_bytes_is_exact_to_the_message(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind, max_bytes=100_000)
-    bodies = [b"%991d" % i for i in range(1, 301)]  # of each a record of 1,000 bytes
+    bodies = [b"%991d" % i for i in range(1, 301)]  # records of 1,000 bytes
     log.append(topic, *bodies)
     log.do(Trim(topic, 1))
     assert log.read(topic) == list(enumerate(bodies, 1))[200:]
@@ -214,7 +214,7 @@ def test_bytes_are_kept_to_the_message(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_the_bytes_kept_are_as_many_as_are_allowed(log: Opened, kind: str) -> None:
+def test_max_bytes_is_used_fully(log: Opened, kind: str) -> None:
     most = 50_000
     topic = log.make("t", persistence=kind, max_bytes=most)
     dice = random.Random(7)
@@ -230,7 +230,7 @@ def test_the_bytes_kept_are_as_many_as_are_allowed(log: Opened, kind: str) -> No
 
 
 @of_every_kind
-def test_what_is_trimmed_is_gone(log: Opened, kind: str) -> None:
+def test_trimmed_messages_are_dropped(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     log.append(topic, b"a", b"b", b"c")
     log.do(Trim(topic, 2))
@@ -242,7 +242,7 @@ def test_what_is_trimmed_is_gone(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_what_is_acknowledged_is_settled(log: Opened, kind: str) -> None:
+def test_acks_are_stored(log: Opened, kind: str) -> None:
     topic = log.make("t", "round_robin", kind)
     for i in range(10):
         log.append(topic, *[b"%d" % i] * 10)
@@ -259,7 +259,7 @@ def test_what_is_acknowledged_is_settled(log: Opened, kind: str) -> None:
 
 @of_every_kind
 @pytest.mark.parametrize("settings", [{}, {"overflow": "drop-oldest"}, {"overflow": "block"}, {"max_bytes": 100}])
-def test_work_is_not_dropped_for_its_number(log: Opened, kind: str, settings: dict[str, Any]) -> None:
+def test_round_robin_topics_do_not_drop_the_oldest(log: Opened, kind: str, settings: dict[str, Any]) -> None:
     topic = log.make("t", "round_robin", kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
@@ -270,7 +270,7 @@ def test_work_is_not_dropped_for_its_number(log: Opened, kind: str, settings: di
 
 @of_every_kind
 @pytest.mark.parametrize("settings", [{"overflow": "reject"}, {"overflow": "block"}, {"retain_for": "n"}])
-def test_a_broadcast_topic_keeps_what_it_may_not_drop(log: Opened, kind: str, settings: dict[str, Any]) -> None:
+def test_a_broadcast_topic_that_rejects_does_not_drop(log: Opened, kind: str, settings: dict[str, Any]) -> None:
     topic = log.make("t", persistence=kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
@@ -290,7 +290,7 @@ def test_an_append_that_only_repeats_stores_nothing(log: Opened, kind: str) -> N
 
 
 @of_every_kind
-def test_a_commit_asks_for_room(log: Opened, kind: str) -> None:
+def test_a_commit_checks_for_room(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     asked: list[tuple[int, int, int]] = []
 
@@ -328,7 +328,7 @@ def test_a_dead_letter_is_moved(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_what_is_not_kept_is_no_dead_letter(log: Opened, kind: str) -> None:
+def test_a_dropped_message_cannot_become_a_dead_letter(log: Opened, kind: str) -> None:
     jobs, dead = log.make("jobs", "round_robin", kind), log.make("dead", persistence=kind)
     log.append(jobs, b"a", b"b")
     log.wait_grown(jobs, 2)
@@ -339,7 +339,7 @@ def test_what_is_not_kept_is_no_dead_letter(log: Opened, kind: str) -> None:
 
 
 @of_every_kind
-def test_stages_are_published_at_once_in_the_order_named(log: Opened, kind: str) -> None:
+def test_stages_are_published_atomically_in_order(log: Opened, kind: str) -> None:
     topic, other = log.make("t", persistence=kind), log.make("u", persistence=kind)
     log.do(Stage(topic, blocks.encode([b"a", b"b"]), 2, b"one", 1))
     log.do(Stage(other, blocks.encode([b"x"]), 1, b"two", 1))
@@ -363,7 +363,7 @@ def test_stages_are_published_at_once_in_the_order_named(log: Opened, kind: str)
 
 
 @of_every_kind
-def test_a_commit_that_cannot_be_whole_is_none(log: Opened, kind: str) -> None:
+def test_a_commit_is_atomic(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     log.do(Stage(topic, blocks.encode([b"a"]), 1, b"one"))
     with pytest.raises(StageError):
@@ -381,7 +381,7 @@ def test_a_commit_that_cannot_be_whole_is_none(log: Opened, kind: str) -> None:
 
 
 @everywhere
-def test_stages_of_any_kind_are_forgotten_by_how_their_names_begin(log: Opened) -> None:
+def test_stages_are_aborted_by_prefix(log: Opened) -> None:
     where = "memory" if isinstance(log.log, MemoryStore) else "disk"
     kinds = [kind for place, kind in KINDS if place == where]
     for number, kind in enumerate(kinds):
@@ -399,7 +399,7 @@ def test_stages_of_any_kind_are_forgotten_by_how_their_names_begin(log: Opened) 
 
 
 @everywhere
-def test_a_closed_store_takes_nothing(log: Opened) -> None:
+def test_a_closed_store_takes_no_writes(log: Opened) -> None:
     topic = log.make("t", persistence="weak")
     log.log.close()
     with pytest.raises(StoreClosed):
@@ -411,14 +411,14 @@ def test_statistics_count(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     log.append(topic, b"abc", producer=b"p", sequence=1)
     log.append(topic, b"abc", producer=b"p", sequence=1)
-    log.do(Trim(topic, 1))  # an async topic answers before it has counted
+    log.do(Trim(topic, 1))  # an async append is answered before it is counted
     stats = log.log.stats()
     assert (stats.appended, stats.appended_bytes, stats.duplicates) == (1, 12, 1)
     assert stats.commits >= 2
 
 
 @everywhere
-def test_what_was_never_given_cannot_be_settled(log: Opened) -> None:
+def test_unassigned_ids_cannot_be_acknowledged(log: Opened) -> None:
     topic = log.make("t", "round_robin", "weak")
     log.append(topic, b"a")
     with pytest.raises(StoreError):
@@ -426,7 +426,7 @@ def test_what_was_never_given_cannot_be_settled(log: Opened) -> None:
 
 
 @of_every_kind
-def test_a_stage_whose_numbers_are_all_taken_says_so(log: Opened, kind: str) -> None:
+def test_a_stage_without_free_sequences_raises(log: Opened, kind: str) -> None:
     topic = log.make("t", persistence=kind)
     records = blocks.encode([b"x"])
     log.do(Stage(topic, records, 1, b"s", 2**64 - 1))

@@ -1,4 +1,4 @@
-"""The store without a disk: what bounds it."""
+"""The bounds of the store in memory."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from omq.store.interface import AbortStage, CommitStages, DeleteTopic, Stage
 from tests.support.open_store import Opened
 
 
-def test_a_write_in_memory_looks_at_its_own_topic_alone() -> None:
+def test_a_write_in_memory_touches_only_its_topic() -> None:
     class Counted(dict[int, Any]):
         looked = 0
 
@@ -29,7 +29,7 @@ def test_a_write_in_memory_looks_at_its_own_topic_alone() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"max_bytes": 10_000}, {}])
-def test_what_is_staged_in_memory_is_bounded(settings: dict[str, int]) -> None:
+def test_stages_in_memory_are_bounded(settings: dict[str, int]) -> None:
     with Opened.in_memory(max_memory=10_000) as log:
         topic = log.make("t", persistence="transient", **settings)
         record = blocks.encode([bytes(4000)])
@@ -48,7 +48,7 @@ def test_what_is_staged_in_memory_is_bounded(settings: dict[str, int]) -> None:
         assert log.log._engine._stages == {}
 
 
-def test_who_was_silent_for_long_is_forgotten_in_memory(monkeypatch) -> None:
+def test_idle_producers_in_memory_expire(monkeypatch) -> None:
     with Opened.in_memory() as log:
         topic = log.make("t", persistence="transient")
         log.append(topic, b"x", producer=b"a", sequence=1)

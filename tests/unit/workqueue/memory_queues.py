@@ -1,4 +1,4 @@
-"""Work queues over a store in memory, and consumers that keep what they are sent."""
+"""Work queues over a store in memory, and consumers that record their deliveries."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class QueueOwner:
             await self.store.do(write)
 
 
-class Taker(QueueConsumer):
+class RecordingConsumer(QueueConsumer):
     """A consumer.
 
     Attributes:
@@ -74,7 +74,9 @@ class Taker(QueueConsumer):
         limit: Messages of a block that it takes.
     """
 
-    def __init__(self, dispatcher: Dispatcher[Taker], credit: int = 100, *, timeout: float = 30.0, **options: Any):
+    def __init__(
+        self, dispatcher: Dispatcher[RecordingConsumer], credit: int = 100, *, timeout: float = 30.0, **options: Any
+    ):
         super().__init__(dispatcher, timeout, credit, **options)
         self.got: list[tuple[int, int, int]] = []
         self.limit = 1 << 30
@@ -102,8 +104,8 @@ class Taker(QueueConsumer):
         return [id for _, id, _ in self.got]
 
 
-class QueueFixture:
-    """A store in memory with work queues, and who delivers them.
+class WorkQueues:
+    """A store in memory with work queues and a dispatcher.
 
     Args:
         owners: The topics.
@@ -112,7 +114,9 @@ class QueueFixture:
     def __init__(self, store: AsyncStore, owners: Sequence[QueueOwner]) -> None:
         self.store, self.owners = store, owners
         queues = [owner.queue for owner in owners]
-        self.dispatcher: Dispatcher[Taker] = Dispatcher(store, queues, 4096, lambda: None, lambda queue, error: None)
+        self.dispatcher: Dispatcher[RecordingConsumer] = Dispatcher(
+            store, queues, 4096, lambda: None, lambda queue, error: None
+        )
 
     @property
     def queue(self) -> WorkQueue:
@@ -123,7 +127,7 @@ class QueueFixture:
 
 
 @asynccontextmanager
-async def world(queues: int = 1, **options: Any) -> AsyncIterator[QueueFixture]:
+async def work_queues(queues: int = 1, **options: Any) -> AsyncIterator[WorkQueues]:
     store = AsyncStore(lambda grown: None, log, "test")
     await store.open(lambda notify, appended: MemoryStore(notify=notify, appended=appended))
     dead_letters = await store.do(MakeTopic("dead", "round_robin", "transient"))
@@ -134,7 +138,7 @@ async def world(queues: int = 1, **options: Any) -> AsyncIterator[QueueFixture]:
         owner.queue = WorkQueue(owner, store, store.store.topic(made.topic_id), **options)
         owners.append(owner)
     try:
-        yield QueueFixture(store, owners)
+        yield WorkQueues(store, owners)
     finally:
         for owner in owners:
             await owner.queue.close()

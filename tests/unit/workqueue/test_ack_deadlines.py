@@ -1,4 +1,4 @@
-"""Deadlines of what a consumer has."""
+"""The ack deadlines of a consumer."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -12,7 +12,7 @@ def piece(deadlines: AckDeadlines, first: int, last: int, now: float) -> Range[I
     return Range(first, last, InFlight(1, deadline, order))
 
 
-def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:
+def test_progress_restarts_the_timeout_of_later_deliveries() -> None:
     deadlines = AckDeadlines(10.0)
     one, two = piece(deadlines, 5, 9, 0.0), piece(deadlines, 1, 4, 1.0)
     deadlines.progress(one.value.order, 6, 7.0)
@@ -27,7 +27,7 @@ def test_time_begins_anew_for_what_was_delivered_behind_what_is_done() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 20), st.floats(0.1, 1)), max_size=200))
-def test_it_is_the_latest_sign_of_anything_before(signs: list[tuple[int, float]]) -> None:
+def test_a_deadline_depends_on_the_latest_progress_before_it(signs: list[tuple[int, float]]) -> None:
     deadlines = AckDeadlines(5.0)
     held = piece(deadlines, 1, 20, 0.0)
     seen: list[tuple[int, float]] = []

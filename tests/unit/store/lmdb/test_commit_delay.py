@@ -1,4 +1,4 @@
-"""Commits that wait for a sync wait a moment for what is about to come."""
+"""The commit delay: strong commits wait for appends that are about to come."""
 
 import itertools
 import threading
@@ -15,13 +15,13 @@ from tests.support.open_store import Opened
 
 def test_a_commit_waits_for_as_many_as_the_last_one_had() -> None:
     delay = CommitDelay()
-    assert delay.waits_for(3, 1.0) == (3, 0.0)  # there was none
+    assert delay.waits_for(3, 1.0) == (3, 0.0)  # no commit before
     delay.committed(16, 0.002, now=1.0)
     assert delay.waits_for(48, 1.0005) == pytest.approx((64, 0.0015))
     assert delay.waits_for(0, 1.0005) == pytest.approx((16, 0.0015))
 
 
-def test_it_waits_no_longer_than_the_commit_took_and_not_when_that_is_over() -> None:
+def test_the_delay_is_at_most_the_duration_of_the_last_commit() -> None:
     delay = CommitDelay()
     delay.committed(16, 0.002, now=1.0)
     assert delay.waits_for(0, 1.002) == (0, 0.0)
@@ -30,13 +30,13 @@ def test_it_waits_no_longer_than_the_commit_took_and_not_when_that_is_over() -> 
     assert delay.waits_for(0, 1.0) == pytest.approx((16, MAX_COMMIT_DELAY_S))
 
 
-def test_nobody_is_awaited_who_has_appended_nothing() -> None:
+def test_without_appends_there_is_no_delay() -> None:
     delay = CommitDelay()
     delay.committed(0, 0.002, now=1.0)
     assert delay.waits_for(5, 1.0) == (5, 0.0)
 
 
-def test_where_waiting_does_not_pay_it_happens_less_and_less() -> None:
+def test_useless_delays_become_rarer() -> None:
     delay = CommitDelay()
     waits = []
     for commit in range(1000):
@@ -55,7 +55,7 @@ def test_where_waiting_does_not_pay_it_happens_less_and_less() -> None:
 
 
 def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, monkeypatch) -> None:
-    """Of 64 that wait for their answers, 16 go at once: without delay commits have 16 and 48 in turn."""
+    """Of 64 messages in flight, the first commit has 16. Without a delay, commits would have 48 and 16 in turn."""
     topic = store.make("t", persistence="strong")
     environment = store.log._writers["strong"].environment
     begin, slow = environment.begin, 0.02
@@ -83,4 +83,4 @@ def test_a_producer_with_a_window_has_all_of_it_in_each_commit(store: Opened, mo
         store.log.submit(write)
     store.wait(writes)
     commits = store.log._writers["strong"].commits - before
-    assert commits < 30, commits  # 20 are the least, 40 without delay
+    assert commits < 30, commits  # at least 20; 40 without a delay

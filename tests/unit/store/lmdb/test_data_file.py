@@ -1,4 +1,4 @@
-"""LMDB's data file, looked at without LMDB."""
+"""Checks of LMDB's data file without LMDB."""
 
 from pathlib import Path
 
@@ -53,7 +53,7 @@ def test_a_file_of_anything_else_is_damaged(path: Path) -> None:
         read_meta(path)
 
 
-def test_the_state_of_a_meta_page_comes_back_with_it(path: Path) -> None:
+def test_restoring_a_meta_page_restores_its_state(path: Path) -> None:
     meta = read_meta(path)
     with lmdb.open(str(path.parent), map_size=1 << 24) as environment:
         pin = environment.begin()
@@ -71,7 +71,7 @@ def test_the_state_of_a_meta_page_comes_back_with_it(path: Path) -> None:
     assert read_meta(path).transaction == 6
 
 
-def test_trees_are_looked_at_within_limits(path: Path) -> None:
+def test_trees_are_checked_within_limits(path: Path) -> None:
     assert check_structure(path.parent) == []
     assert "too large" in check_structure(path.parent, 0)[0]
     data = bytearray(path.read_bytes())

@@ -22,23 +22,23 @@ def moved(directory: Path) -> None:
 
 
 def replaced(directory: Path) -> None:
-    """As a copy is put back by a program that knows nothing of who has the file open."""
+    """Replaces each data file by a copy, as a backup program may."""
     for file in directory.glob("*/data.mdb"):
         shutil.copy(file, file.with_name("copy"))
         file.with_name("copy").replace(file)
 
 
-def begun_anew(directory: Path) -> None:
+def recreated(directory: Path) -> None:
     shutil.rmtree(directory)
     with Opened.on_disk(directory) as other:
         other.append(other.make("t"), b"theirs")
 
 
-WAYS = [removed, moved, replaced, begun_anew]
+WAYS = [removed, moved, replaced, recreated]
 
 
 @pytest.mark.parametrize("displace", WAYS)
-def test_nothing_is_acknowledged_that_nobody_will_find(directory: Path, displace: Callable[[Path], None]) -> None:
+def test_writes_to_moved_files_are_not_acknowledged(directory: Path, displace: Callable[[Path], None]) -> None:
     with Opened.on_disk(directory, flush_interval=1000) as store:
         topic = store.make("t")
         store.append(topic, b"a")
@@ -51,7 +51,7 @@ def test_nothing_is_acknowledged_that_nobody_will_find(directory: Path, displace
 
 
 @pytest.mark.parametrize("displace", WAYS)
-def test_also_where_nobody_writes_that_is_seen(directory: Path, displace: Callable[[Path], None]) -> None:
+def test_moved_files_are_noticed_without_a_write(directory: Path, displace: Callable[[Path], None]) -> None:
     with Opened.on_disk(directory, flush_interval=1000) as store:
         store.make("t")
         displace(directory)
@@ -59,14 +59,14 @@ def test_also_where_nobody_writes_that_is_seen(directory: Path, displace: Callab
         assert "moved, removed or replaced" in str(store.log.broken)
 
 
-def test_a_lock_that_is_removed_locks_nobody_out(store: Opened, directory: Path) -> None:
+def test_a_store_whose_lock_is_removed_stops(store: Opened, directory: Path) -> None:
     (directory / "lock").unlink()
     store.log._tick(hour=False)
     assert "lock" in str(store.log.broken)
 
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
-def test_a_store_that_another_has_begun_anew_ends_and_leaves_it_alone(directory: Path, persistence: str) -> None:
+def test_a_replaced_store_stops_and_leaves_the_new_files_alone(directory: Path, persistence: str) -> None:
     store = Opened.on_disk(directory, flush_interval=1000)
     topic = store.make("t", persistence=persistence)
     shutil.rmtree(directory)
@@ -87,7 +87,7 @@ def test_a_store_that_another_has_begun_anew_ends_and_leaves_it_alone(directory:
         assert [body for _, body in other.read(theirs)] == [b"1", b"2", b"3", b"4"]
 
 
-def test_pages_that_lmdb_does_not_read_are_not_looked_for_without_end(store: Opened, monkeypatch) -> None:
+def test_the_search_for_matching_meta_pages_is_bounded(store: Opened, monkeypatch) -> None:
     topic = store.make("t", persistence="weak")
     monkeypatch.setattr(store.log._weak, "metas", lambda: [None, None])
     store.append(topic, b"a")
@@ -95,7 +95,7 @@ def test_pages_that_lmdb_does_not_read_are_not_looked_for_without_end(store: Ope
     assert "meta pages" in str(store.log.broken)
 
 
-def test_the_same_file_by_another_name_goes_on(directory: Path) -> None:
+def test_a_renamed_path_to_the_same_file_is_accepted(directory: Path) -> None:
     directory.mkdir()
     link = directory.with_name("link")
     link.symlink_to(directory.name)

@@ -1,4 +1,4 @@
-"""No id is given twice where the strong environment is older than it was: a damaged meta page, or a copy put back."""
+"""No id is assigned twice after the strong environment became older, by a damaged meta page or a restored copy."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ def file_of(directory: Path) -> Path:
 
 
 def spoil_newest(directory: Path) -> None:
-    """The newest meta page names an older transaction than it is of, so that LMDB takes the other."""
+    """Gives the newest meta page an old transaction number, so that LMDB uses the other one."""
     file = file_of(directory)
     one, two = data_file.read_metas(file)[0]
     assert one is not None
@@ -35,7 +35,7 @@ def spoil_newest(directory: Path) -> None:
 
 
 def killed(directory: Path) -> None:
-    """As the file of the session is after a kill."""
+    """Changes the file `session` to its state after a kill."""
     session = json.loads((directory / "session").read_bytes())
     (directory / "session").write_text(json.dumps(session | {"orderly": False, "left": None}))
 
@@ -59,19 +59,19 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
         assert told(store)
         again = store.append(topic, b"d", producer=b"p", sequence=2)
         assert again.first == (4 if orderly else SKIPPED_IDS + 4)
-        assert not again.duplicate  # what was stored under it is not there
+        assert not again.duplicate  # the first append with this sequence is lost
         assert store.read_around(topic) == ([(1, b"a"), (again.first, b"d")], [(2, again.first - 1)])
         job = store.append(jobs, b"three").first
         assert job == (3 if orderly else SKIPPED_IDS + 3)
         assert list(store.log.settled(jobs).missing(1, job)) == [(1, 1), (job, job)]
-    # It was told, and begins anew from here.
+    # The consumer got an error and continues from here.
     with Opened.on_disk(directory) as store:
         assert not told(store)
         assert store.append(topic, b"e").first == again.first + 1
 
 
-def test_a_damaged_meta_page_without_what_was_noted(directory: Path) -> None:
-    """As it is where an earlier version has closed the store."""
+def test_a_damaged_meta_page_without_saved_ids(directory: Path) -> None:
+    """An earlier version has closed the store."""
     with Opened.on_disk(directory) as store:
         topic = store.make("t")
         store.append(topic, b"a")
@@ -84,7 +84,7 @@ def test_a_damaged_meta_page_without_what_was_noted(directory: Path) -> None:
         assert store.append(topic, b"c").first > SKIPPED_IDS
 
 
-def test_whoever_reads_on_is_told_what_is_missing_at_the_end(directory: Path) -> None:
+def test_a_reader_gets_an_error_for_ids_missing_at_the_end(directory: Path) -> None:
     with Opened.on_disk(directory) as store:
         topic = store.make("t")
         store.append(topic, b"a")
@@ -96,7 +96,7 @@ def test_whoever_reads_on_is_told_what_is_missing_at_the_end(directory: Path) ->
 
 
 @pytest.mark.parametrize("orderly", [True, False])
-def test_an_older_copy_that_is_put_back(directory: Path, orderly: bool, again: Callable[..., Opened]) -> None:
+def test_a_restored_older_copy(directory: Path, orderly: bool, again: Callable[..., Opened]) -> None:
     store = again()
     topics = {kind: store.make(kind, persistence=kind) for kind in KINDS}
     last = {kind: store.append(topic, b"a").first for kind, topic in topics.items()}
@@ -126,7 +126,7 @@ def test_an_older_copy_that_is_put_back(directory: Path, orderly: bool, again: C
     assert not told(store)
 
 
-def test_after_a_kill_nothing_is_said_where_nothing_is_older(directory: Path, again: Callable[..., Opened]) -> None:
+def test_after_a_kill_there_is_no_finding_about_older_copies(directory: Path, again: Callable[..., Opened]) -> None:
     store = again()
     topics = {kind: store.make(kind, persistence=kind) for kind in KINDS}
     for topic in topics.values():
@@ -140,7 +140,7 @@ def test_after_a_kill_nothing_is_said_where_nothing_is_older(directory: Path, ag
 
 
 @pytest.mark.parametrize("delivery", ["broadcast", "round_robin"])
-def test_ids_that_were_never_given_are_no_messages(
+def test_skipped_ids_do_not_count_as_messages(
     directory: Path, again: Callable[..., Opened], delivery: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = again()
@@ -182,7 +182,7 @@ def test_ids_that_were_never_given_are_no_messages(
     store.do(DeleteTopic(other))
 
 
-def test_where_ids_cannot_be_passed_over_nothing_is_written(directory: Path, monkeypatch) -> None:
+def test_nothing_is_written_if_ids_cannot_be_skipped(directory: Path, monkeypatch) -> None:
     with Opened.on_disk(directory) as store:
         topic = store.make("t")
         store.append(topic, b"a")

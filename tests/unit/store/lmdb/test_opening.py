@@ -1,4 +1,4 @@
-"""What the store on disk finds when it is opened."""
+"""Checks and findings when a store on disk is opened."""
 
 import errno
 import json
@@ -64,7 +64,7 @@ def test_a_directory_of_another_program_is_refused(directory: Path) -> None:
     assert kind_of(directory) == "broker"
 
 
-def test_a_directory_from_before_has_no_kind_and_gets_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_without_a_kind_gets_one(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with Store(directory, notify=print) as store:
         id = store.id
     assert kind_of(directory) is None
@@ -107,16 +107,16 @@ def killed(directory: Path) -> None:
     assert died.returncode == -signal.SIGKILL
 
 
-def test_after_a_kill_all_is_there(again: Again, directory: Path) -> None:
+def test_nothing_is_lost_by_a_kill(again: Again, directory: Path) -> None:
     killed(directory)
     log = again()
     assert log.log.findings == ["the store was not shut down cleanly"]
     for topic, kind in ((1, "strong"), (2, "weak"), (3, "async")):
         assert log.read(topic) == [(1, b"a"), (2, b"b")]
-        assert (log.append(topic, b"c").first == 3) == (kind != "async")  # others might have been given
+        assert (log.append(topic, b"c").first == 3) == (kind != "async")  # further ids may have been assigned
 
 
-def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory: Path, monkeypatch) -> None:
+def test_after_a_power_loss_weak_topics_have_the_last_synced_state(again: Again, directory: Path, monkeypatch) -> None:
     killed(directory)
     monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     log = again()
@@ -126,7 +126,7 @@ def test_after_a_loss_of_power_weak_topics_are_as_synced(again: Again, directory
         assert log.read(topic) in ([], [(1, b"a"), (2, b"b")])
         appended = log.append(topic, b"c").first
         assert appended > 3
-        log.wait_grown(topic, appended)  # of an async topic it is acknowledged before it can be read
+        log.wait_grown(topic, appended)  # an async append is answered before it can be read
         assert log.read(topic)[-1][1] == b"c"
     log = again()
     assert log.log.findings == []
@@ -144,7 +144,7 @@ def test_many_topics_are_opened_quickly(again: Again) -> None:
     assert len(log.log.topics()) == 500
 
 
-def test_without_its_files_a_weak_topic_begins_anew_and_gives_no_id_twice(again: Again, directory: Path) -> None:
+def test_a_weak_topic_without_files_starts_over_without_repeating_ids(again: Again, directory: Path) -> None:
     log = again()
     strong, weak = log.make("t"), log.make("u", persistence="weak")
     log.append(strong, b"a")
@@ -170,7 +170,9 @@ def test_without_the_catalog_nothing_is_opened(again: Again, directory: Path) ->
 
 @pytest.mark.parametrize("name", ["strong", "weak"])
 @pytest.mark.parametrize("empty", [True, False])
-def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Path, name: str, empty: bool) -> None:
+def test_a_lost_data_file_is_not_taken_for_an_empty_store(
+    again: Again, directory: Path, name: str, empty: bool
+) -> None:
     log = again()
     for kind in ("strong", "weak"):
         log.append(log.make(kind, persistence=kind), b"a")
@@ -189,7 +191,7 @@ def test_a_data_file_that_is_lost_is_no_empty_store(again: Again, directory: Pat
     assert again().log.findings == []
 
 
-def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, directory: Path) -> None:
+def test_a_store_whose_first_opening_failed_is_created(again: Again, directory: Path) -> None:
     directory.mkdir()
     store_directory.StoreDirectory(directory).release()
     (directory / "strong").mkdir()
@@ -198,7 +200,7 @@ def test_a_store_that_was_never_opened_to_the_end_is_made(again: Again, director
 
 
 @pytest.mark.parametrize("kind", ["in place", "once there is space"])
-def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
+def test_a_kill_after_a_start_without_space_is_not_taken_for_a_power_loss(
     again: Again, directory: Path, monkeypatch, kind: str
 ) -> None:
     log = again()
@@ -217,7 +219,7 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
         log.append(topic, b"b")
         assert (directory / "session").exists() == (kind == "in place")
     until((directory / "session").exists)
-    # A process that is killed leaves what is in its files, and these are as they are now.
+    # A kill would leave the files as they are now.
     left = directory.with_name("left")
     shutil.copytree(directory, left)
     with Opened.on_disk(left) as log:
@@ -225,7 +227,7 @@ def test_a_kill_after_a_start_without_space_is_no_loss_of_power(
         assert log.read(topic) == [(1, b"a"), (2, b"b")]
 
 
-def test_a_file_is_written_over_where_it_has_room(tmp_path: Path) -> None:
+def test_a_file_is_overwritten_in_its_space(tmp_path: Path) -> None:
     path = tmp_path / "file"
     assert not store_directory.overwrite(path, b"{}")
     path.write_bytes(b'{"a": 1}')

@@ -1,4 +1,4 @@
-"""What the store on disk knows repetitions by, and when that is forgotten."""
+"""The state of producers on disk, and its expiry."""
 
 import time
 from collections.abc import Callable
@@ -16,15 +16,13 @@ Again = Callable[..., Opened]
 
 
 def rows(store: Opened, kind: bytes, environment: str = "strong") -> int:
-    """How many rows of a kind there are."""
+    """Returns the number of rows of a kind."""
     with store.log._writers[environment].environment.read() as reading:
         return sum(bytes(key[:1]) == kind for key, _ in reading.cursor())
 
 
 @pytest.mark.parametrize("kind", ["strong", "transient"])
-def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
-    again: Again, monkeypatch, kind: str
-) -> None:
+def test_answers_of_a_producer_that_confirms_none_are_bounded(again: Again, monkeypatch, kind: str) -> None:
     for module in "memory", "lmdb.producers":
         monkeypatch.setattr(f"omq.store.{module}.MAX_ANSWERS", 100)
     log = again()
@@ -42,7 +40,7 @@ def test_of_a_producer_that_never_says_what_it_has_so_many_answers_are_kept(
         assert len(log.log._memory.topics[topic].producers[b"p"].answers) == 100
 
 
-def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> None:
+def test_old_state_expires_in_steps(store: Opened, monkeypatch) -> None:
     monkeypatch.setattr("omq.store.lmdb.applier.MAX_DELETIONS", 50)
     monkeypatch.setattr("omq.store.lmdb.producers.MAX_CACHED_PRODUCERS", 10)
     topic = store.make("t")
@@ -66,7 +64,7 @@ def test_all_that_is_old_is_forgotten_bit_by_bit(store: Opened, monkeypatch) -> 
     assert store.append(topic, b"x", producer=b"new", sequence=1).duplicate
 
 
-def test_the_answers_of_dead_letters_are_forgotten_with_what_is_dropped(store: Opened) -> None:
+def test_answers_of_moved_dead_letters_are_dropped_with_the_records(store: Opened) -> None:
     jobs, dead = store.make("jobs", "round_robin"), store.make("dead", persistence="weak")
     for i in range(300):
         store.append(jobs, b"%d" % i)

@@ -1,4 +1,4 @@
-"""What a deleted topic leaves: its rows go bit by bit. And topics that are refused, which can be deleted, too."""
+"""Purging the rows of deleted topics, and deleting refused topics."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -19,7 +19,7 @@ Again = Callable[..., Opened]
 
 
 def keys(log: Store, name: str) -> list[bytes]:
-    """What an environment has, but for how ids go on and which commits there were."""
+    """Returns the keys of an environment, except those of next ids and commits."""
     with getattr(log, f"_{name}").read() as reading:
         return [bytes(key) for key, _ in reading.cursor() if bytes(key[:1]) not in b"ihc"]
 
@@ -38,7 +38,7 @@ def fill(store: Opened, persistence: str) -> int:
 
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
-def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, persistence: str) -> None:
+def test_rows_of_a_deleted_topic_are_purged_in_steps(store: Opened, monkeypatch, persistence: str) -> None:
     monkeypatch.setattr(applier, "MAX_DELETIONS", 3)
     other = store.make("other", persistence=persistence)
     store.append(other, b"a")
@@ -54,7 +54,7 @@ def test_rows_of_a_deleted_topic_go_some_at_a_time(store: Opened, monkeypatch, p
 
 
 @pytest.mark.parametrize("persistence", ["strong", "weak"])
-def test_what_was_not_swept_goes_when_the_store_is_opened_again(again: Again, monkeypatch, persistence: str) -> None:
+def test_rows_that_were_not_purged_are_purged_after_reopening(again: Again, monkeypatch, persistence: str) -> None:
     store = again()
     topic = fill(store, persistence)
     with monkeypatch.context() as held:
@@ -65,7 +65,7 @@ def test_what_was_not_swept_goes_when_the_store_is_opened_again(again: Again, mo
     until(lambda: keys(store.log, persistence) == [])
 
 
-def test_a_deletion_that_is_not_committed_leaves_all(again: Again, monkeypatch) -> None:
+def test_a_failed_deletion_leaves_everything(again: Again, monkeypatch) -> None:
     store = again()
     topic = fill(store, "strong")
     writer = store.log._writers["strong"]
@@ -84,7 +84,7 @@ def test_a_deletion_that_is_not_committed_leaves_all(again: Again, monkeypatch) 
 @pytest.mark.parametrize(
     ("persistence", "kind"), [("strong", b"n"), ("strong", b"w"), ("weak", b"n"), ("weak", b"v"), ("transient", b"v")]
 )
-def test_a_topic_that_is_refused_can_be_deleted(again: Again, directory: Path, persistence: str, kind: bytes) -> None:
+def test_a_refused_topic_can_be_deleted(again: Again, directory: Path, persistence: str, kind: bytes) -> None:
     store = again()
     other = store.make("other", persistence="strong")
     store.append(other, b"a")
@@ -127,21 +127,21 @@ def test_a_refused_topic_whose_deletion_is_not_committed_stays(again: Again, dir
     assert set(before) <= set(keys(store.log, "strong"))
 
 
-def test_while_the_map_changes_nothing_is_pinned_and_then_it_is_synced_anew(store: Opened) -> None:
+def test_no_pin_is_held_while_the_map_changes_and_a_sync_follows(store: Opened) -> None:
     topic = store.make("t", persistence="weak")
     store.append(topic, b"a")
     flusher = store.log._flusher
     flusher.flush()
     assert flusher._pin is not None
     assert flusher.path.exists()
-    with store.log._weak.unpinned(True):  # what is committed stays as it is: the last sync holds
+    with store.log._weak.unpinned(True):  # the committed state does not change: the last sync stays valid
         assert flusher._pin is None
         assert flusher.path.exists()
         assert not flusher._lock.acquire(blocking=False)
     flusher._synced = -1
     flusher.flush()
     assert flusher._pin is not None
-    with store.log._weak.unpinned(False):  # pages of the last sync may be used again
+    with store.log._weak.unpinned(False):  # pages of the last sync may be reused
         assert flusher._pin is None
         assert not flusher.path.exists()
     flusher.flush()

@@ -1,4 +1,4 @@
-"""Places among LMDB's readers: 256 for all that read at once."""
+"""LMDB's 256 reader slots."""
 
 import lmdb
 
@@ -8,8 +8,8 @@ from omq.store.lmdb import environment
 from tests.support.open_store import Opened
 
 
-def test_moves_that_fail_keep_no_place(store: Opened) -> None:
-    """Dead letters for the other environment that retention has dropped: what is told of each is kept."""
+def test_failed_moves_release_their_reader_slots(store: Opened) -> None:
+    """Moves of dropped dead letters to the other environment, whose errors are kept."""
     jobs, dead = store.make("jobs", "round_robin", "weak"), store.make("dead", persistence="strong")
     count = 2 * environment.MAX_READERS
     store.append(jobs, *[b"x"] * count)
@@ -22,7 +22,7 @@ def test_moves_that_fail_keep_no_place(store: Opened) -> None:
     assert store.append(jobs, b"y").first == count + 1
 
 
-def test_where_all_places_are_taken_the_next_sync_is_a_second_later(store: Opened, caplog) -> None:
+def test_without_a_reader_slot_the_sync_is_retried(store: Opened, caplog) -> None:
     topic = store.make("t", persistence="weak")
     store.append(topic, b"x")
     weak = store.log._writers["weak"].environment

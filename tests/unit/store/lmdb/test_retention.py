@@ -1,4 +1,4 @@
-"""What the store on disk drops, by its size and its age, and that its space is used again."""
+"""Retention of the store on disk by size and age, and reuse of the freed pages."""
 
 import time
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from tests.support.open_store import Opened
 Again = Callable[..., Opened]
 
 
-def test_a_deleted_topic_gives_its_pages_back(store: Opened) -> None:
+def test_pages_of_a_deleted_topic_are_reused(store: Opened) -> None:
     for kind in ("strong", "weak"):
         topic = store.make(kind, persistence=kind)
         for _ in range(40):
@@ -22,13 +22,13 @@ def test_a_deleted_topic_gives_its_pages_back(store: Opened) -> None:
         store.do(DeleteTopic(topic))
         other = store.make(kind + "2", persistence=kind)
         store.append(other, b"")
-        store.log._flusher.flush()  # until the next sync the last one's pages are kept
+        store.log._flusher.flush()  # the pin holds the pages of the last sync until the next one
         for _ in range(35):
             store.append(other, bytes(300_000))
         assert store.log.stats().engines[kind].used_bytes < size * 1.3
 
 
-def test_retention_gives_pages_back(store: Opened) -> None:
+def test_pages_of_dropped_messages_are_reused(store: Opened) -> None:
     topic = store.make("t", persistence="strong", max_bytes=2_000_000)
     for _ in range(100):
         store.append(topic, *[bytes(1000)] * 100)
@@ -37,7 +37,7 @@ def test_retention_gives_pages_back(store: Opened) -> None:
     assert stats.used_bytes < 5_000_000
 
 
-def test_old_messages_go_by_themselves(store: Opened) -> None:
+def test_old_messages_are_dropped(store: Opened) -> None:
     topics = [store.make(kind, persistence=kind, max_age=0.3) for kind in ("strong", "weak", "transient")]
     for topic in topics:
         store.append(topic, b"a")
@@ -50,7 +50,7 @@ def test_old_messages_go_by_themselves(store: Opened) -> None:
 
 
 def kept(log: Opened, topic: int) -> int:
-    """How many messages a topic has, once what is too old was dropped."""
+    """Returns the number of messages of a topic after retention by age."""
     log.log._tick(hour=False)
     log.do(Trim(topic, 1))
     state = log.log.topic(topic)
@@ -58,7 +58,7 @@ def kept(log: Opened, topic: int) -> int:
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak", "transient"])
-def test_what_is_done_to_the_time_of_the_system_makes_nothing_older(again: Again, monkeypatch, kind: str) -> None:
+def test_changes_of_the_system_time_do_not_age_messages(again: Again, monkeypatch, kind: str) -> None:
     year = 365 * 86_400 * 10**9
     real, off, slept = time.time_ns, [0], [0]
     monkeypatch.setattr("omq.store.clock.time.time_ns", lambda: real() + off[0])
@@ -86,7 +86,7 @@ def test_what_is_done_to_the_time_of_the_system_makes_nothing_older(again: Again
     assert kept(log, topic) == 1
 
 
-def test_time_in_which_the_system_was_off_makes_nothing_older(again: Again, monkeypatch) -> None:
+def test_downtime_does_not_age_messages(again: Again, monkeypatch) -> None:
     log = again()
     topic = log.make("t", max_age=60.0)
     log.append(topic, b"x")

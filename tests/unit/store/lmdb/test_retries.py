@@ -1,4 +1,4 @@
-"""The store on disk where a transaction fails: what is tried again, and what is not."""
+"""Failed transactions of the store on disk, and retries."""
 
 import errno
 import threading
@@ -14,7 +14,7 @@ from tests.support.lmdb_faults import Failing, Held
 from tests.support.open_store import Opened
 
 
-def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypatch) -> None:
+def test_an_unexpected_failure_of_a_write_does_not_affect_others(store: Opened, monkeypatch) -> None:
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"%d" % i]), 1) for i in range(3)]
     bad = Append(topic, b"", 1)
@@ -26,7 +26,7 @@ def test_a_write_that_fails_unexpectedly_harms_no_other(store: Opened, monkeypat
 
 
 @pytest.mark.parametrize("kind", ["async", "weak"])
-def test_what_is_tried_again_is_answered_once(store: Opened, monkeypatch, kind: str) -> None:
+def test_a_retried_write_is_answered_once(store: Opened, monkeypatch, kind: str) -> None:
     topic = store.make("t", persistence=kind)
     environment = store.log._writers["weak"].environment
     begin, errors = environment.begin, [lmdb.MapFullError("small")]
@@ -51,7 +51,7 @@ def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind
     monkeypatch.setattr(environment, "begin", lambda: Failing(begin(), errors))
     write = DeleteTopic(topic)
     store.try_(write, MakeTopic("other", "broadcast", "strong"))
-    # Together they are tried again one by one.
+    # A failed group is retried one by one.
     assert write.error is None
     errors.append(OSError(errno.EIO, "it failed"))
     made = MakeTopic("more", "broadcast", kind)
@@ -61,9 +61,7 @@ def test_a_deletion_that_fails_leaves_the_topic(store: Opened, monkeypatch, kind
     assert [state.name for state in store.log.topics()] == ["other"]
 
 
-def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go_yet(
-    store: Opened, monkeypatch
-) -> None:
+def test_a_topic_is_deleted_even_if_its_rows_cannot_be_purged_yet(store: Opened, monkeypatch) -> None:
     topic = store.make("t", persistence="weak")
     store.append(topic, b"a")
     writer = store.log._writers["weak"]
@@ -92,7 +90,7 @@ def test_what_the_catalog_has_forgotten_is_deleted_even_where_its_rows_cannot_go
     assert store.read(other) == [(1, b"b")]
 
 
-def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypatch) -> None:
+def test_a_failed_commit_stops_writes_but_not_reads(store: Opened, monkeypatch) -> None:
     strong, weak = store.make("t"), store.make("u", persistence="weak")
     store.append(strong, b"a")
     store.append(weak, b"b")
@@ -108,7 +106,7 @@ def test_a_failed_commit_ends_all_writing_and_no_reading(store: Opened, monkeypa
     assert store.log.topic(strong).last == 1
 
 
-def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Opened, monkeypatch) -> None:
+def test_one_bad_write_costs_few_commits(store: Opened, monkeypatch) -> None:
     topic = store.make("t")
     good = [Append(topic, blocks.encode([b"x"]), 1) for _ in range(300)]
     bad = Append(topic, b"", 1)
@@ -128,12 +126,12 @@ def test_one_write_that_cannot_be_written_costs_the_others_few_commits(store: Op
     assert writer.commits - before < 20
 
 
-def test_a_write_that_is_tried_again_repeats_nothing_that_was_not_stored(store: Opened, monkeypatch) -> None:
+def test_a_retried_write_is_not_taken_for_a_repetition(store: Opened, monkeypatch) -> None:
     topic = store.make("t")
     writer = store.log._writers["strong"]
     no_space = lmdb.DiskError("no space")
     no_space.code = errno.ENOSPC
-    # What has gathered does not go as a whole, and then the first of it finds no space.
+    # The group fails as a whole, and then its first write finds no space.
     begin, errors = writer.environment.begin, [None, lmdb.TxnFullError("too much"), no_space]
     monkeypatch.setattr(writer.environment, "begin", lambda: Failing(begin(), errors))
     held = Held(writer.environment, monkeypatch)

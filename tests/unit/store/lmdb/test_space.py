@@ -1,4 +1,4 @@
-"""The store on disk where there is no space for what it is to write."""
+"""The store on a full disk."""
 
 import errno
 import resource
@@ -30,7 +30,7 @@ def test_the_map_grows(directory: Path, monkeypatch) -> None:
             assert [body[0] for _, body in log.read(topic)] == list(range(40))
 
 
-def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypatch) -> None:
+def test_without_space_only_appends_fail(store: Opened, monkeypatch) -> None:
     jobs = store.make("t", "round_robin")
     store.append(jobs, b"a", b"b")
     writer = store.log._writers["strong"]
@@ -64,7 +64,7 @@ def test_without_space_appends_fail_and_the_rest_goes_on(store: Opened, monkeypa
     assert store.append(jobs, b"c").first == 3
 
 
-def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again, monkeypatch, caplog) -> None:
+def test_pending_appends_are_written_once_there_is_space(again: Again, monkeypatch, caplog) -> None:
     store = again()
     topic, other = store.make("t", persistence="async"), store.make("other", persistence="async")
     jobs = store.make("jobs", "round_robin", "weak")
@@ -72,7 +72,7 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
     store.append(jobs, b"job")
     room = NoRoom(store.log._writers["weak"].environment, monkeypatch)
     room.full.set()
-    # It cannot be known yet.
+    # The failure is not known yet.
     early = store.append(topic, b"2", b"3", producer=b"p", sequence=1)
     assert early.first == 2
     with pytest.raises(OutOfSpace, match=r"the disk is full: .*written first"):
@@ -85,7 +85,7 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
             store.do(write)
     store.do(Acknowledge(jobs, [(1, 1)]))
     assert store.read(topic) == [(1, b"1")]
-    # Until there is space the store is full: also while what it owes is being tried again.
+    # The store is full until there is space, also during a retry of pending appends.
     told: list[bool] = []
     enough = threading.Event()
 
@@ -111,7 +111,7 @@ def test_what_was_acknowledged_early_is_written_once_there_is_space(again: Again
     assert again().read(topic)[-1] == (4, b"4")
 
 
-def test_what_is_acknowledged_and_finds_no_space_until_the_end_is_said(again: Again, monkeypatch, caplog) -> None:
+def test_pending_appends_without_space_at_the_end_are_logged_as_lost(again: Again, monkeypatch, caplog) -> None:
     store = again()
     topic = store.make("t", persistence="async")
     store.append(topic, b"1")
@@ -121,14 +121,14 @@ def test_what_is_acknowledged_and_finds_no_space_until_the_end_is_said(again: Ag
     store.append(topic, b"2")
     store.log.close()
     assert "1 acknowledged writes are lost" in caplog.text
-    # Its id was told, and is not given again.
+    # Its id was in the answer, and is not assigned again.
     store = again()
     assert store.log.findings
     assert store.read(topic) == [(1, b"1")]
     assert store.append(topic, b"3").first > 2
 
 
-def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
+def test_a_file_size_limit_is_not_taken_for_a_broken_disk(tmp_path: Path) -> None:
     size = lambda path: (path / "strong" / "data.mdb").stat().st_size  # noqa: E731
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
@@ -144,7 +144,7 @@ def test_a_limit_within_a_write_is_no_broken_disk(tmp_path: Path) -> None:
         assert log.append(topic, b"b").first == 2
 
 
-def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
+def test_an_async_topic_at_the_file_size_limit(tmp_path: Path) -> None:
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     with Opened.on_disk(tmp_path / "store", flush_interval=0.02) as log:
         topic = log.make("t", persistence="async")
@@ -165,8 +165,8 @@ def test_an_async_topic_at_a_limit_of_the_process(tmp_path: Path) -> None:
         assert log.log.broken is None
 
 
-def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(store: Opened, monkeypatch) -> None:
-    """The disk has no room even for what makes room: the writer's thread does not spin on it."""
+def test_deletions_on_a_full_disk_are_retried_slowly(store: Opened, monkeypatch) -> None:
+    """Not even deletions find space: the writer's thread must not spin."""
     monkeypatch.setattr("omq.store.lmdb.applier.MAX_DELETIONS", 1)
     topic = store.make("t")
     for _ in range(20):
@@ -188,7 +188,7 @@ def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(st
                 tried.release()
                 raise error
             self._real.commit()
-            full.set()  # the topic is deleted, its rows are not
+            full.set()  # after the topic's deletion, and before its rows are purged
 
     monkeypatch.setattr(environment, "begin", Full)
     store.try_(DeleteTopic(topic))
@@ -207,8 +207,8 @@ def test_while_nothing_can_be_written_what_is_deleted_is_tried_again_in_peace(st
         assert not any(bytes(key[:1]) == b"b" for key, _ in reading.cursor())
 
 
-def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(directory: Path, monkeypatch) -> None:
-    """A sync holds the pages of its state, so that those of each commit behind it are new ones, five or so."""
+def test_many_small_commits_cause_an_early_sync(directory: Path, monkeypatch) -> None:
+    """The pin of a sync holds pages, so that each later commit takes about five new ones."""
     monkeypatch.setattr("omq.store.lmdb.flusher.MAX_UNSYNCED_COMMITS", 200)
     with Opened.on_disk(directory, flush_interval=1000.0) as log:
         topic = log.make("t", persistence="weak")
@@ -217,7 +217,7 @@ def test_many_small_commits_do_not_wait_for_the_next_sync_with_what_they_free(di
         assert (directory / "weak" / "data.mdb").stat().st_size < 4096 * 4000
 
 
-def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path, monkeypatch) -> None:
+def test_pages_freed_since_the_last_sync_are_reused_on_a_full_disk(tmp_path: Path, monkeypatch) -> None:
     syncs: list[int] = []
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     with Opened.on_disk(tmp_path / "store", flush_interval=1000.0) as log:
@@ -228,7 +228,7 @@ def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path
         monkeypatch.setattr(writer, "_sync", lambda: (syncs.append(writer.commits), sync()))
         resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, hard))
         try:
-            for _ in range(500):  # each frees five pages or so
+            for _ in range(500):  # each frees about five pages
                 log.append(topic, bytes(1000))
             assert len(syncs) >= 5
             refused = None
@@ -238,14 +238,14 @@ def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path
                 refused = append.error
                 assert append.error is not None or append.first < 2000
             assert isinstance(refused, OutOfSpace)
-            # The disk is full: what is refused does not cost a sync each time.
+            # On a full disk, a refused append does not always cost a sync.
             tried = len(syncs)
             began = time.monotonic()
             for _ in range(200):
                 with pytest.raises(OutOfSpace):
                     log.append(topic, bytes(100_000))
             assert len(syncs) - tried <= 1 + (time.monotonic() - began)
-            # What makes room finds what it needs itself.
+            # Deletions sync on their own if they need pages.
             for number in range(1, 201):
                 log.do(Acknowledge(jobs, [(number, number)]))
             assert log.log.broken is None
@@ -255,8 +255,8 @@ def test_a_disk_that_is_full_of_what_waits_for_a_sync_is_not_full(tmp_path: Path
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak"])
-def test_what_is_settled_on_a_full_disk_makes_room_again_and_again(tmp_path: Path, kind: str) -> None:
-    """A deletion writes pages anew before those of before are free: a full disk has room for few of them at a time."""
+def test_acks_on_a_full_disk_free_space_repeatedly(tmp_path: Path, kind: str) -> None:
+    """LMDB is copy-on-write, so that a full disk has space for only few deletions at a time."""
     hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     with Opened.on_disk(tmp_path / "store") as log:
         jobs = log.make("jobs", "round_robin", persistence=kind)

@@ -11,7 +11,7 @@ from tests.support.open_store import Opened
 @pytest.mark.parametrize(
     "kinds", [("strong", "weak"), ("weak", "strong"), ("strong", "transient"), ("transient", "weak")]
 )
-def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, kinds: tuple[str, str]) -> None:
+def test_names_of_stages_and_commits_are_unique_in_the_store(store: Opened, kinds: tuple[str, str]) -> None:
     one, two = (store.make(kind, persistence=kind) for kind in kinds)
     record = blocks.encode([b"x"])
     store.do(Stage(one, record, 1, b"s", 1))
@@ -19,7 +19,7 @@ def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, ki
         store.do(Stage(two, record, 1, b"s", 1))
     first = store.do(CommitStages(b"c", [b"s"]))
     assert first.published == [(b"s", one, 1, 1)]
-    # The name of the stage is free again, that of the commit is not.
+    # The commit frees the name of the stage, but not its own.
     store.do(Stage(two, record, 1, b"s", 1))
     again = store.do(CommitStages(b"c", [b"s"]))
     assert (again.published, again.repeated) == (first.published, True)
@@ -30,7 +30,7 @@ def test_a_stage_and_a_commit_have_one_name_in_the_whole_store(store: Opened, ki
     assert store.log.topic(two).last == 0
 
 
-def test_a_stage_that_is_there_twice_is_not_committed_by_half(store: Opened, monkeypatch) -> None:
+def test_a_stage_that_exists_twice_is_not_half_committed(store: Opened, monkeypatch) -> None:
     one, two = store.make("one"), store.make("two", persistence="weak")
     for writer in store.log._writers.values():
         monkeypatch.setattr(writer.applier, "_in_other_engine", lambda key: False)

@@ -1,4 +1,4 @@
-"""The store on disk: what is there when it is opened again, and what it does beside its topics."""
+"""The store on disk: reopening, moves between environments, concurrency."""
 
 import errno
 import os
@@ -31,7 +31,7 @@ Again = Callable[..., Opened]
 
 
 @pytest.mark.parametrize("kind", ["strong", "weak", "async"])
-def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
+def test_everything_is_there_after_reopening(again: Again, kind: str) -> None:
     log = again()
     topic, jobs = log.make("t", persistence=kind, max_age=1000.5), log.make("jobs", "round_robin", kind)
     log.append(topic, b"a", b"b", producer=b"p", sequence=7)
@@ -60,7 +60,7 @@ def test_all_is_there_when_it_is_opened_again(again: Again, kind: str) -> None:
     assert log.log.topic(topic).settings == {"max_age": 1000.5}
 
 
-def test_a_transient_topic_begins_anew_and_gives_no_id_twice(again: Again) -> None:
+def test_a_transient_topic_starts_empty_without_repeating_ids(again: Again) -> None:
     log = again()
     topic = log.make("t", persistence="transient")
     assert log.append(topic, b"a").first == 1
@@ -71,7 +71,7 @@ def test_a_transient_topic_begins_anew_and_gives_no_id_twice(again: Again) -> No
     assert log.append(topic, b"b").first == state.last + 1
 
 
-def test_ids_of_deleted_topics_are_not_given_again(again: Again) -> None:
+def test_ids_of_deleted_topics_are_not_reused(again: Again) -> None:
     log = again()
     topic = log.make("t", persistence="weak")
     log.append(topic, b"a")
@@ -81,7 +81,7 @@ def test_ids_of_deleted_topics_are_not_given_again(again: Again) -> None:
     assert log.log.topic(topic + 1).last == 0
 
 
-def test_a_dead_letter_goes_to_another_environment_once(again: Again) -> None:
+def test_a_dead_letter_moves_to_another_environment_once(again: Again) -> None:
     kinds = ["strong", "weak", "transient"]
     log = again()
     for source in kinds:
@@ -137,7 +137,7 @@ def test_readers_and_writers_at_once(store: Opened) -> None:
     assert trouble == []
 
 
-def test_whoever_fails_to_listen_stops_nothing(directory: Path, caplog) -> None:
+def test_a_failing_callback_does_not_stop_the_store(directory: Path, caplog) -> None:
     told = threading.Semaphore(0)
 
     def notify(writes) -> None:
@@ -151,11 +151,11 @@ def test_whoever_fails_to_listen_stops_nothing(directory: Path, caplog) -> None:
     assert "deaf" in caplog.text
 
 
-def test_nobody_waits_for_ids_of_a_transient_topic_under_its_lock(store: Opened, monkeypatch) -> None:
+def test_ids_of_a_transient_topic_are_not_awaited_under_its_lock(store: Opened, monkeypatch) -> None:
     transient, dead = store.make("t", "round_robin", "transient"), store.make("dead")
     store.append(transient, b"job")
     held = Held(store.log._writers["strong"].environment, monkeypatch)
-    # More than was reserved: the strong writer, which allows ids, has to settle a dead letter in memory beside.
+    # More ids than are reserved: the strong writer, which reserves ids, has to ack a dead letter in memory meanwhile.
     many = [Append(transient, blocks.encode([b""] * 65536), 65536) for _ in range(40)]
     writes = [MoveToDeadLetter(transient, 1, dead), *many, SetCursor(transient, "n", 5)]
     store.log.submit_many(writes)
@@ -169,7 +169,7 @@ def test_nobody_waits_for_ids_of_a_transient_topic_under_its_lock(store: Opened,
     store.wait_grown(transient, 1 + 65536 * 40)
 
 
-def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatch) -> None:
+def test_a_transient_topic_without_ids_raises(store: Opened, monkeypatch) -> None:
     topic = store.make("t", persistence="transient")
     environment = store.log._writers["strong"].environment
     begin = environment.begin
@@ -181,9 +181,7 @@ def test_without_ids_to_give_a_transient_topic_says_so(store: Opened, monkeypatc
     assert store.log.cursors(topic) == {"n": 0}
 
 
-def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(
-    again: Again, directory: Path, monkeypatch
-) -> None:
+def test_lmdb_read_errors_are_reported_as_damage_only_by_verify(again: Again, directory: Path, monkeypatch) -> None:
     log = again()
     topic = log.make("t")
     for _ in range(3):
@@ -209,7 +207,7 @@ def test_where_lmdb_cannot_read_nothing_is_called_damaged_but_by_verify(
         assert [getattr(one, "id", None) or (one.first, one.last) for one in told] == [1, (2, 3)]
 
 
-def test_a_file_that_lmdb_left_shorter_than_it_says_is_made_whole(again: Again, directory: Path) -> None:
+def test_a_file_that_lmdb_left_short_is_extended(again: Again, directory: Path) -> None:
     log = again()
     log.append(log.make("t"), b"a")
     log.log.close()

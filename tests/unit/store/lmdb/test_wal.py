@@ -1,4 +1,4 @@
-"""Appends that are noted, acknowledged, and written a little later."""
+"""The write-ahead log: appends that are logged, answered, and committed later."""
 
 import errno
 import os
@@ -23,14 +23,14 @@ from tests.support.lmdb_faults import Failing, NoRoom
 from tests.support.open_store import TIMEOUT, Opened
 
 Again = Callable[..., Opened]
-IDLE = 1000.0  # seconds between syncs: nothing is written but by what a test does
+IDLE = 1000.0  # seconds between syncs, so that only the test causes commits
 
 
 def note(log: Opened, topic: int, *bodies: bytes, producer: bytes = b"", sequence: int = 0) -> Append:
-    """Has an append noted."""
+    """Appends through the write-ahead log."""
     write = Append(topic, blocks.encode(bodies), len(bodies), producer, sequence)
     until = time.monotonic() + TIMEOUT
-    while not log.log.write_at_once([write], note=True):  # the store does something of its own
+    while not log.log.write_at_once([write], note=True):  # a write of the store itself is in progress
         assert time.monotonic() < until
         time.sleep(0)
     log.wait([write])
@@ -41,7 +41,7 @@ def note(log: Opened, topic: int, *bodies: bytes, producer: bytes = b"", sequenc
 
 @pytest.fixture
 def died(directory: Path) -> Iterator[Callable[..., Opened]]:
-    """Opens what a process would leave behind that died now."""
+    """Opens the files that a process killed now would leave."""
     opened: list[Opened] = []
 
     def open_copy(**options: object) -> Opened:
@@ -55,7 +55,7 @@ def died(directory: Path) -> Iterator[Callable[..., Opened]]:
         one.log.close()
 
 
-def test_what_is_noted_is_acknowledged_and_then_written(again: Again) -> None:
+def test_a_logged_append_is_acknowledged_and_then_committed(again: Again) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     commits = log.log.stats().commits
@@ -65,11 +65,11 @@ def test_what_is_noted_is_acknowledged_and_then_written(again: Again) -> None:
     assert log.grown == {topic: 3}
     assert log.read(topic) == [(1, b"a"), (2, b"b"), (3, b"c")]
     assert log.log.stats().commits == commits + 1
-    log.log.catch_up()  # there is nothing
+    log.log.catch_up()  # the log is empty
     assert log.log.stats().commits == commits + 1
 
 
-def test_whatever_is_written_stands_behind_it(again: Again) -> None:
+def test_later_writes_follow_logged_appends(again: Again) -> None:
     log = again(flush_interval=IDLE)
     topic, jobs = log.make("t", persistence="weak"), log.make("jobs", "round_robin", "weak")
     note(log, jobs, b"1")
@@ -84,7 +84,7 @@ def test_whatever_is_written_stands_behind_it(again: Again) -> None:
     assert log.read(topic)[2:] == [(3, b"c")]
 
 
-def test_it_is_written_before_a_sync_at_the_latest(again: Again) -> None:
+def test_logged_appends_are_committed_before_a_sync(again: Again) -> None:
     log = again(flush_interval=0.02)
     topic = log.make("t", persistence="weak")
     note(log, topic, b"a")
@@ -92,7 +92,7 @@ def test_it_is_written_before_a_sync_at_the_latest(again: Again) -> None:
 
 
 @pytest.mark.parametrize("persistence", ["weak", "async"])
-def test_what_a_dead_process_has_noted_is_there(again: Again, died: Again, persistence: str) -> None:
+def test_logged_appends_of_a_killed_process_are_replayed(again: Again, died: Again, persistence: str) -> None:
     log = again(flush_interval=IDLE)
     topic, gone = log.make("t", persistence=persistence), log.make("gone", persistence="weak")
     log.append(topic, b"0", producer=b"p", sequence=1)
@@ -105,7 +105,7 @@ def test_what_a_dead_process_has_noted_is_there(again: Again, died: Again, persi
     again_told = [left.append(topic, b"%d" % i, producer=b"p", sequence=i + 1) for i in range(1, 6)]
     assert [write.first for write in again_told] == told
     assert all(write.duplicate for write in again_told)
-    # What the dead one has left is not taken twice, nor is it in the way.
+    # The log of the killed process is replayed only once, and the next log works.
     log.log.catch_up()
     note(log, topic, b"6")
     left = died()
@@ -127,13 +127,13 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def kill_one(directory: Path) -> None:
-    """A store whose process has noted 70 messages, and was killed."""
+    """Returns a store whose process has logged 70 messages and was killed."""
     root = Path(__file__).parents[4]
     killed = subprocess.run([sys.executable, "-c", KILLED, directory, root], check=False, timeout=60)
     assert killed.returncode == -signal.SIGKILL
 
 
-def test_a_kill_takes_nothing(again: Again, directory: Path) -> None:
+def test_a_kill_loses_no_logged_append(again: Again, directory: Path) -> None:
     kill_one(directory)
     with Inspector(directory) as offline:
         topic = offline.find("t")
@@ -146,7 +146,7 @@ def test_a_kill_takes_nothing(again: Again, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["directory", "loop", "fifo"])
-def test_notes_that_cannot_be_read_are_not_passed_over(again: Again, directory: Path, kind: str) -> None:
+def test_a_log_that_cannot_be_read_is_not_ignored(again: Again, directory: Path, kind: str) -> None:
     kill_one(directory)
     place, kept = directory / "weak" / "notes", directory / "kept"
     place.rename(kept)
@@ -162,13 +162,13 @@ def test_notes_that_cannot_be_read_are_not_passed_over(again: Again, directory: 
     assert len(log.read(1)) == 70
 
 
-def test_messages_that_were_noted_have_the_time_of_then(again: Again, died: Again, monkeypatch) -> None:
+def test_logged_appends_keep_their_timestamps(again: Again, died: Again, monkeypatch) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     monkeypatch.setattr(applier, "wall", lambda: 1_000_000)
     note(log, topic, b"a")
     monkeypatch.setattr(applier, "wall", lambda: 9_000_000)
-    assert log.append(topic, b"b").timestamp == 1_000_000  # of one transaction
+    assert log.append(topic, b"b").timestamp == 1_000_000  # the same transaction
     note(log, topic, b"c")
     monkeypatch.setattr(applier, "wall", lambda: 20_000_000)
     left = died()
@@ -178,18 +178,18 @@ def test_messages_that_were_noted_have_the_time_of_then(again: Again, died: Agai
     assert [message.timestamp for block in told for message in block] == [1, 1, 9, 20]
 
 
-def test_a_loss_of_power_takes_what_was_not_synced(again: Again, directory: Path, monkeypatch) -> None:
+def test_a_power_loss_takes_unsynced_appends(again: Again, directory: Path, monkeypatch) -> None:
     kill_one(directory)
     monkeypatch.setattr(store_directory.StoreDirectory, "_boot", lambda self: "another")
     log = again()
     assert "the state of the last sync" in log.log.findings[1]
     (topic,) = log.log.topics()
     assert log.read(topic.id) == []
-    assert note(log, topic.id, b"new").first > 70  # no id is given twice
+    assert note(log, topic.id, b"new").first > 70  # no id is assigned twice
 
 
 @pytest.mark.parametrize("kept", ["until there is room", "until the end"])
-def test_what_finds_no_room_later_is_kept(again: Again, died: Again, monkeypatch, caplog, kept: str) -> None:
+def test_logged_appends_without_space_are_kept(again: Again, died: Again, monkeypatch, caplog, kept: str) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     log.append(topic, b"1")
@@ -215,7 +215,7 @@ def test_what_finds_no_room_later_is_kept(again: Again, died: Again, monkeypatch
     assert "lost" not in caplog.text
 
 
-def test_what_cannot_be_written_later_is_there_when_the_store_is_opened_again(again: Again, monkeypatch) -> None:
+def test_logged_appends_that_cannot_be_committed_are_replayed_after_reopening(again: Again, monkeypatch) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     note(log, topic, b"1")
@@ -234,13 +234,13 @@ def test_what_cannot_be_written_later_is_there_when_the_store_is_opened_again(ag
     assert log.append(topic, b"2").first == 2
 
 
-def test_what_is_not_noted_is_written_at_once(again: Again, directory: Path, monkeypatch) -> None:
+def test_appends_that_cannot_be_logged_are_committed_at_once(again: Again, directory: Path, monkeypatch) -> None:
     log = again(flush_interval=IDLE)
     topic, limited = log.make("t", persistence="weak"), log.make("limited", persistence="weak")
 
     def last_of(*bodies: bytes, to: int = topic, producer: bytes = b"", sequence: int = 0) -> int:
         note(log, to, *bodies, producer=producer, sequence=sequence)
-        return log.log.topic(to).last  # as it is written
+        return log.log.topic(to).last  # the committed last id
 
     assert last_of(b"noted") == 0
     assert last_of(bytes(MAX_WRITE_BYTES)) == 2
@@ -266,7 +266,7 @@ def test_what_is_not_noted_is_written_at_once(again: Again, directory: Path, mon
         assert last_of(b"room for a part") == last + 2
 
 
-def test_several_at_once_are_noted_as_far_as_they_can_be(again: Again) -> None:
+def test_the_leading_appends_of_a_group_are_logged(again: Again) -> None:
     log = again(flush_interval=IDLE)
     topic = log.make("t", persistence="weak")
     writes = [Append(topic, blocks.encode([body]), 1) for body in (b"1", bytes(MAX_WRITE_BYTES), b"3")]
@@ -276,7 +276,7 @@ def test_several_at_once_are_noted_as_far_as_they_can_be(again: Again) -> None:
 
 
 def noted(count: int) -> list[Append]:
-    """Appends that were told their ids."""
+    """Returns appends that have ids."""
     writes = [Append(7, b"record %d" % i * (i + 1), i + 1, b"producer" * (i % 2), i % 2 * 9, 3) for i in range(count)]
     for i, write in enumerate(writes):
         write.first, write.timestamp = 10 * i + 1, 1000 + i
@@ -287,7 +287,7 @@ def seen(writes: list[Append]) -> list[tuple[object, ...]]:
     return [tuple(getattr(write, name) for name in Append.__slots__) for write in writes]
 
 
-def test_of_a_torn_note_nothing_is_believed(tmp_path: Path) -> None:
+def test_a_torn_entry_is_ignored(tmp_path: Path) -> None:
     book, writes = wal.WriteAheadLog(tmp_path, "id"), noted(4)
     ends = []
     for write in writes:
@@ -304,21 +304,21 @@ def test_of_a_torn_note_nothing_is_believed(tmp_path: Path) -> None:
         assert seen(wal.read(spoilt, "id")[0]) == seen(writes[:whole])
 
 
-def test_what_another_store_has_noted_means_nothing(tmp_path: Path) -> None:
+def test_entries_of_another_store_are_ignored(tmp_path: Path) -> None:
     book = wal.WriteAheadLog(tmp_path, "one")
     assert book.put(noted(1)[0])
     assert wal.WriteAheadLog(tmp_path, "another").replay() == []
     assert len(wal.WriteAheadLog(tmp_path, "one").replay()) == 1
 
 
-def test_old_notes_are_not_read(tmp_path: Path) -> None:
+def test_entries_of_earlier_rounds_are_ignored(tmp_path: Path) -> None:
     book, writes = wal.WriteAheadLog(tmp_path, "id"), noted(4)
     for write in writes:
         assert book.put(write)
     assert book.take()
     book.clear()
     assert wal.WriteAheadLog(tmp_path, "id").replay() == []
-    # A new one as long as the first old one: the second old one stands right behind it.
+    # The new entry has the length of the first old one, so that the second old one follows it.
     assert book.put(writes[0])
     assert seen(wal.WriteAheadLog(tmp_path, "id").replay()) == seen(writes[:1])
     other = wal.WriteAheadLog(tmp_path, "id")
