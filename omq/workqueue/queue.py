@@ -141,7 +141,7 @@ class WorkQueue:
         acks = store.store.settled(state.id)
         self.handed = max(acks.handed, acks.watermark, state.first - 1)
         self._saved = self.handed  # the value that the store has
-        #: Acked elsewhere, or by consumers of a server that was killed before it had saved `handed`.
+        #: Ids above `handed` that were acked elsewhere, or by consumers of a server that was killed.
         self.ahead = RangeSet(acks.above(self.handed))
         for first, last in acks.missing(state.first, self.handed):
             for piece in _split_by_tries(first, last, acks.deliveries, presumed_tries):
