@@ -28,7 +28,7 @@ from omq.pzq.client.client import (
     Body,
     DeliveryBase,
     PendingSends,
-    SeenNames,
+    SeenIds,
     consumer_options,
     deadline_of,
 )
@@ -57,7 +57,7 @@ class Producer:
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = check_timeout(timeout)
-        self._unanswered = PendingSends(producer)
+        self._pending = PendingSends(producer)
         self._lock = asyncio.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 
@@ -77,9 +77,9 @@ class Producer:
             ProduceTimeout: There was no answer in time.
         """
         async with self._call(timeout) as deadline:
-            await self._put(self._unanswered.compose(0, body, headers, id), deadline)
-            await self._settle(0, deadline)
-            self._unanswered.result()
+            await self._put(self._pending.compose(0, body, headers, id), deadline)
+            await self._drain(0, deadline)
+            self._pending.result()
 
     async def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
         """Sends messages, many of them at a time, and waits until all are stored; see `omq.pzq.Producer.send_many`.
@@ -91,11 +91,11 @@ class Producer:
         async with self._call(timeout) as deadline:
             count = 0
             for index, body in enumerate(bodies):
-                await self._put(self._unanswered.compose(index, body), deadline)
-                await self._settle(MAX_IN_FLIGHT - 1, deadline)
+                await self._put(self._pending.compose(index, body), deadline)
+                await self._drain(MAX_IN_FLIGHT - 1, deadline)
                 count += 1
-            await self._settle(0, deadline)
-            self._unanswered.result()
+            await self._drain(0, deadline)
+            self._pending.result()
             return count
 
     @asynccontextmanager
@@ -107,9 +107,9 @@ class Producer:
             async with asyncio.timeout(seconds if self._lock.locked() else None):
                 await self._lock.acquire()
         except TimeoutError:
-            raise self._unanswered.busy(seconds or 0.0) from None
+            raise self._pending.busy_error(seconds or 0.0) from None
         try:
-            self._unanswered.begin()
+            self._pending.reset()
             yield seconds or 0.0, end
         finally:
             self._lock.release()
@@ -121,29 +121,29 @@ class Producer:
         try:
             await self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except SendTimeout:
-            await self._late(deadline[0])
+            await self._raise_timeout(deadline[0])
 
-    async def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
-        """Waits until at most so many messages have no answer."""
+    async def _drain(self, limit: int, deadline: tuple[float, float | None]) -> None:
+        """Waits until at most *limit* messages have no answer."""
         seconds, end = deadline
-        while len(self._unanswered) > most:
-            left = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
+        while len(self._pending) > limit:
+            remaining = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
             try:
-                self._unanswered.answered(await self._socket.recv_multipart(timeout=max(left, 0)))
+                self._pending.answered(await self._socket.recv_multipart(timeout=max(remaining, 0)))
             except ReceiveTimeout:
                 if end is not None and time.monotonic() >= end:
-                    await self._late(seconds)
-                for frames in self._unanswered.again():
+                    await self._raise_timeout(seconds)
+                for frames in self._pending.to_resend():
                     await self._put(frames, deadline)
 
-    async def _late(self, seconds: float) -> NoReturn:
+    async def _raise_timeout(self, seconds: float) -> NoReturn:
         """Raises that the time is up; what says why no device is connected, if none is, is the cause."""
         cause = None
         try:
             await self._socket.wait_connected(timeout=0)
         except Timeout as error:
             cause = error
-        raise self._unanswered.late(seconds) from cause
+        raise self._pending.timeout_error(seconds) from cause
 
     async def close(self) -> None:
         """Ends. Idempotent."""
@@ -163,7 +163,7 @@ class Delivery(DeliveryBase):
 
     __slots__ = ()
 
-    def ack(self) -> Left:
+    def ack(self) -> AckFlush:
         """Acknowledges the message: it will not come again.
 
         Returns:
@@ -173,20 +173,20 @@ class Delivery(DeliveryBase):
             ClosedError: The consumer is closed.
         """
         self._consumer._answer(self._answer(True))
-        self._consumer._done.note(self.key)
-        return Left(self._consumer._socket)
+        self._consumer._acked.add(self.key)
+        return AckFlush(self._consumer._socket)
 
-    def nack(self) -> Left:
+    def nack(self) -> AckFlush:
         """Asks for the message again, at once.
 
         Returns:
             As `ack`.
         """
         self._consumer._answer(self._answer(False))
-        return Left(self._consumer._socket)
+        return AckFlush(self._consumer._socket)
 
 
-class Left:
+class AckFlush:
     """Waits, where it is awaited, until the kernel has what was sent before."""
 
     __slots__ = ("_socket",)
@@ -203,7 +203,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
-        self._done = SeenNames()
+        self._acked = SeenIds()
 
     async def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message; see `omq.pzq.Consumer.recv`.
@@ -215,11 +215,11 @@ class Consumer:
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, await self._socket.recv_multipart(timeout=timeout))
-        while delivery.key in self._done:
+        while delivery.key in self._acked:
             # It was sent once more before its acknowledgement came.
             delivery.ack()
-            left = None if end is None else max(end - time.monotonic(), 0)
-            delivery = Delivery(self, await self._socket.recv_multipart(timeout=left))
+            remaining = None if end is None else max(end - time.monotonic(), 0)
+            delivery = Delivery(self, await self._socket.recv_multipart(timeout=remaining))
         return delivery
 
     def _answer(self, frames: list[bytes]) -> None:

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
 
-from omq.pzq.cluster.acked_keys import AckCheckpoint, statements_of
+from omq.pzq.cluster.acked_keys import AckCheckpoint, parse_checkpoints
 from omq.pzq.cluster.actions import (
     Answer,
     Broadcast,
@@ -65,7 +65,7 @@ class Machine:
     records: dict[str, Any] | None = None
     own: dict[str, int] = field(default_factory=dict)
     held: dict[str, dict[str, int]] = field(default_factory=dict)
-    tombs: dict[str, str] = field(default_factory=dict)
+    remote_acks: dict[str, str] = field(default_factory=dict)
     starts: list[int] = field(default_factory=list)
     known: dict[str, Any] = field(default_factory=dict)
     node: Node | None = None
@@ -82,34 +82,34 @@ class Machine:
         self.incarnation += 1
         self.starts.append(self.incarnation)
         self.storing, self.told, self.claims = [], set(), {}
-        possession = Leadership(
+        leadership = Leadership(
             self.name,
             [name for name in NAMES if name != self.name],
             timeout=TIMEOUT,
             incarnations=self.starts,
             now=now,
             store=self.store,
-            records=self.records,
+            leaders=self.records,
             fenced=True,
             known=self.known,
         )
-        self.node = Node(possession, replicas=1, patience=0.5, is_mine=partial(is_of, self.store))
+        self.node = Node(leadership, replicas=1, replication_timeout=0.5, is_mine=partial(is_of, self.store))
         self.node.load(
             [([key], place) for key, place in self.own.items()],
             {owner: [([key], place) for key, place in keys.items()] for owner, keys in self.held.items()},
-            [(owner, key) for key, owner in self.tombs.items()],
+            [(owner, key) for key, owner in self.remote_acks.items()],
         )
-        self.node.hear_statements(statements_of(self.stated))
-        self.records = dict(possession.records) if self.records is not None else None
+        self.node.receive_checkpoints(parse_checkpoints(self.stated))
+        self.records = dict(leadership.leaders) if self.records is not None else None
         self.stopped = False
 
     def tick(self, now: float) -> None:
         """States what is done with, and keeps all statements."""
         assert self.node is not None
         if ranges := [(number, number) for number in self.made if key_in(self.store, number) not in self.own]:
-            stem, done = key_in(self.store, 0)[2:20], self.node.done
-            done.state(self.name, stem, AckCheckpoint(done.next(self.name, stem, 1), ranges))
-        self.stated = self.node.done.told()
+            stem, done = key_in(self.store, 0)[2:20], self.node.acked
+            done.add_checkpoint(self.name, stem, AckCheckpoint(done.next_time(self.name, stem, 1), ranges))
+        self.stated = self.node.acked.to_json()
         self.node.tick(now)
 
     def put_back(self, copy: Machine) -> None:
@@ -211,7 +211,7 @@ class Cluster:
                 self.lost += 1
                 machine.store = f"{machine.name}{self.wiped}"
                 machine.records = None
-                machine.own, machine.held, machine.tombs = {}, {}, {}
+                machine.own, machine.held, machine.remote_acks = {}, {}, {}
                 machine.made, machine.stated = [], {}
                 machine.starts, machine.known = [], {}
                 self.consumed = {key: "" if at == machine.name else at for key, at in self.consumed.items()}
@@ -235,7 +235,7 @@ class Cluster:
 
     def go_on(self, machine: Machine) -> None:
         machine.stopped = False
-        self.check_possession()  # before it hears of anything
+        self.check_leadership()  # before it hears of anything
         waiting = [one for to, one in self.queued if to == machine.name]
         self.queued = [one for one in self.queued if one[0] != machine.name]
         for message in waiting:
@@ -268,7 +268,7 @@ class Cluster:
     def round(self) -> None:
         """Time goes on."""
         self.now += 1.0
-        self.check_possession()
+        self.check_leadership()
         late, self.late = self.late, []
         for sender, to, message in late:
             self.reach(sender, to, message)
@@ -299,25 +299,25 @@ class Cluster:
         for action in actions:
             match action:
                 case Persist():
-                    machine.records = dict(machine.node.possession.records)
+                    machine.records = dict(machine.node.leadership.leaders)
                 case RecordAcks(owner, places):
                     for key in places:
                         (machine.own if key in machine.own else machine.held.get(owner, {})).pop(key, None)
                 case RecordRemoteAck(owner, key):
-                    machine.tombs[key] = owner
+                    machine.remote_acks[key] = owner
                 case ForgetRemoteAck(key):
-                    machine.tombs.pop(key, None)
+                    machine.remote_acks.pop(key, None)
                 case Answer(keys, done):
                     if done:
                         self.acked.update(keys)
                 case Replica(peer, _, _):
                     self.send(machine.name, peer, (machine.name, action))
                 case Restarted():
-                    machine.known = dict(machine.node.possession.known)
+                    machine.known = dict(machine.node.leadership.known)
                 case Broadcast(_, body):
                     for peer in [body["to"]] if "to" in body else [name for name in NAMES if name != machine.name]:
                         self.send(machine.name, peer, (machine.name, action))
-        self.check_possession()
+        self.check_leadership()
 
     def send(self, sender: str, to: str, message: Any) -> None:
         how = self.links.get((sender, to), "")
@@ -347,7 +347,7 @@ class Cluster:
                 if kind == "REMOVES":
                     machine.told.update(body["keys"])
                 try:
-                    node.hear(kind, body, self.now)
+                    node.receive(kind, body, self.now)
                 except StaleDirectory as error:
                     if error.node == machine.name:
                         machine.node = None  # it has no part in the cluster any more
@@ -373,13 +373,13 @@ class Cluster:
 
     # ------------------------------------------------------------------ what must hold
 
-    def check_possession(self) -> None:
+    def check_leadership(self) -> None:
         """Nobody delivers together with another one, or in a minority's sight."""
         for owner in NAMES:
             who = [
                 machine.name
                 for machine in self.machines.values()
-                if machine.runs and machine.node and machine.node.possession.delivers(owner, self.now)
+                if machine.runs and machine.node and machine.node.leadership.delivers(owner, self.now)
             ]
             if len(who) > 1:
                 raise Broken(f"{who} deliver what is {owner}'s")
@@ -400,12 +400,12 @@ class Cluster:
             (name, key)
             for name, node in nodes.items()
             for key in self.consumed
-            if node._views(key_owner(key), [key])["gone"]
+            if node._classify(key_owner(key), [key])["gone"]
         )
         for name, node in nodes.items():
             machine = self.machines[name]
             for owner in NAMES:
-                record = node.possession.record(owner)
+                record = node.leadership.leader_epoch(owner)
                 if record[1] != name:
                     machine.claims.pop(owner, None)
                 elif owner not in machine.claims or machine.claims[owner][0] != record:
@@ -417,7 +417,7 @@ class Cluster:
                         and frozenset((name, other)) not in self.apart
                         and other != name
                         and not self.lost
-                        and node.possession.alive(other, self.now)
+                        and node.leadership.alive(other, self.now)
                     ):
                         raise Broken(f"{other} knows that {key} is done with, and {name} delivers it")
 
@@ -447,9 +447,9 @@ class Cluster:
             assert machine.node is not None
             for _, key in self.deliverable(machine):
                 where.setdefault(key, []).append(machine.name)
-            if machine.node.tombs or machine.tombs:
-                raise Broken(f"{machine.name} remembers {machine.tombs} for ever")
-            if not machine.node.possession.delivers(machine.name, self.now):
+            if machine.node.remote_acks or machine.remote_acks:
+                raise Broken(f"{machine.name} remembers {machine.remote_acks} for ever")
+            if not machine.node.leadership.delivers(machine.name, self.now):
                 raise Broken(f"{machine.name} does not get back what is its own")
             if sorted(machine.node.own) != sorted(machine.own) or machine.node.holds() != {
                 owner: len(keys) for owner, keys in machine.held.items() if keys
@@ -481,7 +481,7 @@ class Cluster:
                     machine.records and sorted(machine.records.items()),
                     list(machine.own),
                     sorted((owner, list(keys)) for owner, keys in machine.held.items() if keys),
-                    sorted(machine.tombs.items()),
+                    sorted(machine.remote_acks.items()),
                     machine.made,
                     sorted((owner, sorted(stated.items())) for owner, stated in machine.stated.items()),
                     machine.stopped,
@@ -513,35 +513,35 @@ def _ago(now: float, when: float) -> float:
 
 
 def _of_node(node: Node, now: float) -> Any:
-    possession = node.possession
-    number = possession._number
+    leadership = node.leadership
+    number = leadership._number
     peers = [
         (
             name,
-            _ago(now, peer.heard),
+            _ago(now, peer.last_seen),
             peer.store,
-            peer.quiet,
-            peer.knows,
+            peer.unattached,
+            peer.knows_us,
             peer.incarnation > 0,
             _ago(now, peer.confirmed),
-            sorted(peer.records.items()),
-            sorted(peer.hears),
+            sorted(peer.leaders.items()),
+            sorted(peer.receives_from),
             sorted(peer.holds.items()),
         )
-        for name, peer in possession.peers.items()
+        for name, peer in leadership.peers.items()
     ]
     asked = [(peer, sorted((key, _ago(now, when)) for key, when in keys.items())) for peer, keys in node._asked.items()]
     return (
         peers,
-        sorted(possession.records.items()),
-        possession._quiet,
-        _ago(now, possession._began) if possession._quiet else 0,
-        [(number - one, _ago(now, when)) for one, when in possession._sent.items()],
-        sorted(node.done),
-        sorted((owner, sorted(stated.items())) for owner, stated in node.done.told().items()),
-        node._stated[0],
-        min(now - node._stated[1], 2 * TIMEOUT),
-        sorted(node._unswept),
+        sorted(leadership.leaders.items()),
+        leadership._unattached,
+        _ago(now, leadership._started) if leadership._unattached else 0,
+        [(number - one, _ago(now, when)) for one, when in leadership._sent.items()],
+        sorted(node.acked),
+        sorted((owner, sorted(stated.items())) for owner, stated in node.acked.to_json().items()),
+        node._sent_checkpoints[0],
+        min(now - node._sent_checkpoints[1], 2 * TIMEOUT),
+        sorted(node._unscanned),
         [
             (peer, owner, list(keys))
             for peer, by_owner in node._unconfirmed.items()
@@ -549,22 +549,22 @@ def _of_node(node: Node, now: float) -> Any:
             if keys
         ],
         [
-            (peer, [(list(keys), _ago(now, when)) for keys, when in flying.values()])
-            for peer, flying in node._flying.items()
+            (peer, [(list(keys), _ago(now, when)) for keys, when in in_flight.values()])
+            for peer, in_flight in node._in_flight.items()
         ],
         sorted(
             (owner, it and (it[0], it[2]), it and min(now - when, 2 * TIMEOUT))
             for owner, (it, when) in node._compared.items()
         ),
         asked,
-        [(run, sorted(having), until - now) for run, (having, until) in node._waiting._messages.runs()],
-        sorted(node.tombs),
+        [(run, sorted(having), until - now) for run, (having, until) in node._pending._messages.runs()],
+        sorted(node.remote_acks),
         [
             (owner, peer, list(doubt.keys), _ago(now, doubt.since) if doubt.keys else 0)
-            for owner, doubts in node._doubts._doubts.items()
+            for owner, doubts in node._takeover._syncs.items()
             for peer, doubt in doubts.items()
         ],
-        [(peer, list(keys)) for peer, by_owner in node._unaware.items() for keys in by_owner.values()],
+        [(peer, list(keys)) for peer, by_owner in node._unconfirmed_acks.items() for keys in by_owner.values()],
     )
 
 
@@ -576,7 +576,7 @@ def _of_message(message: Any, cluster: Cluster) -> Any:
         incarnation = cluster.machines[sender].incarnation - action.body.get("incarnation", 0)
         return sender, action.kind, sorted({**action.body, "incarnation": incarnation}.items())
     state = action.body
-    numbers = {name: machine.node.possession._number for name, machine in cluster.machines.items() if machine.node}
+    numbers = {name: machine.node.leadership._number for name, machine in cluster.machines.items() if machine.node}
     heard = {
         who: (one == cluster.machines[who].incarnation, numbers.get(who, 0) - last)
         for who, (one, last) in state["heard"].items()

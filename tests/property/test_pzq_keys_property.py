@@ -47,15 +47,15 @@ class Beside(RuleBasedStateMachine):
         self.recent, self.last = RecentKeys(6), set[str]()
 
     @rule(keys=KEYS, place=st.integers(0, 40))
-    def note(self, keys: list[str], place: int) -> None:
-        self.places.note(keys, place)
+    def add(self, keys: list[str], place: int) -> None:
+        self.places.add(keys, place)
         self.expected.update(zip(keys, range(place, place + len(keys)), strict=True))
 
     @rule(keys=KEYS)
-    def take_places(self, keys: list[str]) -> None:
+    def take_positions(self, keys: list[str]) -> None:
         found = {key: self.expected.pop(key) for key in keys if key in self.expected}
-        assert self.places.places(keys) == list(found.values())
-        assert self.places.take_places(keys) == found
+        assert self.places.positions(keys) == list(found.values())
+        assert self.places.take_positions(keys) == found
 
     @rule(keys=KEYS)
     def put(self, keys: list[str]) -> None:
@@ -71,7 +71,7 @@ class Beside(RuleBasedStateMachine):
 
     @rule(keys=KEYS)
     def count(self, keys: list[str]) -> None:
-        self.numbered.note(self.next, keys)
+        self.numbered.add(self.next, keys)
         self.named.update(enumerate(keys, self.next))
         self.next += len(keys)
 
@@ -131,11 +131,11 @@ def test_what_is_not_a_key_is_refused(key: str) -> None:
 def test_keys_that_count_up_are_one_run_and_cost_as_one() -> None:
     keys = [f"{HEADS[0]}{number:012x}" for number in range(10_000)]
     places = PositionMap()
-    places.note(keys[:5_000], 7)
-    places.note(keys[5_000:], 5_007)
+    places.add(keys[:5_000], 7)
+    places.add(keys[5_000:], 5_007)
     assert len(list(places.runs())) == 1
     places.take(keys[1:9_999])
-    assert places.take_places(keys) == {keys[0]: 7, keys[9_999]: 10_006}
+    assert places.take_positions(keys) == {keys[0]: 7, keys[9_999]: 10_006}
 
 
 def test_the_same_keys_again_and_again_do_not_gather() -> None:

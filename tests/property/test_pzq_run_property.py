@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from omq._core import blocks
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.replica_batch import ReplicaBatch, read_run, run_of
+from omq.pzq.cluster.replica_batch import ReplicaBatch, consecutive_keys, read_batch
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import key_format, key_of, pack, unpack
 
@@ -47,14 +47,14 @@ def read(run: ReplicaBatch) -> list[tuple[str, list[bytes]]]:
 @settings(deadline=None)
 @given(MESSAGES, FIRSTS, st.integers(0, 2**53), st.data())
 def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: int, data: st.DataObject) -> None:
-    keys = run_of(HOW, when, first, len(messages))
+    keys = consecutive_keys(HOW, when, first, len(messages))
     assert keys == [key_of(HOW, when, first + number).decode() for number in range(len(messages))]
     expected = list(zip(keys, messages, strict=True))
     records = records_of(messages)
     whole = ReplicaBatch(keys, named(records, keys), True)
-    assert read(whole) == read(read_run(whole.head(), bytes(whole.records))) == expected
+    assert read(whole) == read(read_batch(whole.head(), bytes(whole.records))) == expected
     if first >> 48 == first + len(messages) >> 48:
-        assert read(read_run(ReplicaBatch(keys, records, False).head(), records)) == expected
+        assert read(read_batch(ReplicaBatch(keys, records, False).head(), records)) == expected
     some = data.draw(st.sets(st.sampled_from(keys)))
     assert read(whole.some(some)) == [one for one in expected if one[0] in some]
 
@@ -62,12 +62,12 @@ def test_a_run_arrives_as_it_was(messages: list[list[bytes]], first: int, when: 
 @settings(deadline=None)
 @given(MESSAGES, st.booleans(), st.data())
 def test_a_damaged_run_is_refused(messages: list[list[bytes]], has_keys: bool, data: st.DataObject) -> None:
-    run = ReplicaBatch(run_of(HOW, 1, 1, len(messages)), records_of(messages), False)
+    run = ReplicaBatch(consecutive_keys(HOW, 1, 1, len(messages)), records_of(messages), False)
     if has_keys:
         run = ReplicaBatch(run.keys, named(bytes(run.records), run.keys), True)
     broken = bytearray(run.records)
     broken[data.draw(st.integers(0, len(broken) - 1))] ^= data.draw(st.integers(1, 255))
     with pytest.raises(Malformed):
-        read_run(run.head(), bytes(broken))
+        read_batch(run.head(), bytes(broken))
     with pytest.raises(ValueError, match=r"."):
         named(bytes(broken), run.keys)

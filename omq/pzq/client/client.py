@@ -33,7 +33,7 @@ DEFAULT_TIMEOUT_S: Final = 10.0
 #: Messages that a consumer holds at most.
 DEFAULT_PREFETCH: Final = 1000
 #: Names that are remembered.
-MAX_NAMES: Final = 65_536
+MAX_SEEN_IDS: Final = 65_536
 #: Bytes of a producer's name.
 MAX_NAME_BYTES: Final = 79
 
@@ -75,7 +75,7 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
     return [bytes(header) for header in own]
 
 
-class SeenNames:
+class SeenIds:
     """Names that were noted, the last 65,536 of them. Threads may share it."""
 
     def __init__(self) -> None:
@@ -85,11 +85,11 @@ class SeenNames:
     def __contains__(self, name: bytes) -> bool:
         return name in self._names
 
-    def note(self, name: bytes) -> None:
+    def add(self, name: bytes) -> None:
         """Remembers a name."""
         with self._lock:
             self._names[name] = None
-            if len(self._names) > MAX_NAMES:
+            if len(self._names) > MAX_SEEN_IDS:
                 del self._names[next(iter(self._names))]
 
 
@@ -114,15 +114,15 @@ class PendingSends:
         self._sequence = 0
         self._waiting: dict[bytes, tuple[int, list[bytes]]] = {}
         self._refused: list[tuple[int, Refused]] = []
-        self._given_up = SeenNames()  # ids that may be answered yet
+        self._given_up = SeenIds()  # ids that may be answered yet
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def begin(self) -> None:
+    def reset(self) -> None:
         """Forgets what no call waits for any more."""
         for id in self._waiting:
-            self._given_up.note(id)
+            self._given_up.add(id)
         self._waiting.clear()
         self._refused.clear()
 
@@ -145,8 +145,8 @@ class PendingSends:
         id = b"%d" % self._sequence if id is None else bytes(id)
         if id in self._given_up:  # the answer to that one would be taken for this one's
             id = b"%b %d" % (id, self._sequence)
-        mark = [] if has_dedup(own) else [dedup(self._producer, self._sequence)]
-        frames = [id, *mark, *own, b"", *parts]
+        header = [] if has_dedup(own) else [dedup(self._producer, self._sequence)]
+        frames = [id, *header, *own, b"", *parts]
         self._waiting[id] = index, frames
         return frames
 
@@ -157,7 +157,7 @@ class PendingSends:
         if found is not None and refused is not None:
             self._refused.append((found[0], refused))
 
-    def again(self) -> list[list[bytes]]:
+    def to_resend(self) -> list[list[bytes]]:
         """The frames of all that wait, to be sent once more."""
         return [frames for _, frames in self._waiting.values()]
 
@@ -175,11 +175,11 @@ class PendingSends:
             raise error
 
     @staticmethod
-    def busy(seconds: float) -> ProduceTimeout:
+    def busy_error(seconds: float) -> ProduceTimeout:
         """Returns the error of a call whose time is up before the producer's earlier call has ended."""
         return ProduceTimeout(f"another call was under way for {seconds:g} s: nothing was sent")
 
-    def late(self, seconds: float) -> ProduceTimeout:
+    def timeout_error(self, seconds: float) -> ProduceTimeout:
         """Returns the error of a call whose time is up."""
         if len(self._waiting) == 1:
             return ProduceTimeout(f"a message was not acknowledged within {seconds:g} s: it may be stored, or not")
@@ -196,9 +196,9 @@ def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
     """
     if not isinstance(prefetch, int) or isinstance(prefetch, bool) or not 1 <= prefetch < 10**9:
         raise UsageError(f"prefetch={prefetch!r}: must be a whole number from 1 to 999999999")
-    told = {DELIVERIES: b"1", PREFETCH: b"%d" % prefetch}
+    properties = {DELIVERIES: b"1", PREFETCH: b"%d" % prefetch}
     more = options.get("metadata", ())
-    metadata = [*(more.items() if isinstance(more, Mapping) else more), *told.items()]
+    metadata = [*(more.items() if isinstance(more, Mapping) else more), *properties.items()]
     # What the device has delivered is at hand: its own bound is `prefetch`.
     return {"recv_hwm": 0, "send_hwm": 0, "linger": 1.0, **options, "metadata": metadata}
 

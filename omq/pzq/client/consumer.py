@@ -8,7 +8,7 @@ from typing import Any, Self
 
 import omq
 from omq.errors import ClosedError
-from omq.pzq.client.client import DEFAULT_PREFETCH, DeliveryBase, SeenNames, consumer_options, deadline_of
+from omq.pzq.client.client import DEFAULT_PREFETCH, DeliveryBase, SeenIds, consumer_options, deadline_of
 from omq.types import UNSET, Unset
 
 __all__ = ["Consumer", "Delivery"]
@@ -22,7 +22,7 @@ class Delivery(DeliveryBase):
     def ack(self) -> None:
         """Acknowledges the message: it will not come again."""
         self._consumer._answer(self._answer(True))
-        self._consumer._done.note(self.key)
+        self._consumer._acked.add(self.key)
 
     def nack(self) -> None:
         """Asks for the message again, at once."""
@@ -53,7 +53,7 @@ class Consumer:
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
-        self._done = SeenNames()
+        self._acked = SeenIds()
 
     def recv(self, *, timeout: float | Unset | None = UNSET) -> Delivery:
         """Waits for a message.
@@ -68,11 +68,11 @@ class Consumer:
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, self._socket.recv_multipart(timeout=timeout))
-        while delivery.key in self._done:
+        while delivery.key in self._acked:
             # It was sent once more before its acknowledgement came.
             delivery.ack()
-            left = None if end is None else max(end - time.monotonic(), 0)
-            delivery = Delivery(self, self._socket.recv_multipart(timeout=left))
+            remaining = None if end is None else max(end - time.monotonic(), 0)
+            delivery = Delivery(self, self._socket.recv_multipart(timeout=remaining))
         return delivery
 
     def _answer(self, frames: list[bytes]) -> None:

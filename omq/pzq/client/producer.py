@@ -43,7 +43,7 @@ class Producer:
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
     ) -> None:
         self._timeout = check_timeout(timeout)
-        self._unanswered = PendingSends(producer)
+        self._pending = PendingSends(producer)
         self._lock = threading.Lock()
         self._socket = omq.DEALER(connect=[endpoint], **{"linger": 1.0, **options})
 
@@ -69,9 +69,9 @@ class Producer:
             ProduceTimeout: There was no answer in time.
         """
         with self._call(timeout) as deadline:
-            self._put(self._unanswered.compose(0, body, headers, id), deadline)
-            self._settle(0, deadline)
-            self._unanswered.result()
+            self._put(self._pending.compose(0, body, headers, id), deadline)
+            self._drain(0, deadline)
+            self._pending.result()
 
     def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
         """Sends messages, many of them at a time, and waits until all are stored.
@@ -90,11 +90,11 @@ class Producer:
         with self._call(timeout) as deadline:
             count = 0
             for index, body in enumerate(bodies):
-                self._put(self._unanswered.compose(index, body), deadline)
-                self._settle(MAX_IN_FLIGHT - 1, deadline)
+                self._put(self._pending.compose(index, body), deadline)
+                self._drain(MAX_IN_FLIGHT - 1, deadline)
                 count += 1
-            self._settle(0, deadline)
-            self._unanswered.result()
+            self._drain(0, deadline)
+            self._pending.result()
             return count
 
     @contextmanager
@@ -103,9 +103,9 @@ class Producer:
         seconds = self._timeout if isinstance(timeout, Unset) else check_timeout(timeout)
         end = None if seconds is None else time.monotonic() + seconds
         if not self._lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
-            raise self._unanswered.busy(seconds or 0.0)
+            raise self._pending.busy_error(seconds or 0.0)
         try:
-            self._unanswered.begin()
+            self._pending.reset()
             yield seconds or 0.0, end
         finally:
             self._lock.release()
@@ -117,29 +117,29 @@ class Producer:
         try:
             self._socket.send_multipart(frames, timeout=None if end is None else max(end - time.monotonic(), 0))
         except omq.SendTimeout:
-            self._late(deadline[0])
+            self._raise_timeout(deadline[0])
 
-    def _settle(self, most: int, deadline: tuple[float, float | None]) -> None:
-        """Waits until at most a number of messages have no answer."""
+    def _drain(self, limit: int, deadline: tuple[float, float | None]) -> None:
+        """Waits until at most *limit* messages have no answer."""
         seconds, end = deadline
-        while len(self._unanswered) > most:
-            left = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
+        while len(self._pending) > limit:
+            remaining = RETRY_DELAY_S if end is None else min(end - time.monotonic(), RETRY_DELAY_S)
             try:
-                self._unanswered.answered(self._socket.recv_multipart(timeout=max(left, 0)))
+                self._pending.answered(self._socket.recv_multipart(timeout=max(remaining, 0)))
             except ReceiveTimeout:
                 if end is not None and time.monotonic() >= end:
-                    self._late(seconds)
-                for frames in self._unanswered.again():
+                    self._raise_timeout(seconds)
+                for frames in self._pending.to_resend():
                     self._put(frames, deadline)
 
-    def _late(self, seconds: float) -> NoReturn:
+    def _raise_timeout(self, seconds: float) -> NoReturn:
         """Raises a timeout; its cause is the reason why no device is connected, if none is."""
         cause = None
         try:
             self._socket.wait_connected(timeout=0)
         except omq.Timeout as error:
             cause = error
-        raise self._unanswered.late(seconds) from cause
+        raise self._pending.timeout_error(seconds) from cause
 
     def close(self) -> None:
         """Ends. Idempotent."""

@@ -7,10 +7,10 @@ Nodes broadcast `CLUSTER | kind | body`. A body is JSON, with the sender's name 
     KALV      each node to all, at each tick: the `incarnations` of its directory, the `number` of this message, its
               `store`, the `records` that it states, whom it has `heard`, what it `holds`, its `timeout`, and the store
               and incarnation of each other node that it has `known` last
-    ASK       a holder to the possessor, an owner to holders, the possessor of another's queue to all: what do you
+    ASK       a holder to the leader, an owner to holders, the leader of another's queue to all: what do you
               make of these `keys`?
     TOLD      the answer: keys that it `have`s, that it `want`s and is to be sent, that are `gone`: finished
-    GONE      the possessor of another's queue to all, and a node that got it to the owner: these `keys` are finished.
+    GONE      the leader of another's queue to all, and a node that got it to the owner: these `keys` are finished.
               Answered by TOLD, `gone`, once that is kept
     DONE      each node to all, when its own have changed, and all that it has every 2 timeouts: which ids of
               owners' topics are `stated` as finished

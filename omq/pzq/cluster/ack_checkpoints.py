@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from omq.executor import in_thread
-from omq.pzq.cluster.acked_keys import MAX_RANGES, AckCheckpoint, AckedKeys, Ranges, Stated, statements_of
+from omq.pzq.cluster.acked_keys import MAX_RANGES, AckCheckpoint, AckedKeys, Checkpoints, Ranges, parse_checkpoints
 from omq.pzq.device.queue import DeviceQueue
 from omq.pzq.wire import stem_of
 from omq.store.async_store import AsyncStore
@@ -35,31 +35,31 @@ class AckCheckpoints:
 
     Args:
         database: The folder that the file is in.
-        journal: The store.
+        store: The store.
         name: The node's.
         queues: Of its own messages.
-        done: Where all statements are.
+        acked: Where all statements are.
     """
 
     def __init__(
-        self, database: Path, journal: AsyncStore, name: str, queues: list[DeviceQueue], done: AckedKeys
+        self, database: Path, store: AsyncStore, name: str, queues: list[DeviceQueue], acked: AckedKeys
     ) -> None:
         self._path = database / FILE
-        self._journal = journal
+        self._store = store
         self._name = name
         self._queues = queues
-        self._done = done
+        self._acked = acked
         self._newest = 0
         self._next = self._next_write = 0.0
-        self._kept: dict[str, dict[str, list[Any]]] = {}
+        self._written_checkpoints: dict[str, dict[str, list[Any]]] = {}
         self._writing: asyncio.Future[None] | None = None
         self._fails = False
-        self._unstated: set[int] = set()  # queues whose rows are damaged
+        self._unreadable: set[int] = set()  # queues whose rows are damaged
 
-    def load(self) -> Stated:
+    def load(self) -> Checkpoints:
         """The statements of the file; none where that cannot be used."""
         try:
-            return statements_of(json.loads(self._path.read_bytes()))
+            return parse_checkpoints(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as wrong:
@@ -75,53 +75,57 @@ class AckCheckpoints:
         self._newest = newest
         now = time.monotonic()
         if now >= self._next:
-            self.state()
+            self.update()
             self._next = now + max(STATE_INTERVAL_S, (time.monotonic() - now) / MAX_SHARE)
-        if now >= self._next_write and self._writing is None and (told := self._done.told()) != self._kept:
+        if (
+            now >= self._next_write
+            and self._writing is None
+            and (checkpoints := self._acked.to_json()) != self._written_checkpoints
+        ):
             self._next_write = now + WRITE_INTERVAL_S
-            self._writing = in_thread(self._write, told)
+            self._writing = in_thread(self._write, checkpoints)
             self._writing.add_done_callback(self._written)
 
     async def close(self) -> None:
         """Keeps what is stated at the end."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
-        self.state()
-        if (told := self._done.told()) != self._kept:
-            self._write(told)
+        self.update()
+        if (checkpoints := self._acked.to_json()) != self._written_checkpoints:
+            self._write(checkpoints)
 
-    def state(self) -> None:
+    def update(self) -> None:
         """States what is finished now."""
         for queue in self._queues:
-            stem = stem_of(self._journal.store.id, queue.id)
+            stem = stem_of(self._store.store.id, queue.id)
             # The clock may be set back: a statement does not cover what was stored after it.
-            at = self._done.next(self._name, stem, max(time.time_ns() // 1000, self._newest))
+            at = self._acked.next_time(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
-                self._done.state(self._name, stem, AckCheckpoint(at, self._ranges(queue)))
+                self._acked.add_checkpoint(self._name, stem, AckCheckpoint(at, self._ranges(queue)))
             except StoreError as wrong:
-                if queue.id not in self._unstated:
+                if queue.id not in self._unreadable:
                     log.warning("cluster: the finished messages of %s are not sent: %s", queue.name, wrong)
-                self._unstated.add(queue.id)
+                self._unreadable.add(queue.id)
 
     def _ranges(self, queue: DeviceQueue) -> Ranges:
         """Returns the committed acks. An id that is lost is settled, too, and yet others may have its message."""
-        settled, first = self._journal.store.settled(queue.id), self._journal.store.topic(queue.id).first
+        settled, first = self._store.store.settled(queue.id), self._store.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
         below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
         above = (gap for begin, end in settled.above(low) for gap in queue.lost.missing(begin, end))
         return [*below, *islice(above, MAX_RANGES - len(below))]
 
-    def _write(self, told: dict[str, dict[str, list[Any]]]) -> None:
+    def _write(self, checkpoints: dict[str, dict[str, list[Any]]]) -> None:
         try:
             new = self._path.with_suffix(".new")
-            new.write_bytes(json.dumps(told).encode())
+            new.write_bytes(json.dumps(checkpoints).encode())
             new.replace(self._path)
         except OSError as error:
             if not self._fails:
                 log.warning("cluster: %s is not written, others may know what would be in it: %s", self._path, error)
             self._fails = True
         else:
-            self._kept, self._fails = told, False
+            self._written_checkpoints, self._fails = checkpoints, False
 
     def _written(self, _: Any) -> None:
         self._writing = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from omq.pzq.cluster.leadership import AckCheckpoint
+from omq.pzq.cluster.leadership import LeaderSnapshot
 
 Keys = Sequence[str]
 
@@ -26,7 +26,7 @@ class Restarted(NamedTuple):
 class Persist(NamedTuple):
     """Have the records on the disk before anything else is sent; where that fails, what was *before* is stated on."""
 
-    before: AckCheckpoint
+    before: LeaderSnapshot
 
 
 class Replica(NamedTuple):
@@ -41,7 +41,7 @@ class RecordAcks(NamedTuple):
     """Drop messages that are stored here: they are finished."""
 
     origin: str
-    places: dict[str, int]  # by key: where the store has them
+    positions: dict[str, int]  # by key: where the store has them
 
 
 class RecordRemoteAck(NamedTuple):

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 
 from omq.pzq.cluster.keys import KeyMap, Keys
-from omq.pzq.device.producer_server import Asked
+from omq.pzq.device.producer_server import ProducerRequest
 
 
 class PendingAnswers:
@@ -16,33 +16,33 @@ class PendingAnswers:
         accept: Answers producers, with a text or without.
     """
 
-    def __init__(self, accept: Callable[[list[Asked], bytes | None], None]) -> None:
+    def __init__(self, accept: Callable[[list[ProducerRequest], bytes | None], None]) -> None:
         self._accept = accept
         #: Those whose messages were stored together, in the order of the keys, and the number of the first one's key.
-        self._asked: KeyMap[tuple[int, list[Asked]]] = KeyMap()
-        self._again: dict[str, list[Asked]] = {}  # those that have repeated a message
+        self._requests: KeyMap[tuple[int, list[ProducerRequest]]] = KeyMap()
+        self._repeated: dict[str, list[ProducerRequest]] = {}  # those that have repeated a message
 
-    def add(self, keys: Keys, asked: list[Asked]) -> None:
+    def add(self, keys: Keys, requests: list[ProducerRequest]) -> None:
         """Adds the producers of messages, one for each."""
         at = 0
         for run in keys.runs:
-            self._asked.put_run(run, (run.first - at, asked))
+            self._requests.put_run(run, (run.first - at, requests))
             at += run.end - run.first
 
-    def add_repeated(self, key: str, asked: Iterable[Asked]) -> None:
-        """Adds producers that have sent a message again."""
-        again = self._again.setdefault(key, [])
-        known = [*again, *self._of(self._asked.find([key]))]
-        again += [one for one in asked if one not in known]
+    def add_repeated(self, key: str, requests: Iterable[ProducerRequest]) -> None:
+        """Adds producers that have sent a message repeated."""
+        repeated = self._repeated.setdefault(key, [])
+        known = [*repeated, *self._of(self._requests.find([key]))]
+        repeated += [one for one in requests if one not in known]
 
     def answer(self, keys: Sequence[str], text: bytes | None) -> None:
         """Answers the producers of messages."""
-        asked = self._of(self._asked.take(keys))
-        if self._again:
-            asked += chain.from_iterable(self._again.pop(key, ()) for key in keys)
-        if asked:
-            self._accept(asked, text)
+        requests = self._of(self._requests.take(keys))
+        if self._repeated:
+            requests += chain.from_iterable(self._repeated.pop(key, ()) for key in keys)
+        if requests:
+            self._accept(requests, text)
 
     @staticmethod
-    def _of(found: Iterable[tuple[tuple[str, int, int], tuple[int, list[Asked]]]]) -> list[Asked]:
-        return [one for (_, first, end), (base, asked) in found for one in asked[first - base : end - base]]
+    def _of(found: Iterable[tuple[tuple[str, int, int], tuple[int, list[ProducerRequest]]]]) -> list[ProducerRequest]:
+        return [one for (_, first, end), (base, requests) in found for one in requests[first - base : end - base]]

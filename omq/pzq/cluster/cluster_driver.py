@@ -26,19 +26,19 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.answers import PendingAnswers
 from omq.pzq.cluster.keys import Keys, KeysById, StoredAt
-from omq.pzq.cluster.leadership import MAX_INCARNATIONS, AckCheckpoint, Known, Leadership, StaleDirectory
+from omq.pzq.cluster.leadership import MAX_INCARNATIONS, Known, Leadership, LeaderSnapshot, StaleDirectory
 from omq.pzq.cluster.node import Node
 from omq.pzq.cluster.node_state import NodeState, NodeStateFile
 from omq.pzq.cluster.own_ids import OwnIds
-from omq.pzq.cluster.remote_acks import TOPIC as TOMBS
+from omq.pzq.cluster.remote_acks import TOPIC as REMOTE_ACKS_TOPIC
 from omq.pzq.cluster.remote_acks import Later, RemoteAcks
-from omq.pzq.cluster.replica_batch import ReplicaBatch, read_replicas, run_of
+from omq.pzq.cluster.replica_batch import ReplicaBatch, consecutive_keys, read_replicas
 from omq.pzq.cluster.replicas import ReplicaWriter
 from omq.pzq.cluster.settings import ClusterSettings
 from omq.pzq.cluster.transport import PeerTransport
-from omq.pzq.device.producer_server import Asked, ProducerServer
+from omq.pzq.device.producer_server import ProducerRequest, ProducerServer
 from omq.pzq.device.queue import DeviceQueue, ReplicaQueue
-from omq.pzq.device.stats import Figures
+from omq.pzq.device.stats import DeviceStats
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import NOT_REPLICATED, REPLICAS
 from omq.store.async_store import AsyncStore
@@ -48,8 +48,8 @@ from omq.types import Security
 log = logging.getLogger("omq.pzq")
 
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
-_SHIFT_BITS: Final = 64  # of a message's number
-_NUMBER: Final = (1 << _SHIFT_BITS) - 1
+_ID_BITS: Final = 64  # of a message's number
+_ID_MASK: Final = (1 << _ID_BITS) - 1
 
 
 def clock() -> float:
@@ -66,7 +66,7 @@ class ClusterDriver:
     Args:
         settings: The cluster.
         database: Where the store is.
-        journal: The store.
+        store: The store.
         kind: What an acknowledgement means.
         later: Makes a call after some seconds, unless the device has ended by then.
 
@@ -75,21 +75,21 @@ class ClusterDriver:
     """
 
     def __init__(
-        self, settings: ClusterSettings, database: Path, journal: AsyncStore, kind: Persistence, later: Later
+        self, settings: ClusterSettings, database: Path, store: AsyncStore, kind: Persistence, later: Later
     ) -> None:
         self.queues: list[ReplicaQueue] = []
         self._settings = settings
         self._database = database
         self._file = NodeStateFile(database)
-        self._journal = journal
+        self._store = store
         self._kind = kind
         self._later = later
-        self._transport = PeerTransport(settings, self._heard, self._acked)
+        self._transport = PeerTransport(settings, self._receive, self._acked)
         self._keys: dict[int, KeysById] = {}  # by topic
         self._queues: dict[int, DeviceQueue] = {}  # by topic
         self._targets: dict[str, ReplicaQueue] = {}  # where replicas go, by owner
-        self._fresh: ReplicaBatch | None = None  # messages that are at hand
-        self._left: dict[str, list[str]] = {}  # keys of what consumers have finished, by owner, not passed on yet
+        self._just_stored: ReplicaBatch | None = None  # messages that are at hand
+        self._finished: dict[str, list[str]] = {}  # keys of what consumers have finished, by owner, not passed on yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
         self._former: tuple[str, ...] = ()  # what this node was called
@@ -97,7 +97,7 @@ class ClusterDriver:
         self._acting = False
         self._silent: set[str] = set()  # the silent peers that were logged
         self._refused: set[str] = set()  # whose directory is an older copy, likewise
-        self._unkept = False  # the last statement could not be kept
+        self._save_failed = False  # the last statement could not be kept
         self._taken_back = False  # and what is yet to be done was decided after it
         self._expiring = False
 
@@ -110,9 +110,9 @@ class ClusterDriver:
             own: The queues of this node's messages.
             delivering: That which producers' messages go to.
         """
-        store = self._journal.store
+        store = self._store.store
         self._own = own
-        self._produced = delivering
+        self._producer_queue = delivering
         incarnations, records, known = self._load()
         names = [self._settings.name, *self._settings.peers]
         found = {state.name: state for state in store.topics()}
@@ -122,30 +122,30 @@ class ClusterDriver:
                 if kind == self._kind and name in names:
                     found[topic] = await self._topic(topic, kind)
                 if topic in found:
-                    queue = ReplicaQueue(self._journal, found.pop(topic), self._later)
+                    queue = ReplicaQueue(self._store, found.pop(topic), self._later)
                     queue.owner = name if name in names else self._settings.name
-                    queue.bury_like(delivering)
+                    queue.dead_letter_like(delivering)
                     self.queues.append(queue)
                     if kind == self._kind and name in names:
                         self._targets[name] = queue
         for topic, state in found.items():
-            if topic.startswith("replicas") and (count := ReplicaQueue(self._journal, state, self._later).count()):
+            if topic.startswith("replicas") and (count := ReplicaQueue(self._store, state, self._later).count()):
                 log.warning(
                     "cluster: %d messages of %s wait, which is not a node of this cluster any more: they are not "
                     "delivered here, but its own new name's node does if it has its directory",
                     *(count, topic.partition(":")[2]),
                 )
-        self._tombs = RemoteAcks(
-            self._journal, (await self._topic(TOMBS + _SUFFIX[self._kind], self._kind)).id, self._later
+        self._remote_acks = RemoteAcks(
+            self._store, (await self._topic(REMOTE_ACKS_TOPIC + _SUFFIX[self._kind], self._kind)).id, self._later
         )
-        possession = Leadership(
+        leadership = Leadership(
             self._settings.name,
             self._settings.peers,
             timeout=self._settings.timeout,
             incarnations=incarnations,
             now=clock(),
             store=store.id,
-            records=records,
+            leaders=records,
             fenced=self._replicated and len(names) > 2,
             known=known,
         )
@@ -157,59 +157,63 @@ class ClusterDriver:
                 if mine.id == id and first:
                     mine.lost.add(first, last)
         self._node = Node(
-            possession,
+            leadership,
             replicas=self._settings.replicas,
-            patience=self._settings.patience,
+            replication_timeout=self._settings.replication_timeout,
             is_mine=self._is_mine,
         )
-        self._writer = ReplicaWriter(self._journal, self._node.wanted, self._replicas_stored)
-        self._account = AckCheckpoints(self._database, self._journal, self._settings.name, own, self._node.done)
-        stated = self._account.load()
+        self._writer = ReplicaWriter(self._store, self._node.wanted, self._replicas_stored)
+        self._checkpoints = AckCheckpoints(self._database, self._store, self._settings.name, own, self._node.acked)
+        stated = self._checkpoints.load()
         for stem, it in stated.get(self._settings.name, {}).items():
             self._ids.discard(stem, it.ranges)  # it came back, and was settled
         self._index()
-        self._node.hear_statements(stated)
+        self._node.receive_checkpoints(stated)
         self._save()
 
     def _index(self) -> None:
         """Notes which messages are where, and has the queues report what is finished."""
-        store = self._journal.store
+        store = self._store.store
         held: dict[str, list[tuple[Keys, int]]] = {}
         mine: list[tuple[Keys, int]] = []
         for queue in (*self._own, *self.queues):
             owner = queue.owner if isinstance(queue, ReplicaQueue) else self._settings.name
             self._queues[queue.id] = queue
             numbered = self._keys[queue.id] = KeysById()
-            places = held.setdefault(owner, []) if isinstance(queue, ReplicaQueue) else mine
+            positions = held.setdefault(owner, []) if isinstance(queue, ReplicaQueue) else mine
             for id, keys in queue.live():
-                numbered.note(id, keys)
-                places.append((keys, _place(queue, id)))
-                if places is mine:
+                numbered.add(id, keys)
+                positions.append((keys, _position_of(queue, id)))
+                if positions is mine:
                     self._newest = max([self._newest, *(StoredAt.of(run.head).stored for run in keys.runs)])
                 elif owner == self._settings.name:
                     self._ids.came_back(keys)
-            queue.tell(self._teller(queue, owner), self._loser(queue, owner))
+            queue.report_to(self._on_finished(queue, owner), self._on_lost(queue, owner))
             queue.save()  # that something is damaged
-            queue.may = self._may(owner)
-        tombs: list[tuple[str, str]] = []
+            queue.may_deliver = self._delivery_check(owner)
+        remote_acks: list[tuple[str, str]] = []
         for state in store.topics():
-            if state.name.startswith(TOMBS):
-                tombs += self._tombs.load(state)
-        self._node.load(mine, held, tombs)
+            if state.name.startswith(REMOTE_ACKS_TOPIC):
+                remote_acks += self._remote_acks.load(state)
+        self._node.load(mine, held, remote_acks)
 
     def start(
-        self, inlet: ProducerServer, wake: Callable[[], None], security: Security | None, peer: Security | None
+        self,
+        producer_server: ProducerServer,
+        wake: Callable[[], None],
+        security: Security | None,
+        peer: Security | None,
     ) -> None:
         """Begins to speak; raises as `PeerTransport.start`.
 
         Args:
-            inlet: Where producers are answered.
+            producer_server: Where producers are answered.
             wake: Called when there may be something to deliver.
             security: What is asked of other nodes.
             peer: How this one shows them who it is.
         """
-        self._inlet = inlet
-        self._answers = PendingAnswers(inlet.accept)
+        self._producer_server = producer_server
+        self._answers = PendingAnswers(producer_server.accept)
         self._wake = wake
         self._transport.start(security, peer)
         self._tick()
@@ -221,18 +225,18 @@ class ClusterDriver:
 
     async def close(self) -> None:
         """Waits for the answers to all that was taken, and ends. Idempotent."""
-        if hasattr(self, "_inlet"):
-            await self._journal.drained()
+        if hasattr(self, "_producer_server"):
+            await self._store.drained()
             while self._node.waits() is not None:
                 self._node.expire(clock())
                 self._act()
                 await asyncio.sleep(0.01)
         self.pause()
-        self._tell_left()
+        self._pass_on_finished()
         await self._transport.close()
-        await self._account.close()
+        await self._checkpoints.close()
 
-    def _load(self) -> tuple[list[int], AckCheckpoint, dict[str, Known]]:
+    def _load(self) -> tuple[list[int], LeaderSnapshot, dict[str, Known]]:
         """Reads the incarnations of the directory, this one last, what was stated, and the incarnations of peers."""
         now = time.time_ns() // 1000
         kept = self._file.load()
@@ -240,7 +244,7 @@ class ClusterDriver:
             return [now], None, {}
         self._replicated = self._replicated or kept.replicated
         self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
-        is_same = kept.store == self._journal.store.id
+        is_same = kept.store == self._store.store.id
         before = kept.incarnations[1 - MAX_INCARNATIONS :] if is_same else ()
         # What is stated of former nodes, by another name of this one's, is of no use.
         records = kept.records if is_same and kept.name == self._settings.name else None
@@ -248,25 +252,25 @@ class ClusterDriver:
 
     def _save(self) -> None:
         """Keeps what this node states, and which nodes it has received from."""
-        it = self._node.possession
+        it = self._node.leadership
         kept = NodeState(
-            it.store, it.name, (*it.incarnations,), self._replicated, it.statement(), self._former, it.known
+            it.store, it.name, (*it.incarnations,), self._replicated, it.snapshot(), self._former, it.known
         )
         self._file.save(kept)
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
-        write = await self._journal.do(MakeTopic(name, "round_robin", kind))
-        return self._journal.store.topic(write.topic_id)
+        write = await self._store.do(MakeTopic(name, "round_robin", kind))
+        return self._store.store.topic(write.topic_id)
 
     # ------------------------------------------------------------------ statistics
 
-    def figures(self) -> Figures:
+    def stats(self) -> DeviceStats:
         """Returns the figures of the cluster."""
         return {
             "replicas": self._node.replicas(),
             "recovered": self._node.recovered(),
             "nodes": len(self._settings.peers) + 1,
-            "nodes_alive": len(self._node.possession.living(clock())) + 1,
+            "nodes_alive": len(self._node.leadership.alive_peers(clock())) + 1,
             "aside": self._aside or None,
         }
 
@@ -274,7 +278,7 @@ class ClusterDriver:
         """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""
         return not isinstance(queue, ReplicaQueue) or queue.owner == self._settings.name
 
-    def _may(self, owner: str) -> Callable[[], bool]:
+    def _delivery_check(self, owner: str) -> Callable[[], bool]:
         return lambda: not self._aside and self._node.delivers(owner, clock())
 
     def _is_mine(self, key: str) -> bool:
@@ -292,7 +296,7 @@ class ClusterDriver:
 
     # ------------------------------------------------------------------ messages
 
-    def _teller(self, queue: DeviceQueue, owner: str) -> Callable[[int], None]:
+    def _on_finished(self, queue: DeviceQueue, owner: str) -> Callable[[int], None]:
         keys, came_back = self._keys[queue.id], isinstance(queue, ReplicaQueue) and owner == self._settings.name
 
         def left(id: int) -> None:
@@ -300,13 +304,13 @@ class ClusterDriver:
             if key is not None:
                 if came_back:
                     self._ids.found(key)
-                if not self._left:
-                    asyncio.get_running_loop().call_soon(self._tell_left)
-                self._left.setdefault(owner, []).append(key)
+                if not self._finished:
+                    asyncio.get_running_loop().call_soon(self._pass_on_finished)
+                self._finished.setdefault(owner, []).append(key)
 
         return left
 
-    def _loser(self, queue: DeviceQueue, owner: str) -> Callable[[int, int], None]:
+    def _on_lost(self, queue: DeviceQueue, owner: str) -> Callable[[int, int], None]:
         numbered = self._keys[queue.id]
 
         def lost(first: int, last: int) -> None:
@@ -316,9 +320,9 @@ class ClusterDriver:
 
         return lost
 
-    def _tell_left(self) -> None:
+    def _pass_on_finished(self) -> None:
         """Passes on what consumers have finished in this turn."""
-        left, self._left = self._left, {}
+        left, self._finished = self._finished, {}
         for owner, keys in left.items():
             self._node.consumed(owner, keys)
         self._act()
@@ -327,29 +331,29 @@ class ClusterDriver:
         """Returns whether a node may connect from an address."""
         return self._settings.admits(remote)
 
-    def stored(self, write: Append, asked: list[Asked]) -> None:
+    def stored(self, write: Append, asked: list[ProducerRequest]) -> None:
         """Takes messages of producers that are stored, and are to be replicated before they are answered."""
         if self._aside:
-            self._inlet.accept(asked, NOT_REPLICATED.encode())
+            self._producer_server.accept(asked, NOT_REPLICATED.encode())
             return
-        queue, now = self._produced, clock()
+        queue, now = self._producer_queue, clock()
         if write.duplicate:
             key = self._keys[queue.id].get(write.first)
             if key is None:
-                self._inlet.accept(asked)  # a consumer has finished it
+                self._producer_server.accept(asked)  # a consumer has finished it
                 return
             self._answers.add_repeated(key, asked)
             self._node.produced_again(key, now)
             self._act()
         else:
-            keys = run_of(queue.keys, write.timestamp, write.first, write.count)
-            self._keys[queue.id].note(write.first, keys)
+            keys = consecutive_keys(queue.keys, write.timestamp, write.first, write.count)
+            self._keys[queue.id].add(write.first, keys)
             self._newest = max(self._newest, write.timestamp)
             self._answers.add(keys, asked)
-            self._fresh = ReplicaBatch(keys, write.records, False)
-            self._node.produced(keys, _place(queue, write.first), now)
+            self._just_stored = ReplicaBatch(keys, write.records, False)
+            self._node.produced(keys, _position_of(queue, write.first), now)
             self._act()
-            self._fresh = None
+            self._just_stored = None
         self._await_expiry(now)
 
     def _await_expiry(self, now: float) -> None:
@@ -379,24 +383,24 @@ class ClusterDriver:
         self._writer.take(origin, self._targets[origin].id, runs, answer)
 
     def _replicas_stored(self, origin: str, keys: Keys, write: Append) -> None:
-        self._inlet.relieve()
+        self._producer_server.resume()
         if write.error is None:
             queue = self._targets[origin]
-            self._keys[queue.id].note(write.first, keys)
+            self._keys[queue.id].add(write.first, keys)
             if origin == self._settings.name:
                 self._ids.came_back(keys)
-            self._node.stored(origin, keys, _place(queue, write.first), clock())
+            self._node.stored(origin, keys, _position_of(queue, write.first), clock())
             self._act()
 
     # ------------------------------------------------------------------ what is received
 
-    def _heard(self, frames: list[bytes]) -> None:
+    def _receive(self, frames: list[bytes]) -> None:
         kind, body = frames[0].decode(), _read_json(frames[1])
         try:
             if kind == "ASIDE":
                 self._refuse(str(body["from"]), str(body["why"]))
             else:
-                self._node.hear(kind, body, clock())
+                self._node.receive(kind, body, clock())
         except StaleDirectory as error:
             if error.node == self._settings.name:
                 self._stand_aside(str(error))
@@ -415,14 +419,14 @@ class ClusterDriver:
         self._refused.discard(peer)
         with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
             self._save()
-        possession = self._node.possession
-        stores = {self._settings.name: possession.store, **{name: it.store for name, it in possession.peers.items()}}
+        leadership = self._node.leadership
+        stores = {self._settings.name: leadership.store, **{name: it.store for name, it in leadership.peers.items()}}
         for name, store in stores.items():
             if name != peer and store == stores[peer]:
                 log.error(
                     "cluster: %s has a copy of the directory of %s: each node needs its own, begun empty", peer, name
                 )
-        timeout = self._node.possession.peers[peer].timeout
+        timeout = self._node.leadership.peers[peer].timeout
         if timeout != self._settings.timeout:
             log.warning(
                 "cluster: %s has --timeout-nodes %.0f, and this node %.0f; all should have one: the shorter one counts",
@@ -434,16 +438,16 @@ class ClusterDriver:
         self._act()
 
     def _tick(self) -> None:
-        self._timer = asyncio.get_running_loop().call_later(self._node.possession.beat(), self._tick)
+        self._timer = asyncio.get_running_loop().call_later(self._node.leadership.keep_alive_interval(), self._tick)
         if self._aside:
             self._transport.broadcast("ASIDE", {"from": self._settings.name, "why": self._aside})
             return
         now = clock()
         for peer in self._settings.peers:
-            if not self._node.possession.alive(peer, now):
+            if not self._node.leadership.alive(peer, now):
                 self._transport.forget(peer)
-            self._say_whether_silent(peer, now)
-        self._account.tick(self._newest)
+            self._log_liveness(peer, now)
+        self._checkpoints.tick(self._newest)
         self._node.tick(now)
         self._act()
         self._wake()
@@ -470,11 +474,11 @@ class ClusterDriver:
         match action:
             case Persist(before):
                 if not self._taken_back:
-                    self._keep(before)
+                    self._persist(before)
             case Broadcast("TOLD", body):
-                self._tell(body, settled)
+                self._send_answer(body, settled)
             case Broadcast("KALV", body) if self._taken_back:
-                now_stated = self._node.possession.keep_alive(clock(), self._node.holds())
+                now_stated = self._node.leadership.keep_alive(clock(), self._node.holds())
                 self._transport.broadcast("KALV", {**body, **now_stated})
             case Broadcast(kind, body):
                 self._transport.broadcast(kind, body)
@@ -482,10 +486,10 @@ class ClusterDriver:
                 self._restarted(peer)
             case Replica(peer, origin, keys):
                 self._replicate(peer, origin, keys)
-            case RecordAcks(_, places):
-                for place in places.values():
-                    queue = self._queues[place >> _SHIFT_BITS]
-                    id = place & _NUMBER
+            case RecordAcks(_, positions):
+                for position in positions.values():
+                    queue = self._queues[position >> _ID_BITS]
+                    id = position & _ID_MASK
                     # Else a consumer has finished it in this turn.
                     if (found := self._keys[queue.id].take(id)) is not None:
                         queue.discard(id)
@@ -493,21 +497,21 @@ class ClusterDriver:
                         if isinstance(queue, ReplicaQueue) and queue.owner == self._settings.name:
                             self._ids.found(found)
             case RecordRemoteAck(origin, key):
-                self._tombs.add(origin, key)
+                self._remote_acks.add(origin, key)
             case ForgetRemoteAck(key):
-                self._tombs.forget(key)
+                self._remote_acks.forget(key)
             case Answer(keys, done):
                 self._answers.answer(keys, None if done else NOT_REPLICATED.encode())
 
-    def _say_whether_silent(self, peer: str, now: float) -> None:
-        possession = self._node.possession
+    def _log_liveness(self, peer: str, now: float) -> None:
+        leadership = self._node.leadership
         if peer in self._silent:
-            if possession.alive(peer, now):
+            if leadership.alive(peer, now):
                 self._silent.discard(peer)
                 log.info("cluster: %s is alive", peer)
-        elif possession.silent(peer, now):
+        elif leadership.silent(peer, now):
             self._silent.add(peer)
-            if possession.peers[peer].incarnation:
+            if leadership.peers[peer].incarnation:
                 log.info("cluster: %s is silent", peer)
             else:
                 log.warning(
@@ -515,52 +519,52 @@ class ClusterDriver:
                     peer,
                 )
 
-    def _keep(self, before: AckCheckpoint) -> None:
-        possession = self._node.possession
+    def _persist(self, before: LeaderSnapshot) -> None:
+        leadership = self._node.leadership
         try:
             self._save()
         except OSError as error:
-            if not self._unkept:
+            if not self._save_failed:
                 log.error("cluster: what this node would state cannot be kept, so it is not stated: %s", error)
-            self._unkept = self._taken_back = True
-            possession.restate(before)
+            self._save_failed = self._taken_back = True
+            leadership.restore(before)
         else:
-            self._unkept = False
-            log.info("cluster: this node states %s", possession.records)
+            self._save_failed = False
+            log.info("cluster: this node states %s", leadership.leaders)
 
-    def _tell(self, body: dict[str, Any], settled: set[DeviceQueue]) -> None:
+    def _send_answer(self, body: dict[str, Any], settled: set[DeviceQueue]) -> None:
         """Answers a node once the store has what is in the answer."""
         waits = [*settled]
 
-        def kept() -> None:
+        def saved() -> None:
             if waits:
-                waits.pop().kept(kept)
+                waits.pop().when_saved(saved)
             else:
-                self._tombs.when_stored(lambda: self._transport.broadcast("TOLD", body))
+                self._remote_acks.when_stored(lambda: self._transport.broadcast("TOLD", body))
 
-        kept()
+        saved()
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
         """Sends bodies, those at hand or from the store; none where too many wait already."""
-        if (run := self._fresh) is not None and run.keys is keys:
+        if (run := self._just_stored) is not None and run.keys is keys:
             if self._transport.has_room(peer):
                 self._transport.replicate(peer, origin, run)
             else:
                 self._node.unsent(peer, keys)
             return
         ids: dict[int, list[int]] = defaultdict(list)
-        for place in self._node.places(origin, keys):
-            ids[place >> _SHIFT_BITS].append(place & _NUMBER)
+        for position in self._node.positions(origin, keys):
+            ids[position >> _ID_BITS].append(position & _ID_MASK)
         for topic, numbers in ids.items():
-            for run in self._queues[topic].runs(numbers):
+            for run in self._queues[topic].batches(numbers):
                 if not self._transport.has_room(peer):
                     return
                 self._transport.replicate(peer, origin, run)
 
 
-def _place(queue: DeviceQueue, number: int) -> int:
-    """Returns the place of a message: topic and id in one number; the ids after it are the places after it."""
-    return queue.id << _SHIFT_BITS | number
+def _position_of(queue: DeviceQueue, number: int) -> int:
+    """Returns the position of a message: topic and id in one number; the ids after it are the positions after it."""
+    return queue.id << _ID_BITS | number
 
 
 def _read_json(frame: bytes) -> Any:

@@ -36,7 +36,7 @@ class KeyRange(NamedTuple):
 
 
 class StoredAt(NamedTuple):
-    """The place and time of messages' storing, as their keys have them.
+    """The position and time of messages' storing, as their keys have them.
 
     Attributes:
         stem: Which store and which topic of it.
@@ -224,26 +224,26 @@ def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
 class PositionMap(KeyMap[int]):
     """A map of keys to places: messages of one run lie one after the other."""
 
-    # What belongs to a run is the place of its number 0, which need not be there.
+    # What belongs to a run is the position of its number 0, which need not be there.
 
     __slots__ = ()
 
-    def note(self, keys: Iterable[str], place: int) -> None:
-        """Adds messages, the first of them at *place*, the others after it."""
+    def add(self, keys: Iterable[str], position: int) -> None:
+        """Adds messages, the first of them at *position*, the others after it."""
         for run in Keys.of(keys).runs:
-            self.put_run(run, place - run.first)
-            place += run.end - run.first
+            self.put_run(run, position - run.first)
+            position += run.end - run.first
 
-    def places(self, keys: Iterable[str]) -> list[int]:
+    def positions(self, keys: Iterable[str]) -> list[int]:
         """Returns where messages are, as far as they are here."""
-        return [place for run, base in self.find(keys) for place in range(base + run.first, base + run.end)]
+        return [position for run, base in self.find(keys) for position in range(base + run.first, base + run.end)]
 
-    def take_places(self, keys: Iterable[str]) -> dict[str, int]:
+    def take_positions(self, keys: Iterable[str]) -> dict[str, int]:
         """Removes messages, as far as they are here; returns where each one is."""
         return {
-            key: place
+            key: position
             for run, base in self.take(keys)
-            for key, place in zip(run.texts(), range(base + run.first, base + run.end), strict=True)
+            for key, position in zip(run.texts(), range(base + run.first, base + run.end), strict=True)
         }
 
 
@@ -256,7 +256,7 @@ class KeysById:
         # The head of the keys, and how much their numbers are above those of the messages.
         self._ranges: RangeMap[tuple[str, int]] = RangeMap()
 
-    def note(self, number: int, keys: Iterable[str]) -> None:
+    def add(self, number: int, keys: Iterable[str]) -> None:
         """Adds messages, the first of them with the id *number*, the others after it."""
         for head, first, end in Keys.of(keys).runs:
             self._ranges.put(number, number + end - first - 1, (head, first - number))

@@ -1,4 +1,4 @@
-"""The possessors of queues: records, claims and leases."""
+"""The leaders of queues: records, claims and leases."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, Final
 #: A lease lasts this part of the timeout, so that it is over before another node may take over.
 LEASE_SHARE: Final = 0.8
 
-Record = tuple[int, str]  # epoch, possessor
-AckCheckpoint = dict[str, Record] | None  # records by owner; `None`: nothing is stated
+LeaderEpoch = tuple[int, str]  # epoch, leader
+LeaderSnapshot = dict[str, LeaderEpoch] | None  # records by owner; `None`: nothing is stated
 Known = tuple[str, int]  # the store and the incarnation of a node
 
 #: Numbers that are sent are smaller.
@@ -54,21 +54,21 @@ class Peer:
         timeout: Seconds after which others are silent for it.
     """
 
-    heard: float
+    last_seen: float
     incarnation: int = 0
     number: int = 0
     store: str = ""
-    quiet: bool = True
-    knows: bool = False
+    unattached: bool = True
+    knows_us: bool = False
     confirmed: float = -1e9
-    records: dict[str, Record] = field(default_factory=dict)
-    hears: frozenset[str] = frozenset()
+    leaders: dict[str, LeaderEpoch] = field(default_factory=dict)
+    receives_from: frozenset[str] = frozenset()
     holds: dict[str, int] = field(default_factory=dict)
     timeout: float = float("inf")
 
 
 class Leadership:
-    """One node's view of the possessors, by the keep-alives that it has received.
+    """One node's view of the leaders, by the keep-alives that it has received.
 
     Args:
         name: Its broadcast endpoint.
@@ -95,7 +95,7 @@ class Leadership:
         incarnations: Sequence[int],
         now: float,
         store: str,
-        records: dict[str, Record] | None,
+        leaders: dict[str, LeaderEpoch] | None,
         fenced: bool,
         known: Mapping[str, Known] | None = None,
     ) -> None:
@@ -105,51 +105,51 @@ class Leadership:
         self.store = store
         self.timeout = timeout
         self.fenced = fenced
-        self.records: dict[str, Record] = dict(records or {})
+        self.leaders: dict[str, LeaderEpoch] = dict(leaders or {})
         self.peers = {peer: Peer(now) for peer in peers}
         self.known = {peer: it for peer, it in (known or {}).items() if peer in self.peers}
         self.nodes = sorted([name, *self.peers])
         self.majority = len(self.nodes) // 2 + 1
-        self._began = now
-        self._quiet = records is None
+        self._started = now
+        self._unattached = leaders is None
         self._number = 0
         self._sent: dict[int, float] = {}  # when which keep-alive was
 
     # ------------------------------------------------------------------ the state
 
-    def record(self, owner: str) -> Record:
+    def leader_epoch(self, owner: str) -> LeaderEpoch:
         """Returns what this node states of a queue."""
-        return self.records.get(owner, (0, owner))
+        return self.leaders.get(owner, (0, owner))
 
-    def is_quiet(self) -> bool:
+    def is_unattached(self) -> bool:
         """Returns whether it states nothing yet."""
-        return self._quiet
+        return self._unattached
 
     def alive(self, peer: str, now: float) -> bool:
         """Returns whether a peer has sent lately."""
         known = self.peers[peer]
-        return known.incarnation > 0 and now - known.heard <= self.timeout
+        return known.incarnation > 0 and now - known.last_seen <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
         """Returns whether a peer has not sent for long; right after the start neither this nor `alive` may hold."""
-        return now - self.peers[peer].heard > self.timeout
+        return now - self.peers[peer].last_seen > self.timeout
 
-    def living(self, now: float) -> list[str]:
+    def alive_peers(self, now: float) -> list[str]:
         """The peers that have sent lately."""
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
         """Returns whether more than half of all nodes are in sight, this one among them."""
-        return len(self.living(now)) + 1 >= self.majority
+        return len(self.alive_peers(now)) + 1 >= self.majority
 
     def leased(self, owner: str, now: float) -> bool:
         """Returns whether this node possesses a queue."""
-        mine = self.record(owner)
-        if mine[1] != self.name or self._quiet:
+        mine = self.leader_epoch(owner)
+        if mine[1] != self.name or self._unattached:
             return False
         support = 1
         for peer in self.peers.values():
-            if not peer.quiet and peer.records.get(owner, (0, owner)) == mine:
+            if not peer.unattached and peer.leaders.get(owner, (0, owner)) == mine:
                 support += now < peer.confirmed + LEASE_SHARE * min(self.timeout, peer.timeout)
         return support >= self.majority
 
@@ -157,27 +157,27 @@ class Leadership:
         """Returns whether this node may give messages of a queue to consumers."""
         if owner == self.name and not self.fenced:
             return True
-        return self.leased(owner, now) and not self.hands_back(owner)
+        return self.leased(owner, now) and not self.hands_over(owner)
 
-    def hands_back(self, owner: str) -> bool:
+    def hands_over(self, owner: str) -> bool:
         """Returns whether the owner claims a queue that this node has."""
-        mine = self.record(owner)
+        mine = self.leader_epoch(owner)
         if owner == self.name or mine[1] != self.name:
             return False
-        theirs = self.peers[owner].records.get(owner, (0, owner))
+        theirs = self.peers[owner].leaders.get(owner, (0, owner))
         return theirs[1] == owner and theirs[0] > mine[0]
 
     # ------------------------------------------------------------------ what it receives and sends
 
-    def statement(self) -> AckCheckpoint:
+    def snapshot(self) -> LeaderSnapshot:
         """Returns what it states now."""
-        return None if self._quiet else dict(self.records)
+        return None if self._unattached else dict(self.leaders)
 
-    def restate(self, before: AckCheckpoint) -> None:
+    def restore(self, before: LeaderSnapshot) -> None:
         """Takes back what it states since: it is not on the disk, so no other node may receive it."""
-        self._quiet, self.records = before is None, dict(before or {})
+        self._unattached, self.leaders = before is None, dict(before or {})
 
-    def beat(self) -> float:
+    def keep_alive_interval(self) -> float:
         """Returns the seconds between two keep-alives: a tenth of the shortest timeout of all nodes."""
         return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
 
@@ -191,14 +191,14 @@ class Leadership:
             "incarnations": self.incarnations,
             "number": self._number,
             "store": self.store,
-            "records": None if self._quiet else {owner: list(record) for owner, record in self.records.items()},
+            "records": None if self._unattached else {owner: list(record) for owner, record in self.leaders.items()},
             "heard": {peer: [it.incarnation, it.number] for peer, it in self.peers.items() if self.alive(peer, now)},
             "holds": holds,
             "timeout": self.timeout,
             "known": self.known,
         }
 
-    def hear(self, peer: str, state: dict[str, Any], now: float) -> bool:
+    def receive(self, peer: str, state: dict[str, Any], now: float) -> bool:
         """Takes a keep-alive; returns whether the peer is another one than before.
 
         Raises:
@@ -208,40 +208,40 @@ class Leadership:
         known = self.peers[peer]
         try:
             incarnations, number, store = (
-                [*map(number_of, state["incarnations"])],
-                number_of(state["number"]),
+                [*map(parse_number, state["incarnations"])],
+                parse_number(state["number"]),
                 str(state["store"]),
             )
             incarnation = incarnations[-1]
             stated = state["records"]
-            records = {str(owner): (number_of(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
-            heard = {str(who): (number_of(run), number_of(last)) for who, (run, last) in state["heard"].items()}
-            holds = {str(owner): number_of(count) for owner, count in state["holds"].items()}
+            leaders = {str(owner): (parse_number(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
+            heard = {str(who): (parse_number(run), parse_number(last)) for who, (run, last) in state["heard"].items()}
+            holds = {str(owner): parse_number(count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
             met_store, met = state["known"].get(self.name, ("", 0))
             if not timeout > 0:
                 raise ValueError(f"a timeout of {timeout}")
         except (KeyError, IndexError, TypeError, AttributeError, OverflowError) as wrong:
             raise ValueError(f"not a valid state of a node: {wrong}") from None
-        _check_copy(self.name, (met_store, number_of(met)), self.store, self.incarnations)
+        _check_copy(self.name, (met_store, parse_number(met)), self.store, self.incarnations)
         _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
         if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
             return False  # late, or once more
         is_new = incarnation != known.incarnation or store != known.store
         self.known[peer] = store, incarnation
-        known.heard = now
+        known.last_seen = now
         known.incarnation, known.number, known.store = incarnation, number, store
-        known.quiet, known.records = stated is None, records
-        known.hears, known.holds, known.timeout = frozenset(heard), holds, timeout
+        known.unattached, known.leaders = stated is None, leaders
+        known.receives_from, known.holds, known.timeout = frozenset(heard), holds, timeout
         mine, last = heard.get(self.name, (0, 0))
-        known.knows = mine == self.incarnation
-        if known.knows and last in self._sent:
+        known.knows_us = mine == self.incarnation
+        if known.knows_us and last in self._sent:
             known.confirmed = max(known.confirmed, self._sent[last])
         return is_new
 
     # ------------------------------------------------------------------ what it decides
 
-    def consider(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
+    def update_leaders(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
         """Moves its records as it may; whether one has moved, and is to be kept on the disk and sent.
 
         Args:
@@ -249,83 +249,85 @@ class Leadership:
             holds: How many replicas this node holds, by owner.
             is_settled: Returns whether an owner has all that was acknowledged here in its place.
         """
-        if self._quiet:
-            return self._wake(now)
+        if self._unattached:
+            return self._attach(now)
         moved = False
         for owner in self.nodes:
-            mine = self.record(owner)
+            mine = self.leader_epoch(owner)
             wanted = self._candidate(owner, mine, now)
-            if wanted is not None and self._may_move(owner, mine, wanted, now, is_settled):
-                self.records[owner] = mine = wanted
+            if wanted is not None and self._may_follow(owner, mine, wanted, now, is_settled):
+                self.leaders[owner] = mine = wanted
                 moved = True
-            if self._wants(owner, mine, now, holds):
+            if self._should_claim(owner, mine, now, holds):
                 highest = self._highest(owner)
                 if mine[1] != self.name or highest > mine[0]:
-                    self.records[owner] = (highest + 1, self.name)
+                    self.leaders[owner] = (highest + 1, self.name)
                     moved = True
         return moved
 
-    def _wake(self, now: float) -> bool:
+    def _attach(self, now: float) -> bool:
         """Ends the quiet once no lease can rest on what was sent before the disk was lost."""
         # Where no node ever had another's queue, nothing is forgotten that matters.
-        harmless = all(peer.knows and not peer.records for peer in self.peers.values())
-        if not harmless and now - self._began <= self.timeout:
+        harmless = all(peer.knows_us and not peer.leaders for peer in self.peers.values())
+        if not harmless and now - self._started <= self.timeout:
             return False
-        self._quiet = False
+        self._unattached = False
         for owner in self.nodes:
-            stated = [peer.records[owner] for peer in self.peers.values() if owner in peer.records]
+            stated = [peer.leaders[owner] for peer in self.peers.values() if owner in peer.leaders]
             if stated:
-                self.records[owner] = max(stated)
+                self.leaders[owner] = max(stated)
         return True
 
-    def _candidate(self, owner: str, mine: Record, now: float) -> Record | None:
+    def _candidate(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
         """The highest claim of a living peer that is above this node's record."""
         claims = [
             record
             for name, peer in self.peers.items()
-            if (record := peer.records.get(owner)) and record[1] == name and record[0] > mine[0]
+            if (record := peer.leaders.get(owner)) and record[1] == name and record[0] > mine[0]
             if self.alive(name, now)
         ]
         return max(claims, default=None)
 
-    def _may_move(self, owner: str, mine: Record, to: Record, now: float, is_settled: Callable[[str], bool]) -> bool:
-        possessor = mine[1]
-        if possessor == to[1]:
+    def _may_follow(
+        self, owner: str, mine: LeaderEpoch, to: LeaderEpoch, now: float, is_settled: Callable[[str], bool]
+    ) -> bool:
+        leader = mine[1]
+        if leader == to[1]:
             return True
-        if possessor == self.name:
+        if leader == self.name:
             if to[1] == owner:
                 return is_settled(owner)
             return not self.leased(owner, now)
-        if self.silent(possessor, now):
+        if self.silent(leader, now):
             return True
-        stated = self.peers[possessor].records.get(owner, (0, owner))
-        return stated[0] > mine[0] and stated[1] != possessor
+        stated = self.peers[leader].leaders.get(owner, (0, owner))
+        return stated[0] > mine[0] and stated[1] != leader
 
     def _highest(self, owner: str) -> int:
         """Returns the highest epoch that any node has stated."""
-        stated = [peer.records[owner][0] for peer in self.peers.values() if owner in peer.records]
-        return max([self.record(owner)[0], *stated])
+        stated = [peer.leaders[owner][0] for peer in self.peers.values() if owner in peer.leaders]
+        return max([self.leader_epoch(owner)[0], *stated])
 
-    def _wants(self, owner: str, mine: Record, now: float, holds: dict[str, int]) -> bool:
+    def _should_claim(self, owner: str, mine: LeaderEpoch, now: float, holds: dict[str, int]) -> bool:
         """Returns whether this node should have a queue that it does not have."""
         if not self.sees_majority(now):
             return False
         if owner == self.name:
             # A claim in vain ends once the claimer receives from us: before, it would only be made again.
             return not self.leased(owner, now) or any(
-                self.alive(name, now) and self.name in peer.hears and peer.records.get(owner, mine)[0] > mine[0]
+                self.alive(name, now) and self.name in peer.receives_from and peer.leaders.get(owner, mine)[0] > mine[0]
                 for name, peer in self.peers.items()
             )
         if self.leased(owner, now):
             return False
         if not holds.get(owner) or not self.silent(owner, now):
             return False
-        possessor = mine[1]
-        if possessor != self.name and not self.silent(possessor, now):
+        leader = mine[1]
+        if leader != self.name and not self.silent(leader, now):
             return False
-        living = self.living(now)
-        deaf = [peer for peer in living if not self.peers[peer].hears & {owner, possessor} - {self.name}]
-        if len(deaf) + 1 < self.majority:
+        living = self.alive_peers(now)
+        cut_off = [peer for peer in living if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
+        if len(cut_off) + 1 < self.majority:
             return False  # others receive from it
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
 
@@ -336,7 +338,7 @@ def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]
         raise StaleDirectory(node, known[1])
 
 
-def number_of(value: Any) -> int:
+def parse_number(value: Any) -> int:
     """Returns a number that a node has sent.
 
     Raises:

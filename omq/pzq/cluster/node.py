@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any, Final
 
-from omq.pzq.cluster.acked_keys import AckedKeys, Stated, statements_of
+from omq.pzq.cluster.acked_keys import AckedKeys, Checkpoints, parse_checkpoints
 from omq.pzq.cluster.actions import (
     Action,
     Answer,
@@ -27,7 +27,7 @@ from omq.pzq.cluster.takeover_sync import TakeoverSync
 #: Keys that are asked about at once, and messages that are on their way to a peer again.
 MAX_BATCH_KEYS: Final = 256
 #: Replicas that are dropped at a tick, about.
-SWEEP_LIMIT: Final = 16_384
+SCAN_LIMIT: Final = 16_384
 #: Timeouts after which replicas are asked about again.
 ROUND_TIMEOUTS: Final = 2.0
 
@@ -38,86 +38,88 @@ class Node:
     """Decides for one node. Its methods take what has happened; `actions` is what is to be done, in this order.
 
     Args:
-        possession: Who possesses which queue.
+        leadership: Who possesses which queue.
         replicas: How many peers must have a message before its producer gets a positive answer.
-        patience: Seconds that a producer waits for that.
+        replication_timeout: Seconds that a producer waits for that.
         is_mine: Whether a message was stored in the store that this node has now.
 
     Attributes:
         own: The messages of this node that were stored by it and are not finished, by key; and where they are.
         held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
-        tombs: What was acknowledged here in an owner's place, by key: the owner.
+        remote_acks: What was acknowledged here in an owner's place, by key: the owner.
         done: What it has as finished.
     """
 
     def __init__(
         self,
-        possession: Leadership,
+        leadership: Leadership,
         *,
         replicas: int,
-        patience: float,
+        replication_timeout: float,
         is_mine: Callable[[str], bool],
     ) -> None:
-        self.possession = possession
-        self.name = possession.name
+        self.leadership = leadership
+        self.name = leadership.name
         self.actions: list[Action] = []
         self.own = PositionMap()
         self.held: dict[str, PositionMap] = {}
-        self.tombs: dict[str, str] = {}
+        self.remote_acks: dict[str, str] = {}
         self._replicas = replicas
-        self._patience = patience
+        self._replication_timeout = replication_timeout
         self._is_mine = is_mine
-        self.done = AckedKeys()
+        self.acked = AckedKeys()
         #: Messages that a peer is not known to have, by peer and owner: of this node all peers are to have them, of
-        #: another one its possessor.
+        #: another one its leader.
         self._unconfirmed: dict[str, dict[str, KeyMap[None]]] = {
-            peer: {self.name: KeyMap()} for peer in possession.peers
+            peer: {self.name: KeyMap()} for peer in leadership.peers
         }
-        #: The possessor that replicas were compared with last, and when that began, by owner.
+        #: The leader that replicas were compared with last, and when that began, by owner.
         self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
         #: Replicas that this node delivers in their owner's place once others have answered what they have of them.
-        self._doubts = TakeoverSync(possession)
+        self._takeover = TakeoverSync(leadership)
         #: Replicas that are to be looked for among what is finished before any of these are delivered, by owner.
-        self._unswept: dict[str, deque[KeyRange]] = {}
+        self._unscanned: dict[str, deque[KeyRange]] = {}
         #: What of its own it has stated last, and when it has sent all statements.
-        self._stated: tuple[dict[str, Any], float] = {}, -1e9
+        self._sent_checkpoints: tuple[dict[str, Any], float] = {}, -1e9
         #: Own messages on their way to a peer as they were stored, by the first key; and since when.
-        self._flying: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in possession.peers}
-        #: What of `tombs` a peer has not confirmed to know, by peer and owner.
-        self._unaware: dict[str, dict[str, KeyMap[None]]] = {peer: defaultdict(KeyMap) for peer in possession.peers}
+        self._in_flight: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in leadership.peers}
+        #: What of `remote_acks` a peer has not confirmed to know, by peer and owner.
+        self._unconfirmed_acks: dict[str, dict[str, KeyMap[None]]] = {
+            peer: defaultdict(KeyMap) for peer in leadership.peers
+        }
         #: What a peer was asked or sent by itself, and when.
-        self._asked: dict[str, dict[str, float]] = {peer: {} for peer in possession.peers}
+        self._asked: dict[str, dict[str, float]] = {peer: {} for peer in leadership.peers}
         #: What producers wait for.
-        self._waiting = PendingReplication()
+        self._pending = PendingReplication()
 
-    def load(self, own: Stored, held: Mapping[str, Stored], tombs: Iterable[tuple[str, str]]) -> None:
+    def load(self, own: Stored, held: Mapping[str, Stored], remote_acks: Iterable[tuple[str, str]]) -> None:
         """Takes what the store has."""
-        for keys, place in own:
-            self.own.note(keys, place)
+        for keys, position in own:
+            self.own.add(keys, position)
         for owner, stored in held.items():
-            places = self.held[owner] = PositionMap()
-            for keys, place in stored:
-                places.note(keys, place)
-        for owner, key in tombs:
-            self._entomb(owner, key, self._unaware)
+            maps = self.held[owner] = PositionMap()
+            for keys, position in stored:
+                maps.add(keys, position)
+        for owner, key in remote_acks:
+            self._add_remote_ack(owner, key, self._unconfirmed_acks)
         self.actions.clear()  # they are kept already
-        for peer in self.possession.peers:
+        for peer in self.leadership.peers:
             self._replicate_all(peer)
 
     def _replicate_all(self, peer: str) -> None:
         """Has a peer asked about all messages of this node, those that it has got back from others among them."""
         if self._replicas:
-            self._unconfirmed[peer][self.name] = keys_in(self._places(self.name))
+            self._unconfirmed[peer][self.name] = keys_in(self._position_maps(self.name))
 
-    def _places(self, owner: str) -> list[PositionMap]:
+    def _position_maps(self, owner: str) -> list[PositionMap]:
         """Returns where messages of an owner may be."""
         own = [self.own] if owner == self.name else []
         return [*own, *filter(None, [self.held.get(owner)])]
 
-    def places(self, origin: str, keys: Iterable[str]) -> list[int]:
+    def positions(self, origin: str, keys: Iterable[str]) -> list[int]:
         """Returns where messages are, as far as they are here."""
         keys = Keys.of(keys)
-        return [place for places in self._places(origin) for place in places.places(keys)]
+        return [place for maps in self._position_maps(origin) for place in maps.positions(keys)]
 
     def holds(self) -> dict[str, int]:
         """Returns the number of replicas by owner."""
@@ -133,52 +135,52 @@ class Node:
 
     def waits(self) -> float | None:
         """Returns when the time of the first waiting producer is up."""
-        return self._waiting.until()
+        return self._pending.until()
 
     def delivers(self, owner: str, now: float) -> bool:
         """Returns whether this node may give messages of a queue to consumers."""
-        if owner in self._unswept:
+        if owner in self._unscanned:
             return False
-        return self.possession.delivers(owner, now) and self._doubts.settled(owner, now)
+        return self.leadership.delivers(owner, now) and self._takeover.is_complete(owner, now)
 
     # ------------------------------------------------------------------ messages
 
-    def produced(self, keys: Sequence[str], place: int, now: float) -> None:
-        """Takes messages of producers that are stored, the first of them at *place*, the others after it."""
+    def produced(self, keys: Sequence[str], position: int, now: float) -> None:
+        """Takes messages of producers that are stored, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
-        self.own.note(keys, place)
+        self.own.add(keys, position)
         if not self._replicas:
             self.actions.append(Answer(keys, True))
             return
-        self._waiting.add(keys, now + self._patience)
+        self._pending.add(keys, now + self._replication_timeout)
         for peer, unconfirmed in self._unconfirmed.items():
-            if self.possession.alive(peer, now):
-                self._flying[peer][keys[0]] = keys, now
+            if self.leadership.alive(peer, now):
+                self._in_flight[peer][keys[0]] = keys, now
                 self.actions.append(Replica(peer, self.name, keys))
             else:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
         """Takes the repetition of a message that is stored, and not finished."""
-        if key not in self._waiting:  # else the answer is on its way
-            for peer in self._flying:
-                self._ground(peer)
+        if key not in self._pending:  # else the answer is on its way
+            for peer in self._in_flight:
+                self._requeue_in_flight(peer)
             having = {peer for peer, unconfirmed in self._unconfirmed.items() if key not in unconfirmed[self.name]}
-            self._waiting.add([key], now + self._patience, having)
+            self._pending.add([key], now + self._replication_timeout, having)
         self._answer(now)
 
-    def _ground(self, peer: str, before: float = 1e18) -> None:
+    def _requeue_in_flight(self, peer: str, before: float = 1e18) -> None:
         """Notes one by one the messages that are on their way to a peer since before a time."""
-        flying, own = self._flying[peer], self.own
-        for first, (keys, when) in [one for one in flying.items() if one[1][1] < before]:
-            del flying[first]
+        in_flight, own = self._in_flight[peer], self.own
+        for first, (keys, when) in [one for one in in_flight.items() if one[1][1] < before]:
+            del in_flight[first]
             left = Keys([run for run, _ in own.find(keys)])
             self._unconfirmed[peer][self.name].put(left, None)
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
         """Takes messages that could not be sent to a peer as they were stored: it is asked about them soon."""
-        del self._flying[peer][keys[0]]
+        del self._in_flight[peer][keys[0]]
         self._unconfirmed[peer][self.name].put(keys, None)
 
     def _send(self, peer: str, origin: str, keys: Sequence[str], now: float) -> None:
@@ -188,56 +190,58 @@ class Node:
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
         """Returns which of the replicas that have come are to be stored; the others are answered as if they were."""
         keys, held = Keys.of(keys), self.held.get(origin)
-        if origin != self.name and not (self.tombs or self.done.find(origin, keys) or (held and held.find(keys))):
+        if origin != self.name and not (
+            self.remote_acks or self.acked.find(origin, keys) or (held and held.find(keys))
+        ):
             return keys
-        return Keys.of(self._views(origin, keys)["want"])
+        return Keys.of(self._classify(origin, keys)["want"])
 
-    def stored(self, origin: str, keys: Sequence[str], place: int, now: float) -> None:
-        """Takes replicas that are stored, the first of them at *place*, the others after it."""
+    def stored(self, origin: str, keys: Sequence[str], position: int, now: float) -> None:
+        """Takes replicas that are stored, the first of them at *position*, the others after it."""
         keys = Keys.of(keys)
         if origin not in self.held:
             self.held[origin] = PositionMap()
-        self.held[origin].note(keys, place)
-        self._doubts.add(origin, keys, now)
+        self.held[origin].add(keys, position)
+        self._takeover.add(origin, keys, now)
         if origin == self.name and self._replicas:
             for unconfirmed in self._unconfirmed.values():
                 unconfirmed[self.name].put(keys, None)
         # Consumers may have finished some of them while the store was at it.
-        if late := [key for run in self.done.find(origin, keys) for key in run.texts()]:
-            self._done_with(late)
-        if self.tombs and (late := [key for key in keys if key in self.tombs]):
-            self._done_with(late)
+        if late := [key for run in self.acked.find(origin, keys) for key in run.texts()]:
+            self._finish(late)
+        if self.remote_acks and (late := [key for key in keys if key in self.remote_acks]):
+            self._finish(late)
 
     def replicated(self, peer: str, keys: Sequence[str], now: float) -> None:
         """Takes a peer's acknowledgement of replicas."""
         keys = Keys.of(keys)
-        flying, asked = self._flying[peer], self._asked[peer]
+        in_flight, asked = self._in_flight[peer], self._asked[peer]
         first = keys[0]
-        if first in flying and flying[first][0] == keys:
-            del flying[first]
+        if first in in_flight and in_flight[first][0] == keys:
+            del in_flight[first]
             new = keys
         else:
             mine = self._unconfirmed[peer][self.name]
-            if flying and sum(run.end - run.first for run, _ in mine.find(keys)) < len(keys):
-                self._ground(peer)
+            if in_flight and sum(run.end - run.first for run, _ in mine.find(keys)) < len(keys):
+                self._requeue_in_flight(peer)
             for key in keys:
                 asked.pop(key, None)
             new = Keys([run for run, _ in mine.find(keys)])
         for unconfirmed in self._unconfirmed[peer].values():
             unconfirmed.take(keys)
-        if new and self._waiting.has(peer, new):
+        if new and self._pending.has(peer, new):
             self._answer(now)
         if len(asked) <= MAX_BATCH_KEYS // 2:
             self._push(peer, now)
 
     def _answer(self, now: float) -> None:
         """Answers producers whose messages are replicated."""
-        if self.possession.sees_majority(now):
-            self._answered(self._waiting.enough(self._replicas), done=True)
+        if self.leadership.sees_majority(now):
+            self._answered(self._pending.enough(self._replicas), done=True)
 
     def expire(self, now: float) -> None:
         """Answers those producers whose time is up."""
-        self._answered(self._waiting.expired(now), done=False)
+        self._answered(self._pending.expired(now), done=False)
 
     def _answered(self, keys: Keys, *, done: bool) -> None:
         if keys:
@@ -251,114 +255,114 @@ class Node:
         if origin in self.held:
             for run, _ in self.held[origin].take(keys):
                 for key in run.texts():
-                    self._entomb(origin, key, self._unaware)
+                    self._add_remote_ack(origin, key, self._unconfirmed_acks)
         self._drop(origin, keys)
-        self.done.add(keys)
+        self.acked.add(keys)
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
         """Takes messages that the store cannot read: others may have them."""
         keys = Keys.of(keys)
-        for places in self._places(origin):
-            places.take(keys)
-        self._ask_no_more(origin, keys)
-        for peer in self.possession.peers if origin == self.name else [origin]:
+        for maps in self._position_maps(origin):
+            maps.take(keys)
+        self._stop_asking(origin, keys)
+        for peer in self.leadership.peers if origin == self.name else [origin]:
             for begin in range(0, len(keys), MAX_BATCH_KEYS):
-                self._tell("TOLD", peer, origin, {"want": keys[begin : begin + MAX_BATCH_KEYS]})
+                self._send_to("TOLD", peer, origin, {"want": keys[begin : begin + MAX_BATCH_KEYS]})
 
-    def _entomb(self, origin: str, key: str, unaware: Iterable[str]) -> None:
-        self.tombs[key] = origin
-        for peer in unaware:
-            self._unaware[peer][origin].put([key], None)
+    def _add_remote_ack(self, origin: str, key: str, uninformed: Iterable[str]) -> None:
+        self.remote_acks[key] = origin
+        for peer in uninformed:
+            self._unconfirmed_acks[peer][origin].put([key], None)
         self.actions.append(RecordRemoteAck(origin, key))
 
     def _drop(self, owner: str, keys: Keys) -> None:
         """Has nothing wait for messages that are finished."""
-        self._ask_no_more(owner, keys)
-        self._answered(self._waiting.drop(keys), done=True)  # they need no replica any more
+        self._stop_asking(owner, keys)
+        self._answered(self._pending.drop(keys), done=True)  # they need no replica any more
 
-    def _ask_no_more(self, owner: str, keys: Keys) -> None:
+    def _stop_asking(self, owner: str, keys: Keys) -> None:
         for by_owner in self._unconfirmed.values():
             if unconfirmed := by_owner.get(owner):
                 unconfirmed.take(keys)
-        self._doubts.drop(keys)
+        self._takeover.drop(keys)
 
-    def _done_with(self, keys: Sequence[str]) -> None:
+    def _finish(self, keys: Sequence[str]) -> None:
         """Drops messages, and remembers that they are finished."""
         keys = Keys.of(keys)
-        self._settle(keys)
-        self.done.add(keys)
+        self._remove(keys)
+        self.acked.add(keys)
 
-    def _settle(self, keys: Keys) -> None:
+    def _remove(self, keys: Keys) -> None:
         """Removes messages that are finished."""
-        for owner, places in [(self.name, self.own), *self.held.items()]:
-            if gone := places.take_places(keys):
+        for owner, maps in [(self.name, self.own), *self.held.items()]:
+            if gone := maps.take_positions(keys):
                 self._drop(owner, Keys.of(gone))
                 self.actions.append(RecordAcks(owner, gone))
 
     # ------------------------------------------------------------------ what comes
 
-    def hear(self, kind: str, body: Any, now: float) -> None:
+    def receive(self, kind: str, body: Any, now: float) -> None:
         """Takes a message of another node (see `omq.pzq.cluster` for all kinds).
 
         Raises:
             ValueError: It is malformed, or not from a node of this cluster.
             OlderCopy: The sender's directory, or that of this node, is an older copy.
         """
-        if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.possession.peers:
+        if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.leadership.peers:
             raise ValueError(
                 f"{kind} is not from one of nodes: the sender has another name for itself, or another port"
             )
         match kind:
             case "KALV":
-                self._hear_keep_alive(sender, body, now)
+                self._receive_keep_alive(sender, body, now)
             case "DONE":
-                self.hear_statements(statements_of(body.get("stated")))
+                self.receive_checkpoints(parse_checkpoints(body.get("stated")))
             case "REMOVES":
-                self._done_with(_keys_of(body, "keys"))
+                self._finish(_keys_of(body, "keys"))
             case "ASK" | "TOLD" | "GONE":
-                self._hear_directed(kind, sender, body, now)
+                self._receive_directed(kind, sender, body, now)
             case _:
                 raise ValueError("the kind of message is unknown")
 
-    def _hear_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> None:
-        if self.possession.hear(peer, state, now):
+    def _receive_keep_alive(self, peer: str, state: dict[str, Any], now: float) -> None:
+        if self.leadership.receive(peer, state, now):
             self.actions.append(Restarted(peer))
-            self._ground(peer)
+            self._requeue_in_flight(peer)
             self._asked[peer].clear()
             self._replicate_all(peer)  # its disk may be another one, or have lost something
-            self._stated = {}, -1e9  # it has nothing yet
-        self._consider(now)
+            self._sent_checkpoints = {}, -1e9  # it has nothing yet
+        self._update_leaders(now)
 
-    def hear_statements(self, statements: Stated) -> None:
+    def receive_checkpoints(self, statements: Checkpoints) -> None:
         """Takes owners' statements of their settled messages."""
-        known = {owner: stated for owner, stated in statements.items() if owner in self.possession.nodes}
-        for owner in self.done.hear(known, self.name):
-            self._begin_sweep(owner)
+        known = {owner: stated for owner, stated in statements.items() if owner in self.leadership.nodes}
+        for owner in self.acked.merge(known, self.name):
+            self._begin_scan(owner)
 
-    def _hear_directed(self, kind: str, sender: str, body: dict[str, Any], now: float) -> None:
+    def _receive_directed(self, kind: str, sender: str, body: dict[str, Any], now: float) -> None:
         lists = {name: _keys_of(body, name) for name in ("keys", "have", "want", "gone")}
         if body.get("to") != self.name:
             return
-        if (origin := str(body.get("origin"))) not in self.possession.nodes:
+        if (origin := str(body.get("origin"))) not in self.leadership.nodes:
             raise ValueError(f"{kind} is of {origin!r}, which is not a node of this cluster")
-        if body.get("incarnation") != self.possession.peers[sender].incarnation:
+        if body.get("incarnation") != self.leadership.peers[sender].incarnation:
             return  # one that is over may have sent what does not hold any more
         if kind == "ASK":
-            self._tell("TOLD", sender, origin, self._views(origin, lists["keys"]))
+            self._send_to("TOLD", sender, origin, self._classify(origin, lists["keys"]))
         elif kind == "GONE":
-            self._hear_gone(sender, origin, lists["keys"])
+            self._receive_gone(sender, origin, lists["keys"])
         else:
-            self._hear_told(sender, origin, lists, now)
+            self._receive_answer(sender, origin, lists, now)
 
-    def _views(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
+    def _classify(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
         """Returns which messages this node has, which it wants, and which it has as finished."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name
-        gone = {key for run in self.done.find(origin, runs) for key in run.texts()}
-        have = {key for places in self._places(origin) for run, _ in places.find(runs) for key in run.texts()}
+        gone = {key for run in self.acked.find(origin, runs) for key in run.texts()}
+        have = {key for maps in self._position_maps(origin) for run, _ in maps.find(runs) for key in run.texts()}
         for key in keys:
-            if key in self.tombs or key in gone:
+            if key in self.remote_acks or key in gone:
                 views["gone"].append(key)
             elif key in have:
                 views["have"].append(key)
@@ -366,24 +370,24 @@ class Node:
                 views["gone" if mine and self._is_mine(key) else "want"].append(key)
         return views
 
-    def _hear_gone(self, sender: str, origin: str, keys: list[str]) -> None:
+    def _receive_gone(self, sender: str, origin: str, keys: list[str]) -> None:
         """Takes messages of another node that consumers of the sender have finished."""
-        self._done_with(keys)
+        self._finish(keys)
         if origin != self.name:
             # The owner may come back when the sender, which has it, does not.
-            unaware = [origin] if origin != sender else []
+            uninformed = [origin] if origin != sender else []
         else:
             # Where the owner has lost its disk, others may bring it these messages yet.
-            unaware = [peer for peer in self.possession.peers if peer != sender]
-        for key in keys if unaware else ():
-            if key not in self.tombs and not (origin == self.name and self._is_mine(key)):
-                self._entomb(origin, key, unaware)
-        self._tell("TOLD", sender, origin, {"gone": keys})
+            uninformed = [peer for peer in self.leadership.peers if peer != sender]
+        for key in keys if uninformed else ():
+            if key not in self.remote_acks and not (origin == self.name and self._is_mine(key)):
+                self._add_remote_ack(origin, key, uninformed)
+        self._send_to("TOLD", sender, origin, {"gone": keys})
 
-    def _hear_told(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
+    def _receive_answer(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
         asked = self._asked[sender]
         told = [key for keys in lists.values() for key in keys]
-        if compares := self._doubts.answered(origin, sender, told, now) and origin != self.name:
+        if compares := self._takeover.answered(origin, sender, told, now) and origin != self.name:
             for key in (*lists["have"], *lists["want"]):
                 asked.pop(key, None)
         elif lists["have"]:
@@ -391,25 +395,25 @@ class Node:
         gone: list[str] = []
         for key in lists["gone"]:
             asked.pop(key, None)
-            if key in self.tombs:
-                self._aware(sender, key)
+            if key in self.remote_acks:
+                self._confirm_remote_ack(sender, key)
             else:
                 gone.append(key)
         if mine := [key for key in gone if key in self.own]:
             self._broadcast("REMOVES", keys=mine)
-        self._done_with(gone)
-        here = self._places(origin)
-        if not compares and (wanted := [key for key in lists["want"] if any(key in places for places in here)]):
+        self._finish(gone)
+        here = self._position_maps(origin)
+        if not compares and (wanted := [key for key in lists["want"] if any(key in maps for maps in here)]):
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
-        self._consider(now)
+        self._update_leaders(now)
 
-    def _aware(self, peer: str, key: str) -> None:
+    def _confirm_remote_ack(self, peer: str, key: str) -> None:
         """Notes that a peer has an acknowledgement in an owner's place."""
-        owner = self.tombs[key]
-        self._unaware[peer][owner].take([key])
-        if not any(key in by_owner[owner] for by_owner in self._unaware.values()):
-            del self.tombs[key]
+        owner = self.remote_acks[key]
+        self._unconfirmed_acks[peer][owner].take([key])
+        if not any(key in by_owner[owner] for by_owner in self._unconfirmed_acks.values()):
+            del self.remote_acks[key]
             self.actions.append(ForgetRemoteAck(key))
 
     # ------------------------------------------------------------------ what is to be sent
@@ -417,107 +421,111 @@ class Node:
     def tick(self, now: float) -> None:
         """To be called ten times a timeout."""
         self.expire(now)
-        self._consider(now)
-        for peer in self._flying:
-            self._ground(peer, now - self.possession.timeout)
+        self._update_leaders(now)
+        for peer in self._in_flight:
+            self._requeue_in_flight(peer, now - self.leadership.timeout)
         for asked in self._asked.values():  # what was not answered is asked again
-            for key in [key for key, when in asked.items() if now - when > self.possession.timeout]:
+            for key in [key for key, when in asked.items() if now - when > self.leadership.timeout]:
                 del asked[key]
         for owner in self.held:
             if owner != self.name:
                 self._compare(owner, now)
-        self._sweep()
-        for peer in self.possession.living(now):
+        self._scan()
+        for peer in self.leadership.alive_peers(now):
             self._push(peer, now)
         self._keep_alive(now)
-        self._state(now)
+        self._send_checkpoints(now)
 
-    def _state(self, now: float) -> None:
+    def _send_checkpoints(self, now: float) -> None:
         """Sends what is finished: its own soon, that of all after a while."""
-        before, when = self._stated
-        if now - when >= ROUND_TIMEOUTS * self.possession.timeout:
-            mine, told = self.done.told([self.name]), self.done.told()
-            self._stated = mine, now
+        before, when = self._sent_checkpoints
+        if now - when >= ROUND_TIMEOUTS * self.leadership.timeout:
+            mine, told = self.acked.to_json([self.name]), self.acked.to_json()
+            self._sent_checkpoints = mine, now
         else:
-            mine = told = self.done.told([self.name])
+            mine = told = self.acked.to_json([self.name])
             if mine == before:
                 return
-            self._stated = mine, when
+            self._sent_checkpoints = mine, when
         if told:
             self._broadcast("DONE", stated=told)
 
-    def _consider(self, now: float) -> None:
-        was = self.possession.statement()
-        if self.possession.consider(now, self.holds(), self._is_settled):
+    def _update_leaders(self, now: float) -> None:
+        was = self.leadership.snapshot()
+        if self.leadership.update_leaders(now, self.holds(), self._is_settled):
             self.actions.append(Persist(was))
             self._keep_alive(now)
-        for owner in self.possession.nodes:
-            begun = self._doubts.look(owner, self._places(owner), now)
+        for owner in self.leadership.nodes:
+            begun = self._takeover.update(owner, self._position_maps(owner), now)
             if begun:
-                self._begin_sweep(owner)
+                self._begin_scan(owner)
             for peer in begun:
                 self._push(peer, now)
 
-    def _begin_sweep(self, owner: str) -> None:
+    def _begin_scan(self, owner: str) -> None:
         """Begins to drop those of an owner's messages here that are finished."""
         # A `REMOVES` that did not arrive, a node that was away: it has them still, and their sender may be gone. An
         # owner has them still where its disk is as it was before.
-        if runs := [*self.done.stated(owner, (run for places in self._places(owner) for run, _ in places.runs()))]:
-            self._unswept[owner] = deque(runs)
+        if runs := [
+            *self.acked.find_in_checkpoints(
+                owner, (run for maps in self._position_maps(owner) for run, _ in maps.runs())
+            )
+        ]:
+            self._unscanned[owner] = deque(runs)
 
-    def _sweep(self) -> None:
-        """Drops some replicas that are finished, within `SWEEP_LIMIT`."""
-        left = SWEEP_LIMIT
-        for owner, runs in list(self._unswept.items()):
+    def _scan(self) -> None:
+        """Drops some replicas that are finished, within `SCAN_LIMIT`."""
+        left = SCAN_LIMIT
+        for owner, runs in list(self._unscanned.items()):
             due: list[KeyRange] = []
             while runs and left > 0:
                 left -= runs[0].end - runs[0].first
                 due.append(runs.popleft())
-            self._settle(Keys(due))
+            self._remove(Keys(due))
             if not runs:
-                del self._unswept[owner]
+                del self._unscanned[owner]
 
     def _is_settled(self, owner: str) -> bool:
-        return not self._unaware[owner][owner]
+        return not self._unconfirmed_acks[owner][owner]
 
     def _compare(self, owner: str, now: float) -> None:
-        """Has the possessor of an owner's queue asked about all its replicas; another one at once, the same again."""
-        possessor = self.possession.record(owner)[1]
-        peer = self.possession.peers.get(possessor)
-        it = None if peer is None else (possessor, peer.incarnation, peer.store)
+        """Has the leader of an owner's queue asked about all its replicas; another one at once, the same again."""
+        leader = self.leadership.leader_epoch(owner)[1]
+        peer = self.leadership.peers.get(leader)
+        it = None if peer is None else (leader, peer.incarnation, peer.store)
         before, when = self._compared.get(owner, (None, 0.0))
         if it == before and (
             peer is None
-            or self._unconfirmed[possessor].get(owner)
-            or now - when < ROUND_TIMEOUTS * self.possession.timeout
+            or self._unconfirmed[leader].get(owner)
+            or now - when < ROUND_TIMEOUTS * self.leadership.timeout
         ):
             return
         self._compared[owner] = it, now
         for unconfirmed in self._unconfirmed.values():
             unconfirmed.pop(owner, None)
         if peer is not None:
-            self._unconfirmed[possessor][owner] = keys_in([self.held[owner]])
+            self._unconfirmed[leader][owner] = keys_in([self.held[owner]])
 
     def _push(self, peer: str, now: float) -> None:
         """Asks a peer about what it may lack, and sends it what is finished; some of it at a time."""
-        if not self.possession.alive(peer, now):
+        if not self.leadership.alive(peer, now):
             return
         asked = self._asked[peer]
-        again = now - self.possession.timeout / 4
+        again = now - self.leadership.timeout / 4
         lists: list[tuple[str, str, Iterable[str]]] = [
-            *(("ASK", *one) for one in (*self._unconfirmed[peer].items(), *self._doubts.of(peer))),
-            *(("GONE", *one) for one in self._unaware[peer].items()),
+            *(("ASK", *one) for one in (*self._unconfirmed[peer].items(), *self._takeover.keys_to_ask(peer))),
+            *(("GONE", *one) for one in self._unconfirmed_acks[peer].items()),
         ]
         for kind, origin, keys in lists:
             if due := [key for key in islice(keys, MAX_BATCH_KEYS) if asked.get(key, -1e9) < again]:
                 asked.update(dict.fromkeys(due, now))
-                self._tell(kind, peer, origin, {"keys": due})
+                self._send_to(kind, peer, origin, {"keys": due})
 
-    def _tell(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
-        self._broadcast(kind, incarnation=self.possession.incarnation, to=to, origin=origin, **lists)
+    def _send_to(self, kind: str, to: str, origin: str, lists: dict[str, Any]) -> None:
+        self._broadcast(kind, incarnation=self.leadership.incarnation, to=to, origin=origin, **lists)
 
     def _keep_alive(self, now: float) -> None:
-        self._broadcast("KALV", **self.possession.keep_alive(now, self.holds()))
+        self._broadcast("KALV", **self.leadership.keep_alive(now, self.holds()))
 
     def _broadcast(self, kind: str, **body: Any) -> None:
         self.actions.append(Broadcast(kind, {"from": self.name, **body}))

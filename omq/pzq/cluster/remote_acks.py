@@ -1,4 +1,4 @@
-"""Acknowledgements in an owner's place, kept on the disk until all nodes know of them."""
+"""Acknowledgements in an owner's position, kept on the disk until all nodes know of them."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ class RemoteAcks:
     """The acknowledged messages of other owners, by key. Lives in one event loop.
 
     Args:
-        journal: The store.
+        store: The store.
         topic: The topic that new ones go to.
         later: Makes a call after some seconds, unless the device has ended by then.
     """
 
-    def __init__(self, journal: AsyncStore, topic: int, later: Later) -> None:
-        self._journal = journal
+    def __init__(self, store: AsyncStore, topic: int, later: Later) -> None:
+        self._store = store
         self._topic = topic
         self._later = later
         self._stored: dict[str, tuple[int, int]] = {}  # topic and id of each, by key
@@ -38,7 +38,7 @@ class RemoteAcks:
     def load(self, state: TopicState) -> list[tuple[str, str]]:
         """Reads one topic; returns the owners and keys."""
         found = []
-        for id, _, parts in DeviceQueue(self._journal, state, self._later).messages():
+        for id, _, parts in DeviceQueue(self._store, state, self._later).messages():
             owner, key = (part.decode(errors="replace") for part in parts[:2])
             found.append((owner, key))
             self._stored[key] = state.id, id
@@ -49,12 +49,12 @@ class RemoteAcks:
         is_storing = key in self._storing
         self._storing[key] = True
         if not is_storing:
-            self._store(owner, key)
+            self._append(owner, key)
 
-    def _store(self, owner: str, key: str) -> None:
+    def _append(self, owner: str, key: str) -> None:
         def stored(write: Append) -> None:
             if isinstance(write.error, OutOfSpace):
-                self._later(RETRY_DELAY_S, lambda: self._store(owner, key))
+                self._later(RETRY_DELAY_S, lambda: self._append(owner, key))
                 return
             wanted = self._storing.pop(key)
             if write.error is not None:
@@ -62,7 +62,7 @@ class RemoteAcks:
             elif wanted:
                 self._stored[key] = write.topic_id, write.first
             else:  # all know it by now
-                self._settle(write.topic_id, write.first)
+                self._ack(write.topic_id, write.first)
             waiting, self._waiting = self._waiting, []
             for keys, call in waiting:
                 keys.discard(key)
@@ -71,12 +71,12 @@ class RemoteAcks:
                 else:
                     call()
 
-        self._journal.submit(Append(self._topic, pack([owner.encode(), key.encode()]), 1), stored)
+        self._store.submit(Append(self._topic, pack([owner.encode(), key.encode()]), 1), stored)
 
     def forget(self, key: str) -> None:
         """Keeps that no more: all nodes know it."""
-        if (place := self._stored.pop(key, None)) is not None:
-            self._settle(*place)
+        if (position := self._stored.pop(key, None)) is not None:
+            self._ack(*position)
         elif key in self._storing:
             self._storing[key] = False
 
@@ -87,9 +87,9 @@ class RemoteAcks:
         else:
             call()
 
-    def _settle(self, topic: int, id: int) -> None:
-        def settled(write: Acknowledge) -> None:
+    def _ack(self, topic: int, id: int) -> None:
+        def acked(write: Acknowledge) -> None:
             if write.error is not None:
                 log.error("cluster: the store does not take the end of a remote ack: %s", write.error)
 
-        self._journal.submit(Acknowledge(topic, [(id, id)]), settled)
+        self._store.submit(Acknowledge(topic, [(id, id)]), acked)

@@ -41,7 +41,7 @@ class ReplicaBatch(NamedTuple):
 _HEAD: Final = re.compile(rb"([^ ]{1,80}) ([0-9]{1,9})")
 
 
-def run_of(how: bytes, when: int, first: int, count: int) -> Keys:
+def consecutive_keys(how: bytes, when: int, first: int, count: int) -> Keys:
     """The keys of messages with consecutive numbers that were stored at once (see `key_of`)."""
     if first >> 48 != first + count - 1 >> 48:
         return Keys.of([key_of(how, when, number).decode() for number in range(first, first + count)])
@@ -58,10 +58,10 @@ def read_replicas(frames: list[bytes]) -> list[ReplicaBatch]:
     _, _, _, *rest = frames
     if len(rest) < 3 or rest[0] or not len(rest) % 2:
         raise Malformed("these are not valid replicas: an id, REPLICAS:, an empty frame, and heads with records")
-    return [read_run(rest[at], rest[at + 1]) for at in range(1, len(rest), 2)]
+    return [read_batch(rest[at], rest[at + 1]) for at in range(1, len(rest), 2)]
 
 
-def read_run(head: bytes, records: bytes) -> ReplicaBatch:
+def read_batch(head: bytes, records: bytes) -> ReplicaBatch:
     """Reads what a node has sent: its `head`, and the records.
 
     Raises:

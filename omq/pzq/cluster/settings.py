@@ -29,7 +29,7 @@ class ClusterSettings:
         peers: The receive endpoints of the others, by their broadcast endpoints.
         replicas: How many of them must have a message.
         timeout: Seconds after which one is silent.
-        patience: Seconds that a producer waits for replicas.
+        replication_timeout: Seconds that a producer waits for replicas.
         networks: Where nodes may speak from.
     """
 
@@ -37,7 +37,7 @@ class ClusterSettings:
     peers: dict[str, str]
     replicas: int
     timeout: float
-    patience: float
+    replication_timeout: float
     networks: tuple[Network, ...]
 
     def admits(self, remote: str) -> bool:

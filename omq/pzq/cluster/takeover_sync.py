@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from omq.pzq.cluster.keys import KeyMap, keys_in
-from omq.pzq.cluster.leadership import Leadership, Record
+from omq.pzq.cluster.leadership import LeaderEpoch, Leadership
 
 
 @dataclass(slots=True)
-class _Unconfirmed:
+class _PeerSync:
     """Messages of one owner that one peer has not answered about.
 
     Attributes:
@@ -20,7 +20,7 @@ class _Unconfirmed:
         since: When the peer was asked, or has answered last.
     """
 
-    claim: Record
+    claim: LeaderEpoch
     incarnation: int
     keys: KeyMap[None]
     since: float
@@ -34,14 +34,14 @@ class TakeoverSync:
     once they have answered. One that sends nothing for a timeout is not waited for; it is asked on.
 
     Args:
-        possession: Who possesses which queue.
+        leadership: Who possesses which queue.
     """
 
-    def __init__(self, possession: Leadership) -> None:
-        self._possession = possession
-        self._doubts: dict[str, dict[str, _Unconfirmed]] = {}  # by owner and peer
+    def __init__(self, leadership: Leadership) -> None:
+        self._leadership = leadership
+        self._syncs: dict[str, dict[str, _PeerSync]] = {}  # by owner and peer
 
-    def look(self, owner: str, held: Sequence[KeyMap[int]], now: float) -> list[str]:
+    def update(self, owner: str, held: Sequence[KeyMap[int]], now: float) -> list[str]:
         """Begins what is to be compared, and ends what is not any more; the peers that are to be asked.
 
         Args:
@@ -49,55 +49,55 @@ class TakeoverSync:
             held: What this node has of it.
             now: The time.
         """
-        possession = self._possession
-        claim = possession.record(owner)
-        if claim[1] != possession.name or claim == (0, owner):
-            self._doubts.pop(owner, None)
+        leadership = self._leadership
+        claim = leadership.leader_epoch(owner)
+        if claim[1] != leadership.name or claim == (0, owner):
+            self._syncs.pop(owner, None)
             return []
-        doubts, begun = self._doubts.setdefault(owner, {}), []
-        for peer, known in possession.peers.items():
-            if not possession.alive(peer, now):
-                doubts.pop(peer, None)  # meanwhile it may learn of something: it is asked again
+        syncs, begun = self._syncs.setdefault(owner, {}), []
+        for peer, known in leadership.peers.items():
+            if not leadership.alive(peer, now):
+                syncs.pop(peer, None)  # meanwhile it may learn of something: it is asked again
                 continue
-            doubt = doubts.get(peer)
-            if doubt is None or doubt.claim != claim or doubt.incarnation != known.incarnation:
-                doubts[peer] = _Unconfirmed(claim, known.incarnation, keys_in(held), now)
+            sync = syncs.get(peer)
+            if sync is None or sync.claim != claim or sync.incarnation != known.incarnation:
+                syncs[peer] = _PeerSync(claim, known.incarnation, keys_in(held), now)
                 begun.append(peer)
         return begun
 
     def add(self, owner: str, keys: Iterable[str], now: float) -> None:
         """Adds replicas that have come."""
-        for doubt in self._doubts.get(owner, {}).values():
-            if not doubt.keys:
-                doubt.since = now
-            doubt.keys.put(keys, None)
+        for sync in self._syncs.get(owner, {}).values():
+            if not sync.keys:
+                sync.since = now
+            sync.keys.put(keys, None)
 
     def drop(self, keys: Iterable[str]) -> None:
         """Drops messages that are finished."""
-        for doubts in self._doubts.values():
-            for doubt in doubts.values():
-                doubt.keys.take(keys)
+        for syncs in self._syncs.values():
+            for sync in syncs.values():
+                sync.keys.take(keys)
 
     def answered(self, owner: str, peer: str, keys: Iterable[str], now: float) -> bool:
         """Takes a peer's answer; returns whether this node has the queue, and so asks for itself."""
-        doubt = self._doubts.get(owner, {}).get(peer)
-        if doubt is not None and doubt.keys.take(keys):
-            doubt.since = now
-        return doubt is not None
+        sync = self._syncs.get(owner, {}).get(peer)
+        if sync is not None and sync.keys.take(keys):
+            sync.since = now
+        return sync is not None
 
-    def of(self, peer: str) -> Iterator[tuple[str, KeyMap[None]]]:
+    def keys_to_ask(self, peer: str) -> Iterator[tuple[str, KeyMap[None]]]:
         """Yields the messages that a peer is to be asked about, by owner."""
-        for owner, doubts in self._doubts.items():
-            if (doubt := doubts.get(peer)) is not None and doubt.keys:
-                yield owner, doubt.keys
+        for owner, syncs in self._syncs.items():
+            if (sync := syncs.get(peer)) is not None and sync.keys:
+                yield owner, sync.keys
 
-    def settled(self, owner: str, now: float) -> bool:
+    def is_complete(self, owner: str, now: float) -> bool:
         """Returns whether the messages of an owner may be delivered here."""
-        possession, doubts = self._possession, self._doubts.get(owner, {})
-        if possession.record(owner) == (0, owner):
+        leadership, syncs = self._leadership, self._syncs.get(owner, {})
+        if leadership.leader_epoch(owner) == (0, owner):
             return True  # no other node ever had it
-        for peer in possession.living(now):
-            doubt = doubts.get(peer)
-            if doubt is None or (doubt.keys and now - doubt.since <= possession.timeout):
+        for peer in leadership.alive_peers(now):
+            sync = syncs.get(peer)
+            if sync is None or (sync.keys and now - sync.since <= leadership.timeout):
                 return False
         return True

@@ -42,13 +42,13 @@ class PeerTransport:
 
     Args:
         settings: The cluster.
-        heard: Called with each broadcast, without its first frame.
+        on_broadcast: Called with each broadcast, without its first frame.
         acked: Called with a peer, and the keys of replicas that it has taken.
     """
 
-    def __init__(self, settings: ClusterSettings, heard: Callable[[list[bytes]], None], acked: Acked) -> None:
+    def __init__(self, settings: ClusterSettings, on_broadcast: Callable[[list[bytes]], None], acked: Acked) -> None:
         self._settings = settings
-        self._heard = heard
+        self._on_broadcast = on_broadcast
         self._acked = acked
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: list[Any] = []
@@ -69,7 +69,7 @@ class PeerTransport:
             EndpointError: An endpoint cannot be understood.
             BindError: It cannot be listened on.
         """
-        beats: dict[str, Any] = {
+        options: dict[str, Any] = {
             "heartbeat_interval": self._settings.timeout / 4,
             "heartbeat_timeout": self._settings.timeout,
             "reconnect_interval": min(0.1, self._settings.timeout / 10),
@@ -82,13 +82,13 @@ class PeerTransport:
         self._events = ConnectionEvents(self._in, self._happened, log)
         self._in.subscribe(CLUSTER)
         self._in.bind(self._settings.name)
-        self._out = omq.PUB(send_hwm=100_000, security=as_client, linger=0.2, **beats)
+        self._out = omq.PUB(send_hwm=100_000, security=as_client, linger=0.2, **options)
         self._sockets.append(self._out)
         self._events.start("omq pzq: connections of broadcast")
         self._run(self._listen(), "broadcast")
         for peer, receive in self._settings.peers.items():
             self._out.connect(peer)
-            dealer = omq.DEALER(security=as_client, linger=0, send_hwm=16, **beats)
+            dealer = omq.DEALER(security=as_client, linger=0, send_hwm=16, **options)
             self._sockets.append(dealer)
             dealer.connect(receive)
             self._run(self._streams[peer].send(dealer), f"replicas to {peer}")
@@ -123,9 +123,9 @@ class PeerTransport:
         """Returns whether a replica may be sent to a peer now: a slow one must not fill the memory."""
         return self._streams[peer].bytes < MAX_WAITING_BYTES
 
-    def replicate(self, peer: str, origin: str, run: ReplicaBatch) -> None:
+    def replicate(self, peer: str, origin: str, batch: ReplicaBatch) -> None:
         """Sends messages of an owner to a peer."""
-        self._streams[peer].put(origin, run)
+        self._streams[peer].put(origin, batch)
 
     def forget(self, peer: str) -> None:
         """Drops what waits for a peer, which is silent or has restarted; answers to what was sent count no more."""
@@ -155,7 +155,7 @@ class PeerTransport:
             if message.peer.since not in self._nodes:
                 continue
             try:
-                self._heard(message.parts[1:])
+                self._on_broadcast(message.parts[1:])
             except (ValueError, TypeError, KeyError, IndexError) as wrong:
                 self._complain(f"a broadcast counts for nothing: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
             except Exception:
@@ -188,10 +188,10 @@ class _ReplicaStream:
         self._wanted = asyncio.Event()
         self._answered = asyncio.Event()
 
-    def put(self, origin: str, run: ReplicaBatch) -> None:
+    def put(self, origin: str, batch: ReplicaBatch) -> None:
         """Adds messages of an owner."""
-        self._waiting.append((origin, run))
-        self.bytes += len(run.records)
+        self._waiting.append((origin, batch))
+        self.bytes += len(batch.records)
         self._wanted.set()
 
     def clear(self) -> None:
@@ -227,13 +227,13 @@ class _ReplicaStream:
         keys: list[Keys] = []
         frames: list[bytes] = []
         while waiting and waiting[0][0] == origin:
-            run = waiting[0][1]
-            if frames and size + len(run.records) > BATCH_BYTES:
+            batch = waiting[0][1]
+            if frames and size + len(batch.records) > BATCH_BYTES:
                 break
             waiting.popleft()
-            size += len(run.records)
-            keys.append(run.keys)
-            frames += run.head(), bytes(run.records)
+            size += len(batch.records)
+            keys.append(batch.keys)
+            frames += batch.head(), bytes(batch.records)
         self.bytes -= size
         self._number += 1
         id = b"%d" % self._number

@@ -34,7 +34,7 @@ log = logging.getLogger("omq.pzq")
 #: Messages that consumers may have together, whatever their size.
 MAX_IN_FLIGHT: Final = 1 << 17
 #: Messages that a consumer gets, and acknowledgements that are taken, before others have their turn.
-BATCH: Final = 512
+MAX_BATCH_MESSAGES: Final = 512
 #: Bytes of records that are delivered before acknowledgements are taken, about.
 _PUMP_BYTES: Final = 256 << 10
 #: Bytes of an acknowledgement beyond which a connection ends.
@@ -45,8 +45,8 @@ LOG_INTERVAL_S: Final = 1.0
 _MIN_LATE_KEYS: Final = 1024
 
 
-#: A message that a consumer has: who, the message's place (see `WorkQueue`), and bytes of its body.
-Held: TypeAlias = "tuple[DeviceConsumer, int, int]"
+#: A message that a consumer has: who, the message's position (see `WorkQueue`), and bytes of its body.
+InFlightMessage: TypeAlias = "tuple[DeviceConsumer, int, int]"
 
 
 class DeviceConsumer(workqueue.QueueConsumer):
@@ -55,48 +55,48 @@ class DeviceConsumer(workqueue.QueueConsumer):
     Attributes:
         identity: What the socket calls it.
         address: Where it is.
-        counts: It is sent the delivery count of each message.
+        wants_delivery_count: It is sent the delivery count of each message.
         sent: Bytes of keys and bodies that it was sent.
-        choked: It hangs, and some of that has not left: it does not read.
+        stalled: It hangs, and some of that has not left: it does not read.
         acked: Places that it has acknowledged in this batch.
     """
 
-    def __init__(self, outlet: ConsumerServer, peer: PeerInfo, address: str) -> None:
+    def __init__(self, server: ConsumerServer, peer: PeerInfo, address: str) -> None:
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
         # A consumer that sends a prefetch works at one after the other.
         super().__init__(
-            outlet.dispatcher,
-            outlet.timeout,
+            server.dispatcher,
+            server.timeout,
             prefetch or MAX_IN_FLIGHT,
             in_order=prefetch > 0,
-            tick=outlet.reaper_frequency,
+            tick=server.reaper_frequency,
         )
-        self._outlet = outlet
+        self._server = server
         self.identity = peer.identity
         self.address = address
-        self.counts = peer.properties.get(DELIVERIES.lower()) == b"1"
+        self.wants_delivery_count = peer.properties.get(DELIVERIES.lower()) == b"1"
         self.sent = 0
-        self.choked = False
+        self.stalled = False
         self.acked: list[int] = []
 
     def has_room(self) -> bool:
-        return not self.choked
+        return not self.stalled
 
     def fits(self, queue: WorkQueue, header: bytes, records: memoryview, count: int) -> int:
-        return self._outlet.fits(queue, header, records, count)
+        return self._server.fits(queue, header, records, count)
 
     def send(self, queue: WorkQueue, header: bytes, records: memoryview, count: int, tries: int) -> None:
-        self._outlet.send(self, queue, header, records, count, tries)
+        self._server.send(self, queue, header, records, count, tries)
 
     def failed(self, error: Exception) -> None:
-        self._outlet.release(self.in_flight)
+        self._server.release(self.in_flight)
         self.end()
 
-    def _redeliver_overdue(self, pieces: list[Range[InFlight]]) -> None:
-        self._outlet.expired(pieces)
-        super()._redeliver_overdue(pieces)
-        self._outlet.dispatcher.wake()  # others have room now, also where none of these is delivered again
+    def _redeliver_overdue(self, ranges: list[Range[InFlight]]) -> None:
+        self._server.expired(ranges)
+        super()._redeliver_overdue(ranges)
+        self._server.dispatcher.wake()  # others have room now, also where none of these is delivered again
 
 
 class ConsumerServer:
@@ -115,7 +115,7 @@ class ConsumerServer:
         timeout: `ack_timeout` in seconds.
         reaper_frequency: The same in seconds.
         bytes: Bytes of bodies that consumers have.
-        held: The messages that they have, by key.
+        in_flight: The messages that they have, by key.
         consumers: Who is connected, by what the socket calls them.
         counts: What has happened: `delivered`, `redelivered`, `acknowledged`, `returned`, `expired`, `refused`.
     """
@@ -130,7 +130,7 @@ class ConsumerServer:
         inflight_size: int,
     ) -> None:
         self.bytes = 0
-        self.held: dict[bytes, Held] = {}
+        self.in_flight: dict[bytes, InFlightMessage] = {}
         self.consumers: dict[bytes, DeviceConsumer] = {}
         self.counts: Counter[str] = Counter()
         self.timeout = ack_timeout / 1e6
@@ -139,22 +139,22 @@ class ConsumerServer:
         self._queues = queues
         self._timeout_frame = b"%d" % ack_timeout
         self._limit = inflight_size
-        self._keys: dict[int, bytes] = {}  # of what is held, by place
+        self._keys: dict[int, bytes] = {}  # of what is in flight, by position
         self._late: dict[
             bytes, tuple[DeviceConsumer, int]
-        ] = {}  # by key, what was not acknowledged in time: who had it, place
+        ] = {}  # by key, what was not acknowledged in time: who had it, position
         self._max_late = _MIN_LATE_KEYS
         self._acking: list[DeviceConsumer] = []  # whose `acked` is to be looked at
         self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has looked into
-        self._out: list[tuple[bytes, ...]] = []
-        self._awaited_size = 0  # bytes of the next body, which did not fit
+        self._outgoing: list[tuple[bytes, ...]] = []
+        self._next_size = 0  # bytes of the next body, which did not fit
         self._sent_at = b""  # microseconds since 1970, for what is delivered now
         self._woken = False
-        self._ending = False  # nothing more is delivered
+        self._stopping = False  # nothing more is delivered
         self._paused = False
-        self._next_line = 0.0
+        self._next_log = 0.0
         self.dispatcher: Dispatcher[DeviceConsumer] = Dispatcher(
-            store, [queue.work for queue in queues], BATCH, self.wake, self._unreadable
+            store, [queue.work for queue in queues], MAX_BATCH_MESSAGES, self.wake, self._unreadable
         )
         for queue in queues:
             queue.wake = self.dispatcher.wake
@@ -172,7 +172,7 @@ class ConsumerServer:
         self._socket = omq.ROUTER(
             router_rename=True,
             send_hwm=0,  # what waits for a consumer is in flight, which is bounded
-            recv_hwm=4 * BATCH,
+            recv_hwm=4 * MAX_BATCH_MESSAGES,
             max_message_size=MAX_ACK_BYTES,
             max_parts=16,
             heartbeat_interval=HEARTBEAT_INTERVAL_S,
@@ -180,7 +180,7 @@ class ConsumerServer:
             security=security,
             linger=1.0,
         )
-        self._events = ConnectionEvents(self._socket, self._happened, log, self._idle)
+        self._events = ConnectionEvents(self._socket, self._on_event, log, self._idle)
         try:
             bound = self._socket.bind(endpoint)
         except BaseException:
@@ -190,15 +190,15 @@ class ConsumerServer:
         self._loop = asyncio.get_running_loop()
         self._serving = self._loop.create_task(self._serve(), name=f"omq pzq: {self._name}")
         self._events.start(f"omq pzq: connections of {self._name}")
-        self._looking = self._loop.call_later(self.reaper_frequency, self._look)
+        self._stall_timer = self._loop.call_later(self.reaper_frequency, self._check_stalled)
         return bound
 
     async def pause(self) -> None:
         """Takes and delivers nothing more; what was acknowledged is with the store."""
         if not hasattr(self, "_serving") or self._paused:
             return
-        self._ending = self._paused = True
-        self._looking.cancel()
+        self._stopping = self._paused = True
+        self._stall_timer.cancel()
         for endpoint in self._socket.endpoints:
             with suppress(OmqError):
                 self._socket.unbind(endpoint)
@@ -223,28 +223,28 @@ class ConsumerServer:
 
     # ------------------------------------------------------------------ who is there
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         log_connection(log, self._name, event)
         peer = event.peer
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED and peer is not None:
-            self._come(peer, event.remote_address)
+            self._add_consumer(peer, event.remote_address)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             if peer.identity in self.consumers:
                 self._events.leave(peer.identity)  # what it sent before is handled first
         elif event.kind is EventKind.MISSED:
             for one in self._events.recount(self.consumers):
-                self._come(one, one.endpoint)
+                self._add_consumer(one, one.endpoint)
 
     def _idle(self) -> None:
         """Parts and delivers after events while no messages came."""
-        self._part()
+        self._remove_gone()
         self.wake()
 
-    def _come(self, peer: PeerInfo, address: str) -> None:
+    def _add_consumer(self, peer: PeerInfo, address: str) -> None:
         consumer = self.consumers[peer.identity] = DeviceConsumer(self, peer, address)
         self.dispatcher.add(consumer)
 
-    def _part(self) -> None:
+    def _remove_gone(self) -> None:
         """Takes back what consumers had whose connections are over, once their last acknowledgements are taken."""
         for identity in self._events.take_gone():
             consumer = self.consumers.pop(identity)
@@ -252,49 +252,49 @@ class ConsumerServer:
             self.release(consumer.in_flight)
             consumer.end()
 
-    def _look(self) -> None:
+    def _check_stalled(self) -> None:
         """Looks which of those that hang read what they are sent: it would else be sent to them again and again."""
-        for peer in self._socket.peers if any(one.hangs or one.choked for one in self.consumers.values()) else ():
+        for peer in self._socket.peers if any(one.hangs or one.stalled for one in self.consumers.values()) else ():
             consumer = self.consumers.get(peer.identity)
             if consumer is None:
                 continue
-            was_choked, consumer.choked = consumer.choked, consumer.hangs and peer.bytes_out < consumer.sent
+            was_stalled, consumer.stalled = consumer.stalled, consumer.hangs and peer.bytes_out < consumer.sent
             # Frames have headers, which are not counted as sent: they would hide as much that has not left.
             consumer.sent = max(consumer.sent, peer.bytes_out)
-            if was_choked and not consumer.choked:
+            if was_stalled and not consumer.stalled:
                 consumer.more(0)
-        self._looking = self._loop.call_later(self.reaper_frequency, self._look)
+        self._stall_timer = self._loop.call_later(self.reaper_frequency, self._check_stalled)
 
     # ------------------------------------------------------------------ in
 
     async def _serve(self) -> None:
         socket = self._socket
-        turned = time.monotonic()
+        slice_began = time.monotonic()
         while True:
-            if time.monotonic() - turned > TIME_SLICE_S:
+            if time.monotonic() - slice_began > TIME_SLICE_S:
                 await asyncio.sleep(0)
-                turned = time.monotonic()
+                slice_began = time.monotonic()
             try:
-                batch: list[Any] = await socket.recv_many(BATCH)
+                batch: list[Any] = await socket.recv_many(MAX_BATCH_MESSAGES)
             except ClosedError:
                 return
             self._events.handle()
-            held, keys, size = self.held, self._keys, 0
+            in_flight, keys, size = self.in_flight, self._keys, 0
             for message in batch:
-                entry = held.get(message[1]) if len(message) == 3 and message[2] == STORED else None
+                entry = in_flight.get(message[1]) if len(message) == 3 and message[2] == STORED else None
                 if entry is None or entry[0].identity != message[0]:
-                    self._heard(message)
+                    self._receive(message)
                     continue
-                # Nearly all of them are so: `_heard` does the same for others.
-                consumer, place, bytes_ = entry
-                del held[message[1]], keys[place]
+                # Nearly all of them are so: `_receive` does the same for others.
+                consumer, position, bytes_ = entry
+                del in_flight[message[1]], keys[position]
                 size += bytes_
                 if not consumer.acked:
                     self._acking.append(consumer)
-                consumer.acked.append(place)
+                consumer.acked.append(position)
             self.bytes -= size
             self._acknowledge()
-            self._part()
+            self._remove_gone()
             self._pump()
 
     def _acknowledge(self) -> None:
@@ -304,7 +304,7 @@ class ConsumerServer:
             acked, consumer.acked = consumer.acked, []
             self.counts["acknowledged"] += consumer.ack(ranges_of(acked))
 
-    def _heard(self, message: list[bytes]) -> None:
+    def _receive(self, message: list[bytes]) -> None:
         consumer = self.consumers.get(message[0])
         if consumer is None:
             return
@@ -313,19 +313,19 @@ class ConsumerServer:
         except Malformed as error:
             self._refuse(consumer, str(error))
             return
-        held = self.held.get(key)
-        if held is not None and held[0] is consumer:
+        in_flight = self.in_flight.get(key)
+        if in_flight is not None and in_flight[0] is consumer:
             self._acknowledge()  # in the order in which it has answered
-            place = held[1]
-            self.release([Range(place, place, None)])
+            position = in_flight[1]
+            self.release([Range(position, position, None)])
             if done:
-                self.counts["acknowledged"] += consumer.ack([(place, place)])
+                self.counts["acknowledged"] += consumer.ack([(position, position)])
             else:
-                self.counts["returned"] += consumer.nack([(place, place)])
+                self.counts["returned"] += consumer.nack([(position, position)])
             return
         late = self._late.get(key)
         if late is None or late[0] is not consumer:
-            what = "no message in flight" if held is None else "a message that another consumer has"
+            what = "no message in flight" if in_flight is None else "a message that another consumer has"
             self._refuse(consumer, f"{shown(key)} is the key of {what}")
         elif done:
             del self._late[key]
@@ -336,66 +336,66 @@ class ConsumerServer:
     def _refuse(self, consumer: DeviceConsumer, why: str) -> None:
         """Logs what the protocol has no answer for."""
         self.counts["refused"] += 1
-        if time.monotonic() >= self._next_line:
-            self._next_line = time.monotonic() + LOG_INTERVAL_S
+        if time.monotonic() >= self._next_log:
+            self._next_log = time.monotonic() + LOG_INTERVAL_S
             log.warning("%s: an acknowledgement of %s counts for nothing: %s", self._name, consumer.address, why)
 
-    def release(self, pieces: Iterable[Range[Any]]) -> list[tuple[bytes, Held]]:
+    def release(self, ranges: Iterable[Range[Any]]) -> list[tuple[bytes, InFlightMessage]]:
         """Takes note that consumers do not have messages any more; returns these."""
         released = []
-        for piece in pieces:
-            for place in range(piece.first, piece.last + 1):
-                if (key := self._keys.pop(place, None)) is not None:
-                    held = self.held.pop(key)
-                    self.bytes -= held[2]
-                    released.append((key, held))
+        for range_ in ranges:
+            for position in range(range_.first, range_.last + 1):
+                if (key := self._keys.pop(position, None)) is not None:
+                    in_flight = self.in_flight.pop(key)
+                    self.bytes -= in_flight[2]
+                    released.append((key, in_flight))
         return released
 
-    def expired(self, pieces: list[Range[InFlight]]) -> None:
+    def expired(self, ranges: list[Range[InFlight]]) -> None:
         """Takes note that messages were not acknowledged in time."""
-        expired = self.release(pieces)
+        expired = self.release(ranges)
         self.counts["expired"] += len(expired)
         log.info("%s: %d messages were not acknowledged in time", self._name, len(expired))
         if len(self._late) > self._max_late:
-            works = self.dispatcher.queues
+            queues = self.dispatcher.queues
             self._late = {
                 key: late
                 for key, late in self._late.items()
-                if any(works[late[1] >> 64].waiting_global_ids(late[1], late[1]))
+                if any(queues[late[1] >> 64].waiting_global_ids(late[1], late[1]))
             }
             self._max_late = max(_MIN_LATE_KEYS, 2 * len(self._late))
-        self._late.update((key, held[:2]) for key, held in expired)
+        self._late.update((key, in_flight[:2]) for key, in_flight in expired)
 
     # ------------------------------------------------------------------ out
 
-    def grown(self) -> None:
+    def messages_arrived(self) -> None:
         """Takes note that messages have come. All else that `wake` is for comes with a call of its own."""
         if self.consumers:
             self.wake()
 
     def wake(self) -> None:
         """Has messages delivered soon, and what is finished kept."""
-        if not self._woken and not self._ending:
+        if not self._woken and not self._stopping:
             self._woken = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
         """Delivers what there is room for."""
         self._woken = False
-        if self._ending:
+        if self._stopping:
             return
         self._sent_at = b"%d" % (time.time_ns() // 1000)
         # What did not fit is read again when there is room for it, and not with each acknowledgement.
-        if self.bytes + max(self._awaited_size, 1) <= self._limit or not self.held:
-            self._awaited_size = 0
+        if self.bytes + max(self._next_size, 1) <= self._limit or not self.in_flight:
+            self._next_size = 0
             if self.dispatcher.pump(self._ready, _PUMP_BYTES):
                 self.wake()
-            out, self._out = self._out, []
+            out, self._outgoing = self._outgoing, []
             if out:
                 try:
                     self._socket.send_many_nowait(out)
                 except ClosedError:
-                    self._ending = True
+                    self._stopping = True
                 self.counts["delivered"] += len(out)
         self._save()
 
@@ -413,15 +413,15 @@ class ConsumerServer:
     def fits(self, work: WorkQueue, header: bytes, records: memoryview, count: int) -> int:
         """Returns how many messages of a block consumers may have besides what they have."""
         self._decoded = None
-        count = min(count, MAX_IN_FLIGHT - len(self.held))
+        count = min(count, MAX_IN_FLIGHT - len(self.in_flight))
         room = self._limit - self.bytes
         if len(records) <= room:  # bodies are smaller than their records
             return count
         self._decoded = list(self._queues[work.base >> 64].messages_of(header, records))
-        alone = not self.held
+        alone = not self.in_flight
         for index, (_, _, _, size) in enumerate(self._decoded[:count]):
             if size > room and (index or not alone):
-                self._awaited_size = size
+                self._next_size = size
                 return index
             room -= size
         return count
@@ -430,19 +430,19 @@ class ConsumerServer:
         self, consumer: DeviceConsumer, work: WorkQueue, header: bytes, records: memoryview, count: int, tries: int
     ) -> None:
         """Sends the first messages of a block."""
-        base, held, keys, late = work.base, self.held, self._keys, self._late
+        base, in_flight, keys, late = work.base, self.in_flight, self._keys, self._late
         messages = self._decoded or self._queues[base >> 64].messages_of(header, records)
         self._decoded = None
         identity, sent, timeout = consumer.identity, self._sent_at, self._timeout_frame
-        if consumer.counts:
+        if consumer.wants_delivery_count:
             timeout_and_tries: tuple[bytes, ...] = (timeout, b"%d" % tries, b"")
         else:
             timeout_and_tries = (timeout, b"")
-        out, bytes_ = self._out, 0
+        out, bytes_ = self._outgoing, 0
         for id, key, parts, size in islice(messages, count):
-            place = base + id
-            held[key] = (consumer, place, size)
-            keys[place] = key
+            position = base + id
+            in_flight[key] = (consumer, position, size)
+            keys[position] = key
             bytes_ += size
             out.append((identity, key, sent, *timeout_and_tries, *parts))
             if late:

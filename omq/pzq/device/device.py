@@ -17,7 +17,7 @@ from omq.pzq.device.consumer_server import ConsumerServer
 from omq.pzq.device.monitor_server import MonitorServer
 from omq.pzq.device.producer_server import ProducerServer
 from omq.pzq.device.queue import DeviceQueue
-from omq.pzq.device.stats import Figures
+from omq.pzq.device.stats import DeviceStats
 from omq.serving.address import parse_http_address
 from omq.serving.extras import missing_extra
 from omq.serving.thread import ServerThread
@@ -36,7 +36,7 @@ MAX_IN_FLIGHT_BYTES: Final = 31_457_280
 
 #: Topics by what an acknowledgement of theirs means. Dead letters are kept as their messages were.
 _TOPICS: Final[dict[Persistence, str]] = {"strong": "messages", "weak": "messages.unsynced"}
-_DEAD: Final[dict[Persistence, str]] = {"strong": "dead-letters", "weak": "dead-letters.unsynced"}
+_DEAD_LETTERS: Final[dict[Persistence, str]] = {"strong": "dead-letters", "weak": "dead-letters.unsynced"}
 
 
 class AsyncDevice:
@@ -137,16 +137,16 @@ class AsyncDevice:
         self._max_deliveries = max_deliveries
         self._security = security
         self._peer_security = peer_security
-        self._member: ClusterDriver | None = None
-        self._journal = AsyncStore(self._grown, log, "device")
+        self._cluster_driver: ClusterDriver | None = None
+        self._store = AsyncStore(self._grown, log, "device")
         self._queues: list[DeviceQueue] = []  # of messages
-        self._dead: list[DeviceQueue] = []  # of dead letters
+        self._dead_letters: list[DeviceQueue] = []  # of dead letters
         self._by_id: dict[int, tuple[DeviceQueue, ConsumerServer | None]] = {}
-        self._outlets: list[ConsumerServer] = []
-        self._inlet: ProducerServer | None = None
-        self._doors: list[Any] = []  # monitor and HTTP
+        self._consumer_servers: list[ConsumerServer] = []
+        self._producer_server: ProducerServer | None = None
+        self._listeners: list[Any] = []  # monitor and HTTP
         self._timers: set[asyncio.TimerHandle] = set()
-        self._begun = self._ended = False
+        self._started = self._closed = False
 
     # ------------------------------------------------------------------ life
 
@@ -160,22 +160,22 @@ class AsyncDevice:
             DamagedError: The store cannot be opened.
             BindError: One cannot be listened on.
         """
-        if self._begun or self._ended:
+        if self._started or self._closed:
             raise UsageError("this device was started or closed already: make another one")
-        self._begun = True
+        self._started = True
         try:
-            await self._journal.open(self._open)
-            store = self._journal.store
+            await self._store.open(self._open)
+            store = self._store.store
             for finding in store.findings:
                 log.warning("store %s: %s", self._database, finding)
             for why in store.refused.values():
                 raise DamagedError(f"{self._database}: {why}")
             await self._prepare()
             if self._cluster is not None:
-                member = ClusterDriver(self._cluster, self._database, self._journal, self._kind, self._later)
-                await member.open(self._queues[:], self._queues[-1])
-                self._queues[:0] = member.queues  # the last one is that of the producers
-                self._member = member
+                driver = ClusterDriver(self._cluster, self._database, self._store, self._kind, self._later)
+                await driver.open(self._queues[:], self._queues[-1])
+                self._queues[:0] = driver.queues  # the last one is that of the producers
+                self._cluster_driver = driver
             await self._serve()
         except BaseException:
             await self.close()
@@ -191,73 +191,75 @@ class AsyncDevice:
     async def _prepare(self) -> None:
         """Makes the topics that are needed, and queues of all that are there."""
         await self._topic(_TOPICS[self._kind], self._kind)
-        found = {state.name: state for state in self._journal.store.topics()}
+        found = {state.name: state for state in self._store.store.topics()}
         # What was stored with the other kind of acknowledgement is delivered, too.
         kinds = sorted(_TOPICS, key=lambda kind: kind == self._kind)
         for kind in kinds:
             if self._max_deliveries is not None and _TOPICS[kind] in found:
-                found[_DEAD[kind]] = await self._topic(_DEAD[kind], kind)
+                found[_DEAD_LETTERS[kind]] = await self._topic(_DEAD_LETTERS[kind], kind)
         for kind in kinds:
-            if (dead := found.get(_DEAD[kind])) is not None:
-                self._dead.append(DeviceQueue(self._journal, dead, self._later))
+            if (dead_letters := found.get(_DEAD_LETTERS[kind])) is not None:
+                self._dead_letters.append(DeviceQueue(self._store, dead_letters, self._later))
             if (state := found.get(_TOPICS[kind])) is not None:
-                graveyard = dead.id if dead is not None else 0
-                queue = DeviceQueue(self._journal, state, self._later, self._max_deliveries, graveyard)
+                dead_letter_topic = dead_letters.id if dead_letters is not None else 0
+                queue = DeviceQueue(self._store, state, self._later, self._max_deliveries, dead_letter_topic)
                 self._queues.append(queue)
 
     async def _topic(self, name: str, kind: Persistence) -> TopicState:
-        write = await self._journal.do(MakeTopic(name, "round_robin", kind))
-        return self._journal.store.topic(write.topic_id)
+        write = await self._store.do(MakeTopic(name, "round_robin", kind))
+        return self._store.store.topic(write.topic_id)
 
     async def _serve(self) -> None:
-        outlet = self._outlet("send", self._queues)
-        self._by_id = {queue.id: (queue, outlet) for queue in self._queues}
-        graves = self._outlet("dead_letter", self._dead) if self._dead_letter is not None else None
-        if graves is not None and not self._dead:
+        server = self._make_consumer_server("send", self._queues)
+        self._by_id = {queue.id: (queue, server) for queue in self._queues}
+        dead_letter_server = (
+            self._make_consumer_server("dead_letter", self._dead_letters) if self._dead_letter is not None else None
+        )
+        if dead_letter_server is not None and not self._dead_letters:
             log.warning(
                 "dead_letter=%r: the topic has no dead letters, and without max_deliveries none comes",
                 self._dead_letter,
             )
-        self._by_id.update({queue.id: (queue, graves) for queue in self._dead})
-        self._inlet = ProducerServer(
-            self._journal,
+        self._by_id.update({queue.id: (queue, dead_letter_server) for queue in self._dead_letters})
+        self._producer_server = ProducerServer(
+            self._store,
             self._queues[-1].id,
-            quick=self._kind == "weak",
-            awaited=lambda: bool(outlet.consumers),
-            cluster=self._member,
+            unsynced=self._kind == "weak",
+            has_consumers=lambda: bool(server.consumers),
+            cluster=self._cluster_driver,
         )
-        self.endpoints["receive"] = self._inlet.start(self._receive, self._security)
-        self.endpoints["send"] = outlet.start(self._send, self._security)
-        if graves is not None and self._dead_letter is not None:
-            self.endpoints["dead_letter"] = graves.start(self._dead_letter, self._security)
-        if self._member is not None and self._cluster is not None:
-            self._member.start(self._inlet, outlet.wake, self._security, self._peer_security)
+        self.endpoints["receive"] = self._producer_server.start(self._receive, self._security)
+        self.endpoints["send"] = server.start(self._send, self._security)
+        if dead_letter_server is not None and self._dead_letter is not None:
+            self.endpoints["dead_letter"] = dead_letter_server.start(self._dead_letter, self._security)
+        if self._cluster_driver is not None and self._cluster is not None:
+            self._cluster_driver.start(self._producer_server, server.wake, self._security, self._peer_security)
             self.endpoints["broadcast"] = self._cluster.name
         if self._monitor_at is not None:
-            monitor = MonitorServer(self.figures)
-            self._doors.append(monitor)
+            monitor = MonitorServer(self.stats)
+            self._listeners.append(monitor)
             self.endpoints["monitor"] = monitor.start(self._monitor_at, self._security)
         if self._http_at is not None:
             try:
                 from omq.pzq.device.http import http_listener
             except ModuleNotFoundError as missing:
                 raise missing_extra("the device", missing, "broker") from None
-            listener = http_listener(self.figures)
-            self._doors.append(listener)
+            listener = http_listener(self.stats)
+            self._listeners.append(listener)
             self.endpoints["http"] = await listener.start(self._http_at)
 
-    def _outlet(self, name: str, queues: list[DeviceQueue]) -> ConsumerServer:
-        outlet = ConsumerServer(name, self._journal, queues, *self._limits)
-        self._outlets.append(outlet)
-        return outlet
+    def _make_consumer_server(self, name: str, queues: list[DeviceQueue]) -> ConsumerServer:
+        server = ConsumerServer(name, self._store, queues, *self._limits)
+        self._consumer_servers.append(server)
+        return server
 
     def _grown(self, topics: dict[int, int]) -> None:
         for id, last in topics.items():
             if id in self._by_id:
-                queue, outlet = self._by_id[id]
+                queue, server = self._by_id[id]
                 queue.work.grown(last)
-                if outlet is not None:
-                    outlet.grown()
+                if server is not None:
+                    server.messages_arrived()
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
         """Makes a call after some seconds, unless the device has ended by then."""
@@ -265,34 +267,34 @@ class AsyncDevice:
         def due() -> None:
             self._timers.discard(timer)
             call()
-            for outlet in self._outlets:
-                outlet.wake()
+            for server in self._consumer_servers:
+                server.wake()
 
         timer = asyncio.get_running_loop().call_later(seconds, due)
         self._timers.add(timer)
 
     async def close(self) -> None:
         """Answers what was taken, has the store keep what was acknowledged, and ends. Idempotent."""
-        if self._ended:
+        if self._closed:
             return
-        self._ended = True
+        self._closed = True
         for timer in self._timers:
             timer.cancel()
-        serving: list[ProducerServer | ConsumerServer] = [*self._outlets]
-        if self._inlet is not None:
-            serving.insert(0, self._inlet)
+        serving: list[ProducerServer | ConsumerServer] = [*self._consumer_servers]
+        if self._producer_server is not None:
+            serving.insert(0, self._producer_server)
         try:
             for one in serving:
                 await one.pause()
-            for queue in (*self._queues, *self._dead):
+            for queue in (*self._queues, *self._dead_letters):
                 await queue.work.close()
-            if self._member is not None:
-                await self._member.close()
-            for door in self._doors:
-                await door.close()
+            if self._cluster_driver is not None:
+                await self._cluster_driver.close()
+            for listener in self._listeners:
+                await listener.close()
         finally:
             try:
-                await self._journal.close()
+                await self._store.close()
             finally:
                 for one in serving:
                     await one.close()
@@ -308,14 +310,14 @@ class AsyncDevice:
 
     # ------------------------------------------------------------------ statistics
 
-    def figures(self) -> Figures:
+    def stats(self) -> DeviceStats:
         """Returns its statistics now."""
-        store, inlet, outlets = self._journal.store, self._inlet, self._outlets
-        assert inlet is not None
-        self._journal.catch_up()  # what is counted as stored is there
-        stats = store.stats()
-        queues = (*self._queues, *self._dead)
-        member = self._member
+        store, producer_server, consumer_servers = self._store.store, self._producer_server, self._consumer_servers
+        assert producer_server is not None
+        self._store.catch_up()  # what is counted as stored is there
+        store_stats = store.stats()
+        queues = (*self._queues, *self._dead_letters)
+        driver = self._cluster_driver
         counts = [queue.count() for queue in self._queues]
         alone = {"replicas": 0, "recovered": 0, "nodes": 1, "nodes_alive": 1, "aside": None}
         return {
@@ -323,29 +325,29 @@ class AsyncDevice:
             "own_messages": sum(
                 count
                 for queue, count in zip(self._queues, counts, strict=True)
-                if member is None or member.is_own(queue)
+                if driver is None or driver.is_own(queue)
             ),
-            "messages_inflight": sum(len(outlet.held) for outlet in outlets),
-            "db_size": stats.file_bytes,
-            "inflight_db_size": sum(outlet.bytes for outlet in outlets),
-            "syncs": stats.syncs,
-            "expired_messages": sum(outlet.counts["expired"] for outlet in outlets),
-            "dead_letters": sum(queue.count() for queue in self._dead),
-            "producers": inlet.producers,
-            "consumers": sum(len(outlet.consumers) for outlet in outlets),
-            "stored": inlet.counts["stored"],
-            "stored_bytes": inlet.counts["stored_bytes"],
-            "repeated": inlet.counts["repeated"],
-            "refused": inlet.counts["refused"],
-            "refused_acks": sum(outlet.counts["refused"] for outlet in outlets),
-            "delivered": sum(outlet.counts["delivered"] for outlet in outlets),
-            "redelivered": sum(outlet.counts["redelivered"] for outlet in outlets),
-            "acknowledged": sum(outlet.counts["acknowledged"] for outlet in outlets),
-            "returned": sum(outlet.counts["returned"] for outlet in outlets),
+            "messages_inflight": sum(len(server.in_flight) for server in consumer_servers),
+            "db_size": store_stats.file_bytes,
+            "inflight_db_size": sum(server.bytes for server in consumer_servers),
+            "syncs": store_stats.syncs,
+            "expired_messages": sum(server.counts["expired"] for server in consumer_servers),
+            "dead_letters": sum(queue.count() for queue in self._dead_letters),
+            "producers": producer_server.producers,
+            "consumers": sum(len(server.consumers) for server in consumer_servers),
+            "stored": producer_server.counts["stored"],
+            "stored_bytes": producer_server.counts["stored_bytes"],
+            "repeated": producer_server.counts["repeated"],
+            "refused": producer_server.counts["refused"],
+            "refused_acks": sum(server.counts["refused"] for server in consumer_servers),
+            "delivered": sum(server.counts["delivered"] for server in consumer_servers),
+            "redelivered": sum(server.counts["redelivered"] for server in consumer_servers),
+            "acknowledged": sum(server.counts["acknowledged"] for server in consumer_servers),
+            "returned": sum(server.counts["returned"] for server in consumer_servers),
             "dead_lettered": sum(queue.dead_lettered for queue in queues),
             "damaged": sum(queue.damaged_count for queue in queues),
-            **(alone if member is None else member.figures()),
-            "full": self._journal.full,
+            **(alone if driver is None else driver.stats()),
+            "full": self._store.full,
             "failed": None if store.broken is None else str(store.broken),
             "findings": list(store.findings),
         }

@@ -12,7 +12,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
-from omq.pzq.device.stats import FIGURES, Figures, number_in
+from omq.pzq.device.stats import METRICS, DeviceStats, as_number
 from omq.serving.http import HttpListener, health
 
 log = logging.getLogger("omq.pzq")
@@ -23,30 +23,30 @@ FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 class DeviceMetrics(Collector):
     """Makes metrics of one look at a device."""
 
-    def __init__(self, figures: Figures) -> None:
-        self._figures = figures
+    def __init__(self, stats: DeviceStats) -> None:
+        self._stats = stats
 
     def collect(self) -> Iterator[Metric]:
-        for name, (kind, metric, text) in FIGURES.items():
-            yield FAMILIES[kind](f"omq_pzq_{metric}", text, number_in(self._figures[name]))
+        for name, (kind, metric, text) in METRICS.items():
+            yield FAMILIES[kind](f"omq_pzq_{metric}", text, as_number(self._stats[name]))
 
 
-def http_listener(figures: Callable[[], Figures]) -> HttpListener:
+def http_listener(stats: Callable[[], DeviceStats]) -> HttpListener:
     """Makes the listener for `/metrics` and `/healthz`.
 
     Args:
-        figures: Called for each answer.
+        stats: Called for each answer.
     """
 
     async def get_metrics(request: web.Request) -> web.Response:
         encode, content_type = choose_encoder(request.headers.get("Accept", ""))
         registry = CollectorRegistry(auto_describe=False)
-        registry.register(DeviceMetrics(figures()))
+        registry.register(DeviceMetrics(stats()))
         ProcessCollector(registry=registry)
         return web.Response(body=encode(registry), headers={"Content-Type": content_type})
 
     async def get_health(request: web.Request) -> web.Response:
-        now = figures()
+        now = stats()
         if now["aside"] is not None:
             return web.Response(status=503, text=f"this node has no part in its cluster: {now['aside']}\n")
         return health(now["failed"], now["full"])

@@ -10,7 +10,7 @@ from typing import Final
 
 import omq.asyncio as omq
 from omq.errors import ClosedError
-from omq.pzq.device.stats import Figures, as_text
+from omq.pzq.device.stats import DeviceStats, as_text
 from omq.pzq.wire import shown
 from omq.types import Security
 
@@ -23,11 +23,11 @@ class MonitorServer:
     """Answers `MONITOR` with the original's text, and `MONITOR | JSON` with all there is.
 
     Args:
-        figures: Returns the statistics.
+        stats: Returns the statistics.
     """
 
-    def __init__(self, figures: Callable[[], Figures]) -> None:
-        self._figures = figures
+    def __init__(self, stats: Callable[[], DeviceStats]) -> None:
+        self._stats = stats
 
     def start(self, endpoint: str, security: Security | None) -> str:
         """Listens; the endpoint, resolved.
@@ -73,9 +73,9 @@ class MonitorServer:
     def _answer(self, question: list[bytes]) -> bytes:
         try:
             if question == [b"MONITOR"]:
-                return as_text(self._figures()).encode()
+                return as_text(self._stats()).encode()
             if question == [b"MONITOR", b"JSON"]:
-                return json.dumps(self._figures()).encode()
+                return json.dumps(self._stats()).encode()
         except Exception as error:
             log.exception("the device cannot collect its statistics")
             return f"error: the device cannot collect its statistics: {error}\n".encode()

@@ -52,7 +52,7 @@ TIME_SLICE_S: Final = 0.002
 HEARTBEAT_INTERVAL_S: Final = 10.0
 HEARTBEAT_TIMEOUT_S: Final = 30.0
 
-Asked = tuple[bytes, bytes]  # the peer, and its message's id
+ProducerRequest = tuple[bytes, bytes]  # the peer, and its message's id
 
 
 class Cluster(Protocol):
@@ -64,7 +64,7 @@ class Cluster(Protocol):
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
         """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
 
-    def stored(self, write: Append, asked: list[Asked]) -> None:
+    def stored(self, write: Append, requests: list[ProducerRequest]) -> None:
         """Messages are stored, and to be replicated before they are answered."""
 
 
@@ -72,10 +72,10 @@ class ProducerServer:
     """Takes messages from producers. Lives in one event loop.
 
     Args:
-        journal: Where the store is.
+        store: Where the store is.
         topic: The topic that messages go to.
-        quick: What is stored there waits for no disk.
-        awaited: Returns whether a consumer waits for messages.
+        unsynced: What is stored there waits for no disk.
+        has_consumers: Returns whether a consumer waits for messages.
         cluster: What the messages are given to, too; `None`: nothing.
 
     Attributes:
@@ -84,23 +84,23 @@ class ProducerServer:
 
     def __init__(
         self,
-        journal: AsyncStore,
+        store: AsyncStore,
         topic: int,
         *,
-        quick: bool,
-        awaited: Callable[[], bool],
+        unsynced: bool,
+        has_consumers: Callable[[], bool],
         cluster: Cluster | None = None,
     ) -> None:
         self.counts: Counter[str] = Counter()
-        self._journal = journal
+        self._store = store
         self._topic = topic
-        self._quick = quick
-        self._awaited = awaited
+        self._unsynced = unsynced
+        self._has_consumers = has_consumers
         self._cluster = cluster
         self._nodes: set[bytes] = set()  # connections of nodes
         self._bodies: list[bytes] = []  # of one part each, to be encoded together
         self._records: list[bytes] = []
-        self._asked: list[Asked] = []
+        self._requests: list[ProducerRequest] = []
         self._size = 0
         self._room: asyncio.Future[None] | None = None
 
@@ -124,7 +124,7 @@ class ProducerServer:
             security=security,
             linger=1.0,
         )
-        self._events = ConnectionEvents(self._socket, self._happened, log)
+        self._events = ConnectionEvents(self._socket, self._on_event, log)
         try:
             bound = self._socket.bind(endpoint)
         except BaseException:
@@ -150,7 +150,7 @@ class ProducerServer:
         self._serving.cancel()
         await asyncio.gather(self._serving, return_exceptions=True)
         self._flush()
-        self._journal.flush()
+        self._store.flush()
 
     async def close(self) -> None:
         """Sends what is to be sent, and ends. Idempotent."""
@@ -161,7 +161,7 @@ class ProducerServer:
         await self._socket.close()
         self._events.close()
 
-    def _happened(self, event: Event) -> None:
+    def _on_event(self, event: Event) -> None:
         """Logs the event, and notes which connections are of nodes."""
         log_connection(log, "receive", event)
         if self._cluster is None or event.peer is None:
@@ -175,55 +175,55 @@ class ProducerServer:
 
     async def _serve(self) -> None:
         socket = self._socket
-        turned = answered = time.monotonic()
-        soon, careful = False, 0.0
+        slice_began = answered = time.monotonic()
+        spins, inline_again_at = False, 0.0
         while True:
-            if time.monotonic() - turned > TIME_SLICE_S:
+            if time.monotonic() - slice_began > TIME_SLICE_S:
                 await asyncio.sleep(0)
-                turned = time.monotonic()
-            if soon:
+                slice_began = time.monotonic()
+            if spins:
                 await asyncio.sleep(0)
-                turned = time.monotonic()
-                if not self._look_for_more(turned + SPIN_TIMEOUT_S):
-                    self._journal.catch_up()
+                slice_began = time.monotonic()
+                if not self._spin(slice_began + SPIN_TIMEOUT_S):
+                    self._store.catch_up()
             try:
                 batch: list[Any] = await socket.recv_many(RECV_BATCH)
             except ClosedError:
                 return
             few = len(batch) <= MAX_INLINE_MESSAGES
-            soon = few and self._quick and time.monotonic() - answered < SPIN_TIMEOUT_S
+            spins = few and self._unsynced and time.monotonic() - answered < SPIN_TIMEOUT_S
             if self._cluster is not None:
                 self._events.handle()
             if not self._take_plain(batch):
                 batch.reverse()
                 while batch:
                     self._take(batch.pop())
-                    if self._journal.waiting > MAX_WAITING_BYTES:
+                    if self._store.waiting > MAX_WAITING_BYTES:
                         await self._make_room()
             del batch
             self._flush()
-            if self._journal.waiting > MAX_WAITING_BYTES:
+            if self._store.waiting > MAX_WAITING_BYTES:
                 await self._make_room()
             # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
-            began = time.monotonic()
-            if self._quick and (few or self._cluster is not None) and began >= careful:
-                self._journal.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
-                if not soon or self._awaited():
-                    self._journal.catch_up()
+            flush_began = time.monotonic()
+            if self._unsynced and (few or self._cluster is not None) and flush_began >= inline_again_at:
+                self._store.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
+                if not spins or self._has_consumers():
+                    self._store.catch_up()
                 answered = time.monotonic()
-                if answered - began > SLOW_WRITE_S:
-                    careful = answered + THREAD_WRITES_S
+                if answered - flush_began > SLOW_WRITE_S:
+                    inline_again_at = answered + THREAD_WRITES_S
             else:
-                self._journal.flush()
+                self._store.flush()
                 answered = time.monotonic()
 
     async def _make_room(self) -> None:
         """Waits until less waits for the store."""
-        self._journal.flush()
+        self._store.flush()
         self._room = asyncio.get_running_loop().create_future()
         await self._room
 
-    def _look_for_more(self, until: float) -> bool:
+    def _spin(self, until: float) -> bool:
         """Waits for a request without sleeping; whether one has come."""
         with suppress(ClosedError):
             while not self._socket.poll_nowait():
@@ -233,20 +233,20 @@ class ProducerServer:
 
     def _take_plain(self, batch: list[Any]) -> bool:
         """A batch in which each message is an id, an empty frame and one frame of body; whether it is one."""
-        asked: list[Asked] = []
+        requests: list[ProducerRequest] = []
         bodies: list[bytes] = []
         try:
             for peer, id, empty, body in batch:
                 if empty:
                     return False
-                asked.append((peer, id))
+                requests.append((peer, id))
                 bodies.append(body)
         except ValueError:
             return False
         size = sum(map(len, bodies))
         if size > WRITE_BYTES:
             return False
-        self._asked, self._bodies, self._size = asked, bodies, size
+        self._requests, self._bodies, self._size = requests, bodies, size
         return True
 
     def _take(self, frames: list[bytes]) -> None:
@@ -264,7 +264,7 @@ class ProducerServer:
             return
         if self._size + size > WRITE_BYTES or producer:
             self._flush()
-        self._asked.append((frames[0], frames[1]))
+        self._requests.append((frames[0], frames[1]))
         self._size += size
         if len(parts) == 1:
             self._bodies.append(parts[0])
@@ -275,14 +275,14 @@ class ProducerServer:
             self._flush(producer, sequence)
 
     def _take_replica(self, cluster: Cluster, frames: list[bytes]) -> None:
-        asked = frames[0], frames[1]
+        requests = frames[0], frames[1]
 
         def answer(why: str) -> None:
             if why:
                 self.counts["refused"] += 1
-                self._answer(asked, why)
+                self._answer(requests, why)
             else:
-                self.accept([asked])
+                self.accept([requests])
 
         if frames[0] in self._nodes:
             cluster.take_replica(frames, answer)
@@ -296,63 +296,63 @@ class ProducerServer:
 
     def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
         """Passes what was gathered to the journal, which is flushed before the loop runs other tasks."""
-        if not self._asked:
+        if not self._requests:
             return
         self._encode()
         records = self._records[0] if len(self._records) == 1 else b"".join(self._records)
-        asked, size = self._asked, self._size
-        self._records, self._asked, self._size = [], [], 0
-        self._journal.waiting += len(records)
-        write = Append(self._topic, records, len(asked), producer, sequence)
-        self._journal.add(write, partial(self._stored, asked, size))
+        requests, size = self._requests, self._size
+        self._records, self._requests, self._size = [], [], 0
+        self._store.waiting += len(records)
+        write = Append(self._topic, records, len(requests), producer, sequence)
+        self._store.add(write, partial(self._stored, requests, size))
 
-    def relieve(self) -> None:
+    def resume(self) -> None:
         """Less waits for the store than before."""
-        if self._room is not None and self._journal.waiting <= MAX_WAITING_BYTES:
+        if self._room is not None and self._store.waiting <= MAX_WAITING_BYTES:
             if not self._room.done():
                 self._room.set_result(None)
             self._room = None
 
     # ------------------------------------------------------------------ back
 
-    def _stored(self, asked: list[Asked], size: int, write: Append) -> None:
-        self._journal.waiting -= len(write.records)
-        self.relieve()
+    def _stored(self, requests: list[ProducerRequest], size: int, write: Append) -> None:
+        self._store.waiting -= len(write.records)
+        self.resume()
         if write.error is not None:
-            self.counts["refused"] += len(asked)
-            why = _in_words(write.error)
-            for one in asked:
+            self.counts["refused"] += len(requests)
+            why = _reason_of(write.error)
+            for one in requests:
                 self._answer(one, why)
             return
         if write.duplicate:
             self.counts["repeated"] += 1
         else:
-            self.counts["stored"] += len(asked)
+            self.counts["stored"] += len(requests)
             self.counts["stored_bytes"] += size
         if self._cluster is None:
-            self.accept(asked)
+            self.accept(requests)
         else:
-            self._cluster.stored(write, asked)
+            self._cluster.stored(write, requests)
 
-    def accept(self, asked: list[Asked], text: bytes | None = None) -> None:
+    def accept(self, requests: list[ProducerRequest], text: bytes | None = None) -> None:
         """Answers producers that their messages are stored, with a text."""
         answers: list[tuple[bytes, ...]]
         if text is None:
-            answers = [(peer, id, STORED, b"") for peer, id in asked]
+            answers = [(peer, id, STORED, b"") for peer, id in requests]
         else:
-            answers = [(peer, id, STORED, b"", text) for peer, id in asked]
+            answers = [(peer, id, STORED, b"", text) for peer, id in requests]
         try:
             self._socket.send_many_nowait(answers)
         except ClosedError:
             pass
 
-    def _answer(self, asked: Asked, why: str) -> None:
+    def _answer(self, requests: ProducerRequest, why: str) -> None:
         """Refuses a message."""
         with suppress(ClosedError):
-            self._socket.send_multipart_nowait((*asked, REFUSED, b"", why.encode()))
+            self._socket.send_multipart_nowait((*requests, REFUSED, b"", why.encode()))
 
 
-def _in_words(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     """Returns the reason why something was not stored, as sent to a producer."""
     if isinstance(error, StoreFailed):
         return f"not stored: the store has failed: {error}"

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from omq._core import blocks
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.replica_batch import ReplicaBatch, run_of
+from omq.pzq.cluster.replica_batch import ReplicaBatch, consecutive_keys
 from omq.pzq.wire import key_format, keys_of, pack, unpack
 from omq.ranges import RangeSet, ranges_of
 from omq.store.async_store import AsyncStore
@@ -26,11 +26,11 @@ class DeviceQueue:
     """A work queue of a device, whose messages have keys.
 
     Args:
-        journal: Where the store is.
+        store: Where the store is.
         state: The topic.
         later: Makes a call after some seconds, unless the device has ended by then.
         max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
-        graveyard: The topic of dead letters; needed with `max_deliveries`.
+        dead_letter_topic_id: The topic of dead letters; needed with `max_deliveries`.
 
     Attributes:
         work: Which of its messages wait, and which are finished.
@@ -47,36 +47,36 @@ class DeviceQueue:
 
     def __init__(
         self,
-        journal: AsyncStore,
+        store: AsyncStore,
         state: TopicState,
         later: Callable[[float, Callable[[], None]], None],
         max_deliveries: int | None = None,
-        graveyard: int = 0,
+        dead_letter_topic_id: int = 0,
     ) -> None:
         self.id = state.id
         self.name = state.name
         self.dead_lettered = 0
         self.damaged_count = 0
         self.lost = RangeSet(state.jumped)
-        self.keys = key_format(journal.store.id, state.id)
-        self.may: Callable[[], bool] | None = None
-        self._journal = journal
-        self._graveyard = graveyard
+        self.keys = key_format(store.store.id, state.id)
+        self.may_deliver: Callable[[], bool] | None = None
+        self._store = store
+        self._dead_letter_topic = dead_letter_topic_id
         self._blocked = False  # the topic cannot be read now
         self._saving = False  # a write is under way, or waits for room
-        self._tell_finished: Callable[[int], None] | None = None
-        self._tell_lost: Callable[[int, int], None] | None = None
-        self._kept: list[Callable[[], None]] = []  # to be called once what is finished by now is kept
-        self._keeping: list[Callable[[], None]] = []  # likewise, with the write that is under way
+        self._on_finished: Callable[[int], None] | None = None
+        self._on_lost: Callable[[int, int], None] | None = None
+        self._after_next_save: list[Callable[[], None]] = []  # to be called once what is finished by now is kept
+        self._after_save: list[Callable[[], None]] = []  # likewise, with the write that is under way
         self.later = later
         self.wake: Callable[[], None] = _nothing  # set by who delivers it
         # What was delivered before the device was started may have reached a consumer.
-        self.work = WorkQueue(self, journal, state, max_tries=max_deliveries, presumed_tries=1)
+        self.work = WorkQueue(self, store, state, max_tries=max_deliveries, presumed_tries=1)
 
-    def tell(self, finished: Callable[[int], None], lost: Callable[[int, int], None]) -> None:
+    def report_to(self, finished: Callable[[int], None], lost: Callable[[int, int], None]) -> None:
         """Reports each finished message, and lost ranges, to a cluster."""
-        self._tell_finished = finished
-        self._tell_lost = lost
+        self._on_finished = finished
+        self._on_lost = lost
 
     # ------------------------------------------------------------------ what its work queue needs
 
@@ -90,9 +90,9 @@ class DeviceQueue:
         pass
 
     def finished(self, first: int, last: int) -> None:
-        if self._tell_finished is not None:
+        if self._on_finished is not None:
             for id in range(first, last + 1):
-                self._tell_finished(id)
+                self._on_finished(id)
 
     def damaged(self, first: int, last: int) -> None:
         self.damaged_count += last - first + 1
@@ -102,10 +102,10 @@ class DeviceQueue:
         return 0.0
 
     async def dead_letter_topic(self) -> int:
-        return self._graveyard
+        return self._dead_letter_topic
 
     def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        self._journal.submit(MoveToDeadLetter(self.id, id, target), moved)
+        self._store.submit(MoveToDeadLetter(self.id, id, target), moved)
 
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self.dead_lettered += 1
@@ -115,13 +115,13 @@ class DeviceQueue:
     @property
     def is_ready(self) -> bool:
         """Returns whether it has something that may be delivered now."""
-        return self.work.ready > 0 and not self._blocked and (self.may is None or self.may())
+        return self.work.ready > 0 and not self._blocked and (self.may_deliver is None or self.may_deliver())
 
     def oldest(self) -> int:
         """Returns when the next message was stored, in microseconds since 1970; 0: it cannot be read."""
         first, last, _ = self.work.next()
         try:
-            with self._journal.store.read(self.id) as reader:
+            with self._store.store.read(self.id) as reader:
                 for header, _ in reader.blocks(first, last + 1):
                     when: int = blocks.read_header(header)[2]
                     return when
@@ -153,8 +153,8 @@ class DeviceQueue:
     def _lose(self, first: int, last: int) -> None:
         """Takes note that messages cannot be read: in a cluster others may have them."""
         self.lost.add(first, last)
-        if self._tell_lost is not None:
-            self._tell_lost(first, last)
+        if self._on_lost is not None:
+            self._on_lost(first, last)
 
     # ------------------------------------------------------------------ what is kept
 
@@ -162,19 +162,19 @@ class DeviceQueue:
         """Has the store keep what was finished; one write at a time is under way, so that the next one takes it all."""
         if self._saving or (write := self.work.unsaved()) is None:
             return
-        self._keeping, self._kept = self._kept, []
+        self._after_save, self._after_next_save = self._after_next_save, []
         self._saving = True
-        self._journal.submit(write, self._saved)
+        self._store.submit(write, self._saved)
 
     def _saved(self, write: Acknowledge) -> None:
         if write.error is None:
             self._saving = False
-            keeping, self._keeping = self._keeping, []
+            calls, self._after_save = self._after_save, []
             self.save()
-            for call in keeping:
+            for call in calls:
                 call()
             return
-        self._kept = self._keeping + self._kept
+        self._after_next_save = self._after_save + self._after_next_save
         self.work.take_back(write)
         if isinstance(write.error, OutOfSpace):
             self.later(RETRY_DELAY_S, self._save_again)
@@ -185,17 +185,17 @@ class DeviceQueue:
         self._saving = False
         self.save()
 
-    def kept(self, call: Callable[[], None]) -> None:
+    def when_saved(self, call: Callable[[], None]) -> None:
         """Makes a call once what is finished by now is kept."""
-        self._kept.append(call)
+        self._after_next_save.append(call)
         self.save()
         if not self._saving:
-            self._kept.remove(call)
+            self._after_next_save.remove(call)
             call()
 
     def count(self) -> int:
         """Messages that the store holds and that are not settled, as it is committed."""
-        store = self._journal.store
+        store = self._store.store
         state, settled = store.topic(self.id), store.settled(self.id)
         low = max(settled.watermark, state.first - 1)
         # What was passed over after a crash is settled, too.
@@ -210,9 +210,9 @@ class DeviceQueue:
             yield first, self._keys(first, count, when, header, records)
 
     def _keys(self, first: int, count: int, when: int, header: bytes, records: memoryview) -> Keys:
-        return run_of(self.keys, when, first, count)
+        return consecutive_keys(self.keys, when, first, count)
 
-    def runs(self, ids: Iterable[int]) -> Iterator[ReplicaBatch]:
+    def batches(self, ids: Iterable[int]) -> Iterator[ReplicaBatch]:
         """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
         for first, last in ranges_of(ids):
             for header, records in self._read_blocks(first, last):
@@ -226,8 +226,8 @@ class DeviceQueue:
                 yield id, key, parts
 
     def _read_live(self) -> Iterator[tuple[bytes, memoryview]]:
-        settled = self._journal.store.settled(self.id)
-        state = self._journal.store.topic(self.id)
+        settled = self._store.store.settled(self.id)
+        state = self._store.store.topic(self.id)
         for first, last in list(settled.missing(state.first, state.last)):
             yield from self._read_blocks(first, last)
 
@@ -235,7 +235,7 @@ class DeviceQueue:
         """Blocks and parts of such, while they are looked at; what is damaged is left out."""
         while first <= last:
             try:
-                with self._journal.store.read(self.id) as reader:
+                with self._store.store.read(self.id) as reader:
                     for header, records in reader.blocks(first, last + 1):
                         begin, count, _, _ = blocks.read_header(header)
                         first = begin + count
@@ -274,9 +274,9 @@ class ReplicaQueue(DeviceQueue):
     owner: str = ""
     named = True
 
-    def bury_like(self, queue: DeviceQueue) -> None:
+    def dead_letter_like(self, queue: DeviceQueue) -> None:
         """Has messages become dead letters as those of another queue do."""
-        self._graveyard = queue._graveyard
+        self._dead_letter_topic = queue._dead_letter_topic
         self.work.limit_tries(queue.work.max_tries)
 
     def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
@@ -289,7 +289,7 @@ class ReplicaQueue(DeviceQueue):
 
         write = Append(target, b"", 1)
         try:
-            with self._journal.store.read(self.id) as reader:
+            with self._store.store.read(self.id) as reader:
                 for header, records in reader.blocks(id, id + 1):
                     for _, _, parts, _ in self.messages_of(header, records):
                         write.records = pack(parts) if len(parts) > 1 else blocks.encode(parts)
@@ -301,7 +301,7 @@ class ReplicaQueue(DeviceQueue):
             write.error = Gone(f"message {id} is not there", id + 1)
             moved(write)
             return
-        self._journal.submit(write, stored)
+        self._store.submit(write, stored)
 
     def messages_of(self, header: bytes, records: memoryview) -> Iterator[tuple[int, bytes, list[bytes], int]]:
         for id, _, parts, size in super().messages_of(header, records):

@@ -1,11 +1,11 @@
-"""The figures of a device, as the monitor socket, `/metrics` and `/healthz` give them."""
+"""The stats of a device, as the monitor socket, `/metrics` and `/healthz` give them."""
 
 from __future__ import annotations
 
 from typing import Any, Final, Literal, NamedTuple
 
-#: By name: those of `FIGURES`, and `findings`, a list of what opening the store has found.
-Figures = dict[str, Any]
+#: By name: those of `METRICS`, and `findings`, a list of what opening the store has found.
+DeviceStats = dict[str, Any]
 
 
 class DeviceMetric(NamedTuple):
@@ -22,7 +22,7 @@ class DeviceMetric(NamedTuple):
     text: str
 
 
-FIGURES: Final = {
+METRICS: Final = {
     "messages": DeviceMetric(
         "gauge", "messages", "Messages that are stored and not settled: own_messages and replicas together."
     ),
@@ -66,15 +66,17 @@ FIGURES: Final = {
 }
 
 #: Those of the original, in its order.
-ORIGINAL: Final = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syncs", "expired_messages")
+ORIGINAL_NAMES: Final = ("messages", "messages_inflight", "db_size", "inflight_db_size", "syncs", "expired_messages")
 
 
-def number_in(value: float | str | None) -> float:
+def as_number(value: float | str | None) -> float:
     """Returns a figure as a number; where it is a reason, 1 if there is one."""
     return float(value is not None) if value is None or isinstance(value, str) else float(value)
 
 
-def as_text(figures: Figures) -> str:
+def as_text(stats: DeviceStats) -> str:
     """Returns the original's text: a line for each, and those of the cluster where there is one."""
-    names = ORIGINAL if figures["nodes"] == 1 else (*ORIGINAL, "own_messages", "replicas", "nodes", "nodes_alive")
-    return "".join(f"{name}: {figures[name]}\n" for name in names)
+    names = (
+        ORIGINAL_NAMES if stats["nodes"] == 1 else (*ORIGINAL_NAMES, "own_messages", "replicas", "nodes", "nodes_alive")
+    )
+    return "".join(f"{name}: {stats[name]}\n" for name in names)

@@ -340,9 +340,9 @@ def test_nodes_with_curve_have_one_key(tmp_path: Path) -> None:
 
         with node(0, 1) as first, node(1, 0) as second:
             with Producer(first.endpoints["receive"], security=omq.CurveClient(public)) as producer:
-                until(lambda: first._server.figures()["nodes_alive"] == 2, "they hear each other")
+                until(lambda: first._server.stats()["nodes_alive"] == 2, "they hear each other")
                 producer.send(b"secret")
-            assert second._server.figures()["replicas"] == 1
+            assert second._server.stats()["replicas"] == 1
 
 
 def test_the_command_names_its_options() -> None:

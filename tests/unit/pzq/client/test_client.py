@@ -10,7 +10,7 @@ import pytest
 
 from omq.errors import UsageError
 from omq.pzq import Refused
-from omq.pzq.client.client import MAX_NAMES, PendingSends, SeenNames, parts_of
+from omq.pzq.client.client import MAX_SEEN_IDS, PendingSends, SeenIds, parts_of
 from omq.pzq.wire import read_produced
 
 
@@ -24,7 +24,7 @@ def test_what_is_not_answered_is_sent_again_as_it_was() -> None:
     assert second == [b"2", name + b":2", b"header", b"", b"b", b""]
     unanswered.answered([b"1", b"1", b""])
     unanswered.answered([b"1", b"1", b""])  # of the repetition
-    assert unanswered.again() == [second]
+    assert unanswered.to_resend() == [second]
     unanswered.answered([b"2", b"0", b"", b"no"])
     assert len(unanswered) == 0
     with pytest.raises(Refused, match="no") as caught:
@@ -54,7 +54,7 @@ def test_the_late_answer_to_an_id_is_not_taken_for_that_of_its_next_message(id: 
     unanswered = PendingSends(None)
     assert unanswered.compose(0, b"a", id=id)[0] == id
     for _ in range(3):
-        unanswered.begin()
+        unanswered.reset()
         assert unanswered.compose(0, b"b", id=id if id != b"2" else None)[0] != id
         for _ in range(2):
             unanswered.answered([id, b"1", b""])
@@ -68,12 +68,12 @@ def test_headers_that_are_no_frames_are_refused(headers: Any) -> None:
 
 
 def test_so_many_names_are_remembered_and_no_more() -> None:
-    remembered = SeenNames()
-    for number in range(MAX_NAMES + 1):
-        remembered.note(b"%d" % number)
+    remembered = SeenIds()
+    for number in range(MAX_SEEN_IDS + 1):
+        remembered.add(b"%d" % number)
     assert b"0" not in remembered
     assert b"1" in remembered
-    assert b"%d" % MAX_NAMES in remembered
+    assert b"%d" % MAX_SEEN_IDS in remembered
 
 
 def test_bodies() -> None:
@@ -86,19 +86,19 @@ def test_bodies() -> None:
 
 
 def test_threads_may_note_names_at_once() -> None:
-    remembered = SeenNames()
-    for number in range(MAX_NAMES):
-        remembered.note(b"%d" % number)
+    remembered = SeenIds()
+    for number in range(MAX_SEEN_IDS):
+        remembered.add(b"%d" % number)
 
-    def note(thread: int) -> None:
+    def add(thread: int) -> None:
         for number in range(3000):
-            remembered.note(b"%d.%d" % (thread, number))
+            remembered.add(b"%d.%d" % (thread, number))
 
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
         with ThreadPoolExecutor(4) as threads:
-            assert list(threads.map(note, range(4))) == [None] * 4
+            assert list(threads.map(add, range(4))) == [None] * 4
     finally:
         sys.setswitchinterval(before)
     assert b"0" not in remembered

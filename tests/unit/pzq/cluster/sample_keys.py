@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.cluster.replica_batch import run_of
+from omq.pzq.cluster.replica_batch import consecutive_keys
 from omq.pzq.wire import key_format, stem_of
 
 STORE = "0123456789abcdef0123456789abcdef"
@@ -11,4 +11,4 @@ STEM = stem_of(STORE, 7)
 
 
 def keys(first: int, count: int, when: int = 100, topic: int = 7) -> Keys:
-    return run_of(key_format(STORE, topic), when, first, count)
+    return consecutive_keys(key_format(STORE, topic), when, first, count)

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.acked_keys import MAX_RANGES, MAX_RUNS, MAX_STATEMENTS, AckCheckpoint, AckedKeys, statements_of
+from omq.pzq.cluster.acked_keys import (
+    MAX_CHECKPOINTS,
+    MAX_RANGES,
+    MAX_RUNS,
+    AckCheckpoint,
+    AckedKeys,
+    parse_checkpoints,
+)
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.wire import stem_of
 from tests.unit.pzq.cluster.sample_keys import STEM, STORE, keys
@@ -26,7 +33,7 @@ def found(done: AckedKeys, some: Keys) -> list[str]:
 def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_not() -> None:
     done = AckedKeys()
     done.add(keys(1, 10))
-    done.state("a", STEM, AckCheckpoint(200, [(1, 5)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
     done.add(keys(100 + 2 * number, 1)[0] for number in range(MAX_RUNS))  # a run each
     assert [number for number in range(1, 11) if knows(done, "a", keys(number, 1)[0])] == [1, 2, 3, 4, 5]
     assert found(done, keys(1, 10)) == list(keys(1, 5))
@@ -35,7 +42,7 @@ def test_what_it_was_told_of_is_forgotten_after_a_while_and_what_was_stated_is_n
 @pytest.mark.parametrize("first", [10, HIGH])
 def test_ranges_are_of_the_numbers_that_messages_have_in_their_topic(first: int) -> None:
     done = AckedKeys()
-    done.state("a", STEM, AckCheckpoint(200, [(1, 2), (first + 1, first + 2), (first + 5, first + 90)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 2), (first + 1, first + 2), (first + 5, first + 90)]))
     assert found(done, keys(first, 8)) == [*keys(first + 1, 2), *keys(first + 5, 3)]
     assert not found(done, keys(first, 8, topic=8))
     assert knows(done, "a", keys(first + 1, 1)[0])
@@ -44,23 +51,23 @@ def test_ranges_are_of_the_numbers_that_messages_have_in_their_topic(first: int)
 
 def test_a_statement_says_nothing_of_what_was_stored_after_it() -> None:
     done = AckedKeys()
-    done.state("a", STEM, AckCheckpoint(200, [(1, 5)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
     assert knows(done, "a", keys(1, 1, when=200)[0])
     assert not knows(done, "a", keys(1, 1, when=201)[0])
 
 
 def test_the_newest_statement_counts_whoever_repeats_an_older_one() -> None:
     done = AckedKeys()
-    done.state("a", STEM, AckCheckpoint(200, [(1, 5)]))
-    done.state("a", STEM, AckCheckpoint(300, [(1, 3)]))
-    assert not done.hear(statements_of({"a": {STEM: [250, [[1, 9]]]}}))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(300, [(1, 3)]))
+    assert not done.merge(parse_checkpoints({"a": {STEM: [250, [[1, 9]]]}}))
     assert found(done, keys(1, 10)) == list(keys(1, 3))
-    assert done.next("a", STEM, 299) == 301
+    assert done.next_time("a", STEM, 299) == 301
 
 
 def test_a_key_of_another_store_is_in_no_statement() -> None:
     done, key = AckedKeys(), "17|11234567-89ab-8007-8000-000000000001"
-    done.state("a", STEM, AckCheckpoint(200, [(0, 1 << 61)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(0, 1 << 61)]))
     assert not knows(done, "a", key)
     done.add([key])
     assert knows(done, "a", key)
@@ -68,35 +75,35 @@ def test_a_key_of_another_store_is_in_no_statement() -> None:
 
 def test_what_is_told_is_heard() -> None:
     done, other = AckedKeys(), AckedKeys()
-    done.state("a", STEM, AckCheckpoint(200, [(1, 5), (7, 7)]))
-    told = json.loads(json.dumps(done.told()))
-    assert other.hear(statements_of(told)) == ["a"]
-    assert other.hear(statements_of(told)) == []
-    assert other.told() == done.told()
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5), (7, 7)]))
+    told = json.loads(json.dumps(done.to_json()))
+    assert other.merge(parse_checkpoints(told)) == ["a"]
+    assert other.merge(parse_checkpoints(told)) == []
+    assert other.to_json() == done.to_json()
 
 
 def test_of_many_topics_of_one_owner_those_are_kept_that_were_stated_last() -> None:
     done = AckedKeys()
-    stems = [stem_of(STORE, topic) for topic in range(MAX_STATEMENTS + 1)]
+    stems = [stem_of(STORE, topic) for topic in range(MAX_CHECKPOINTS + 1)]
     for at, stem in enumerate(stems, 1):
-        done.hear(statements_of({"a": {stem: [at, [[1, 1]]]}}))
-    assert list(done.told()["a"]) == stems[1:]
-    assert done.hear(statements_of({"a": {stems[0]: [1, [[1, 1]]]}})) == []
+        done.merge(parse_checkpoints({"a": {stem: [at, [[1, 1]]]}}))
+    assert list(done.to_json()["a"]) == stems[1:]
+    assert done.merge(parse_checkpoints({"a": {stems[0]: [1, [[1, 1]]]}})) == []
 
 
 def test_others_tell_an_owner_what_its_store_has_lost() -> None:
     done = AckedKeys()
-    done.state("a", STEM, AckCheckpoint(60, [(1, 2)]))
-    assert done.hear(statements_of({"a": {STEM: [50, [[1, 3]]]}}), own="a") == []
-    assert done.hear(statements_of({"a": {STEM: [70, [[1, 3]]]}}), own="b") == []
-    assert done.hear(statements_of({"a": {STEM: [80, [[1, 4]]]}}), own="a") == ["a"]
-    assert done.next("a", STEM, 75) == 81
+    done.add_checkpoint("a", STEM, AckCheckpoint(60, [(1, 2)]))
+    assert done.merge(parse_checkpoints({"a": {STEM: [50, [[1, 3]]]}}), own="a") == []
+    assert done.merge(parse_checkpoints({"a": {STEM: [70, [[1, 3]]]}}), own="b") == []
+    assert done.merge(parse_checkpoints({"a": {STEM: [80, [[1, 4]]]}}), own="a") == ["a"]
+    assert done.next_time("a", STEM, 75) == 81
 
 
 def test_a_statement_is_of_its_owners_messages_alone() -> None:
     """A directory that was copied has another node's store, and numbers of its own."""
     done = AckedKeys()
-    done.state("a", STEM, AckCheckpoint(200, [(1, 5)]))
+    done.add_checkpoint("a", STEM, AckCheckpoint(200, [(1, 5)]))
     assert not knows(done, "b", keys(1, 1)[0])
     assert not done.find("b", keys(1, 5))
 
@@ -119,9 +126,9 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {STEM: [1, [[n, n] for n in range(MAX_RANGES + 1)]]}},
         {"a": {"x": [1, []]}},
         {"a": {STEM: [1, [], 7]}},
-        {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_STATEMENTS + 1)}},
+        {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_CHECKPOINTS + 1)}},
     ],
 )
 def test_what_is_no_statement_is_refused(told: Any) -> None:
     with pytest.raises(ValueError, match="finished"):
-        statements_of(told)
+        parse_checkpoints(told)

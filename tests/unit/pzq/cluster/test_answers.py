@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from omq.pzq.cluster.answers import PendingAnswers
 from omq.pzq.cluster.keys import Keys
-from omq.pzq.device.producer_server import Asked
+from omq.pzq.device.producer_server import ProducerRequest
 from tests.unit.pzq.cluster.sample_keys import keys
 
 
-def producers(*names: str) -> list[Asked]:
+def producers(*names: str) -> list[ProducerRequest]:
     return [(name.encode(), b"id") for name in names]
 
 
 def test_each_producer_is_answered_once_however_answers_part() -> None:
-    answered: list[tuple[list[Asked], bytes | None]] = []
+    answered: list[tuple[list[ProducerRequest], bytes | None]] = []
     answers = PendingAnswers(lambda asked, text: answered.append((asked, text)))
     together = Keys([*keys(1, 3).runs, *keys(9, 2, when=101).runs])
     answers.add(together, producers(*"abcde"))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from omq.pzq.cluster.acked_keys import AckCheckpoint, statements_of
+from omq.pzq.cluster.acked_keys import AckCheckpoint, parse_checkpoints
 from omq.pzq.cluster.actions import (
     Answer,
     Broadcast,
@@ -20,8 +20,8 @@ from omq.pzq.cluster.actions import (
 )
 from omq.pzq.cluster.keys import Keys
 from omq.pzq.cluster.leadership import Leadership, StaleDirectory
-from omq.pzq.cluster.node import SWEEP_LIMIT, Node
-from omq.pzq.cluster.replica_batch import run_of
+from omq.pzq.cluster.node import SCAN_LIMIT, Node
+from omq.pzq.cluster.replica_batch import consecutive_keys
 from omq.pzq.wire import key_format, stem_of
 
 TIMEOUT = 10.0
@@ -39,10 +39,10 @@ A, B, C, OLD = map(keys_of_store, ("a", "b", "c", "0"))
 
 def node(*peers: str, replicas: int = 1) -> Node:
     """Node `a`, which has its disk."""
-    possession = Leadership(
-        "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=len(peers) > 1
+    leadership = Leadership(
+        "a", peers, timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=len(peers) > 1
     )
-    return Node(possession, replicas=replicas, patience=0.1, is_mine=lambda key: key[:-12] == A(0)[:-12])
+    return Node(leadership, replicas=replicas, replication_timeout=0.1, is_mine=lambda key: key[:-12] == A(0)[:-12])
 
 
 def state(number: int, **more: Any) -> dict[str, Any]:
@@ -59,14 +59,14 @@ def done(one: Node, *kinds: type | str) -> list[Any]:
 
 def send(one: Node, kind: str, sender: str, origin: str, lists: dict[str, Any], now: float) -> None:
     """Has a peer tell something of messages."""
-    incarnation = one.possession.peers[sender].incarnation
-    one.hear(kind, {"from": sender, "incarnation": incarnation, "to": one.name, "origin": origin, **lists}, now)
+    incarnation = one.leadership.peers[sender].incarnation
+    one.receive(kind, {"from": sender, "incarnation": incarnation, "to": one.name, "origin": origin, **lists}, now)
 
 
 def hear_state(one: Node, peer: str, told: dict[str, Any], now: float) -> bool:
     """Has a peer tell its state; whether it is another incarnation than before."""
     before = len(one.actions)
-    one.hear("KALV", {"from": peer, **told}, now)
+    one.receive("KALV", {"from": peer, **told}, now)
     return Restarted(peer) in one.actions[before:]
 
 
@@ -178,25 +178,25 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
     hear(one, "b", "c", now=0.0)
     one.tick(0.0)
     (said,) = done(one, "KALV")
-    assert not one.possession.delivers("a", 0.0)
+    assert not one.leadership.delivers("a", 0.0)
     hear(one, "b", now=5.0, number=2, heard={"a": [1, said.body["number"]]})
-    assert one.possession.delivers("a", 7.9)
-    assert not one.possession.delivers("a", 8.1)
+    assert one.leadership.delivers("a", 7.9)
+    assert not one.leadership.delivers("a", 8.1)
     hear(one, "c", now=6.0, number=2, heard={"a": [0, said.body["number"]]})  # of a run before
-    assert not one.possession.delivers("a", 8.1)
+    assert not one.leadership.delivers("a", 8.1)
 
 
 def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
     one.stored("b", [B(1)], 1, 1.0)
-    one.possession.records["b"] = (1, "a")
-    one._entomb("b", B(0), ["b"])
+    one.leadership.leaders["b"] = (1, "a")
+    one._add_remote_ack("b", B(0), ["b"])
     hear(one, "b", now=21.0, number=2, records={"b": [2, "b"]})
-    assert one.possession.record("b") == (1, "a")
-    assert not one.possession.delivers("b", 21.0)
+    assert one.leadership.leader_epoch("b") == (1, "a")
+    assert not one.leadership.delivers("b", 21.0)
     send(one, "TOLD", "b", "b", {"gone": [B(0)]}, 21.0)
-    assert one.possession.record("b") == (2, "b")
+    assert one.leadership.leader_epoch("b") == (2, "b")
 
 
 def test_what_was_acknowledged_for_an_owner_with_another_name_by_now_is_no_matter() -> None:
@@ -212,7 +212,7 @@ def possessing(*peers: str, now: float = 30.0) -> Node:
     """Node `a`, which has the queue of `c`, dead by now, and replicas of it; *peers* support it."""
     one = node("b", "c", "d", "e")
     one.load([], {"c": [([C(1), C(2)], 1)]}, [])
-    one.possession.records["c"] = (1, "a")
+    one.leadership.leaders["c"] = (1, "a")
     said = 0
     for number in (2, 3):
         for peer in peers:
@@ -221,7 +221,7 @@ def possessing(*peers: str, now: float = 30.0) -> Node:
         said = [tell.body["number"] for tell in one.actions if isinstance(tell, Broadcast) and tell.kind == "KALV"][-1]
     for peer in peers:
         hear(one, peer, now=now, number=4, records={"c": [1, "a"]}, heard={"a": [1, said]}, holds={"c": 0})
-    assert one.possession.delivers("c", now)
+    assert one.leadership.delivers("c", now)
     return one
 
 
@@ -260,7 +260,7 @@ def test_who_says_nothing_of_a_dead_owners_messages_is_not_waited_for() -> None:
             hear(one, peer, now=now, number=int(now), records={"c": [1, "a"]}, holds={"c": 0})
         one.tick(now)
         assert {tell.body["to"] for tell in done(one, *TELL)} == {"d"}  # which may know after all
-    assert one._doubts.settled("c", 41.0)
+    assert one._takeover.is_complete("c", 41.0)
 
 
 def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
@@ -271,7 +271,7 @@ def test_a_peer_that_has_started_anew_is_asked_anew() -> None:
     hear(one, "b", now=32.0, number=1, incarnations=[1, 2])
     one.tick(32.0)
     assert [tell.body["keys"] for tell in done(one, *TELL)] == [[C(1), C(2)]]
-    assert not one._doubts.settled("c", 32.0)
+    assert not one._takeover.is_complete("c", 32.0)
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ def test_a_state_that_is_none_is_refused(told: dict[str, Any]) -> None:
 
 def stored_keys(owner: str, first: int, count: int) -> Keys:
     """Keys of messages of an owner's store, as nodes make them."""
-    return run_of(key_format(STORES[owner], 7), 100, first, count)
+    return consecutive_keys(key_format(STORES[owner], 7), 100, first, count)
 
 
 def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str, list[Any]]]:
@@ -302,10 +302,10 @@ def stated(owner: str, *ranges: list[int], at: int = 200) -> dict[str, dict[str,
 
 def test_what_an_owner_has_stated_is_known_when_it_is_gone_and_by_those_who_hear_of_it() -> None:
     one, other = node("b", "c"), node("b", "c")
-    one.hear("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
+    one.receive("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
     told = done(one, "DONE")[-1].body
-    other.hear("DONE", {**told, "from": "c"}, 1.0)
+    other.receive("DONE", {**told, "from": "c"}, 1.0)
     keys = stored_keys("b", 1, 8)
     for each in one, other:
         done(each)
@@ -320,12 +320,12 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
     one = node("b", "c")
     stem = stem_of(STORES["a"], 7)
     hear(one, "b", "c", now=1.0)
-    one.hear("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
+    one.receive("DONE", {"from": "b", "stated": stated("b", [1, 5])}, 1.0)
     one.tick(1.0)
     assert list(done(one, "DONE")[0].body["stated"]) == ["b"]
     one.tick(2.0)
     assert not done(one, "DONE")
-    one.done.state("a", stem, AckCheckpoint(300, [(1, 7)]))
+    one.acked.add_checkpoint("a", stem, AckCheckpoint(300, [(1, 7)]))
     one.tick(3.0)
     assert done(one, "DONE")[0].body == {"from": "a", "stated": {"a": {stem: [300, [(1, 7)]]}}}
     one.tick(4.0)
@@ -342,19 +342,19 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
 )
 def test_what_states_nothing_is_refused(told: Any) -> None:
     with pytest.raises(ValueError, match=r"DONE|finished"):
-        node("b").hear("DONE", told, 1.0)
+        node("b").receive("DONE", told, 1.0)
 
 
 def test_an_owner_hears_what_it_has_stated_itself_where_its_store_has_lost_that() -> None:
     stem = stem_of(STORES["a"], 7)
     one = node("b", "c")
-    before, since = stored_keys("a", 1, 5), run_of(key_format(STORES["a"], 7), 250, 6, 3)
+    before, since = stored_keys("a", 1, 5), consecutive_keys(key_format(STORES["a"], 7), 250, 6, 3)
     one.load([(before, 1), (since, 6)], {}, [])
-    one.done.state("a", stem, AckCheckpoint(160, [(1, 1)]))
-    one.hear("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
-    one._sweep()
+    one.acked.add_checkpoint("a", stem, AckCheckpoint(160, [(1, 1)]))
+    one.receive("DONE", {"from": "b", "stated": {**stated("a", [1, 2], [4, 9]), "x": {}}}, 1.0)
+    one._scan()
     assert list(one.own) == [before[2], *since], "it says nothing of what was stored after it"
-    assert one.done.next("a", stem, 5) == 201
+    assert one.acked.next_time("a", stem, 5) == 201
 
 
 def test_a_peer_that_begins_anew_is_asked_about_all() -> None:
@@ -377,60 +377,62 @@ def test_an_owner_is_told_what_is_lost_of_its_replicas() -> None:
     (told,) = done(one, *TELL)
     assert (told.kind, told.body["to"], told.body["want"]) == ("TOLD", "b", [B(2)])
     owner = Node(
-        Leadership("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", records={}, fenced=True),
+        Leadership("b", "ac", timeout=TIMEOUT, incarnations=[1], now=0.0, store="b0", leaders={}, fenced=True),
         replicas=1,
-        patience=0.1,
+        replication_timeout=0.1,
         is_mine=lambda key: True,
     )
     hear(owner, "a")
     owner.produced([B(1), B(2)], 1, 1.0)
     done(owner)
-    owner.hear("TOLD", told.body, 1.0)
+    owner.receive("TOLD", told.body, 1.0)
     assert done(owner, Replica) == [Replica("a", "b", [B(2)])]
 
 
 def test_replicas_that_are_done_with_are_dropped_before_any_of_them_is_delivered() -> None:
-    one, count = possessing("b", "d"), SWEEP_LIMIT + 9
+    one, count = possessing("b", "d"), SCAN_LIMIT + 9
     one.stored("c", stored_keys("c", 1, count), 1, 30.0)
     every = [C(1), C(2), *stored_keys("c", 1, count)]
     for peer in "bd":
         send(one, "TOLD", peer, "c", {"have": every}, 30.0)
     assert one.delivers("c", 30.0)
-    one.hear_statements(statements_of(stated("c", [1, 5], [7, SWEEP_LIMIT + 3], [SWEEP_LIMIT + 5, SWEEP_LIMIT + 5])))
+    one.receive_checkpoints(
+        parse_checkpoints(stated("c", [1, 5], [7, SCAN_LIMIT + 3], [SCAN_LIMIT + 5, SCAN_LIMIT + 5]))
+    )
     done(one)
-    one._sweep()
+    one._scan()
     assert not one.delivers("c", 30.0)
-    one._sweep()
+    one._scan()
     assert one.delivers("c", 30.0)
-    left = [*stored_keys("c", 6, 1), *stored_keys("c", SWEEP_LIMIT + 4, 1), *stored_keys("c", SWEEP_LIMIT + 6, 4)]
+    left = [*stored_keys("c", 6, 1), *stored_keys("c", SCAN_LIMIT + 4, 1), *stored_keys("c", SCAN_LIMIT + 6, 4)]
     assert list(one.held["c"]) == [C(1), C(2), *left]
-    assert [key for action in done(one, RecordAcks) for key in action.places] == [
+    assert [key for action in done(one, RecordAcks) for key in action.positions] == [
         key for key in every[2:] if key not in left
     ]
 
 
 def test_what_owners_have_stated_is_looked_for_where_a_queue_is_taken_over() -> None:
     one = node("b", "c")
-    one.hear("DONE", {"from": "b", "stated": stated("c", [1, 3])}, 1.0)
+    one.receive("DONE", {"from": "b", "stated": stated("c", [1, 3])}, 1.0)
     one.load([], {"c": [(stored_keys("c", 1, 5), 1)]}, [])
-    one.possession.records["c"] = (1, "a")
+    one.leadership.leaders["c"] = (1, "a")
     hear(one, "b", now=2.0, number=2)
     assert not one.delivers("c", 2.0)
-    one._sweep()
+    one._scan()
     assert list(one.held["c"]) == list(stored_keys("c", 4, 2))
 
 
 def test_messages_that_the_store_has_lost_are_taken_back_from_others() -> None:
     lost: set[str] = set()
     keys = list(stored_keys("a", 1, 3))
-    possession = Leadership("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", records={}, fenced=True)
-    one = Node(possession, replicas=1, patience=0.1, is_mine=lambda key: key in keys and key not in lost)
+    leadership = Leadership("a", "bc", timeout=TIMEOUT, incarnations=[1], now=0.0, store="a0", leaders={}, fenced=True)
+    one = Node(leadership, replicas=1, replication_timeout=0.1, is_mine=lambda key: key in keys and key not in lost)
     hear(one, "b", "c")
     one.produced(keys, 1, 1.0)
     one.replicated("b", keys, 1.0)
     lost.add(keys[1])
     one.lost("a", [keys[1]])
-    assert one.places("a", keys) == [1, 3]
+    assert one.positions("a", keys) == [1, 3]
     assert {tell.body["to"]: tell.body["want"] for tell in done(one, *TELL)} == {"b": [keys[1]], "c": [keys[1]]}
     send(one, "ASK", "b", "a", {"keys": keys}, 1.0)
     (tell,) = done(one, *TELL)
@@ -445,7 +447,7 @@ def test_what_is_done_with_while_it_is_being_stored_is_not_kept() -> None:
     one = node("b", "c")
     hear(one, "b")
     assert one.wanted("b", [B(1), B(2)]) == [B(1), B(2)]
-    one.hear("REMOVES", {"from": "b", "keys": [B(2)]}, 1.0)
+    one.receive("REMOVES", {"from": "b", "keys": [B(2)]}, 1.0)
     one.stored("b", [B(1), B(2)], 5, 1.0)
     assert done(one, RecordAcks) == [RecordAcks("b", {B(2): 6})]
     assert one.holds() == {"b": 1}
@@ -492,12 +494,12 @@ def test_what_a_run_that_is_over_has_said_counts_for_nothing() -> None:
     one.produced([A(1)], 1, 1.0)
     assert hear_state(one, "b", state(1, incarnations=[1, 2], store="another"), 1.0)
     done(one)
-    one.hear("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": [A(1)]}, 1.0)
+    one.receive("TOLD", {"from": "b", "incarnation": 1, "to": "a", "origin": "a", "have": [A(1)]}, 1.0)
     assert not done(one, Answer)
     one.tick(2.0)
     (asked,) = done(one, *TELL)
     assert (asked.kind, asked.body["keys"]) == ("ASK", [A(1)])
-    one.hear("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": [A(1)]}, 2.0)
+    one.receive("TOLD", {"from": "b", "incarnation": 2, "to": "a", "origin": "a", "have": [A(1)]}, 2.0)
     one.produced_again(A(1), 2.0)
     assert done(one, Answer) == [Answer([A(1)], True)]
 
@@ -508,18 +510,18 @@ def test_the_most_impatient_node_says_how_long_a_lease_lasts() -> None:
     one.tick(0.0)
     (said,) = done(one, "KALV")
     hear(one, "b", "c", now=0.1, number=2, timeout=1.0, heard={"a": [1, said.body["number"]]})
-    assert one.possession.delivers("a", 0.7)
-    assert not one.possession.delivers("a", 0.9)
-    assert one.possession.beat() == 0.1
+    assert one.leadership.delivers("a", 0.7)
+    assert not one.leadership.delivers("a", 0.9)
+    assert one.leadership.keep_alive_interval() == 0.1
 
 
 def test_a_node_whose_clock_was_set_back_and_whose_disk_is_lost_is_heard_again() -> None:
     one = node("b", "c")
     hear(one, "b", incarnations=[9])
     assert hear_state(one, "b", state(1, incarnations=[3], store="another"), 30.0)
-    assert one.possession.alive("b", 30.0)
+    assert one.leadership.alive("b", 30.0)
     assert not hear_state(one, "b", state(1, incarnations=[3], store="another"), 50.0), "it comes twice"
-    assert not one.possession.alive("b", 50.0)
+    assert not one.leadership.alive("b", 50.0)
 
 
 @pytest.mark.parametrize("starts", [[1, 2, 4], [1, 4]])
@@ -529,11 +531,11 @@ def test_an_older_copy_of_a_directory_is_refused(starts: list[int]) -> None:
     with pytest.raises(StaleDirectory, match="the directory of b is an older copy") as error:
         hear_state(one, "b", state(1, incarnations=starts), 20.0)
     assert error.value.node == "b"
-    assert not one.possession.alive("b", 20.0)
+    assert not one.leadership.alive("b", 20.0)
     hear(one, "b", now=20.0, incarnations=[1, 2, 3, 5])
-    assert one.possession.alive("b", 20.0)
+    assert one.leadership.alive("b", 20.0)
     hear(one, "b", now=30.0, incarnations=[1, 4], store="another")  # a directory that was empty
-    assert one.possession.alive("b", 30.0)
+    assert one.leadership.alive("b", 30.0)
 
 
 def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> None:
@@ -548,19 +550,19 @@ def test_a_node_learns_from_its_peers_that_its_directory_is_an_older_copy() -> N
 def test_an_older_copy_is_known_by_those_who_were_started_again_since() -> None:
     hear(before := node("b", "c"), "b", incarnations=[1, 2])
     again = Leadership(
-        "a", "bc", timeout=TIMEOUT, incarnations=[1, 7], now=0.0, store="a0", records={}, fenced=True,
-        known={**before.possession.known, "x": ("x0", 1)},
+        "a", "bc", timeout=TIMEOUT, incarnations=[1, 7], now=0.0, store="a0", leaders={}, fenced=True,
+        known={**before.leadership.known, "x": ("x0", 1)},
     )  # fmt: skip
     assert again.known == {"b": ("p0", 2)}
     assert not again.alive("b", 0.0)
     with pytest.raises(StaleDirectory):
-        again.hear("b", state(1, incarnations=[1, 3]), 1.0)
+        again.receive("b", state(1, incarnations=[1, 3]), 1.0)
 
 
 def test_a_directory_that_was_started_too_often_meanwhile_is_believed() -> None:
     hear(one := node("b", "c"), "b", incarnations=[1, 2])
     hear(one, "b", now=2.0, incarnations=[*range(10, 74)])
-    assert one.possession.alive("b", 2.0)
+    assert one.leadership.alive("b", 2.0)
 
 
 def test_what_cannot_be_kept_is_taken_back() -> None:
@@ -569,9 +571,9 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
     hear(one, "b", now=12.0)
     one.tick(12.0)
     kept = done(one, Persist)
-    assert one.possession.records == {"c": (1, "a")}
-    one.possession.restate(kept[0].before)
-    assert one.possession.records == {}
+    assert one.leadership.leaders == {"c": (1, "a")}
+    one.leadership.restore(kept[0].before)
+    assert one.leadership.leaders == {}
     one.tick(13.0)
     assert done(one, Persist) == kept
 
@@ -588,4 +590,4 @@ def test_what_cannot_be_kept_is_taken_back() -> None:
 )
 def test_what_names_no_message_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=r"."):
-        node("b").hear("GONE", {"from": "b", "to": "a", **body}, 1.0)
+        node("b").receive("GONE", {"from": "b", "to": "a", **body}, 1.0)

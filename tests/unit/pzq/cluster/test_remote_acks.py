@@ -40,14 +40,14 @@ def opened() -> tuple[RemoteAcks, Any, list[Callable[[], None]]]:
 
 
 def test_who_waits_does_so_for_all_that_were_added_before() -> None:
-    tombs, journal, _ = opened()
+    remote_acks, journal, _ = opened()
     called: list[str] = []
-    tombs.when_stored(lambda: called.append("at once"))
-    tombs.add("a", "k1")
-    tombs.add("a", "k2")
-    tombs.when_stored(lambda: called.append("two"))
-    tombs.add("a", "k3")
-    tombs.when_stored(lambda: called.append("three"))
+    remote_acks.when_stored(lambda: called.append("at once"))
+    remote_acks.add("a", "k1")
+    remote_acks.add("a", "k2")
+    remote_acks.when_stored(lambda: called.append("two"))
+    remote_acks.add("a", "k3")
+    remote_acks.when_stored(lambda: called.append("three"))
     journal.end(1)
     assert called == ["at once"]
     journal.end(0)
@@ -58,38 +58,38 @@ def test_who_waits_does_so_for_all_that_were_added_before() -> None:
 
 @pytest.mark.parametrize("before", [False, True])
 def test_what_all_know_is_not_kept(before: bool) -> None:
-    tombs, journal, _ = opened()
-    tombs.add("a", "k")
+    remote_acks, journal, _ = opened()
+    remote_acks.add("a", "k")
     if before:
-        tombs.forget("k")
+        remote_acks.forget("k")
     journal.end(number=9)
     if not before:
-        tombs.forget("k")
-    tombs.forget("k")
+        remote_acks.forget("k")
+    remote_acks.forget("k")
     assert journal.settled == [(9, 9)]
 
 
 def test_one_that_was_forgotten_may_come_again() -> None:
-    tombs, journal, _ = opened()
-    tombs.add("a", "k")
-    tombs.forget("k")
-    tombs.add("a", "k")
+    remote_acks, journal, _ = opened()
+    remote_acks.add("a", "k")
+    remote_acks.forget("k")
+    remote_acks.add("a", "k")
     journal.end(number=1)
     assert (journal.writes, journal.settled) == ([], [])
-    tombs.forget("k")
+    remote_acks.forget("k")
     assert journal.settled == [(1, 1)]
 
 
 def test_a_full_disk_is_waited_for_and_another_fault_is_said(caplog: pytest.LogCaptureFixture) -> None:
-    tombs, journal, later = opened()
+    remote_acks, journal, later = opened()
     called: list[int] = []
-    tombs.add("a", "k")
-    tombs.when_stored(lambda: called.append(1))
+    remote_acks.add("a", "k")
+    remote_acks.when_stored(lambda: called.append(1))
     journal.end(error=OutOfSpace("full"))
     assert not called
     later.pop()()
     journal.end(error=StoreFailed("broken"))
     assert called == [1]
     assert "is not kept: broken" in caplog.text
-    tombs.forget("k")
+    remote_acks.forget("k")
     assert journal.settled == []

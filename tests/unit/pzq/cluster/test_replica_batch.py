@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from omq._core.blocks import encode
-from omq.pzq.cluster.replica_batch import read_run
+from omq.pzq.cluster.replica_batch import read_batch
 from omq.pzq.errors import Malformed
 from omq.pzq.wire import pack
 
@@ -19,7 +19,7 @@ def test_a_number_of_messages_that_are_not_there_costs_nothing(records: bytes) -
     tracemalloc.start()
     try:
         with pytest.raises(Malformed):
-            read_run(HEAD + b" 900000", records)
+            read_batch(HEAD + b" 900000", records)
         assert tracemalloc.get_traced_memory()[1] < 1_000_000
     finally:
         tracemalloc.stop()
@@ -28,4 +28,4 @@ def test_a_number_of_messages_that_are_not_there_costs_nothing(records: bytes) -
 @pytest.mark.parametrize("key", [b"", b"k" * 256, b"\xff"])
 def test_a_key_that_is_none_is_refused(key: bytes) -> None:
     with pytest.raises(Malformed):
-        read_run(b"", pack([key, b"body"]))
+        read_batch(b"", pack([key, b"body"]))

@@ -25,7 +25,7 @@ def test_a_peers_name_is_its_host_with_our_broadcast_port() -> None:
     assert found is not None
     assert found.name == "tcp://127.0.0.1:3"
     assert found.peers == {"tcp://127.0.0.2:3": "tcp://127.0.0.2:1", "tcp://10.9.8.7:3": "tcp://10.9.8.7:1"}
-    assert (found.timeout, found.patience) == (10.0, 0.1)
+    assert (found.timeout, found.replication_timeout) == (10.0, 0.1)
 
 
 @pytest.mark.parametrize(

@@ -37,10 +37,10 @@ class Damaged:
 
 def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> None:
     store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet(), read=lambda id: Damaged())
-    journal: Any = SimpleNamespace(store=store)
+    async_store: Any = SimpleNamespace(store=store)
     state = TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0, jumped=((9, 9),))
     store.topic = lambda id: state
-    queue = DeviceQueue(journal, state, lambda seconds, call: None)
+    queue = DeviceQueue(async_store, state, lambda seconds, call: None)
     assert list(queue.live()) == []
     assert list(queue.lost) == [(3, 3), (9, 9)]
     assert queue.damaged_count == 1
@@ -50,29 +50,29 @@ def test_what_cannot_be_read_is_told_to_the_cluster_and_is_not_finished() -> Non
 
 def test_what_is_found_damaged_while_it_is_delivered_is_told_to_the_cluster() -> None:
     store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet(), read=lambda id: Damaged())
-    journal: Any = SimpleNamespace(store=store)
+    async_store: Any = SimpleNamespace(store=store)
     queue = DeviceQueue(
-        journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
+        async_store, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
     )
     finished: list[int] = []
     lost: list[tuple[int, int]] = []
-    queue.tell(finished.append, lambda first, last: lost.append((first, last)))
+    queue.report_to(finished.append, lambda first, last: lost.append((first, last)))
     reader: Any = Damaged()
     queue.work.serve(reader, Nothing(), 10, 1 << 20)
     assert (lost, queue.damaged_count) == ([(3, 3)], 1)
-    assert list(queue.runs([1, 2, 3])) == []
+    assert list(queue.batches([1, 2, 3])) == []
     assert lost == [(3, 3)], "it was found before"
 
 
 def test_a_queue_that_may_not_be_delivered_is_not_ready() -> None:
     store = SimpleNamespace(id="0" * 32, settled=lambda id: AckSet())
-    journal: Any = SimpleNamespace(store=store)
+    async_store: Any = SimpleNamespace(store=store)
     queue = DeviceQueue(
-        journal, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
+        async_store, TopicState(1, "delivery", "round_robin", "weak", {}, 1, 5, 0), lambda seconds, call: None
     )
     assert queue.is_ready
-    queue.may = lambda: False
+    queue.may_deliver = lambda: False
     assert not queue.is_ready
-    queue.may = lambda: True
+    queue.may_deliver = lambda: True
     queue.block()
     assert not queue.is_ready
