@@ -1,4 +1,4 @@
-"""The asyncio twin of `omq.pzq`: the same device and clients, whose calls are awaited.
+"""The asyncio twin of `omq.pzq`.
 
 import omq.asyncio.pzq
 
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class Producer:
-    """Gives messages to a device; see `omq.pzq.Producer`, whose arguments these are. Tasks may share it."""
+    """Sends messages to a device; see `omq.pzq.Producer` for the arguments. Tasks may share it."""
 
     def __init__(
         self, endpoint: str, *, timeout: float | None = DEFAULT_TIMEOUT_S, producer: bytes | None = None, **options: Any
@@ -72,8 +72,8 @@ class Producer:
         """Sends a message, and waits until it is stored; see `omq.pzq.Producer.send`.
 
         Raises:
-            Refused: The device says why it is not stored.
-            NotReplicated: It is stored, but not on as many nodes as the device is asked to.
+            Refused: The device has not stored it; the text has the reason.
+            NotReplicated: It is stored, but on fewer nodes than the device's `replicas` option demands.
             ProduceTimeout: There was no answer in time.
         """
         async with self._call(timeout) as deadline:
@@ -82,10 +82,10 @@ class Producer:
             self._pending.result()
 
     async def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
-        """Sends messages, many of them at a time, and waits until all are stored; see `omq.pzq.Producer.send_many`.
+        """Sends messages, and waits until all are stored; see `omq.pzq.Producer.send_many`.
 
         Raises:
-            Refused: Some are not stored: `indexes` says which; all others are.
+            Refused: Those at `indexes` are not stored; all others are.
             ProduceTimeout: There was no answer in time.
         """
         async with self._call(timeout) as deadline:
@@ -100,7 +100,7 @@ class Producer:
 
     @asynccontextmanager
     async def _call(self, timeout: float | Unset | None) -> AsyncIterator[tuple[float, float | None]]:
-        """One call at a time: its seconds, and when they are over."""
+        """Runs one call at a time; yields its timeout and its deadline."""
         seconds = self._timeout if isinstance(timeout, Unset) else check_timeout(timeout)
         end = None if seconds is None else time.monotonic() + seconds
         try:
@@ -137,7 +137,7 @@ class Producer:
                     await self._put(frames, deadline)
 
     async def _raise_timeout(self, seconds: float) -> NoReturn:
-        """Raises that the time is up; what says why no device is connected, if none is, is the cause."""
+        """Raises a timeout. Without a connected device, the error of the connection is its cause."""
         cause = None
         try:
             await self._socket.wait_connected(timeout=0)
@@ -146,7 +146,7 @@ class Producer:
         raise self._pending.timeout_error(seconds) from cause
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the producer. Idempotent."""
         await self._socket.close()
 
     async def __aenter__(self) -> Self:
@@ -167,7 +167,7 @@ class Delivery(DeliveryBase):
         """Acknowledges the message: it will not come again.
 
         Returns:
-            An awaitable: calling is enough, awaiting it waits until the acknowledgement has left the process.
+            An awaitable, which need not be awaited: it waits until the kernel has the acknowledgement.
 
         Raises:
             ClosedError: The consumer is closed.
@@ -177,7 +177,7 @@ class Delivery(DeliveryBase):
         return AckFlush(self._consumer._socket)
 
     def nack(self) -> AckFlush:
-        """Asks for the message again, at once.
+        """Returns the message for immediate redelivery.
 
         Returns:
             As `ack`.
@@ -187,7 +187,7 @@ class Delivery(DeliveryBase):
 
 
 class AckFlush:
-    """Waits, where it is awaited, until the kernel has what was sent before."""
+    """An awaitable that waits until the kernel has all acknowledgements so far."""
 
     __slots__ = ("_socket",)
 
@@ -199,7 +199,7 @@ class AckFlush:
 
 
 class Consumer:
-    """Takes messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
+    """Receives messages from a device: iterate over it, or await `recv`; see `omq.pzq.Consumer`."""
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
         self._socket = omq.ROUTER(connect=[endpoint], **consumer_options(prefetch, options))
@@ -209,21 +209,21 @@ class Consumer:
         """Waits for a message; see `omq.pzq.Consumer.recv`.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No message came in time.
             ClosedError: The consumer is closed.
-            Malformed: What came is no delivery: no device is there.
+            Malformed: The message is not a delivery: the peer is not a device.
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, await self._socket.recv_multipart(timeout=timeout))
         while delivery.key in self._acked:
-            # It was sent once more before its acknowledgement came.
+            # The device sent it again before it received the acknowledgement.
             delivery.ack()
             remaining = None if end is None else max(end - time.monotonic(), 0)
             delivery = Delivery(self, await self._socket.recv_multipart(timeout=remaining))
         return delivery
 
     def _answer(self, frames: list[bytes]) -> None:
-        self._socket.send_multipart_nowait(frames)  # there is always room, unless an option says otherwise
+        self._socket.send_multipart_nowait(frames)  # `send_hwm` is 0 by default, so there is always room
 
     def __aiter__(self) -> Self:
         return self
@@ -235,7 +235,7 @@ class Consumer:
             raise StopAsyncIteration from None
 
     async def close(self) -> None:
-        """Ends; acknowledgements that were given leave first. Idempotent."""
+        """Closes the consumer, after its acknowledgements were sent. Idempotent."""
         await self._socket.close()
 
     async def __aenter__(self) -> Self:

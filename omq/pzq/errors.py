@@ -4,19 +4,19 @@ from omq.errors import OmqError, Timeout
 
 
 class PzqError(OmqError):
-    """Base of all of them."""
+    """Base of the errors of `omq.pzq`."""
 
 
 class Malformed(PzqError, ValueError):
-    """Frames that do not follow the protocol; the text has what is wrong."""
+    """Raised for frames that do not follow the protocol."""
 
 
 class Refused(PzqError):
-    """The device has refused a message: it is not stored.
+    """Raised when the device has refused a message: it is not stored.
 
     Args:
         text: The device's text.
-        indexes: Which of several messages were refused, counted from 0.
+        indexes: The indexes of the refused messages, counted from 0.
     """
 
     def __init__(self, text: str, indexes: tuple[int, ...] = (0,)) -> None:
@@ -25,8 +25,8 @@ class Refused(PzqError):
 
 
 class NotReplicated(Refused):
-    """The device has stored a message, but not on as many nodes as it is asked to."""
+    """Raised when the device has stored a message, but on fewer nodes than its `replicas` option demands."""
 
 
 class ProduceTimeout(PzqError, Timeout):
-    """The device has not answered in time: the message may be stored, or not."""
+    """Raised when the device has not answered in time: the message may be stored, or not."""

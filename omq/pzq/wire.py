@@ -1,4 +1,4 @@
-"""The device's frames, as the original has them, without sockets and time."""
+"""The frames between a device and its clients, compatible with the original pzq. Sans I/O."""
 
 from __future__ import annotations
 
@@ -10,28 +10,27 @@ from typing import Final
 from omq._core.blocks import encode_record
 from omq.pzq.errors import Malformed, NotReplicated, Refused
 
-#: Bytes of the body of one message, all its parts together.
+#: The largest body of a message: all its parts together.
 MAX_BODY_BYTES: Final = 64 << 20
-#: Parts that one message may have: headers, delimiter and body.
+#: The most frames of one message: headers, delimiter and body.
 MAX_PARTS: Final = 65_536
 STORED: Final = b"1"
 REFUSED: Final = b"0"
 NOT_REPLICATED: Final = "REPLICATION_FAILED"
-#: Stands before the name of the node that replicas are of (see `Run`).
+#: The header before the name of the owner of replicas (see `ReplicaBatch`).
 REPLICAS: Final = b"REPLICAS:"
-#: What a consumer of omq sends in its connection's metadata: that it takes a frame with the number of the
-#: delivery, and how many messages it may have that it has not acknowledged.
+#: Connection metadata of an omq consumer: it takes a frame with the delivery count, and its prefetch.
 DELIVERIES: Final = b"X-Pzq-Deliveries"
 PREFETCH: Final = b"X-Pzq-Prefetch"
 
-#: The header of a replica in the original's protocol: a producer has no use for it.
+#: The header of a replica in the original's protocol.
 _REPLICA: Final = b"REPLICA:"
 _DEDUP: Final = b"DEDUP:"
 _MAX_SHOWN_BYTES: Final = 40  # of an invalid frame, in an error
 
 
 def shown(frame: bytes) -> str:
-    """A frame as people may read it."""
+    """Returns a frame in readable form, cut to `_MAX_SHOWN_BYTES`."""
     return repr(frame[:_MAX_SHOWN_BYTES])[1:] + ("..." if len(frame) > _MAX_SHOWN_BYTES else "")
 
 
@@ -39,19 +38,19 @@ def shown(frame: bytes) -> str:
 
 
 def check_body(size: int) -> None:
-    """Raises `Malformed` where a body has more bytes than a device takes."""
+    """Raises `Malformed` if a body has more than `MAX_BODY_BYTES`."""
     if size > MAX_BODY_BYTES:
-        raise Malformed(f"a body of {size} bytes is too large: {MAX_BODY_BYTES} are the most")
+        raise Malformed(f"a body of {size} bytes is too large: the limit is {MAX_BODY_BYTES}")
 
 
 def read_produced(frames: list[bytes]) -> tuple[list[bytes], bytes, int]:
-    """Reads what a producer has sent: `peer | id | header* | empty | body+`.
+    """Reads a producer's message: `peer | id | header* | empty | body+`.
 
     Returns:
-        The parts of the body; the producer's name, and its number of this message (empty and 0: not sent).
+        The parts of the body, the producer's name and the sequence of the message; empty and 0 without a name.
 
     Raises:
-        Malformed: It is not so.
+        Malformed: The frames have another form.
     """
     try:
         delimiter = frames.index(b"", 2)
@@ -81,23 +80,23 @@ def _read_dedup(header: bytes) -> tuple[bytes, int]:
 
 
 def dedup(producer: bytes, sequence: int) -> bytes:
-    """Returns the header by which a device detects a repetition."""
+    """Returns the header by which a device detects a repeated message."""
     return b"%b%b:%d" % (_DEDUP, producer, sequence)
 
 
 def has_dedup(headers: Iterable[bytes]) -> bool:
-    """Returns whether one of some headers numbers its message."""
+    """Returns whether a DEDUP header is among the headers."""
     return any(header.startswith(_DEDUP) for header in headers)
 
 
 def read_reply(frames: Sequence[bytes]) -> tuple[bytes, Refused | None]:
-    """Reads what a device answers: `id | 1 or 0 | empty | [text]`.
+    """Reads the answer of a device: `id | 1 or 0 | empty | [text]`.
 
     Returns:
-        The id, and why the message was refused; `None` where it is stored.
+        The id, and the error of a refused message; `None` if it is stored.
 
     Raises:
-        Malformed: It is not an answer.
+        Malformed: The frames are not an answer.
     """
     if len(frames) < 2 or frames[1] not in (STORED, REFUSED):
         raise Malformed(f"this is not an answer of a device: {', '.join(map(shown, frames[:4]))}")
@@ -111,13 +110,13 @@ def read_reply(frames: Sequence[bytes]) -> tuple[bytes, Refused | None]:
 
 
 def read_ack(frames: list[bytes]) -> tuple[bytes, bool]:
-    """Reads what a consumer answers: `peer | key | 1 or 0`.
+    """Reads the acknowledgement of a consumer: `peer | key | 1 or 0`.
 
     Returns:
         The key, and whether the consumer has finished the message.
 
     Raises:
-        Malformed: It is not so.
+        Malformed: The frames have another form.
     """
     if len(frames) != 3:
         raise Malformed(f"an acknowledgement has a key and 1 or 0: these are {len(frames) - 1} frames")
@@ -129,13 +128,13 @@ def read_ack(frames: list[bytes]) -> tuple[bytes, bool]:
 
 
 def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
-    """Reads what a device delivers: `peer | key | sent | timeout | [delivery] | empty | body+`.
+    """Reads a delivery of a device: `peer | key | sent | timeout | [count] | empty | body+`.
 
     Returns:
-        The key; when it was sent, in microseconds since 1970; which delivery it is (0: not sent); the body.
+        The key; the time of sending in microseconds since 1970; the delivery count (0: not sent); the body.
 
     Raises:
-        Malformed: It is not so.
+        Malformed: The frames have another form.
     """
     at = 4
     deliveries = 0
@@ -146,11 +145,11 @@ def read_delivery(frames: list[bytes]) -> tuple[bytes, int, int, list[bytes]]:
     return frames[1], int(frames[2]), deliveries, frames[at + 1 :]
 
 
-# ---------------------------------------------------------------------- what is stored
+# ---------------------------------------------------------------------- records and keys
 
 
 def pack(parts: list[bytes]) -> bytes:
-    """A record of several parts: its body is all of them, its key where each one ends."""
+    """Returns a record of several parts: the body has all of them, the key the end of each."""
     ends = []
     end = 0
     for part in parts:
@@ -160,7 +159,7 @@ def pack(parts: list[bytes]) -> bytes:
 
 
 def unpack(body: bytes, key: bytes | None) -> list[bytes]:
-    """The parts of a record; without a key it has one."""
+    """Returns the parts of a record; without a key it has one."""
     if key is None:
         return [body]
     ends = struct.unpack(f"<{len(key) // 4}I", key)
@@ -170,33 +169,32 @@ def unpack(body: bytes, key: bytes | None) -> list[bytes]:
 def key_format(store: str, topic: int) -> bytes:
     """Returns the format of keys: `<microseconds>|<36 characters>`, a UUID of version 8 (RFC 9562).
 
-    What stands in it is where the message is: the store, the topic, and last the message's number, so that a key stays
-    what it is for as long as the message exists.
+    The UUID has the store, the topic and the id of the message, so that its key never changes.
 
     Args:
         store: The store's id, in hex.
         topic: The topic's id.
 
     Returns:
-        What is formatted with the microseconds, and the high and the low bits of the number (see `key_of`).
+        A format of the microseconds and of the high and low bits of the id (see `key_of`).
     """
     return b"%%d|%b-%%04x-%%012x" % stem_of(store, topic).encode()
 
 
 def stem_of(store: str, topic: int) -> str:
-    """Returns the part that all keys of a store's topic have in common; arguments as for `key_format`."""
+    """Returns the part that all keys of a topic share; arguments as for `key_format`."""
     return f"{store[:8]}-{store[8:12]}-8{topic & 0xFFF:03x}"
 
 
-def key_of(how: bytes, when: int, number: int) -> bytes:
-    """The key of a message that was stored at *when*, in microseconds since 1970."""
-    return how % (when, 0x8000 | number >> 48 & 0x3FFF, number & 0xFFFFFFFFFFFF)
+def key_of(template: bytes, when: int, id: int) -> bytes:
+    """Returns the key of a message that was stored at *when*, in microseconds since 1970."""
+    return template % (when, 0x8000 | id >> 48 & 0x3FFF, id & 0xFFFFFFFFFFFF)
 
 
-def keys_of(how: bytes, when: int, first: int, count: int) -> list[bytes]:
-    """The keys of messages with consecutive numbers that were stored at once; see `key_of`."""
+def keys_of(template: bytes, when: int, first: int, count: int) -> list[bytes]:
+    """Returns the keys of messages with consecutive ids that were stored together; see `key_of`."""
     if first >> 48 != first + count - 1 >> 48:
-        return [key_of(how, when, number) for number in range(first, first + count)]
-    head = key_of(how, when, first)[:-12] + b"%012x"
+        return [key_of(template, when, id) for id in range(first, first + count)]
+    head = key_of(template, when, first)[:-12] + b"%012x"
     begin = first & 0xFFFFFFFFFFFF
-    return [head % number for number in range(begin, begin + count)]
+    return [head % id for id in range(begin, begin + count)]

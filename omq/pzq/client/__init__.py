@@ -1,1 +1,1 @@
-"""The clients of a device: what sends to it, and what takes from it."""
+"""The clients of a device: producers and consumers."""

@@ -1,4 +1,4 @@
-"""The parts of producers and consumers that need no socket, for both twins."""
+"""The parts of producers and consumers that the blocking and the asyncio twins share."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from omq.socket_base import check_timeout
 from omq.types import Unset
 from omq.unpatched import threading
 
-#: Messages of `send_many` that wait for their acknowledgements.
+#: Messages of `send_many` that wait for acknowledgements at once.
 MAX_IN_FLIGHT: Final = 1000
-#: Seconds without an answer after which everything that waits for one is sent again. The device detects repetitions.
+#: Seconds without an answer after which all unanswered messages are sent again. The device detects repeated ones.
 RETRY_DELAY_S: Final = 1.0
 #: Seconds that a producer waits for an answer.
 DEFAULT_TIMEOUT_S: Final = 10.0
 #: Messages that a consumer holds at most.
 DEFAULT_PREFETCH: Final = 1000
-#: Names that are remembered.
+#: Ids that a `SeenIds` remembers.
 MAX_SEEN_IDS: Final = 65_536
 #: Bytes of a producer's name.
 MAX_NAME_BYTES: Final = 79
 
 Body = bytes | Sequence[bytes]
-Key = tuple[bytes, bytes]  # what the socket calls the device, and what the device calls the message
+Key = tuple[bytes, bytes]  # the peer identity of the device, and the key of the message
 _Delivery = TypeVar("_Delivery", bound="DeliveryBase")
 
 
 def parts_of(body: Body) -> list[bytes]:
-    """The parts of a body.
+    """Returns the parts of a body.
 
     Raises:
-        UsageError: It has none.
-        TypeError: They are not bytes.
+        UsageError: The body has no parts.
+        TypeError: A part is not bytes.
     """
     parts = [body] if isinstance(body, bytes | bytearray | memoryview) else list(body)
     if not parts:
@@ -59,13 +59,13 @@ def parts_of(body: Body) -> list[bytes]:
 
 
 def headers_of(headers: Iterable[bytes]) -> list[bytes]:
-    """The headers of a message.
+    """Returns the headers of a message.
 
     Raises:
-        UsageError: One is empty.
-        TypeError: They are not bytes.
+        UsageError: A header is empty.
+        TypeError: A header is not bytes.
     """
-    # Iterating over bytes gives numbers, and `bytes` of a number is as many zero bytes.
+    # Iterating over bytes yields numbers, and `bytes(number)` makes that many zero bytes.
     single = isinstance(headers, str | bytes | bytearray | memoryview)
     own = [] if single else list(headers)
     if single or not all(isinstance(header, bytes | bytearray | memoryview) for header in own):
@@ -76,28 +76,28 @@ def headers_of(headers: Iterable[bytes]) -> list[bytes]:
 
 
 class SeenIds:
-    """Names that were noted, the last 65,536 of them. Threads may share it."""
+    """The last `MAX_SEEN_IDS` ids that were added. Threads may share it."""
 
     def __init__(self) -> None:
-        self._names: dict[bytes, None] = {}
-        self._lock = threading.Lock()  # no other thread notes one while the oldest is looked for
+        self._ids: dict[bytes, None] = {}
+        self._lock = threading.Lock()  # no thread may add an id while another one looks up the oldest
 
-    def __contains__(self, name: bytes) -> bool:
-        return name in self._names
+    def __contains__(self, id: bytes) -> bool:
+        return id in self._ids
 
-    def add(self, name: bytes) -> None:
-        """Remembers a name."""
+    def add(self, id: bytes) -> None:
+        """Adds an id."""
         with self._lock:
-            self._names[name] = None
-            if len(self._names) > MAX_SEEN_IDS:
-                del self._names[next(iter(self._names))]
+            self._ids[id] = None
+            if len(self._ids) > MAX_SEEN_IDS:
+                del self._ids[next(iter(self._ids))]
 
 
 class PendingSends:
     """Messages that a producer has sent and the device has not answered, in the order of sending.
 
     Args:
-        producer: A name to be seen in the frames, 1 to 79 bytes; `None`: no name.
+        producer: The prefix of the producer's name in the frames, 1 to 79 bytes; `None`: no prefix.
     """
 
     def __init__(self, producer: bytes | None) -> None:
@@ -109,29 +109,29 @@ class PendingSends:
             raise UsageError(f"producer has 1 to {MAX_NAME_BYTES} bytes, and does not begin with a zero byte")
         else:
             producer += b"."
-        # The numbers start over with each producer: another one of the name is not to pass for a repetition.
+        # Sequences restart with each producer: without a random part, messages of a namesake would count as repeated.
         self._producer = producer + os.urandom(8).hex().encode()
         self._sequence = 0
-        self._waiting: dict[bytes, tuple[int, list[bytes]]] = {}
+        self._unanswered: dict[bytes, tuple[int, list[bytes]]] = {}
         self._refused: list[tuple[int, Refused]] = []
-        self._given_up = SeenIds()  # ids that may be answered yet
+        self._given_up = SeenIds()  # ids that may still be answered
 
     def __len__(self) -> int:
-        return len(self._waiting)
+        return len(self._unanswered)
 
     def reset(self) -> None:
-        """Forgets what no call waits for any more."""
-        for id in self._waiting:
+        """Forgets the messages of an earlier call."""
+        for id in self._unanswered:
             self._given_up.add(id)
-        self._waiting.clear()
+        self._unanswered.clear()
         self._refused.clear()
 
     def compose(self, index: int, body: Body, headers: Iterable[bytes] = (), id: bytes | None = None) -> list[bytes]:
-        """The frames of a message, which waits for its answer from now on; none where it is too large to be taken.
+        """Returns the frames of a message, and records it as pending; returns no frames if it is too large.
 
         Raises:
-            UsageError: A header or the body is empty.
-            TypeError: Something is not bytes.
+            UsageError: A header is empty, or the body has no parts.
+            TypeError: The id, a header or a part is not bytes.
         """
         parts, own = parts_of(body), headers_of(headers)
         if id is not None and not isinstance(id, bytes | bytearray | memoryview):
@@ -143,29 +143,29 @@ class PendingSends:
             return []
         self._sequence += 1
         id = b"%d" % self._sequence if id is None else bytes(id)
-        if id in self._given_up:  # the answer to that one would be taken for this one's
+        if id in self._given_up:  # a late answer to the earlier message would be taken for this one
             id = b"%b %d" % (id, self._sequence)
         header = [] if has_dedup(own) else [dedup(self._producer, self._sequence)]
         frames = [id, *header, *own, b"", *parts]
-        self._waiting[id] = index, frames
+        self._unanswered[id] = index, frames
         return frames
 
     def answered(self, frames: Sequence[bytes]) -> None:
-        """Takes an answer; one that no call waits for, of a repetition, is ignored."""
+        """Takes an answer; ignores one that no call waits for."""
         id, refused = read_reply(frames)
-        found = self._waiting.pop(id, None)
+        found = self._unanswered.pop(id, None)
         if found is not None and refused is not None:
             self._refused.append((found[0], refused))
 
     def to_resend(self) -> list[list[bytes]]:
-        """The frames of all that wait, to be sent once more."""
-        return [frames for _, frames in self._waiting.values()]
+        """Returns the frames of all pending messages."""
+        return [frames for _, frames in self._unanswered.values()]
 
     def result(self) -> None:
-        """Raises what was refused.
+        """Raises the error of the refused messages, if any.
 
         Raises:
-            Refused: Something was; the first one, with the indexes of all.
+            Refused: The error of the first refused message, with the indexes of all.
         """
         if self._refused:
             self._refused.sort(key=lambda refused: refused[0])
@@ -176,35 +176,35 @@ class PendingSends:
 
     @staticmethod
     def busy_error(seconds: float) -> ProduceTimeout:
-        """Returns the error of a call whose time is up before the producer's earlier call has ended."""
-        return ProduceTimeout(f"another call was under way for {seconds:g} s: nothing was sent")
+        """Returns the error of a call that has timed out while an earlier call was running."""
+        return ProduceTimeout(f"another call of this producer was running for {seconds:g} s: nothing was sent")
 
     def timeout_error(self, seconds: float) -> ProduceTimeout:
-        """Returns the error of a call whose time is up."""
-        if len(self._waiting) == 1:
+        """Returns the error of a call that has timed out."""
+        if len(self._unanswered) == 1:
             return ProduceTimeout(f"a message was not acknowledged within {seconds:g} s: it may be stored, or not")
         return ProduceTimeout(
-            f"{len(self._waiting)} messages were not acknowledged within {seconds:g} s: they may be stored, or not"
+            f"{len(self._unanswered)} messages were not acknowledged within {seconds:g} s: they may be stored, or not"
         )
 
 
 def consumer_options(prefetch: int, options: dict[str, Any]) -> dict[str, Any]:
-    """The options of a consumer's socket.
+    """Returns the options of a consumer's socket.
 
     Raises:
-        UsageError: `prefetch` does not fit.
+        UsageError: `prefetch` is not valid.
     """
     if not isinstance(prefetch, int) or isinstance(prefetch, bool) or not 1 <= prefetch < 10**9:
         raise UsageError(f"prefetch={prefetch!r}: must be a whole number from 1 to 999999999")
     properties = {DELIVERIES: b"1", PREFETCH: b"%d" % prefetch}
     more = options.get("metadata", ())
     metadata = [*(more.items() if isinstance(more, Mapping) else more), *properties.items()]
-    # What the device has delivered is at hand: its own bound is `prefetch`.
+    # `prefetch` bounds the messages, so the socket need not.
     return {"recv_hwm": 0, "send_hwm": 0, "linger": 1.0, **options, "metadata": metadata}
 
 
 def deadline_of(socket: Any, timeout: float | Unset | None) -> float | None:
-    """Returns when a consumer's wait is over; `None`: never."""
+    """Returns the deadline of a consumer's wait; `None`: no deadline."""
     seconds = socket.recv_timeout if isinstance(timeout, Unset) else check_timeout(timeout)
     return None if seconds is None else time.monotonic() + seconds
 
@@ -214,9 +214,9 @@ class DeliveryBase:
 
     Attributes:
         parts: The parts of its body.
-        key: What the device calls it.
-        sent: When the device sent it, in microseconds since 1970.
-        deliveries: Which delivery this is, 1 is the first; 0: the device does not send it.
+        key: The device's key of the message.
+        sent: The time at which the device sent it, in microseconds since 1970.
+        deliveries: The delivery count, 1 for the first; 0: the device does not send it.
     """
 
     __slots__ = ("_consumer", "_peer", "deliveries", "key", "parts", "sent")

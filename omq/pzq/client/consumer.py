@@ -25,30 +25,30 @@ class Delivery(DeliveryBase):
         self._consumer._acked.add(self.key)
 
     def nack(self) -> None:
-        """Asks for the message again, at once."""
+        """Returns the message for immediate redelivery."""
         self._consumer._answer(self._answer(False))
 
 
 class Consumer:
-    """Takes messages from a device: iterate over it, or call `recv`. Threads may share it.
+    """Receives messages from a device: iterate over it, or call `recv`. Threads may share it.
 
     with omq.pzq.Consumer("tcp://127.0.0.1:11132") as consumer:
         for delivery in consumer:
             print(delivery.body)
             delivery.ack()
 
-    A message that is not acknowledged within the device's time is delivered again, to the next consumer; so are
-    those which a consumer holds when its connection ends. The time of a message begins when the consumer has answered
-    those before it. What was acknowledged and comes again is acknowledged again, and not given out.
+    The device redelivers a message to the next consumer if it is not acknowledged before its ack deadline, or if the
+    connection ends first. The time of a message starts when the consumer has answered those before it. A message that
+    was acknowledged and comes again is acknowledged again, and not returned.
 
     Args:
         endpoint: The device's send endpoint.
-        prefetch: Messages that it may hold and has not acknowledged.
-        **options: Of the socket; see `omq.Options`.
+        prefetch: The most unacknowledged messages.
+        **options: Options of the socket; see `omq.Options`.
 
     Raises:
-        EndpointError: The endpoint cannot be understood.
-        OptionError: An option does not fit.
+        EndpointError: The endpoint is not valid.
+        OptionError: An option is not valid.
     """
 
     def __init__(self, endpoint: str, *, prefetch: int = DEFAULT_PREFETCH, **options: Any) -> None:
@@ -59,17 +59,17 @@ class Consumer:
         """Waits for a message.
 
         Args:
-            timeout: Seconds; `None` for ever, 0 never; left out, the option `recv_timeout` holds.
+            timeout: Seconds; `None`: no timeout, 0: does not wait; by default the option `recv_timeout`.
 
         Raises:
-            ReceiveTimeout: None came in time.
+            ReceiveTimeout: No message came in time.
             ClosedError: The consumer is closed.
-            Malformed: What came is not a delivery: the peer is not a device.
+            Malformed: The message is not a delivery: the peer is not a device.
         """
         end = deadline_of(self._socket, timeout)
         delivery = Delivery(self, self._socket.recv_multipart(timeout=timeout))
         while delivery.key in self._acked:
-            # It was sent once more before its acknowledgement came.
+            # The device sent it again before it received the acknowledgement.
             delivery.ack()
             remaining = None if end is None else max(end - time.monotonic(), 0)
             delivery = Delivery(self, self._socket.recv_multipart(timeout=remaining))
@@ -88,7 +88,7 @@ class Consumer:
             raise StopIteration from None
 
     def close(self) -> None:
-        """Ends; acknowledgements that were given leave first. Idempotent."""
+        """Closes the consumer, after its acknowledgements were sent. Idempotent."""
         self._socket.close()
 
     def __enter__(self) -> Self:

@@ -19,24 +19,24 @@ __all__ = ["Producer"]
 
 
 class Producer:
-    """Gives messages to a device. Threads may share it: one call is under way at a time.
+    """Sends messages to a device. Threads may share it: one call runs at a time.
 
     with omq.pzq.Producer("tcp://127.0.0.1:11131") as producer:
         producer.send(b"job")
 
-    What the device does not answer within a second is sent again, until the time is up; the device detects it by the
-    producer's name and the message's number, and stores it once.
+    A message without an answer is sent again each second, until the timeout. The device detects it by the producer's
+    name and the sequence of the message, and stores it once.
 
     Args:
         endpoint: The device's receive endpoint.
-        timeout: Seconds that a call waits for the device; `None` for ever.
-        producer: The prefix of its name, to be seen in the frames, 1 to 79 bytes; the rest is random.
-        **options: Of the socket; see `omq.Options`.
+        timeout: Seconds that a call waits for the device; `None`: no timeout.
+        producer: The prefix of its name in the frames, 1 to 79 bytes; the rest is random.
+        **options: Options of the socket; see `omq.Options`.
 
     Raises:
-        EndpointError: The endpoint cannot be understood.
-        OptionError: An option does not fit.
-        ValueError: The timeout is below 0, or no number.
+        EndpointError: The endpoint is not valid.
+        OptionError: An option is not valid.
+        ValueError: The timeout is negative, or not a number.
     """
 
     def __init__(
@@ -58,14 +58,14 @@ class Producer:
         """Sends a message, and waits until it is stored.
 
         Args:
-            body: Bytes, or parts that are.
+            body: Bytes, or a sequence of parts.
             headers: Frames for the device, none of them empty.
-            id: What the message is called in the answer; `None`: a number.
-            timeout: Seconds; `None` for ever; left out, the producer's holds.
+            id: The id of the message in the answer; `None`: a number.
+            timeout: Seconds; `None`: no timeout; by default the producer's.
 
         Raises:
             Refused: The device has not stored it; the text has the reason.
-            NotReplicated: It is stored, but not on as many nodes as the device is asked to.
+            NotReplicated: It is stored, but on fewer nodes than the device's `replicas` option demands.
             ProduceTimeout: There was no answer in time.
         """
         with self._call(timeout) as deadline:
@@ -74,17 +74,17 @@ class Producer:
             self._pending.result()
 
     def send_many(self, bodies: Iterable[Body], *, timeout: float | Unset | None = UNSET) -> int:
-        """Sends messages, many of them at a time, and waits until all are stored.
+        """Sends messages, up to `MAX_IN_FLIGHT` at a time, and waits until all are stored.
 
         Args:
-            bodies: Bytes, or parts that are, of each.
-            timeout: Seconds that the whole may take; see `send`.
+            bodies: The body of each message, as in `send`.
+            timeout: Seconds for the whole call; see `send`.
 
         Returns:
-            How many they were.
+            The number of messages.
 
         Raises:
-            Refused: Some are not stored: their places are `indexes`; all others are stored.
+            Refused: Those at `indexes` are not stored; all others are.
             ProduceTimeout: There was no answer in time.
         """
         with self._call(timeout) as deadline:
@@ -99,7 +99,7 @@ class Producer:
 
     @contextmanager
     def _call(self, timeout: float | Unset | None) -> Iterator[tuple[float, float | None]]:
-        """One call at a time: its seconds, and when they are over."""
+        """Runs one call at a time; yields its timeout and its deadline."""
         seconds = self._timeout if isinstance(timeout, Unset) else check_timeout(timeout)
         end = None if seconds is None else time.monotonic() + seconds
         if not self._lock.acquire(timeout=-1 if seconds is None else min(seconds, threading.TIMEOUT_MAX)):
@@ -133,7 +133,7 @@ class Producer:
                     self._put(frames, deadline)
 
     def _raise_timeout(self, seconds: float) -> NoReturn:
-        """Raises a timeout; its cause is the reason why no device is connected, if none is."""
+        """Raises a timeout. Without a connected device, the error of the connection is its cause."""
         cause = None
         try:
             self._socket.wait_connected(timeout=0)
@@ -142,7 +142,7 @@ class Producer:
         raise self._pending.timeout_error(seconds) from cause
 
     def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the producer. Idempotent."""
         self._socket.close()
 
     def __enter__(self) -> Self:

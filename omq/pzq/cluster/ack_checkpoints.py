@@ -1,4 +1,4 @@
-"""States which of a node's messages are finished, and keeps the statements of all nodes."""
+"""Publishes this node's ack checkpoints, and stores those of all nodes."""
 
 from __future__ import annotations
 
@@ -20,25 +20,25 @@ from omq.store.errors import StoreError
 log = logging.getLogger("omq.pzq")
 
 FILE: Final = "done.json"
-#: Seconds between two statements.
+#: Seconds between two checkpoints.
 STATE_INTERVAL_S: Final = 0.25
-#: Looking at what is settled may take this part of the time.
+#: The part of the time that making checkpoints may take.
 MAX_SHARE: Final = 0.05
 #: Seconds between two writes of the file.
 WRITE_INTERVAL_S: Final = 1.0
 
 
 class AckCheckpoints:
-    """States what is finished of a node's queues, and keeps all statements. Lives in one event loop.
+    """Makes the ack checkpoints of a node's queues, and stores all checkpoints. Lives in one event loop.
 
-    A file that is some seconds old has less, and nothing wrong: it is written outside the loop, and not synced.
+    The file is written in a thread and not synced: an older file covers fewer messages, but is never wrong.
 
     Args:
-        database: The folder that the file is in.
+        database: The directory of the file.
         store: The store.
-        name: The node's.
-        queues: Of its own messages.
-        acked: Where all statements are.
+        name: The name of the node.
+        queues: The queues of its own messages.
+        acked: The checkpoints of all nodes.
     """
 
     def __init__(
@@ -54,23 +54,23 @@ class AckCheckpoints:
         self._written_checkpoints: dict[str, dict[str, list[Any]]] = {}
         self._writing: asyncio.Future[None] | None = None
         self._fails = False
-        self._unreadable: set[int] = set()  # queues whose rows are damaged
+        self._unreadable: set[int] = set()  # queues whose ack rows are damaged
 
     def load(self) -> Checkpoints:
-        """The statements of the file; none where that cannot be used."""
+        """Returns the checkpoints of the file; an empty map if the file is missing or not valid."""
         try:
             return parse_checkpoints(json.loads(self._path.read_bytes()))
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, RecursionError) as wrong:
-            log.warning("%s is ignored, other nodes may send what it had: %s", self._path, wrong)
+            log.warning("%s is ignored, other nodes may send its content: %s", self._path, wrong)
             return {}
 
     def tick(self, newest: int) -> None:
-        """To be called some times a second.
+        """Updates checkpoints and file when they are due; the driver calls it several times a second.
 
         Args:
-            newest: When the newest of the node's messages was stored, in microseconds since 1970.
+            newest: The time at which the node's newest message was stored, in microseconds since 1970.
         """
         self._newest = newest
         now = time.monotonic()
@@ -87,7 +87,7 @@ class AckCheckpoints:
             self._writing.add_done_callback(self._written)
 
     async def close(self) -> None:
-        """Keeps what is stated at the end."""
+        """Writes the last checkpoints."""
         while self._writing is not None:
             await asyncio.wait([self._writing])
         self.update()
@@ -95,20 +95,22 @@ class AckCheckpoints:
             self._write(checkpoints)
 
     def update(self) -> None:
-        """States what is finished now."""
+        """Makes a checkpoint of each queue now."""
         for queue in self._queues:
             stem = stem_of(self._store.store.id, queue.id)
-            # The clock may be set back: a statement does not cover what was stored after it.
+            # The clock may be set back, and a checkpoint does not cover messages that were stored after its time.
             at = self._acked.next_time(self._name, stem, max(time.time_ns() // 1000, self._newest))
             try:
                 self._acked.add_checkpoint(self._name, stem, AckCheckpoint(at, self._ranges(queue)))
             except StoreError as wrong:
                 if queue.id not in self._unreadable:
-                    log.warning("cluster: the finished messages of %s are not sent: %s", queue.name, wrong)
+                    log.warning(
+                        "cluster: cannot read the acks of %s, other nodes do not get them: %s", queue.name, wrong
+                    )
                 self._unreadable.add(queue.id)
 
     def _ranges(self, queue: DeviceQueue) -> Ranges:
-        """Returns the committed acks. An id that is lost is settled, too, and yet others may have its message."""
+        """Returns the committed acks without lost ids: the store counts these as acked, but others may have them."""
         settled, first = self._store.store.settled(queue.id), self._store.store.topic(queue.id).first
         low = max(settled.watermark, first - 1)
         below = list(queue.lost.missing(1, low))[-MAX_RANGES // 2 :]
@@ -122,7 +124,7 @@ class AckCheckpoints:
             new.replace(self._path)
         except OSError as error:
             if not self._fails:
-                log.warning("cluster: %s is not written, others may know what would be in it: %s", self._path, error)
+                log.warning("cluster: %s is not written, other nodes may have its content: %s", self._path, error)
             self._fails = True
         else:
             self._written_checkpoints, self._fails = checkpoints, False

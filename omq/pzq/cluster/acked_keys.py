@@ -1,8 +1,8 @@
-"""The messages that a node has as finished: those that it was sent, and those that owners state.
+"""The messages that a node knows as finished: recent keys, and the ack checkpoints of owners.
 
-A node is sent each finished message, and remembers the last of them. An owner has more: which numbers of its topics
-are finished, in some ranges. It states them; the others believe the newest statement, repeat it, and
-keep it on their disks.
+Nodes send each other the key of each finished message, and remember the last ones. An owner also publishes ack
+checkpoints: the ranges of finished ids of its topics. The others keep the newest checkpoint, repeat it, and store it
+on their disks.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from typing import Any, Final, NamedTuple
 from omq.pzq.cluster.keys import KeyRange, Keys, RecentKeys, StoredAt
 from omq.pzq.cluster.leadership import parse_number
 
-#: Runs of keys that are remembered, of all owners.
+#: Runs of recent keys, of all owners together.
 MAX_RUNS: Final = 65_536
-#: Ranges of a statement.
+#: Ranges of a checkpoint.
 MAX_RANGES: Final = 2048
-#: Statements of one owner that are believed: those made last.
+#: Checkpoints of one owner: those made last.
 MAX_CHECKPOINTS: Final = 16
-#: Characters of a stem.
+#: Characters of a stem (see `omq.pzq.wire.stem_of`).
 STEM_CHARACTERS: Final = 18
 
 Ranges = Sequence[tuple[int, int]]  # first and last number of each, ascending
 
 
 class AckCheckpoint(NamedTuple):
-    """The ids of one topic that are settled, as its owner has checkpoints them.
+    """The acknowledged ids of one topic, as its owner has published them.
 
     Attributes:
-        at: When it was made, in microseconds since 1970. It does not cover messages that were stored after that.
+        at: The time of the checkpoint, in microseconds since 1970. It does not cover messages that were stored later.
         ranges: The ids.
     """
 
@@ -51,22 +51,22 @@ class AckedKeys:
         self._checkpoints: Checkpoints = {}
 
     def __iter__(self) -> Iterator[str]:
-        """Yields those that it was sent one by one."""
+        """Yields the recent keys."""
         return iter(self._recent)
 
     def add(self, keys: Iterable[str]) -> None:
-        """Adds messages that consumers or other nodes have finished."""
+        """Adds the keys of finished messages."""
         self._recent.add(keys)
 
     def find(self, owner: str, keys: Iterable[str]) -> list[KeyRange]:
-        """Returns those of an owner's keys that are among them; one may be there twice."""
+        """Returns those of an owner's keys that are finished; a key may be there twice."""
         keys = Keys.of(keys)
         return self._recent.find(keys) + list(self.find_in_checkpoints(owner, keys.runs))
 
     # ------------------------------------------------------------------ statements
 
     def add_checkpoint(self, owner: str, stem: str, it: AckCheckpoint) -> None:
-        """Believes what an owner states of the topic of a stem, unless something newer is known."""
+        """Adds the checkpoint of an owner's topic, unless a newer one is known."""
         checkpoints = self._checkpoints.setdefault(owner, {})
         known = checkpoints.get(stem)
         if known is None or (it.at > known.at and it.ranges != known.ranges):
@@ -75,7 +75,7 @@ class AckedKeys:
                 del checkpoints[min(checkpoints, key=lambda stem: checkpoints[stem].at)]
 
     def find_in_checkpoints(self, owner: str, runs: Iterable[KeyRange]) -> Iterator[KeyRange]:
-        """Yields those of an owner's keys that it has checkpoints as finished; one may be there twice."""
+        """Yields those of an owner's keys that its checkpoints cover; a key may be there twice."""
         if not (checkpoints := self._checkpoints.get(owner)):
             return
         for head, first, end in runs:
@@ -90,26 +90,26 @@ class AckedKeys:
                     yield KeyRange(head, begin, stop)
 
     def next_time(self, owner: str, stem: str, now: int) -> int:
-        """Returns the time of an owner's next statement: later than any before, also where its clock was set back."""
+        """Returns the time of an owner's next checkpoint: later than any before, even if its clock was set back."""
         known = self._checkpoints.get(owner, {}).get(stem)
         return max(now, known.at + 1 if known is not None else 0)
 
     def to_json(self, owners: Iterable[str] | None = None) -> dict[str, dict[str, list[Any]]]:
-        """Returns the statements of some owners, or of all, as they are sent and kept."""
+        """Returns the checkpoints of some owners, or of all, in the form of messages and of the file."""
         return {
             owner: {stem: [*it] for stem, it in self._checkpoints.get(owner, {}).items()}
             for owner in (self._checkpoints if owners is None else owners)
         }
 
     def merge(self, given: Checkpoints, own: str = "") -> list[str]:
-        """Believes statements that were made, or repeated.
+        """Merges checkpoints of other nodes.
 
         Args:
-            given: The statements.
-            own: The node that is here: others know more of its own messages where its store has lost what came last.
+            given: The checkpoints, by owner and stem.
+            own: This node. Others may know more about its messages if its store has lost its last writes.
 
         Returns:
-            The owners of whom there is one of a topic for the first time; *own*, where there is any that is new.
+            The owners with the first checkpoint of a topic; *own* if any of its checkpoints has changed.
         """
         owners = []
         for owner, checkpoints in given.items():
@@ -126,10 +126,10 @@ _last: Final = itemgetter(1)
 
 
 def parse_checkpoints(given: Any) -> Checkpoints:
-    """Reads what `AckedKeys.given` has returned.
+    """Reads the result of `AckedKeys.to_json`.
 
     Raises:
-        ValueError: It has not.
+        ValueError: The value is not valid.
     """
     try:
         found = {
@@ -137,17 +137,17 @@ def parse_checkpoints(given: Any) -> Checkpoints:
             for owner, checkpoints in given.items()
         }
     except (TypeError, AttributeError, ValueError) as wrong:
-        raise ValueError(f"not valid statements of finished messages: {wrong}") from None
+        raise ValueError(f"not valid ack checkpoints: {wrong}") from None
     if any(
         len(checkpoints) > MAX_CHECKPOINTS or any(len(stem) != STEM_CHARACTERS for stem in checkpoints)
         for checkpoints in found.values()
     ):
-        raise ValueError("not valid statements of finished messages")
+        raise ValueError("not valid ack checkpoints")
     return found
 
 
 def _parse_checkpoint(at: Any, given: Any) -> AckCheckpoint:
     ranges = [(parse_number(first), parse_number(last)) for first, last in given]
     if len(ranges) > MAX_RANGES:
-        raise ValueError(f"{len(ranges)} settled ranges")
+        raise ValueError(f"{len(ranges)} ranges, the limit is {MAX_RANGES}")
     return AckCheckpoint(parse_number(at), ranges)

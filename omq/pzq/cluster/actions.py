@@ -1,4 +1,4 @@
-"""The actions that a `Node` decides on, for the driver that has the sockets and the store."""
+"""The actions that a `Node` decides on. The driver carries them out."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class Broadcast(NamedTuple):
 
 
 class Restarted(NamedTuple):
-    """Note a peer's store and incarnation, which are others than before: what it was sent is void."""
+    """Save the new store and incarnation of a peer, and drop what waits for it."""
 
     peer: str
 
 
 class Persist(NamedTuple):
-    """Have the records on the disk before anything else is sent; where that fails, what was *before* is stated on."""
+    """Sync the votes to the disk before anything else is sent; if that fails, restore those of *before*."""
 
     before: LeaderSnapshot
 
@@ -38,27 +38,27 @@ class Replica(NamedTuple):
 
 
 class RecordAcks(NamedTuple):
-    """Drop messages that are stored here: they are finished."""
+    """Finish messages that are stored here."""
 
     origin: str
-    positions: dict[str, int]  # by key: where the store has them
+    positions: dict[str, int]  # by key
 
 
 class RecordRemoteAck(NamedTuple):
-    """Keep on the disk that a message was acknowledged in its owner's place."""
+    """Store the remote ack of a message."""
 
     origin: str
     key: str
 
 
 class ForgetRemoteAck(NamedTuple):
-    """Keep that no longer."""
+    """Delete a remote ack."""
 
     key: str
 
 
 class Answer(NamedTuple):
-    """Answer the producers of messages: they are replicated, or they are not."""
+    """Answer the producers of messages; `done`: the messages have enough replicas."""
 
     keys: Keys
     done: bool

@@ -1,4 +1,4 @@
-"""The producers whose messages are stored, and answered once enough nodes have them."""
+"""The answers to producers whose messages are stored and wait for replicas."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from omq.pzq.device.producer_server import ProducerRequest
 
 
 class PendingAnswers:
-    """Remembers which producer waits for which message.
+    """The waiting producers, by key of their messages.
 
     Args:
         accept: Answers producers, with a text or without.
@@ -18,19 +18,19 @@ class PendingAnswers:
 
     def __init__(self, accept: Callable[[list[ProducerRequest], bytes | None], None]) -> None:
         self._accept = accept
-        #: Those whose messages were stored together, in the order of the keys, and the number of the first one's key.
+        #: Requests whose messages were stored together, in the order of the keys, and the number of the first key.
         self._requests: KeyMap[tuple[int, list[ProducerRequest]]] = KeyMap()
-        self._repeated: dict[str, list[ProducerRequest]] = {}  # those that have repeated a message
+        self._repeated: dict[str, list[ProducerRequest]] = {}  # requests that repeat a message
 
     def add(self, keys: Keys, requests: list[ProducerRequest]) -> None:
-        """Adds the producers of messages, one for each."""
+        """Adds the requests of messages, one for each."""
         at = 0
         for run in keys.runs:
             self._requests.put_run(run, (run.first - at, requests))
             at += run.end - run.first
 
     def add_repeated(self, key: str, requests: Iterable[ProducerRequest]) -> None:
-        """Adds producers that have sent a message repeated."""
+        """Adds requests that repeat a message."""
         repeated = self._repeated.setdefault(key, [])
         known = [*repeated, *self._of(self._requests.find([key]))]
         repeated += [one for one in requests if one not in known]

@@ -1,4 +1,4 @@
-"""A device as a node of its cluster: carries out what `omq.pzq.cluster` decides."""
+"""Runs a device as a node of its cluster."""
 
 from __future__ import annotations
 
@@ -48,12 +48,12 @@ from omq.types import Security
 log = logging.getLogger("omq.pzq")
 
 _SUFFIX: Final[dict[Persistence, str]] = {"strong": "", "weak": ".unsynced"}
-_ID_BITS: Final = 64  # of a message's number
+_ID_BITS: Final = 64  # of an id in a position
 _ID_MASK: Final = (1 << _ID_BITS) - 1
 
 
 def clock() -> float:
-    """Seconds, those among them for which the host slept: leases go on meanwhile."""
+    """Returns monotonic seconds. They include the sleep of the host, during which leases expire."""
     return time.clock_gettime(_CLOCK)
 
 
@@ -61,17 +61,17 @@ _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
 class ClusterDriver:
-    """The driver of a device's `Node`: does what that decides. Lives in one event loop.
+    """Drives a device's `Node`: feeds it events and carries out its actions. Lives in one event loop.
 
     Args:
         settings: The cluster.
-        database: Where the store is.
+        database: The directory of the store.
         store: The store.
-        kind: What an acknowledgement means.
-        later: Makes a call after some seconds, unless the device has ended by then.
+        kind: The persistence of the topics.
+        later: Schedules a call in some seconds, unless the device is closed by then.
 
     Attributes:
-        queues: Of the messages of other nodes.
+        queues: The queues of replicas.
     """
 
     def __init__(
@@ -87,28 +87,28 @@ class ClusterDriver:
         self._transport = PeerTransport(settings, self._receive, self._acked)
         self._keys: dict[int, KeysById] = {}  # by topic
         self._queues: dict[int, DeviceQueue] = {}  # by topic
-        self._targets: dict[str, ReplicaQueue] = {}  # where replicas go, by owner
-        self._just_stored: ReplicaBatch | None = None  # messages that are at hand
-        self._finished: dict[str, list[str]] = {}  # keys of what consumers have finished, by owner, not passed on yet
+        self._targets: dict[str, ReplicaQueue] = {}  # by owner, the queue that takes its replicas
+        self._just_stored: ReplicaBatch | None = None  # the messages that `_act` may replicate without reading them
+        self._finished: dict[str, list[str]] = {}  # by owner, keys of finished messages that the node does not know yet
         self._timer: asyncio.TimerHandle | None = None
         self._replicated = settings.replicas > 0
-        self._former: tuple[str, ...] = ()  # what this node was called
-        self._aside = ""  # why it has no part in the cluster: others know more of its directory than it does
+        self._former: tuple[str, ...] = ()  # earlier names of this node
+        self._aside = ""  # the reason why it takes no part in the cluster: its directory is an older copy
         self._acting = False
         self._silent: set[str] = set()  # the silent peers that were logged
-        self._refused: set[str] = set()  # whose directory is an older copy, likewise
-        self._save_failed = False  # the last statement could not be kept
-        self._taken_back = False  # and what is yet to be done was decided after it
+        self._refused: set[str] = set()  # peers with an older copy of their directory that were logged
+        self._save_failed = False  # and that was logged
+        self._taken_back = False  # votes were restored, which later actions of this turn rest on
         self._expiring = False
 
     # ------------------------------------------------------------------ life
 
     async def open(self, own: list[DeviceQueue], delivering: DeviceQueue) -> None:
-        """Finds what the store has of the cluster's.
+        """Loads the state of the cluster from the store.
 
         Args:
             own: The queues of this node's messages.
-            delivering: That which producers' messages go to.
+            delivering: The queue that takes messages of producers.
         """
         store = self._store.store
         self._own = own
@@ -131,8 +131,8 @@ class ClusterDriver:
         for topic, state in found.items():
             if topic.startswith("replicas") and (count := ReplicaQueue(self._store, state, self._later).count()):
                 log.warning(
-                    "cluster: %d messages of %s wait, which is not a node of this cluster any more: they are not "
-                    "delivered here, but its own new name's node does if it has its directory",
+                    "cluster: %d messages of %s are kept, not delivered: it has left this cluster. A node "
+                    "under a new name delivers them if it has the directory of the old one",
                     *(count, topic.partition(":")[2]),
                 )
         self._remote_acks = RemoteAcks(
@@ -149,9 +149,9 @@ class ClusterDriver:
             fenced=self._replicated and len(names) > 2,
             known=known,
         )
-        self._newest = 0  # when the newest message of this node was stored
+        self._newest = 0  # the time at which this node's newest message was stored
         self._ids = OwnIds(store, own)
-        # What the store has noted as damaged in an earlier incarnation is settled by now.
+        # Messages that were found damaged in an earlier incarnation are acknowledged in the store.
         for id, first, last in store.stats().damaged:
             for mine in own:
                 if mine.id == id and first:
@@ -166,13 +166,13 @@ class ClusterDriver:
         self._checkpoints = AckCheckpoints(self._database, self._store, self._settings.name, own, self._node.acked)
         stated = self._checkpoints.load()
         for stem, it in stated.get(self._settings.name, {}).items():
-            self._ids.discard(stem, it.ranges)  # it came back, and was settled
+            self._ids.discard(stem, it.ranges)  # these came back and were finished
         self._index()
         self._node.receive_checkpoints(stated)
         self._save()
 
     def _index(self) -> None:
-        """Notes which messages are where, and has the queues report what is finished."""
+        """Indexes all messages, and subscribes to the events of the queues."""
         store = self._store.store
         held: dict[str, list[tuple[Keys, int]]] = {}
         mine: list[tuple[Keys, int]] = []
@@ -189,7 +189,7 @@ class ClusterDriver:
                 elif owner == self._settings.name:
                     self._ids.came_back(keys)
             queue.report_to(self._on_finished(queue, owner), self._on_lost(queue, owner))
-            queue.save()  # that something is damaged
+            queue.save()  # `live` may have found damaged messages
             queue.may_deliver = self._delivery_check(owner)
         remote_acks: list[tuple[str, str]] = []
         for state in store.topics():
@@ -204,13 +204,13 @@ class ClusterDriver:
         security: Security | None,
         peer: Security | None,
     ) -> None:
-        """Begins to speak; raises as `PeerTransport.start`.
+        """Starts the transport and the ticks; raises as `PeerTransport.start`.
 
         Args:
-            producer_server: Where producers are answered.
-            wake: Called when there may be something to deliver.
-            security: What is asked of other nodes.
-            peer: How this one shows them who it is.
+            producer_server: The server that answers producers.
+            wake: Called when messages may have become ready.
+            security: The security of the listening socket.
+            peer: The security of the connecting sockets.
         """
         self._producer_server = producer_server
         self._answers = PendingAnswers(producer_server.accept)
@@ -219,12 +219,12 @@ class ClusterDriver:
         self._tick()
 
     def pause(self) -> None:
-        """Decides nothing more."""
+        """Stops the ticks."""
         if self._timer is not None:
             self._timer.cancel()
 
     async def close(self) -> None:
-        """Waits for the answers to all that was taken, and ends. Idempotent."""
+        """Waits for the answers of accepted messages, and closes the transport. Idempotent."""
         if hasattr(self, "_producer_server"):
             await self._store.drained()
             while self._node.waits() is not None:
@@ -237,7 +237,7 @@ class ClusterDriver:
         await self._checkpoints.close()
 
     def _load(self) -> tuple[list[int], LeaderSnapshot, dict[str, Known]]:
-        """Reads the incarnations of the directory, this one last, what was stated, and the incarnations of peers."""
+        """Returns the incarnations of the directory, this one last, its votes, and the known peers."""
         now = time.time_ns() // 1000
         kept = self._file.load()
         if kept is None:
@@ -246,12 +246,12 @@ class ClusterDriver:
         self._former = tuple({*kept.former, kept.name} - {self._settings.name, *self._settings.peers})
         is_same = kept.store == self._store.store.id
         before = kept.incarnations[1 - MAX_INCARNATIONS :] if is_same else ()
-        # What is stated of former nodes, by another name of this one's, is of no use.
+        # Votes under an earlier name are for other owners.
         records = kept.records if is_same and kept.name == self._settings.name else None
         return [*before, max(now, kept.incarnations[-1] + 1)], records, kept.known
 
     def _save(self) -> None:
-        """Keeps what this node states, and which nodes it has received from."""
+        """Writes the state file."""
         it = self._node.leadership
         kept = NodeState(
             it.store, it.name, (*it.incarnations,), self._replicated, it.snapshot(), self._former, it.known
@@ -265,7 +265,7 @@ class ClusterDriver:
     # ------------------------------------------------------------------ statistics
 
     def stats(self) -> DeviceStats:
-        """Returns the figures of the cluster."""
+        """Returns the statistics of the cluster."""
         return {
             "replicas": self._node.replicas(),
             "recovered": self._node.recovered(),
@@ -275,7 +275,7 @@ class ClusterDriver:
         }
 
     def is_own(self, queue: DeviceQueue) -> bool:
-        """Returns whether a queue has this node's messages: its producers', also what it got back after a lost disk."""
+        """Returns whether a queue has this node's messages, from its producers or back from replicas."""
         return not isinstance(queue, ReplicaQueue) or queue.owner == self._settings.name
 
     def _delivery_check(self, owner: str) -> Callable[[], bool]:
@@ -288,7 +288,7 @@ class ClusterDriver:
         return self._ids.is_mine(key)
 
     def _stand_aside(self, why: str) -> None:
-        """Has no part in the cluster any more: this node would give ids again, and break what it has promised."""
+        """Leaves the cluster: with an older directory this node would reuse ids and break its votes."""
         if not self._aside:
             self._aside = why
             self._transport.stop()
@@ -299,7 +299,7 @@ class ClusterDriver:
     def _on_finished(self, queue: DeviceQueue, owner: str) -> Callable[[int], None]:
         keys, came_back = self._keys[queue.id], isinstance(queue, ReplicaQueue) and owner == self._settings.name
 
-        def left(id: int) -> None:
+        def finished(id: int) -> None:
             key = keys.take(id)
             if key is not None:
                 if came_back:
@@ -308,7 +308,7 @@ class ClusterDriver:
                     asyncio.get_running_loop().call_soon(self._pass_on_finished)
                 self._finished.setdefault(owner, []).append(key)
 
-        return left
+        return finished
 
     def _on_lost(self, queue: DeviceQueue, owner: str) -> Callable[[int, int], None]:
         numbered = self._keys[queue.id]
@@ -321,9 +321,9 @@ class ClusterDriver:
         return lost
 
     def _pass_on_finished(self) -> None:
-        """Passes on what consumers have finished in this turn."""
-        left, self._finished = self._finished, {}
-        for owner, keys in left.items():
+        """Passes the messages that consumers have finished in this turn to the node."""
+        finished, self._finished = self._finished, {}
+        for owner, keys in finished.items():
             self._node.consumed(owner, keys)
         self._act()
 
@@ -332,7 +332,7 @@ class ClusterDriver:
         return self._settings.admits(remote)
 
     def stored(self, write: Append, asked: list[ProducerRequest]) -> None:
-        """Takes messages of producers that are stored, and are to be replicated before they are answered."""
+        """Takes stored messages of producers, which are answered once they are replicated."""
         if self._aside:
             self._producer_server.accept(asked, NOT_REPLICATED.encode())
             return
@@ -369,7 +369,7 @@ class ClusterDriver:
         self._await_expiry(now)
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
-        """Stores the replicas that a node has sent; *answer* gets the reason why they are refused, or nothing."""
+        """Stores replicas of a node; *answer* is called with the reason of a refusal, or with an empty text."""
         try:
             runs = read_replicas(frames)
             origin = frames[2].removeprefix(REPLICAS).decode()
@@ -377,7 +377,7 @@ class ClusterDriver:
             answer(str(wrong))
             return
         if origin not in self._targets or self._aside:
-            aside = "this node has no part in the cluster"
+            aside = "this node has no part in the cluster: its directory is an older copy"
             answer(aside if self._aside else f"{origin!r} is not a node of this cluster")
             return
         self._writer.take(origin, self._targets[origin].id, runs, answer)
@@ -392,7 +392,7 @@ class ClusterDriver:
             self._node.stored(origin, keys, _position_of(queue, write.first), clock())
             self._act()
 
-    # ------------------------------------------------------------------ what is received
+    # ------------------------------------------------------------------ messages of other nodes
 
     def _receive(self, frames: list[bytes]) -> None:
         kind, body = frames[0].decode(), _read_json(frames[1])
@@ -417,19 +417,21 @@ class ClusterDriver:
     def _restarted(self, peer: str) -> None:
         self._transport.forget(peer)
         self._refused.discard(peer)
-        with suppress(OSError):  # where there is no room, an older copy of the peer may pass for the peer later
+        with suppress(OSError):  # on a full disk, an older copy of the peer is not detected later
             self._save()
         leadership = self._node.leadership
         stores = {self._settings.name: leadership.store, **{name: it.store for name, it in leadership.peers.items()}}
         for name, store in stores.items():
             if name != peer and store == stores[peer]:
                 log.error(
-                    "cluster: %s has a copy of the directory of %s: each node needs its own, begun empty", peer, name
+                    "cluster: %s has a copy of the directory of %s: start each node with its own, empty directory",
+                    peer,
+                    name,
                 )
         timeout = self._node.leadership.peers[peer].timeout
         if timeout != self._settings.timeout:
             log.warning(
-                "cluster: %s has --timeout-nodes %.0f, and this node %.0f; all should have one: the shorter one counts",
+                "cluster: %s has --timeout-nodes %.0f, and this node %.0f; set the same on all: the shorter one counts",
                 *(peer, timeout * 1e6, self._settings.timeout * 1e6),
             )
 
@@ -452,12 +454,12 @@ class ClusterDriver:
         self._act()
         self._wake()
 
-    # ------------------------------------------------------------------ what is done
+    # ------------------------------------------------------------------ actions
 
     def _act(self) -> None:
-        """Does what the state wants."""
+        """Carries out the actions of the node."""
         if self._acting:
-            return  # by an action: the loop below goes on
+            return  # called by an action: the loop below carries on
         self._acting = True
         try:
             while self._node.actions:
@@ -490,7 +492,7 @@ class ClusterDriver:
                 for position in positions.values():
                     queue = self._queues[position >> _ID_BITS]
                     id = position & _ID_MASK
-                    # Else a consumer has finished it in this turn.
+                    # Without a key, a consumer has finished it in this turn.
                     if (found := self._keys[queue.id].take(id)) is not None:
                         queue.discard(id)
                         settled.add(queue)
@@ -525,27 +527,27 @@ class ClusterDriver:
             self._save()
         except OSError as error:
             if not self._save_failed:
-                log.error("cluster: what this node would state cannot be kept, so it is not stated: %s", error)
+                log.error("cluster: cannot write the state of this node, so its votes stay as they were: %s", error)
             self._save_failed = self._taken_back = True
             leadership.restore(before)
         else:
             self._save_failed = False
-            log.info("cluster: this node states %s", leadership.leaders)
+            log.info("cluster: this node votes for %s", leadership.leaders)
 
     def _send_answer(self, body: dict[str, Any], settled: set[DeviceQueue]) -> None:
-        """Answers a node once the store has what is in the answer."""
-        waits = [*settled]
+        """Answers a node once the content of the answer is stored."""
+        unsaved = [*settled]
 
         def saved() -> None:
-            if waits:
-                waits.pop().when_saved(saved)
+            if unsaved:
+                unsaved.pop().when_saved(saved)
             else:
                 self._remote_acks.when_stored(lambda: self._transport.broadcast("TOLD", body))
 
         saved()
 
     def _replicate(self, peer: str, origin: str, keys: Sequence[str]) -> None:
-        """Sends bodies, those at hand or from the store; none where too many wait already."""
+        """Sends replicas, unless too many wait for the peer already."""
         if (run := self._just_stored) is not None and run.keys is keys:
             if self._transport.has_room(peer):
                 self._transport.replicate(peer, origin, run)
@@ -562,13 +564,13 @@ class ClusterDriver:
                 self._transport.replicate(peer, origin, run)
 
 
-def _position_of(queue: DeviceQueue, number: int) -> int:
-    """Returns the position of a message: topic and id in one number; the ids after it are the positions after it."""
-    return queue.id << _ID_BITS | number
+def _position_of(queue: DeviceQueue, id: int) -> int:
+    """Returns the position of a message: topic and id in one number. Consecutive ids have consecutive positions."""
+    return queue.id << _ID_BITS | id
 
 
 def _read_json(frame: bytes) -> Any:
     try:
         return json.loads(frame)
     except RecursionError:
-        raise ValueError("it is too deep") from None
+        raise ValueError("the JSON is nested too deeply") from None

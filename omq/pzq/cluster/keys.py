@@ -1,4 +1,4 @@
-"""Keys of messages, and what belongs to them. Keys of messages that were stored together count up, and cost as one."""
+"""Sets and maps of message keys. The keys of messages that were stored together cost as much as one."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from omq.ranges import RangeMap
 
 V = TypeVar("V")
 
-#: A key (see `omq.pzq.wire.key_format`): what messages that were stored together have in common, and a number.
+#: A key (see `omq.pzq.wire.key_format`): the head that messages share which were stored together, and a number.
 _KEY: Final = re.compile(r"([0-9]{1,20}\|[0-9a-f]{8}-[0-9a-f]{4}-8[0-9a-f]{3}-[89ab][0-9a-f]{3}-)([0-9a-f]{12})")
 _LAST: Final = 0xFFFFFFFFFFFF
 
 
 class KeyRange(NamedTuple):
-    """Keys of one head whose numbers follow each other.
+    """Keys of one head with consecutive numbers.
 
     Attributes:
-        head: What they begin with.
+        head: The part before the number.
         first: The number of the first one.
         end: The number after the last one.
     """
@@ -30,18 +30,18 @@ class KeyRange(NamedTuple):
     end: int
 
     def texts(self) -> list[str]:
-        """The keys."""
+        """Returns the keys."""
         head, first, end = self
         return [f"{head}{number:012x}" for number in range(first, end)]
 
 
 class StoredAt(NamedTuple):
-    """The position and time of messages' storing, as their keys have them.
+    """The store, topic and time of messages, from the head of their keys.
 
     Attributes:
-        stem: Which store and which topic of it.
-        stored: When, in microseconds since 1970.
-        base: What is added to a key's number to have that which the message has in its topic.
+        stem: The store and the topic (see `omq.pzq.wire.stem_of`).
+        stored: The time of the write, in microseconds since 1970.
+        base: The difference between a message's id and the number in its key.
     """
 
     stem: str
@@ -56,10 +56,10 @@ class StoredAt(NamedTuple):
 
 
 class Keys(Sequence[str]):
-    """Keys of some messages, in the order of these. They are spelt out when they are read.
+    """A sequence of keys. The texts are made when they are read.
 
     Args:
-        runs: The keys.
+        runs: The keys as ranges.
     """
 
     __slots__ = ("_count", "runs")
@@ -70,7 +70,7 @@ class Keys(Sequence[str]):
 
     @classmethod
     def of(cls, keys: Iterable[str]) -> Keys:
-        """Returns the same keys; those that are `Keys` as they are."""
+        """Returns keys as `Keys`."""
         if isinstance(keys, Keys):
             return keys
         runs: list[KeyRange] = []
@@ -117,7 +117,7 @@ class Keys(Sequence[str]):
             return self.runs == other.runs or (self._count == other._count and list(self) == list(other))
         return list(self) == other if isinstance(other, list) else NotImplemented
 
-    __hash__ = None  # type: ignore[assignment]  # two of them are one where their keys are, which may be many
+    __hash__ = None  # type: ignore[assignment]  # equality compares the keys, which may be many
 
     def __repr__(self) -> str:
         return repr(list(self))
@@ -127,7 +127,7 @@ def split(key: str) -> tuple[str, int]:
     """Returns a key's head and number.
 
     Raises:
-        ValueError: It is not the key of a message.
+        ValueError: The text is not the key of a message.
     """
     found = _KEY.fullmatch(key)
     if found is None:
@@ -136,7 +136,7 @@ def split(key: str) -> tuple[str, int]:
 
 
 class KeyMap(Generic[V]):
-    """A map of keys, in the order in which their heads came; keys of one run cost no more than one key."""
+    """A map of keys, in the order in which their heads were added. Keys of one range cost no more than one key."""
 
     __slots__ = ("_count", "_heads")
 
@@ -157,20 +157,20 @@ class KeyMap(Generic[V]):
             yield from run.texts()
 
     def runs(self) -> Iterator[tuple[KeyRange, V]]:
-        """Yields keys and the value of each of them."""
+        """Yields the ranges of keys with their values."""
         for head, ranges in self._heads.items():
             for one in ranges:
                 yield KeyRange(head, one.first, one.last + 1), one.value
 
     def get(self, key: str) -> V | None:
-        """Returns the value of a key, or nothing."""
+        """Returns the value of a key; `None` without one."""
         head, number = split(key)
         ranges = self._heads.get(head)
         found = None if ranges is None else ranges.get(number)
         return None if found is None else found.value
 
     def find(self, keys: Iterable[str]) -> list[tuple[KeyRange, V]]:
-        """Returns the values of some keys, as far as they are there."""
+        """Returns those of some keys that are in the map, with their values."""
         found: list[tuple[KeyRange, V]] = []
         if self._heads:
             for head, first, end in Keys.of(keys).runs:
@@ -186,7 +186,7 @@ class KeyMap(Generic[V]):
             self.put_run(run, value)
 
     def put_run(self, run: KeyRange, value: V) -> None:
-        """Sets the value of the keys of one run."""
+        """Sets the value of the keys of one range."""
         head, first, end = run
         ranges = self._heads.get(head)
         if ranges is None:
@@ -196,7 +196,7 @@ class KeyMap(Generic[V]):
         self._count += ranges.count - before
 
     def take(self, keys: Iterable[str]) -> list[tuple[KeyRange, V]]:
-        """Removes keys, as far as they are there; returns their values."""
+        """Removes those of some keys that are in the map; returns them with their values."""
         taken: list[tuple[KeyRange, V]] = []
         if not self._heads:
             return taken
@@ -213,7 +213,7 @@ class KeyMap(Generic[V]):
 
 
 def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
-    """Returns the keys of some maps as one."""
+    """Returns a map with the keys of all *maps*."""
     keys: KeyMap[None] = KeyMap()
     for some in maps:
         for run, _ in some.runs():
@@ -222,9 +222,9 @@ def keys_in(maps: Iterable[KeyMap[V]]) -> KeyMap[None]:
 
 
 class PositionMap(KeyMap[int]):
-    """A map of keys to places: messages of one run lie one after the other."""
+    """A map of keys to positions. Messages of one range have consecutive positions."""
 
-    # What belongs to a run is the position of its number 0, which need not be there.
+    # The value of a range is the position that its number 0 would have.
 
     __slots__ = ()
 
@@ -235,11 +235,11 @@ class PositionMap(KeyMap[int]):
             position += run.end - run.first
 
     def positions(self, keys: Iterable[str]) -> list[int]:
-        """Returns where messages are, as far as they are here."""
+        """Returns the positions of those messages that are in the map."""
         return [position for run, base in self.find(keys) for position in range(base + run.first, base + run.end)]
 
     def take_positions(self, keys: Iterable[str]) -> dict[str, int]:
-        """Removes messages, as far as they are here; returns where each one is."""
+        """Removes messages; returns the positions of those that were in the map."""
         return {
             key: position
             for run, base in self.take(keys)
@@ -248,47 +248,47 @@ class PositionMap(KeyMap[int]):
 
 
 class KeysById:
-    """Keys of messages by the numbers that these have in a topic."""
+    """Keys of messages by their ids in a topic."""
 
     __slots__ = ("_ranges",)
 
     def __init__(self) -> None:
-        # The head of the keys, and how much their numbers are above those of the messages.
+        # The head of the keys, and the difference between their numbers and the ids.
         self._ranges: RangeMap[tuple[str, int]] = RangeMap()
 
-    def add(self, number: int, keys: Iterable[str]) -> None:
-        """Adds messages, the first of them with the id *number*, the others after it."""
+    def add(self, first_id: int, keys: Iterable[str]) -> None:
+        """Adds messages with consecutive ids from *first_id*."""
         for head, first, end in Keys.of(keys).runs:
-            self._ranges.put(number, number + end - first - 1, (head, first - number))
-            number += end - first
+            self._ranges.put(first_id, first_id + end - first - 1, (head, first - first_id))
+            first_id += end - first
 
-    def get(self, number: int) -> str | None:
-        """Returns the key of a message, or nothing."""
-        found = self._ranges.get(number)
-        return None if found is None else f"{found.value[0]}{found.value[1] + number:012x}"
+    def get(self, id: int) -> str | None:
+        """Returns the key of a message; `None` without one."""
+        found = self._ranges.get(id)
+        return None if found is None else f"{found.value[0]}{found.value[1] + id:012x}"
 
-    def take(self, number: int) -> str | None:
-        """Removes a message; returns its key, or nothing."""
-        for one in self._ranges.take(number, number):
+    def take(self, id: int) -> str | None:
+        """Removes a message; returns its key, or `None` without one."""
+        for one in self._ranges.take(id, id):
             head, above = one.value
-            return f"{head}{above + number:012x}"
+            return f"{head}{above + id:012x}"
         return None
 
 
 class RecentKeys:
-    """Keys that came lately, as runs. Where these are too many, those of the lowest ids go, which were stored first.
+    """A bounded set of recent keys. When it is full, the keys with the lowest ids are evicted, which are the oldest.
 
-    So what has come twice is not kept at the cost of what has come once: a node that asks for all in their order, and
-    is given again what is forgotten, would else have each message forgotten right before it asks for it. Ids of
-    different stores are not compared: that one gives way of which there are most.
+    Evicting the key that was added first would be wrong: a node that asks about all keys in their order adds evicted
+    keys again, and each of these would evict the key that the node asks about next. Ids of different stores cannot be
+    compared, so the store with the most ranges loses keys.
 
     Args:
-        most: How many runs.
+        limit: The largest number of ranges.
     """
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._stores: dict[str, RangeMap[str]] = {}  # the heads of keys by the ids of their messages, by stem
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._stores: dict[str, RangeMap[str]] = {}  # by stem, the heads of keys by the ids of their messages
         self._runs = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -298,11 +298,11 @@ class RecentKeys:
                 yield from KeyRange(one.value, one.first - base, one.last + 1 - base).texts()
 
     def __len__(self) -> int:
-        """Returns the number of runs."""
+        """Returns the number of ranges."""
         return self._runs
 
     def find(self, keys: Iterable[str]) -> list[KeyRange]:
-        """Returns those of some keys that are among them."""
+        """Returns those of some keys that are in the set."""
         found: list[KeyRange] = []
         for head, first, end in Keys.of(keys).runs if self._stores else ():
             stem, _, base = StoredAt.of(head)
@@ -322,9 +322,9 @@ class RecentKeys:
             self._runs -= len(ranges)
             ranges.put(base + first, base + end - 1, head)
             self._runs += len(ranges)
-        while (over := self._runs - self._most) > 0:
+        while (over := self._runs - self._limit) > 0:
             stem, ranges = max(self._stores.items(), key=lambda one: len(one[1]))
-            lowest = list(islice(ranges, over + self._most // 64))
+            lowest = list(islice(ranges, over + self._limit // 64))
             ranges.take(lowest[0].first, lowest[-1].last)
             self._runs -= len(lowest)
             if not ranges:

@@ -1,4 +1,4 @@
-"""The leaders of queues: records, claims and leases."""
+"""The leaders of queues: epochs, candidacies and leases."""
 
 from __future__ import annotations
 
@@ -6,21 +6,21 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-#: A lease lasts this part of the timeout, so that it is over before another node may take over.
+#: The part of the timeout that a lease lasts. It ends before another node may take over.
 LEASE_SHARE: Final = 0.8
 
 LeaderEpoch = tuple[int, str]  # epoch, leader
-LeaderSnapshot = dict[str, LeaderEpoch] | None  # records by owner; `None`: nothing is stated
+LeaderSnapshot = dict[str, LeaderEpoch] | None  # by owner; `None`: the node is unattached
 Known = tuple[str, int]  # the store and the incarnation of a node
 
-#: Numbers that are sent are smaller.
+#: The upper bound of numbers in messages.
 MAX_NUMBER: Final = 1 << 62
-#: Incarnations of a directory that are kept: an older copy is known as such until it was started as often by itself.
+#: Incarnations of a directory that are kept. An older copy is detected until it has been started this often itself.
 MAX_INCARNATIONS: Final = 64
 
 
 class StaleDirectory(ValueError):
-    """Raised where a node's directory is an older copy of one that was seen before.
+    """Raised when a node's directory is an older copy of one that was seen before.
 
     Args:
         node: Its name.
@@ -41,17 +41,17 @@ class Peer:
     """The last known state of another node.
 
     Attributes:
-        heard: When it sent last; at first, when this node began.
-        incarnation: Which one that was; 0: none yet.
-        number: Of its last keep-alive.
-        store: Its store's id.
-        quiet: It states no records now.
-        knows: It has received from this incarnation of ours.
-        confirmed: When we have sent what it has received last.
-        records: What it states.
-        hears: The nodes that it receives from.
-        holds: How many replicas it holds, by owner.
-        timeout: Seconds after which others are silent for it.
+        last_seen: The time of its last keep-alive; before the first one, the start of this node.
+        incarnation: The incarnation that sent it; 0: none was received.
+        number: The number of its last keep-alive.
+        store: The id of its store.
+        unattached: Whether it votes for no leaders yet.
+        knows_us: Whether it has received from this incarnation of this node.
+        confirmed: The time at which this node sent the last keep-alive that the peer has received.
+        leaders: The leaders that it votes for, by owner.
+        receives_from: The nodes that it receives from.
+        holds: The number of its replicas by owner.
+        timeout: The seconds after which it takes others for silent.
     """
 
     last_seen: float
@@ -68,21 +68,21 @@ class Peer:
 
 
 class Leadership:
-    """One node's view of the leaders, by the keep-alives that it has received.
+    """One node's view of the leaders, from the keep-alives that it has received.
 
     Args:
-        name: Its broadcast endpoint.
-        peers: The others'.
+        name: The node's broadcast endpoint.
+        peers: The broadcast endpoints of the others.
         timeout: Seconds after which a node is silent.
-        incarnations: When its directory was started, ascending; the last one is this one.
+        incarnations: The times at which its directory was started, ascending; the last one is this start.
         now: The time.
-        store: This node's store.
-        records: What it stated last; `None`: its disk is empty.
-        known: The store and the incarnation of each peer that were received last, maybe by an earlier one of this node.
-        fenced: Others may take over its queue, so that it needs a lease to deliver.
+        store: The id of this node's store.
+        leaders: Its last votes; `None`: its disk is empty.
+        known: The last known store and incarnation of each peer, which an earlier incarnation may have received.
+        fenced: Whether others may take over its queue, so that it needs a lease to deliver.
 
     Attributes:
-        records: What it states, by owner, where it is not `(0, owner)`.
+        leaders: Its votes by owner, except those for `(0, owner)`.
         peers: The last known states of the others.
     """
 
@@ -113,16 +113,16 @@ class Leadership:
         self._started = now
         self._unattached = leaders is None
         self._number = 0
-        self._sent: dict[int, float] = {}  # when which keep-alive was
+        self._sent: dict[int, float] = {}  # times of keep-alives, by number
 
     # ------------------------------------------------------------------ the state
 
     def leader_epoch(self, owner: str) -> LeaderEpoch:
-        """Returns what this node states of a queue."""
+        """Returns the epoch and the leader that this node votes for."""
         return self.leaders.get(owner, (0, owner))
 
     def is_unattached(self) -> bool:
-        """Returns whether it states nothing yet."""
+        """Returns whether it votes for no leaders yet."""
         return self._unattached
 
     def alive(self, peer: str, now: float) -> bool:
@@ -131,19 +131,22 @@ class Leadership:
         return known.incarnation > 0 and now - known.last_seen <= self.timeout
 
     def silent(self, peer: str, now: float) -> bool:
-        """Returns whether a peer has not sent for long; right after the start neither this nor `alive` may hold."""
+        """Returns whether a peer has sent nothing for a timeout.
+
+        Right after the start a peer may be neither alive nor silent.
+        """
         return now - self.peers[peer].last_seen > self.timeout
 
     def alive_peers(self, now: float) -> list[str]:
-        """The peers that have sent lately."""
+        """Returns the peers that have sent lately."""
         return [peer for peer in self.peers if self.alive(peer, now)]
 
     def sees_majority(self, now: float) -> bool:
-        """Returns whether more than half of all nodes are in sight, this one among them."""
+        """Returns whether more than half of all nodes are alive, this one included."""
         return len(self.alive_peers(now)) + 1 >= self.majority
 
     def leased(self, owner: str, now: float) -> bool:
-        """Returns whether this node possesses a queue."""
+        """Returns whether this node holds the lease of a queue."""
         mine = self.leader_epoch(owner)
         if mine[1] != self.name or self._unattached:
             return False
@@ -154,13 +157,13 @@ class Leadership:
         return support >= self.majority
 
     def delivers(self, owner: str, now: float) -> bool:
-        """Returns whether this node may give messages of a queue to consumers."""
+        """Returns whether this node may deliver messages of a queue."""
         if owner == self.name and not self.fenced:
             return True
         return self.leased(owner, now) and not self.hands_over(owner)
 
     def hands_over(self, owner: str) -> bool:
-        """Returns whether the owner claims a queue that this node has."""
+        """Returns whether the owner claims a queue that this node leads."""
         mine = self.leader_epoch(owner)
         if owner == self.name or mine[1] != self.name:
             return False
@@ -170,11 +173,11 @@ class Leadership:
     # ------------------------------------------------------------------ what it receives and sends
 
     def snapshot(self) -> LeaderSnapshot:
-        """Returns what it states now."""
+        """Returns its votes now."""
         return None if self._unattached else dict(self.leaders)
 
     def restore(self, before: LeaderSnapshot) -> None:
-        """Takes back what it states since: it is not on the disk, so no other node may receive it."""
+        """Restores earlier votes: the later ones are not on the disk, so no other node may receive them."""
         self._unattached, self.leaders = before is None, dict(before or {})
 
     def keep_alive_interval(self) -> float:
@@ -182,7 +185,7 @@ class Leadership:
         return max(0.001, min(self.timeout, *(peer.timeout for peer in self.peers.values())) / 10)
 
     def keep_alive(self, now: float, holds: dict[str, int]) -> dict[str, Any]:
-        """Returns its state for all others."""
+        """Returns the next keep-alive."""
         self._number += 1
         self._sent[self._number] = now
         for number in [number for number, when in self._sent.items() if now - when > self.timeout]:
@@ -199,11 +202,11 @@ class Leadership:
         }
 
     def receive(self, peer: str, state: dict[str, Any], now: float) -> bool:
-        """Takes a keep-alive; returns whether the peer is another one than before.
+        """Takes a keep-alive; returns whether the peer has another incarnation or store than before.
 
         Raises:
             ValueError: The state is not valid.
-            OlderCopy: The directory of the peer, or of this node, is an older copy: it has to join as a new node.
+            StaleDirectory: The directory of the peer, or of this node, is an older copy.
         """
         known = self.peers[peer]
         try:
@@ -226,7 +229,7 @@ class Leadership:
         _check_copy(self.name, (met_store, parse_number(met)), self.store, self.incarnations)
         _check_copy(peer, self.known.get(peer, ("", 0)), store, incarnations)
         if store == known.store and (incarnation, number) <= (known.incarnation, known.number):
-            return False  # late, or once more
+            return False  # late, or a duplicate
         is_new = incarnation != known.incarnation or store != known.store
         self.known[peer] = store, incarnation
         known.last_seen = now
@@ -242,12 +245,12 @@ class Leadership:
     # ------------------------------------------------------------------ what it decides
 
     def update_leaders(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
-        """Moves its records as it may; whether one has moved, and is to be kept on the disk and sent.
+        """Updates its votes; returns whether one has changed, which must be synced and sent.
 
         Args:
             now: The time.
-            holds: How many replicas this node holds, by owner.
-            is_settled: Returns whether an owner has all that was acknowledged here in its place.
+            holds: The number of its replicas by owner.
+            is_settled: Returns whether an owner has confirmed all remote acks of this node.
         """
         if self._unattached:
             return self._attach(now)
@@ -266,8 +269,8 @@ class Leadership:
         return moved
 
     def _attach(self, now: float) -> bool:
-        """Ends the quiet once no lease can rest on what was sent before the disk was lost."""
-        # Where no node ever had another's queue, nothing is forgotten that matters.
+        """Votes again once no lease can rest on a vote from before the disk was lost."""
+        # While no queue was ever taken over, the lost votes were all for the owners.
         harmless = all(peer.knows_us and not peer.leaders for peer in self.peers.values())
         if not harmless and now - self._started <= self.timeout:
             return False
@@ -279,7 +282,7 @@ class Leadership:
         return True
 
     def _candidate(self, owner: str, mine: LeaderEpoch, now: float) -> LeaderEpoch | None:
-        """The highest claim of a living peer that is above this node's record."""
+        """Returns the highest candidacy of a living peer with a later epoch than this node's vote."""
         claims = [
             record
             for name, peer in self.peers.items()
@@ -304,16 +307,16 @@ class Leadership:
         return stated[0] > mine[0] and stated[1] != leader
 
     def _highest(self, owner: str) -> int:
-        """Returns the highest epoch that any node has stated."""
+        """Returns the highest epoch in any node's votes."""
         stated = [peer.leaders[owner][0] for peer in self.peers.values() if owner in peer.leaders]
         return max([self.leader_epoch(owner)[0], *stated])
 
     def _should_claim(self, owner: str, mine: LeaderEpoch, now: float, holds: dict[str, int]) -> bool:
-        """Returns whether this node should have a queue that it does not have."""
+        """Returns whether this node should become the leader of a queue."""
         if not self.sees_majority(now):
             return False
         if owner == self.name:
-            # A claim in vain ends once the claimer receives from us: before, it would only be made again.
+            # Overrule a failed candidacy only once the candidate receives from this node: before, it would claim again.
             return not self.leased(owner, now) or any(
                 self.alive(name, now) and self.name in peer.receives_from and peer.leaders.get(owner, mine)[0] > mine[0]
                 for name, peer in self.peers.items()
@@ -328,22 +331,22 @@ class Leadership:
         living = self.alive_peers(now)
         cut_off = [peer for peer in living if not self.peers[peer].receives_from & {owner, leader} - {self.name}]
         if len(cut_off) + 1 < self.majority:
-            return False  # others receive from it
+            return False  # a majority does not miss it
         return all(self.name < peer for peer in living if self.peers[peer].holds.get(owner))
 
 
 def _check_copy(node: str, known: Known, store: str, incarnations: Sequence[int]) -> None:
-    """Raises `StaleDirectory` where a directory does not have the incarnation that was seen of its store."""
+    """Raises `StaleDirectory` if a directory lacks the last known incarnation of its store."""
     if known[0] == store and known[1] > incarnations[0] and known[1] not in incarnations:
         raise StaleDirectory(node, known[1])
 
 
 def parse_number(value: Any) -> int:
-    """Returns a number that a node has sent.
+    """Returns a number from a message, checked.
 
     Raises:
-        ValueError: It is not valid.
+        ValueError: The value is not a valid number.
     """
     if not isinstance(value, int) or not 0 <= value < MAX_NUMBER:
-        raise ValueError(f"{str(value)[:40]!r} is not a valid number of a node")
+        raise ValueError(f"{str(value)[:40]!r} is not a number from 0 to {MAX_NUMBER - 1}")
     return value

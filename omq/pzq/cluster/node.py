@@ -1,4 +1,4 @@
-"""A node of a cluster, without I/O: which messages are where, and what is sent about them."""
+"""A node of a cluster as a sans-I/O state machine."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ from omq.pzq.cluster.leadership import Leadership
 from omq.pzq.cluster.pending_replication import PendingReplication
 from omq.pzq.cluster.takeover_sync import TakeoverSync
 
-#: Keys that are asked about at once, and messages that are on their way to a peer again.
+#: Keys of one question, and messages that are sent to a peer again at once.
 MAX_BATCH_KEYS: Final = 256
-#: Replicas that are dropped at a tick, about.
+#: Finished replicas that are dropped at a tick, about.
 SCAN_LIMIT: Final = 16_384
-#: Timeouts after which replicas are asked about again.
+#: Timeouts after which all checkpoints are sent, and replicas compared, again.
 ROUND_TIMEOUTS: Final = 2.0
 
-Stored = Iterable[tuple[Sequence[str], int]]  # keys, and where the first message is: the others follow it
+Stored = Iterable[tuple[Sequence[str], int]]  # keys, and the position of the first message; the others follow it
 
 
 class Node:
-    """Decides for one node. Its methods take what has happened; `actions` is what is to be done, in this order.
+    """The state machine of one node. Its methods take events; `actions` collects the actions to carry out, in order.
 
     Args:
-        leadership: Who possesses which queue.
+        leadership: The leaders of the queues.
         replicas: How many peers must have a message before its producer gets a positive answer.
-        replication_timeout: Seconds that a producer waits for that.
-        is_mine: Whether a message was stored in the store that this node has now.
+        replication_timeout: Seconds that a producer waits for replicas.
+        is_mine: Returns whether a message was stored in the store that this node has now.
 
     Attributes:
-        own: The messages of this node that were stored by it and are not finished, by key; and where they are.
-        held: Likewise the replicas, by owner; of this node itself, too, after it has lost its disk.
-        remote_acks: What was acknowledged here in an owner's place, by key: the owner.
-        done: What it has as finished.
+        own: The positions of this node's own unfinished messages, by key.
+        held: The positions of replicas, by owner and key; after a lost disk those of this node's messages, too.
+        remote_acks: The owners of messages that were acknowledged here, by key.
+        acked: The messages that it knows as finished.
     """
 
     def __init__(
@@ -68,58 +68,58 @@ class Node:
         self._replication_timeout = replication_timeout
         self._is_mine = is_mine
         self.acked = AckedKeys()
-        #: Messages that a peer is not known to have, by peer and owner: of this node all peers are to have them, of
-        #: another one its leader.
+        #: Messages that a peer has not confirmed, by peer and owner: all peers confirm this node's messages, and
+        #: the leader of a queue those of another owner.
         self._unconfirmed: dict[str, dict[str, KeyMap[None]]] = {
             peer: {self.name: KeyMap()} for peer in leadership.peers
         }
-        #: The leader that replicas were compared with last, and when that began, by owner.
+        #: The leader that replicas were last compared with, and the time of the start, by owner.
         self._compared: dict[str, tuple[tuple[str, int, str] | None, float]] = {}
-        #: Replicas that this node delivers in their owner's place once others have answered what they have of them.
+        #: The comparisons before this node delivers the queue of another owner.
         self._takeover = TakeoverSync(leadership)
-        #: Replicas that are to be looked for among what is finished before any of these are delivered, by owner.
+        #: Finished replicas that must be dropped before the queue is delivered, by owner.
         self._unscanned: dict[str, deque[KeyRange]] = {}
-        #: What of its own it has stated last, and when it has sent all statements.
+        #: Its own checkpoints as it last sent them, and the time at which it last sent all checkpoints.
         self._sent_checkpoints: tuple[dict[str, Any], float] = {}, -1e9
-        #: Own messages on their way to a peer as they were stored, by the first key; and since when.
+        #: Own messages that were sent to a peer when they were stored, by the first key, with the time.
         self._in_flight: dict[str, dict[str, tuple[Sequence[str], float]]] = {peer: {} for peer in leadership.peers}
-        #: What of `remote_acks` a peer has not confirmed to know, by peer and owner.
+        #: Remote acks that a peer has not confirmed, by peer and owner.
         self._unconfirmed_acks: dict[str, dict[str, KeyMap[None]]] = {
             peer: defaultdict(KeyMap) for peer in leadership.peers
         }
-        #: What a peer was asked or sent by itself, and when.
+        #: The time of the last question or replica for a key, by peer.
         self._asked: dict[str, dict[str, float]] = {peer: {} for peer in leadership.peers}
-        #: What producers wait for.
+        #: Messages whose producers wait for replicas.
         self._pending = PendingReplication()
 
     def load(self, own: Stored, held: Mapping[str, Stored], remote_acks: Iterable[tuple[str, str]]) -> None:
-        """Takes what the store has."""
+        """Loads the content of the store."""
         for keys, position in own:
             self.own.add(keys, position)
         for owner, stored in held.items():
-            maps = self.held[owner] = PositionMap()
+            positions = self.held[owner] = PositionMap()
             for keys, position in stored:
-                maps.add(keys, position)
+                positions.add(keys, position)
         for owner, key in remote_acks:
             self._add_remote_ack(owner, key, self._unconfirmed_acks)
-        self.actions.clear()  # they are kept already
+        self.actions.clear()  # the remote acks are stored already
         for peer in self.leadership.peers:
             self._replicate_all(peer)
 
     def _replicate_all(self, peer: str) -> None:
-        """Has a peer asked about all messages of this node, those that it has got back from others among them."""
+        """Marks all messages of this node as unconfirmed by a peer, including those that came back from others."""
         if self._replicas:
             self._unconfirmed[peer][self.name] = keys_in(self._position_maps(self.name))
 
     def _position_maps(self, owner: str) -> list[PositionMap]:
-        """Returns where messages of an owner may be."""
+        """Returns the maps that may have messages of an owner."""
         own = [self.own] if owner == self.name else []
         return [*own, *filter(None, [self.held.get(owner)])]
 
     def positions(self, origin: str, keys: Iterable[str]) -> list[int]:
-        """Returns where messages are, as far as they are here."""
+        """Returns the positions of those messages that are stored here."""
         keys = Keys.of(keys)
-        return [place for maps in self._position_maps(origin) for place in maps.positions(keys)]
+        return [position for positions in self._position_maps(origin) for position in positions.positions(keys)]
 
     def holds(self) -> dict[str, int]:
         """Returns the number of replicas by owner."""
@@ -130,15 +130,15 @@ class Node:
         return sum(len(keys) for owner, keys in self.held.items() if owner != self.name)
 
     def recovered(self) -> int:
-        """Returns the number of its own messages that it has got back from others."""
+        """Returns the number of its own messages that came back from others."""
         return len(self.held.get(self.name, ()))
 
     def waits(self) -> float | None:
-        """Returns when the time of the first waiting producer is up."""
+        """Returns the first deadline of a waiting producer; `None` without one."""
         return self._pending.until()
 
     def delivers(self, owner: str, now: float) -> bool:
-        """Returns whether this node may give messages of a queue to consumers."""
+        """Returns whether this node may deliver messages of a queue."""
         if owner in self._unscanned:
             return False
         return self.leadership.delivers(owner, now) and self._takeover.is_complete(owner, now)
@@ -161,8 +161,8 @@ class Node:
                 unconfirmed[self.name].put(keys, None)
 
     def produced_again(self, key: str, now: float) -> None:
-        """Takes the repetition of a message that is stored, and not finished."""
-        if key not in self._pending:  # else the answer is on its way
+        """Takes a repeated message that is stored and not finished."""
+        if key not in self._pending:  # else the answer is still due
             for peer in self._in_flight:
                 self._requeue_in_flight(peer)
             having = {peer for peer, unconfirmed in self._unconfirmed.items() if key not in unconfirmed[self.name]}
@@ -170,7 +170,7 @@ class Node:
         self._answer(now)
 
     def _requeue_in_flight(self, peer: str, before: float = 1e18) -> None:
-        """Notes one by one the messages that are on their way to a peer since before a time."""
+        """Marks messages that were sent to a peer before a time as unconfirmed."""
         in_flight, own = self._in_flight[peer], self.own
         for first, (keys, when) in [one for one in in_flight.items() if one[1][1] < before]:
             del in_flight[first]
@@ -179,7 +179,7 @@ class Node:
             self._asked[peer].update(dict.fromkeys(left, when))
 
     def unsent(self, peer: str, keys: Sequence[str]) -> None:
-        """Takes messages that could not be sent to a peer as they were stored: it is asked about them soon."""
+        """Takes messages that could not be sent to a peer when they were stored: it will be asked about them."""
         del self._in_flight[peer][keys[0]]
         self._unconfirmed[peer][self.name].put(keys, None)
 
@@ -188,7 +188,7 @@ class Node:
         self.actions.append(Replica(peer, origin, keys))
 
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
-        """Returns which of the replicas that have come are to be stored; the others are answered as if they were."""
+        """Returns those of the received replicas that must be stored. The others are acknowledged without."""
         keys, held = Keys.of(keys), self.held.get(origin)
         if origin != self.name and not (
             self.remote_acks or self.acked.find(origin, keys) or (held and held.find(keys))
@@ -206,7 +206,7 @@ class Node:
         if origin == self.name and self._replicas:
             for unconfirmed in self._unconfirmed.values():
                 unconfirmed[self.name].put(keys, None)
-        # Consumers may have finished some of them while the store was at it.
+        # Consumers may have finished some of them during the write.
         if late := [key for run in self.acked.find(origin, keys) for key in run.texts()]:
             self._finish(late)
         if self.remote_acks and (late := [key for key in keys if key in self.remote_acks]):
@@ -240,7 +240,7 @@ class Node:
             self._answered(self._pending.enough(self._replicas), done=True)
 
     def expire(self, now: float) -> None:
-        """Answers those producers whose time is up."""
+        """Answers the producers whose deadline is over."""
         self._answered(self._pending.expired(now), done=False)
 
     def _answered(self, keys: Keys, *, done: bool) -> None:
@@ -248,7 +248,7 @@ class Node:
             self.actions.append(Answer(keys, done))
 
     def consumed(self, origin: str, keys: Sequence[str]) -> None:
-        """Takes messages that consumers have finished, which the queue has settled."""
+        """Takes messages that consumers have finished here."""
         keys = Keys.of(keys)
         if origin == self.name:
             self.own.take(keys)
@@ -261,10 +261,10 @@ class Node:
         self._broadcast("REMOVES", keys=list(keys))
 
     def lost(self, origin: str, keys: Iterable[str]) -> None:
-        """Takes messages that the store cannot read: others may have them."""
+        """Takes messages that the store cannot read, and requests them from others."""
         keys = Keys.of(keys)
-        for maps in self._position_maps(origin):
-            maps.take(keys)
+        for positions in self._position_maps(origin):
+            positions.take(keys)
         self._stop_asking(origin, keys)
         for peer in self.leadership.peers if origin == self.name else [origin]:
             for begin in range(0, len(keys), MAX_BATCH_KEYS):
@@ -277,7 +277,7 @@ class Node:
         self.actions.append(RecordRemoteAck(origin, key))
 
     def _drop(self, owner: str, keys: Keys) -> None:
-        """Has nothing wait for messages that are finished."""
+        """Ends all waiting for messages that are finished."""
         self._stop_asking(owner, keys)
         self._answered(self._pending.drop(keys), done=True)  # they need no replica any more
 
@@ -288,31 +288,29 @@ class Node:
         self._takeover.drop(keys)
 
     def _finish(self, keys: Sequence[str]) -> None:
-        """Drops messages, and remembers that they are finished."""
+        """Marks messages as finished, and removes them."""
         keys = Keys.of(keys)
         self._remove(keys)
         self.acked.add(keys)
 
     def _remove(self, keys: Keys) -> None:
         """Removes messages that are finished."""
-        for owner, maps in [(self.name, self.own), *self.held.items()]:
-            if gone := maps.take_positions(keys):
+        for owner, positions in [(self.name, self.own), *self.held.items()]:
+            if gone := positions.take_positions(keys):
                 self._drop(owner, Keys.of(gone))
                 self.actions.append(RecordAcks(owner, gone))
 
-    # ------------------------------------------------------------------ what comes
+    # ------------------------------------------------------------------ messages of other nodes
 
     def receive(self, kind: str, body: Any, now: float) -> None:
         """Takes a message of another node (see `omq.pzq.cluster` for all kinds).
 
         Raises:
-            ValueError: It is malformed, or not from a node of this cluster.
-            OlderCopy: The sender's directory, or that of this node, is an older copy.
+            ValueError: The message is malformed, or its sender is not a node of this cluster.
+            StaleDirectory: The directory of the sender, or of this node, is an older copy.
         """
         if not isinstance(body, dict) or (sender := str(body.get("from"))) not in self.leadership.peers:
-            raise ValueError(
-                f"{kind} is not from one of nodes: the sender has another name for itself, or another port"
-            )
+            raise ValueError(f"{kind} is not from one of nodes: the sender uses another name or port for itself")
         match kind:
             case "KALV":
                 self._receive_keep_alive(sender, body, now)
@@ -330,13 +328,13 @@ class Node:
             self.actions.append(Restarted(peer))
             self._requeue_in_flight(peer)
             self._asked[peer].clear()
-            self._replicate_all(peer)  # its disk may be another one, or have lost something
-            self._sent_checkpoints = {}, -1e9  # it has nothing yet
+            self._replicate_all(peer)  # its disk may be new, or have lost messages
+            self._sent_checkpoints = {}, -1e9  # it has no checkpoints yet
         self._update_leaders(now)
 
-    def receive_checkpoints(self, statements: Checkpoints) -> None:
-        """Takes owners' statements of their settled messages."""
-        known = {owner: stated for owner, stated in statements.items() if owner in self.leadership.nodes}
+    def receive_checkpoints(self, checkpoints: Checkpoints) -> None:
+        """Takes ack checkpoints of owners."""
+        known = {owner: own for owner, own in checkpoints.items() if owner in self.leadership.nodes}
         for owner in self.acked.merge(known, self.name):
             self._begin_scan(owner)
 
@@ -347,7 +345,7 @@ class Node:
         if (origin := str(body.get("origin"))) not in self.leadership.nodes:
             raise ValueError(f"{kind} is of {origin!r}, which is not a node of this cluster")
         if body.get("incarnation") != self.leadership.peers[sender].incarnation:
-            return  # one that is over may have sent what does not hold any more
+            return  # the answer is for an earlier incarnation
         if kind == "ASK":
             self._send_to("TOLD", sender, origin, self._classify(origin, lists["keys"]))
         elif kind == "GONE":
@@ -356,11 +354,13 @@ class Node:
             self._receive_answer(sender, origin, lists, now)
 
     def _classify(self, origin: str, keys: Sequence[str]) -> dict[str, list[str]]:
-        """Returns which messages this node has, which it wants, and which it has as finished."""
+        """Returns the messages that this node has, wants, and knows as finished."""
         views: dict[str, list[str]] = {"have": [], "want": [], "gone": []}
         runs, mine = Keys.of(keys), origin == self.name
         gone = {key for run in self.acked.find(origin, runs) for key in run.texts()}
-        have = {key for maps in self._position_maps(origin) for run, _ in maps.find(runs) for key in run.texts()}
+        have = {
+            key for positions in self._position_maps(origin) for run, _ in positions.find(runs) for key in run.texts()
+        }
         for key in keys:
             if key in self.remote_acks or key in gone:
                 views["gone"].append(key)
@@ -371,13 +371,13 @@ class Node:
         return views
 
     def _receive_gone(self, sender: str, origin: str, keys: list[str]) -> None:
-        """Takes messages of another node that consumers of the sender have finished."""
+        """Takes messages that consumers of the sender have finished."""
         self._finish(keys)
         if origin != self.name:
-            # The owner may come back when the sender, which has it, does not.
+            # The owner may come back while the sender, which has the remote ack, is away.
             uninformed = [origin] if origin != sender else []
         else:
-            # Where the owner has lost its disk, others may bring it these messages yet.
+            # If this owner has lost its disk, others may still send it these messages.
             uninformed = [peer for peer in self.leadership.peers if peer != sender]
         for key in keys if uninformed else ():
             if key not in self.remote_acks and not (origin == self.name and self._is_mine(key)):
@@ -386,8 +386,8 @@ class Node:
 
     def _receive_answer(self, sender: str, origin: str, lists: dict[str, list[str]], now: float) -> None:
         asked = self._asked[sender]
-        told = [key for keys in lists.values() for key in keys]
-        if compares := self._takeover.answered(origin, sender, told, now) and origin != self.name:
+        answered = [key for keys in lists.values() for key in keys]
+        if compares := self._takeover.answered(origin, sender, answered, now) and origin != self.name:
             for key in (*lists["have"], *lists["want"]):
                 asked.pop(key, None)
         elif lists["have"]:
@@ -403,28 +403,28 @@ class Node:
             self._broadcast("REMOVES", keys=mine)
         self._finish(gone)
         here = self._position_maps(origin)
-        if not compares and (wanted := [key for key in lists["want"] if any(key in maps for maps in here)]):
+        if not compares and (wanted := [key for key in lists["want"] if any(key in positions for positions in here)]):
             self._send(sender, origin, wanted, now)
         self._push(sender, now)
         self._update_leaders(now)
 
     def _confirm_remote_ack(self, peer: str, key: str) -> None:
-        """Notes that a peer has an acknowledgement in an owner's place."""
+        """Takes a peer's confirmation of a remote ack."""
         owner = self.remote_acks[key]
         self._unconfirmed_acks[peer][owner].take([key])
         if not any(key in by_owner[owner] for by_owner in self._unconfirmed_acks.values()):
             del self.remote_acks[key]
             self.actions.append(ForgetRemoteAck(key))
 
-    # ------------------------------------------------------------------ what is to be sent
+    # ------------------------------------------------------------------ messages to other nodes
 
     def tick(self, now: float) -> None:
-        """To be called ten times a timeout."""
+        """Does the periodic work; the driver calls it ten times a timeout."""
         self.expire(now)
         self._update_leaders(now)
         for peer in self._in_flight:
             self._requeue_in_flight(peer, now - self.leadership.timeout)
-        for asked in self._asked.values():  # what was not answered is asked again
+        for asked in self._asked.values():  # unanswered questions are asked again
             for key in [key for key, when in asked.items() if now - when > self.leadership.timeout]:
                 del asked[key]
         for owner in self.held:
@@ -437,18 +437,18 @@ class Node:
         self._send_checkpoints(now)
 
     def _send_checkpoints(self, now: float) -> None:
-        """Sends what is finished: its own soon, that of all after a while."""
+        """Sends the ack checkpoints: its own when they change, those of all owners every `ROUND_TIMEOUTS`."""
         before, when = self._sent_checkpoints
         if now - when >= ROUND_TIMEOUTS * self.leadership.timeout:
-            mine, told = self.acked.to_json([self.name]), self.acked.to_json()
+            mine, checkpoints = self.acked.to_json([self.name]), self.acked.to_json()
             self._sent_checkpoints = mine, now
         else:
-            mine = told = self.acked.to_json([self.name])
+            mine = checkpoints = self.acked.to_json([self.name])
             if mine == before:
                 return
             self._sent_checkpoints = mine, when
-        if told:
-            self._broadcast("DONE", stated=told)
+        if checkpoints:
+            self._broadcast("DONE", stated=checkpoints)
 
     def _update_leaders(self, now: float) -> None:
         was = self.leadership.snapshot()
@@ -456,19 +456,19 @@ class Node:
             self.actions.append(Persist(was))
             self._keep_alive(now)
         for owner in self.leadership.nodes:
-            begun = self._takeover.update(owner, self._position_maps(owner), now)
-            if begun:
+            started = self._takeover.update(owner, self._position_maps(owner), now)
+            if started:
                 self._begin_scan(owner)
-            for peer in begun:
+            for peer in started:
                 self._push(peer, now)
 
     def _begin_scan(self, owner: str) -> None:
-        """Begins to drop those of an owner's messages here that are finished."""
-        # A `REMOVES` that did not arrive, a node that was away: it has them still, and their sender may be gone. An
-        # owner has them still where its disk is as it was before.
+        """Starts dropping an owner's messages that its checkpoints cover."""
+        # A node that missed a `REMOVES` still has them, and its sender may be gone. An owner has them after its disk
+        # was restored.
         if runs := [
             *self.acked.find_in_checkpoints(
-                owner, (run for maps in self._position_maps(owner) for run, _ in maps.runs())
+                owner, (run for positions in self._position_maps(owner) for run, _ in positions.runs())
             )
         ]:
             self._unscanned[owner] = deque(runs)
@@ -489,7 +489,7 @@ class Node:
         return not self._unconfirmed_acks[owner][owner]
 
     def _compare(self, owner: str, now: float) -> None:
-        """Has the leader of an owner's queue asked about all its replicas; another one at once, the same again."""
+        """Asks the leader of an owner's queue about all replicas: a new leader at once, the same one periodically."""
         leader = self.leadership.leader_epoch(owner)[1]
         peer = self.leadership.peers.get(leader)
         it = None if peer is None else (leader, peer.incarnation, peer.store)
@@ -507,7 +507,7 @@ class Node:
             self._unconfirmed[leader][owner] = keys_in([self.held[owner]])
 
     def _push(self, peer: str, now: float) -> None:
-        """Asks a peer about what it may lack, and sends it what is finished; some of it at a time."""
+        """Asks a peer about unconfirmed messages, and sends it remote acks, up to `MAX_BATCH_KEYS` at a time."""
         if not self.leadership.alive(peer, now):
             return
         asked = self._asked[peer]
@@ -532,10 +532,10 @@ class Node:
 
 
 def _keys_of(body: dict[str, Any], name: str) -> list[str]:
-    """Returns a list of keys that a message has, or none.
+    """Returns a list of keys from a message; empty if it has none.
 
     Raises:
-        ValueError: It is not such a list.
+        ValueError: The field is not a list of keys.
     """
     try:
         return list(Keys.of(body.get(name, ())))

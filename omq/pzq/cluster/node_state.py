@@ -1,4 +1,4 @@
-"""The file in which a node keeps what it states, next to its store: it is on the disk before it is sent."""
+"""The file with a node's persistent state, next to its store. It is synced before the state is sent."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from omq.store.errors import DamagedError
 from omq.store.lmdb.store_directory import write_durably
 
 FILE: Final = "cluster.json"
-#: Bytes that are kept free for it on a disk that is full.
+#: Bytes of a spare file, which makes room for the state on a full disk.
 SPARE_BYTES: Final = 1 << 16
 
 
@@ -22,13 +22,13 @@ class NodeState:
     """The content of the file.
 
     Attributes:
-        store: Which store it was stated of.
-        name: What the node is called.
-        incarnations: When the directory was started, the last time last.
+        store: The id of the node's store.
+        name: The node's name.
+        incarnations: The times at which the directory was started, ascending.
         replicated: Whether its messages have ever been replicated.
-        records: The epoch and the node that has each owner's messages; `None`: nothing was stated yet.
-        former: What the node was called before.
-        known: The store and the incarnation of each other node that was heard last.
+        records: The epoch and the leader of each owner's queue; `None`: the node is unattached.
+        former: Earlier names of the node.
+        known: The last known store and incarnation of each peer.
     """
 
     store: str
@@ -41,20 +41,20 @@ class NodeState:
 
 
 class NodeStateFile:
-    """The file.
+    """Reads and writes the state file.
 
     Args:
-        database: The folder that it is in.
+        database: The directory of the file.
     """
 
     def __init__(self, database: Path) -> None:
         self._path = database / FILE
 
     def load(self) -> NodeState | None:
-        """Reads what is kept; `None` without the file.
+        """Reads the state; `None` without a file.
 
         Raises:
-            DamagedError: The file is not a node's.
+            DamagedError: The file is not a valid state.
         """
         try:
             kept = json.loads(self._path.read_bytes())
@@ -72,13 +72,13 @@ class NodeStateFile:
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError, AttributeError) as wrong:
-            raise DamagedError(f"{self._path}: cannot be understood: {wrong}") from None
+            raise DamagedError(f"{self._path}: not a valid state of a node: {wrong}") from None
 
     def save(self, kept: NodeState) -> None:
-        """Keeps this in place of what was kept; returns once it is on the disk.
+        """Replaces the state; returns once it is on the disk.
 
         Raises:
-            OSError: It cannot be written.
+            OSError: The file cannot be written.
         """
         text = json.dumps(asdict(kept)).encode()
         spare = self._path.with_suffix(".spare")

@@ -1,4 +1,4 @@
-"""Messages whose producers wait until enough nodes have them."""
+"""Messages whose producers wait for replicas."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from omq.pzq.cluster.keys import KeyMap, KeyRange, Keys
 
 
 class PendingReplication:
-    """Records which peers have each waiting message, and when its producer's time is up.
+    """The replicas and the deadline of each waiting message.
 
-    Messages that were stored together cost as one as long as the same peers have them all (see `KeyMap`).
+    Messages that were stored together cost as much as one while the same peers have all of them (see `KeyMap`).
     """
 
     def __init__(self) -> None:
-        self._messages: KeyMap[tuple[frozenset[str], float]] = KeyMap()  # the peers that have them; the end of the time
-        self._ready: dict[KeyRange, None] = {}  # messages that more peers have than when `enough` looked last
+        self._messages: KeyMap[tuple[frozenset[str], float]] = KeyMap()  # the peers that have them, and the deadline
+        self._ready: dict[KeyRange, None] = {}  # messages with new replicas since the last call of `enough`
         self._ends: deque[tuple[float, Keys]] = deque()  # ascending; some of the first ones wait
 
     def __contains__(self, key: str) -> bool:
         return key in self._messages
 
     def until(self) -> float | None:
-        """Returns when the time of the first producer is up; `None`: no message waits."""
+        """Returns the first deadline; `None`: no message waits."""
         return self._ends[0][0] if self._ends else None
 
     def add(self, keys: Sequence[str], until: float, having: Iterable[str] = ()) -> None:
-        """Has messages wait.
+        """Adds messages.
 
         Args:
             keys: The messages, none of which waits already.
-            until: The end of their producers' time, not before that of any earlier ones.
-            having: The peers that have them.
+            until: Their deadline, not before the deadlines of earlier messages.
+            having: The peers that have them already.
         """
         keys = Keys.of(keys)
         self._messages.put(keys, (frozenset(having), until))
@@ -41,7 +41,7 @@ class PendingReplication:
             self._ready.update(dict.fromkeys(keys.runs))
 
     def has(self, peer: str, keys: Sequence[str]) -> bool:
-        """Notes that a peer has messages; returns whether any of them waits for that."""
+        """Adds a peer to the replicas of messages; returns whether that is new for any of them."""
         found = [(run, having, until) for run, (having, until) in self._messages.find(keys) if peer not in having]
         for run, having, until in found:
             self._messages.put_run(run, (having | {peer}, until))
@@ -49,7 +49,7 @@ class PendingReplication:
         return bool(found)
 
     def enough(self, replicas: int) -> Keys:
-        """Takes out the messages that `replicas` peers have."""
+        """Removes and returns the messages that *replicas* peers have."""
         ready, self._ready = self._ready, {}
         runs: list[KeyRange] = []
         for one in ready:  # which may overlap
@@ -58,14 +58,14 @@ class PendingReplication:
         return Keys(runs)
 
     def expired(self, now: float) -> Keys:
-        """Takes out the messages whose producers' time is up."""
+        """Removes and returns the messages whose deadline is over."""
         runs: list[KeyRange] = []
         while self._ends and self._ends[0][0] <= now:
             runs += self._take(self._first()).runs
         return Keys(runs)
 
     def drop(self, keys: Iterable[str]) -> Keys:
-        """Takes out some messages, as far as they wait."""
+        """Removes messages; returns those that waited."""
         return self._take(Keys([run for run, _ in self._messages.find(keys)]))
 
     def _take(self, keys: Keys) -> Keys:
@@ -80,6 +80,6 @@ class PendingReplication:
         return keys
 
     def _first(self) -> Keys:
-        """Returns those messages of the first end that still wait."""
+        """Returns the messages of the first deadline that still wait."""
         until, keys = self._ends[0]
         return Keys([run for run, (_, end) in self._messages.find(keys) if end == until])

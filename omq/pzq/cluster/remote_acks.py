@@ -1,4 +1,4 @@
-"""Acknowledgements in an owner's position, kept on the disk until all nodes know of them."""
+"""Remote acks: acknowledgements of an absent owner's messages, stored until all nodes have confirmed them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ Later = Callable[[float, Callable[[], None]], None]
 
 
 class RemoteAcks:
-    """The acknowledged messages of other owners, by key. Lives in one event loop.
+    """The remote acks of a node, by key. Lives in one event loop.
 
     Args:
         store: The store.
-        topic: The topic that new ones go to.
-        later: Makes a call after some seconds, unless the device has ended by then.
+        topic: The topic of new ones.
+        later: Schedules a call in some seconds, unless the device is closed by then.
     """
 
     def __init__(self, store: AsyncStore, topic: int, later: Later) -> None:
@@ -32,8 +32,8 @@ class RemoteAcks:
         self._topic = topic
         self._later = later
         self._stored: dict[str, tuple[int, int]] = {}  # topic and id of each, by key
-        self._storing: dict[str, bool] = {}  # keys that are with the store, and whether they are still wanted
-        self._waiting: list[tuple[set[str], Callable[[], None]]] = []  # calls, and the keys that each waits for
+        self._storing: dict[str, bool] = {}  # keys that are being written, and whether they are still needed
+        self._waiting: list[tuple[set[str], Callable[[], None]]] = []  # callbacks, with the keys that each waits for
 
     def load(self, state: TopicState) -> list[tuple[str, str]]:
         """Reads one topic; returns the owners and keys."""
@@ -45,7 +45,7 @@ class RemoteAcks:
         return found
 
     def add(self, owner: str, key: str) -> None:
-        """Keeps that a message of an owner was acknowledged."""
+        """Stores a remote ack."""
         is_storing = key in self._storing
         self._storing[key] = True
         if not is_storing:
@@ -58,10 +58,10 @@ class RemoteAcks:
                 return
             wanted = self._storing.pop(key)
             if write.error is not None:
-                log.error("cluster: the remote ack of a message of %s is not kept: %s", owner, write.error)
+                log.error("cluster: the remote ack of a message of %s is not stored: %s", owner, write.error)
             elif wanted:
                 self._stored[key] = write.topic_id, write.first
-            else:  # all know it by now
+            else:  # all nodes have confirmed it meanwhile
                 self._ack(write.topic_id, write.first)
             waiting, self._waiting = self._waiting, []
             for keys, call in waiting:
@@ -74,14 +74,14 @@ class RemoteAcks:
         self._store.submit(Append(self._topic, pack([owner.encode(), key.encode()]), 1), stored)
 
     def forget(self, key: str) -> None:
-        """Keeps that no more: all nodes know it."""
+        """Deletes a remote ack, which all nodes have confirmed."""
         if (position := self._stored.pop(key, None)) is not None:
             self._ack(*position)
         elif key in self._storing:
             self._storing[key] = False
 
     def when_stored(self, call: Callable[[], None]) -> None:
-        """Makes a call once all that were added by now are on the disk."""
+        """Calls *call* once all remote acks that were added by now are on the disk."""
         if self._storing:
             self._waiting.append((set(self._storing), call))
         else:
@@ -90,6 +90,6 @@ class RemoteAcks:
     def _ack(self, topic: int, id: int) -> None:
         def acked(write: Acknowledge) -> None:
             if write.error is not None:
-                log.error("cluster: the store does not take the end of a remote ack: %s", write.error)
+                log.error("cluster: a remote ack is not deleted: %s", write.error)
 
         self._store.submit(Acknowledge(topic, [(id, id)]), acked)

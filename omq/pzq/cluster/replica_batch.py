@@ -1,4 +1,4 @@
-"""Messages that go from node to node together, and how they are read, without sockets and time."""
+"""Batches of replicas, and their form on the wire. Sans I/O."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from omq.pzq.wire import key_of, shown, unpack
 
 
 class ReplicaBatch(NamedTuple):
-    """Messages of one node that follow each other, or were read one after the other.
+    """Replicas of one owner's messages.
 
     Attributes:
-        keys: Theirs.
-        records: Their records, as the store has them.
-        named: Each record has its key as its first part, as a node keeps replicas; else the keys count up, and
-            only the first is sent.
+        keys: The keys of the messages.
+        records: Their records, in the form of the store.
+        named: Whether each record has its key as its first part, as in a topic of replicas. Else the keys are
+            consecutive, and only the first one is sent.
     """
 
     keys: Keys
@@ -27,25 +27,25 @@ class ReplicaBatch(NamedTuple):
     named: bool
 
     def head(self) -> bytes:
-        """Returns the frame before the records on the wire: the first key and how many there are, or nothing."""
+        """Returns the frame before the records on the wire: the first key and-template-many there are, or nothing."""
         return b"" if self.named else b"%b %d" % (self.keys[0].encode(), len(self.keys))
 
     def some(self, keys: set[str]) -> ReplicaBatch:
-        """Those that have one of these keys."""
+        """Returns the messages that have one of these keys."""
         picked = [(number, key) for number, key in enumerate(self.keys) if key in keys]
         records = b"".join(blocks.slice(self.records, number, number + 1) for number, _ in picked)
         return ReplicaBatch(Keys.of([key for _, key in picked]), records, self.named)
 
 
-#: What stands before records that have no keys: the first one's key, and how many there are.
+#: The head of records without keys: the key of the first one, and their number.
 _HEAD: Final = re.compile(rb"([^ ]{1,80}) ([0-9]{1,9})")
 
 
-def consecutive_keys(how: bytes, when: int, first: int, count: int) -> Keys:
-    """The keys of messages with consecutive numbers that were stored at once (see `key_of`)."""
+def consecutive_keys(template: bytes, when: int, first: int, count: int) -> Keys:
+    """Returns the keys of messages with consecutive ids that were stored together (see `key_of`)."""
     if first >> 48 != first + count - 1 >> 48:
-        return Keys.of([key_of(how, when, number).decode() for number in range(first, first + count)])
-    head, begin = key_of(how, when, first)[:-12].decode(), first & 0xFFFFFFFFFFFF
+        return Keys.of([key_of(template, when, number).decode() for number in range(first, first + count)])
+    head, begin = key_of(template, when, first)[:-12].decode(), first & 0xFFFFFFFFFFFF
     return Keys([KeyRange(head, begin, begin + count)])
 
 
@@ -53,7 +53,7 @@ def read_replicas(frames: list[bytes]) -> list[ReplicaBatch]:
     """Reads replicas: `peer | id | REPLICAS:owner | empty | (head | records)+`.
 
     Raises:
-        Malformed: They are not so.
+        Malformed: The frames have another form.
     """
     _, _, _, *rest = frames
     if len(rest) < 3 or rest[0] or not len(rest) % 2:
@@ -62,10 +62,10 @@ def read_replicas(frames: list[bytes]) -> list[ReplicaBatch]:
 
 
 def read_batch(head: bytes, records: bytes) -> ReplicaBatch:
-    """Reads what a node has sent: its `head`, and the records.
+    """Reads one batch: its head and its records.
 
     Raises:
-        Malformed: It is not so, or a record is damaged.
+        Malformed: The head is not valid, or a record is damaged.
     """
     try:
         if not head:

@@ -1,4 +1,4 @@
-"""The replicas that other nodes send, until they are stored."""
+"""Stores the replicas that other nodes send."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from omq.store.interface import Append
 
 
 class _Write:
-    """Replicas that are with the store, and the calls that wait for them."""
+    """A write of replicas, and the callbacks that wait for it."""
 
     def __init__(self) -> None:
         self.calls: list[Callable[[str], None]] = []
 
 
 class ReplicaWriter:
-    """Stores each replica once, and answers a node when all that it has sent together are stored.
+    """Stores each replica once, and answers a node when all replicas of its message are stored.
 
     Args:
         store: The store.
-        wanted: Returns which of an owner's messages are to be stored.
-        stored: Called with an owner and keys after each write, with its result.
+        wanted: Returns the messages of an owner that must be stored.
+        stored: Called after each write with the owner, the keys and the write.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class ReplicaWriter:
             origin: The owner of the messages.
             topic: The topic of its replicas.
             batches: The messages.
-            answer: Called with the reason why they are refused, or with nothing.
+            answer: Called with the reason of a refusal, or with an empty text.
         """
         pending, first = 1, ""
 
@@ -57,7 +57,7 @@ class ReplicaWriter:
 
         for batch in batches:
             wanted = self._wanted(origin, batch.keys)
-            if storing := self._storing.find(wanted):  # they were sent before
+            if storing := self._storing.find(wanted):  # these were sent twice
                 for _, write in storing:
                     pending += 1
                     write.calls.append(ended)
@@ -78,7 +78,7 @@ class ReplicaWriter:
             self._storing.take(keys)
             self._stored(origin, keys, write)
             if isinstance(write.error, OutOfSpace) and len(keys) > 1:
-                # Where not all of them have room, half may: the others are asked about again.
+                # Half of them may still fit; the owner asks about the others again.
                 self._append(origin, topic, batch.some(set(keys[: len(keys) // 2])), lambda reason: None)
             for call in waiting.calls:
                 call("" if write.error is None else f"not stored: {write.error}")

@@ -1,4 +1,4 @@
-"""The options of a node about its cluster, checked."""
+"""The cluster options of a node."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 @dataclass(frozen=True, slots=True)
 class ClusterSettings:
-    """A cluster, as one of its nodes sees it.
+    """The cluster options of one node.
 
     Attributes:
         name: This node's broadcast endpoint.
         peers: The receive endpoints of the others, by their broadcast endpoints.
-        replicas: How many of them must have a message.
-        timeout: Seconds after which one is silent.
+        replicas: The number of peers that must have a message.
+        timeout: Seconds after which a peer is silent.
         replication_timeout: Seconds that a producer waits for replicas.
-        networks: Where nodes may speak from.
+        networks: The networks that nodes may connect from.
     """
 
     name: str
@@ -41,7 +41,7 @@ class ClusterSettings:
     networks: tuple[Network, ...]
 
     def admits(self, remote: str) -> bool:
-        """Returns whether a node may connect from an address, as an event of a socket gives it."""
+        """Returns whether a node may connect from the remote address of an event."""
         try:
             host = remote.removeprefix("tcp://").rpartition(":")[0].strip("[]").partition("%")[0]
             address = ipaddress.ip_address(host)
@@ -62,10 +62,10 @@ def read_settings(
     timeout_replication: int,
     allow_replicas_from: Iterable[str],
 ) -> ClusterSettings | None:
-    """Checks a device's settings of its cluster; `None` without a cluster.
+    """Checks the cluster options of a device; returns `None` without a cluster.
 
     Raises:
-        UsageError: Something does not fit; the text has the option and the value.
+        UsageError: An option is not valid; the text has its name and its value.
     """
     nodes, allowed = list(nodes), list(allow_replicas_from)
     for option, value, least in (
@@ -98,7 +98,7 @@ def read_settings(
             raise _invalid("nodes", node, f"is there twice, as {peers[name]!r} is the same host")
         peers[name] = node
         for address in addresses:
-            # What connects from a host to itself comes from any of its loopback addresses.
+            # A connection from a host to itself may have any of its loopback addresses.
             loop = "127.0.0.0/8" if address.version == 4 else "::1/128"
             networks.append(ipaddress.ip_network(loop if address.is_loopback else str(address)))
     if replicas > len(peers):

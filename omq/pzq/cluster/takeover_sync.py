@@ -1,4 +1,4 @@
-"""The comparison with the other nodes before messages are delivered in their owner's place."""
+"""The comparison with the other nodes before a new leader delivers."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from omq.pzq.cluster.leadership import LeaderEpoch, Leadership
 
 @dataclass(slots=True)
 class _PeerSync:
-    """Messages of one owner that one peer has not answered about.
+    """Messages of one owner that one peer has not confirmed yet.
 
     Attributes:
-        claim: By which record this node has the queue.
-        incarnation: Which one of the peer is asked.
+        claim: The epoch in which this node leads the queue.
+        incarnation: The incarnation of the peer that is asked.
         keys: The messages.
-        since: When the peer was asked, or has answered last.
+        since: The time of the first question or of the last answer.
     """
 
     claim: LeaderEpoch
@@ -27,14 +27,15 @@ class _PeerSync:
 
 
 class TakeoverSync:
-    """The replicas that a peer may have as finished.
+    """The replicas of a new leader that other nodes may know as finished.
 
-    A node that was away, or that a `REMOVES` missed, has replicas of what consumers have settled. The owner would
-    send it that, but is silent where this node has its queue. So it asks all that live, each about all, and delivers
-    once they have answered. One that sends nothing for a timeout is not waited for; it is asked on.
+    A node that was away, or that missed a `REMOVES`, still has replicas of acknowledged messages. The owner cannot
+    correct that: it is silent when another node leads its queue. So the new leader asks each living peer about all
+    replicas, and delivers once they have answered. It stops waiting for a peer that answers nothing for a timeout, and
+    goes on asking it.
 
     Args:
-        leadership: Who possesses which queue.
+        leadership: The leaders of the queues.
     """
 
     def __init__(self, leadership: Leadership) -> None:
@@ -42,11 +43,11 @@ class TakeoverSync:
         self._syncs: dict[str, dict[str, _PeerSync]] = {}  # by owner and peer
 
     def update(self, owner: str, held: Sequence[KeyMap[int]], now: float) -> list[str]:
-        """Begins what is to be compared, and ends what is not any more; the peers that are to be asked.
+        """Begins comparisons that are due, and ends those that are not needed; returns the peers that must be asked.
 
         Args:
-            owner: Whose queue it is.
-            held: What this node has of it.
+            owner: The owner of the queue.
+            held: The messages of the queue that this node has.
             now: The time.
         """
         leadership = self._leadership
@@ -54,19 +55,19 @@ class TakeoverSync:
         if claim[1] != leadership.name or claim == (0, owner):
             self._syncs.pop(owner, None)
             return []
-        syncs, begun = self._syncs.setdefault(owner, {}), []
+        syncs, started = self._syncs.setdefault(owner, {}), []
         for peer, known in leadership.peers.items():
             if not leadership.alive(peer, now):
-                syncs.pop(peer, None)  # meanwhile it may learn of something: it is asked again
+                syncs.pop(peer, None)  # it may receive acks meanwhile, so it is asked again
                 continue
             sync = syncs.get(peer)
             if sync is None or sync.claim != claim or sync.incarnation != known.incarnation:
                 syncs[peer] = _PeerSync(claim, known.incarnation, keys_in(held), now)
-                begun.append(peer)
-        return begun
+                started.append(peer)
+        return started
 
     def add(self, owner: str, keys: Iterable[str], now: float) -> None:
-        """Adds replicas that have come."""
+        """Adds replicas that were stored."""
         for sync in self._syncs.get(owner, {}).values():
             if not sync.keys:
                 sync.since = now
@@ -79,14 +80,14 @@ class TakeoverSync:
                 sync.keys.take(keys)
 
     def answered(self, owner: str, peer: str, keys: Iterable[str], now: float) -> bool:
-        """Takes a peer's answer; returns whether this node has the queue, and so asks for itself."""
+        """Takes a peer's answer; returns whether this node compares the queue with that peer."""
         sync = self._syncs.get(owner, {}).get(peer)
         if sync is not None and sync.keys.take(keys):
             sync.since = now
         return sync is not None
 
     def keys_to_ask(self, peer: str) -> Iterator[tuple[str, KeyMap[None]]]:
-        """Yields the messages that a peer is to be asked about, by owner."""
+        """Yields the messages that a peer must be asked about, by owner."""
         for owner, syncs in self._syncs.items():
             if (sync := syncs.get(peer)) is not None and sync.keys:
                 yield owner, sync.keys
@@ -95,7 +96,7 @@ class TakeoverSync:
         """Returns whether the messages of an owner may be delivered here."""
         leadership, syncs = self._leadership, self._syncs.get(owner, {})
         if leadership.leader_epoch(owner) == (0, owner):
-            return True  # no other node ever had it
+            return True  # the queue was never taken over
         for peer in leadership.alive_peers(now):
             sync = syncs.get(peer)
             if sync is None or (sync.keys and now - sync.since <= leadership.timeout):

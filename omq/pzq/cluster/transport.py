@@ -1,4 +1,4 @@
-"""The sockets by which the nodes of a cluster reach each other."""
+"""The sockets between the nodes of a cluster."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ log = logging.getLogger("omq.pzq")
 CLUSTER: Final = b"CLUSTER"
 MAX_BROADCAST_BYTES: Final = 1 << 24
 BATCH_BYTES: Final = 1 << 20  # of replicas that are sent as one message, about
-#: Messages with replicas that a peer has not answered, beyond which what is to be sent gathers; and how long it gathers
-#: at most, as an answer may be lost.
+#: Unanswered messages with replicas, beyond which further replicas of a peer are collected into one message.
 MAX_UNANSWERED: Final = 2
+#: Seconds for which replicas are collected at most, as an answer may be lost.
 GATHER_TIMEOUT_S: Final = 0.02
-MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; what goes beyond is not sent, and asked about later
-LOG_INTERVAL_S: Final = 1.0  # between two lines about strangers
+MAX_WAITING_BYTES: Final = 64 << 20  # of replicas for a peer; later ones are dropped, and asked about again
+LOG_INTERVAL_S: Final = 1.0  # between two warnings
 
 Complain = Callable[[str], None]
 Acked = Callable[[str, Sequence[str]], None]
@@ -43,7 +43,7 @@ class PeerTransport:
     Args:
         settings: The cluster.
         on_broadcast: Called with each broadcast, without its first frame.
-        acked: Called with a peer, and the keys of replicas that it has taken.
+        acked: Called with a peer, and the keys of the replicas that it has acknowledged.
     """
 
     def __init__(self, settings: ClusterSettings, on_broadcast: Callable[[list[bytes]], None], acked: Acked) -> None:
@@ -53,21 +53,21 @@ class PeerTransport:
         self._tasks: list[asyncio.Task[None]] = []
         self._sockets: list[Any] = []
         self._streams = {peer: _ReplicaStream(peer, settings.timeout) for peer in settings.peers}
-        self._nodes: set[float] = set()  # connections of nodes, by when they began
+        self._nodes: set[float] = set()  # connections of nodes, by the time of the connect
         self._next_line = 0.0
 
     # ------------------------------------------------------------------ life
 
     def start(self, security: Security | None, as_client: Security | None) -> None:
-        """Listens, and dials the others.
+        """Binds, and connects to the others.
 
         Args:
             security: The security of the listening socket.
-            as_client: That of the dialing ones.
+            as_client: The security of the connecting sockets.
 
         Raises:
-            EndpointError: An endpoint cannot be understood.
-            BindError: It cannot be listened on.
+            EndpointError: An endpoint is not valid.
+            BindError: The endpoint cannot be bound.
         """
         options: dict[str, Any] = {
             "heartbeat_interval": self._settings.timeout / 4,
@@ -98,12 +98,12 @@ class PeerTransport:
         self._tasks.append(asyncio.create_task(loop, name=f"omq pzq: {name}"))
 
     def stop(self) -> None:
-        """Reads nothing, and sends no replicas any more."""
+        """Stops receiving, and sending replicas."""
         for task in self._tasks:
             task.cancel()
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the sockets. Idempotent."""
         self.stop()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if hasattr(self, "_events"):
@@ -120,7 +120,7 @@ class PeerTransport:
             self._out.send_multipart_nowait((CLUSTER, kind.encode(), json.dumps(body, separators=(",", ":")).encode()))
 
     def has_room(self, peer: str) -> bool:
-        """Returns whether a replica may be sent to a peer now: a slow one must not fill the memory."""
+        """Returns whether a replica may be sent to a peer now. A slow peer must not fill the memory."""
         return self._streams[peer].bytes < MAX_WAITING_BYTES
 
     def replicate(self, peer: str, origin: str, batch: ReplicaBatch) -> None:
@@ -128,7 +128,7 @@ class PeerTransport:
         self._streams[peer].put(origin, batch)
 
     def forget(self, peer: str) -> None:
-        """Drops what waits for a peer, which is silent or has restarted; answers to what was sent count no more."""
+        """Drops the replicas for a peer that is silent or has restarted, and ignores its later answers."""
         self._streams[peer].clear()
 
     # ------------------------------------------------------------------ in
@@ -143,7 +143,7 @@ class PeerTransport:
             if self._settings.admits(event.remote_address):
                 self._nodes.add(event.peer.since)
             else:
-                self._complain(f"{event.remote_address} is not a node of this cluster: what it broadcasts is ignored")
+                self._complain(f"{event.remote_address} is not a node of this cluster: its broadcasts are ignored")
 
     async def _listen(self) -> None:
         while True:
@@ -157,9 +157,9 @@ class PeerTransport:
             try:
                 self._on_broadcast(message.parts[1:])
             except (ValueError, TypeError, KeyError, IndexError) as wrong:
-                self._complain(f"a broadcast counts for nothing: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
+                self._complain(f"ignoring an invalid broadcast: {', '.join(map(shown, message.parts[:4]))}: {wrong}")
             except Exception:
-                log.exception("a broadcast could not be understood")
+                log.exception("cannot handle a broadcast")
 
     def _complain(self, text: str) -> None:
         if time.monotonic() >= self._next_line:
@@ -168,11 +168,11 @@ class PeerTransport:
 
 
 class _ReplicaStream:
-    """The replicas on their way to one peer.
+    """The outgoing replicas of one peer.
 
     Args:
-        peer: Its name.
-        timeout: Seconds after which an answer does not come any more.
+        peer: The name of the peer.
+        timeout: Seconds after which an answer is taken for lost.
 
     Attributes:
         bytes: Bytes of replicas that wait to be sent.
@@ -201,18 +201,18 @@ class _ReplicaStream:
         self.bytes = 0
 
     async def send(self, dealer: Any) -> None:
-        """Sends what is put."""
+        """Sends the replicas that were added."""
         while True:
             await self._wanted.wait()
             self._wanted.clear()
             while self._waiting:
                 if len(self._unanswered) >= MAX_UNANSWERED:
                     await self._gather()
-                if self._waiting:  # else the peer is silent, and nothing is sent to it
+                if self._waiting:  # else `clear` was called
                     await dealer.send_multipart(self._next())
 
     async def _gather(self) -> None:
-        """Waits for an answer: what comes meanwhile costs less than by itself."""
+        """Waits for an answer. Replicas that arrive meanwhile go out as one message, which costs less."""
         lost = time.monotonic() - self._timeout
         for id in [id for id, (when, _) in self._unanswered.items() if when < lost]:
             del self._unanswered[id]
@@ -222,7 +222,7 @@ class _ReplicaStream:
                 await self._answered.wait()
 
     def _next(self) -> list[bytes]:
-        """Takes out as many messages of one owner as go together."""
+        """Takes the next replicas of one owner that fit into one message."""
         waiting, origin, size = self._waiting, self._waiting[0][0], 0
         keys: list[Keys] = []
         frames: list[bytes] = []
@@ -241,7 +241,7 @@ class _ReplicaStream:
         return [id, REPLICAS + origin.encode(), b"", *frames]
 
     async def receive_answers(self, dealer: Any, acked: Acked, complain: Complain) -> None:
-        """Reports which messages the peer has taken."""
+        """Reports the messages that the peer has acknowledged."""
         while True:
             frames = await dealer.recv_multipart()
             if len(frames) < 2:

@@ -1,4 +1,4 @@
-"""The send socket: what consumers are sent, and what they answer."""
+"""The send socket: delivers messages to consumers, and takes their acknowledgements."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.pzq")
 
-#: Messages that consumers may have together, whatever their size.
+#: Messages of all consumers in flight.
 MAX_IN_FLIGHT: Final = 1 << 17
-#: Messages that a consumer gets, and acknowledgements that are taken, before others have their turn.
+#: Messages that a consumer gets, and acknowledgements that are received, in one turn.
 MAX_BATCH_MESSAGES: Final = 512
-#: Bytes of records that are delivered before acknowledgements are taken, about.
+#: Bytes of records that are delivered before acknowledgements are received, about.
 _PUMP_BYTES: Final = 256 << 10
-#: Bytes of an acknowledgement beyond which a connection ends.
+#: Bytes of an acknowledgement beyond which its connection is closed.
 MAX_ACK_BYTES: Final = 1 << 20
-#: Seconds between two lines about acknowledgements that are refused.
+#: Seconds between two warnings about invalid acknowledgements.
 LOG_INTERVAL_S: Final = 1.0
-#: Keys that are kept of what was not acknowledged in time before those of what does not wait any more are dropped.
+#: Keys of expired deliveries that are kept before those of finished messages are dropped.
 _MIN_LATE_KEYS: Final = 1024
 
 
-#: A message that a consumer has: who, the message's position (see `WorkQueue`), and bytes of its body.
+#: The consumer of a message in flight, its position (the queue's index and the id), and the bytes of its body.
 InFlightMessage: TypeAlias = "tuple[DeviceConsumer, int, int]"
 
 
@@ -53,18 +53,18 @@ class DeviceConsumer(workqueue.QueueConsumer):
     """A connection of a consumer.
 
     Attributes:
-        identity: What the socket calls it.
-        address: Where it is.
-        wants_delivery_count: It is sent the delivery count of each message.
-        sent: Bytes of keys and bodies that it was sent.
-        stalled: It hangs, and some of that has not left: it does not read.
-        acked: Places that it has acknowledged in this batch.
+        identity: Its identity in the socket.
+        address: Its remote address.
+        wants_delivery_count: Whether it gets the delivery count of each message.
+        sent: Bytes of keys and bodies that were sent to it.
+        stalled: Whether it hangs and some of these bytes are still queued: it does not read.
+        acked: Positions that it has acknowledged in this batch.
     """
 
     def __init__(self, server: ConsumerServer, peer: PeerInfo, address: str) -> None:
         wanted = peer.properties.get(PREFETCH.lower(), b"")
         prefetch = int(wanted) if wanted.isdigit() and len(wanted) < 10 else 0
-        # A consumer that sends a prefetch works at one after the other.
+        # A consumer that sends a prefetch works on its messages in order.
         super().__init__(
             server.dispatcher,
             server.timeout,
@@ -96,28 +96,29 @@ class DeviceConsumer(workqueue.QueueConsumer):
     def _redeliver_overdue(self, ranges: list[Range[InFlight]]) -> None:
         self._server.expired(ranges)
         super()._redeliver_overdue(ranges)
-        self._server.dispatcher.wake()  # others have room now, also where none of these is delivered again
+        self._server.dispatcher.wake()  # others may take messages now, even if none of these is redelivered
 
 
 class ConsumerServer:
     """Delivers queues to consumers, in turn. Lives in one event loop.
 
     Args:
-        name: What its socket is for.
-        store: Where the queues are.
-        queues: What it delivers, the oldest message first.
-        ack_timeout: Microseconds within which a message is acknowledged, or delivered again.
-        reaper_frequency: Microseconds between two looks for those that were not.
-        inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
+        name: The name of its socket in the log.
+        store: The store.
+        queues: The queues that it delivers, the oldest message first.
+        ack_timeout: Microseconds after which an unacknowledged message is redelivered.
+        reaper_frequency: Microseconds between two checks of the ack deadlines.
+        inflight_size: Bytes of bodies in flight; a larger body is delivered alone.
 
     Attributes:
-        dispatcher: Gives its consumers their turns.
+        dispatcher: The dispatcher of its queues.
         timeout: `ack_timeout` in seconds.
-        reaper_frequency: The same in seconds.
-        bytes: Bytes of bodies that consumers have.
-        in_flight: The messages that they have, by key.
-        consumers: Who is connected, by what the socket calls them.
-        counts: What has happened: `delivered`, `redelivered`, `acknowledged`, `returned`, `expired`, `refused`.
+        reaper_frequency: The interval of the checks in seconds.
+        bytes: Bytes of bodies in flight.
+        in_flight: The messages in flight, by key.
+        consumers: The connected consumers, by identity.
+        counts: Counters of deliveries and acknowledgements: `delivered`, `redelivered`, `acknowledged`, `returned`,
+            `expired`, `refused`.
     """
 
     def __init__(
@@ -144,11 +145,11 @@ class ConsumerServer:
             bytes, tuple[DeviceConsumer, int]
         ] = {}  # by key, what was not acknowledged in time: who had it, position
         self._max_late = _MIN_LATE_KEYS
-        self._acking: list[DeviceConsumer] = []  # whose `acked` is to be looked at
-        self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has looked into
+        self._acking: list[DeviceConsumer] = []  # consumers with positions in `acked`
+        self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has decoded
         self._outgoing: list[tuple[bytes, ...]] = []
         self._next_size = 0  # bytes of the next body, which did not fit
-        self._sent_at = b""  # microseconds since 1970, for what is delivered now
+        self._sent_at = b""  # microseconds since 1970, for the deliveries of this turn
         self._woken = False
         self._stopping = False  # nothing more is delivered
         self._paused = False
@@ -162,16 +163,16 @@ class ConsumerServer:
     # ------------------------------------------------------------------ life
 
     def start(self, endpoint: str, security: Security | None) -> str:
-        """Listens; the endpoint, resolved.
+        """Binds the socket; returns the resolved endpoint.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            BindError: It cannot be listened on.
+            EndpointError: The endpoint is not valid.
+            BindError: The endpoint cannot be bound.
         """
-        # On the wire it is what the original's DEALER is, but each message goes where it is sent.
+        # Compatible with the DEALER of the original, but each message can be sent to a chosen consumer.
         self._socket = omq.ROUTER(
             router_rename=True,
-            send_hwm=0,  # what waits for a consumer is in flight, which is bounded
+            send_hwm=0,  # unread messages are in flight, which is bounded
             recv_hwm=4 * MAX_BATCH_MESSAGES,
             max_message_size=MAX_ACK_BYTES,
             max_parts=16,
@@ -194,7 +195,7 @@ class ConsumerServer:
         return bound
 
     async def pause(self) -> None:
-        """Takes and delivers nothing more; what was acknowledged is with the store."""
+        """Stops deliveries, and passes all received acknowledgements to the store."""
         if not hasattr(self, "_serving") or self._paused:
             return
         self._stopping = self._paused = True
@@ -202,7 +203,7 @@ class ConsumerServer:
         for endpoint in self._socket.endpoints:
             with suppress(OmqError):
                 self._socket.unbind(endpoint)
-        for _ in range(MAX_LAST_BATCHES):  # what was acknowledged by now counts
+        for _ in range(MAX_LAST_BATCHES):  # acknowledgements that have arrived count
             if not self._events.messages_wait():
                 break
             await asyncio.sleep(0)
@@ -214,14 +215,14 @@ class ConsumerServer:
         self._save()
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the socket. Idempotent."""
         if not hasattr(self, "_serving"):
             return
         await self.pause()
         await self._socket.close()
         self._events.close()
 
-    # ------------------------------------------------------------------ who is there
+    # ------------------------------------------------------------------ connections
 
     def _on_event(self, event: Event) -> None:
         log_connection(log, self._name, event)
@@ -230,13 +231,13 @@ class ConsumerServer:
             self._add_consumer(peer, event.remote_address)
         elif event.kind is EventKind.DISCONNECTED and peer is not None:
             if peer.identity in self.consumers:
-                self._events.leave(peer.identity)  # what it sent before is handled first
+                self._events.leave(peer.identity)  # its last acknowledgements are handled first
         elif event.kind is EventKind.MISSED:
             for one in self._events.recount(self.consumers):
                 self._add_consumer(one, one.endpoint)
 
     def _idle(self) -> None:
-        """Parts and delivers after events while no messages came."""
+        """Handles disconnects, and delivers, when events came without messages."""
         self._remove_gone()
         self.wake()
 
@@ -245,7 +246,7 @@ class ConsumerServer:
         self.dispatcher.add(consumer)
 
     def _remove_gone(self) -> None:
-        """Takes back what consumers had whose connections are over, once their last acknowledgements are taken."""
+        """Removes disconnected consumers whose last acknowledgements are handled, and requeues their messages."""
         for identity in self._events.take_gone():
             consumer = self.consumers.pop(identity)
             self.counts["returned"] += consumer.in_flight.count
@@ -253,13 +254,13 @@ class ConsumerServer:
             consumer.end()
 
     def _check_stalled(self) -> None:
-        """Looks which of those that hang read what they are sent: it would else be sent to them again and again."""
+        """Finds hanging consumers that do not read, which get no messages until they read."""
         for peer in self._socket.peers if any(one.hangs or one.stalled for one in self.consumers.values()) else ():
             consumer = self.consumers.get(peer.identity)
             if consumer is None:
                 continue
             was_stalled, consumer.stalled = consumer.stalled, consumer.hangs and peer.bytes_out < consumer.sent
-            # Frames have headers, which are not counted as sent: they would hide as much that has not left.
+            # `bytes_out` includes frame headers, which `sent` does not count: they would hide unsent bytes.
             consumer.sent = max(consumer.sent, peer.bytes_out)
             if was_stalled and not consumer.stalled:
                 consumer.more(0)
@@ -285,7 +286,7 @@ class ConsumerServer:
                 if entry is None or entry[0].identity != message[0]:
                     self._receive(message)
                     continue
-                # Nearly all of them are so: `_receive` does the same for others.
+                # The fast path of nearly all acknowledgements; `_receive` handles the others.
                 consumer, position, bytes_ = entry
                 del in_flight[message[1]], keys[position]
                 size += bytes_
@@ -298,7 +299,7 @@ class ConsumerServer:
             self._pump()
 
     def _acknowledge(self) -> None:
-        """Finishes what consumers have acknowledged in this batch."""
+        """Finishes the messages that consumers have acknowledged in this batch."""
         acking, self._acking = self._acking, []
         for consumer in acking:
             acked, consumer.acked = consumer.acked, []
@@ -315,7 +316,7 @@ class ConsumerServer:
             return
         in_flight = self.in_flight.get(key)
         if in_flight is not None and in_flight[0] is consumer:
-            self._acknowledge()  # in the order in which it has answered
+            self._acknowledge()  # keeps the order of its answers
             position = in_flight[1]
             self.release([Range(position, position, None)])
             if done:
@@ -330,18 +331,18 @@ class ConsumerServer:
         elif done:
             del self._late[key]
             self.counts["acknowledged"] += consumer.ack([(late[1], late[1])])
-        else:  # it waits to be delivered again, as it is
+        else:  # it waits for redelivery already
             consumer.nack([(late[1], late[1])])
 
     def _refuse(self, consumer: DeviceConsumer, why: str) -> None:
-        """Logs what the protocol has no answer for."""
+        """Logs an invalid acknowledgement: the protocol has no answer to it."""
         self.counts["refused"] += 1
         if time.monotonic() >= self._next_log:
             self._next_log = time.monotonic() + LOG_INTERVAL_S
-            log.warning("%s: an acknowledgement of %s counts for nothing: %s", self._name, consumer.address, why)
+            log.warning("%s: ignoring an invalid acknowledgement from %s: %s", self._name, consumer.address, why)
 
     def release(self, ranges: Iterable[Range[Any]]) -> list[tuple[bytes, InFlightMessage]]:
-        """Takes note that consumers do not have messages any more; returns these."""
+        """Removes messages from those in flight; returns them."""
         released = []
         for range_ in ranges:
             for position in range(range_.first, range_.last + 1):
@@ -352,7 +353,7 @@ class ConsumerServer:
         return released
 
     def expired(self, ranges: list[Range[InFlight]]) -> None:
-        """Takes note that messages were not acknowledged in time."""
+        """Takes messages whose ack deadline has passed."""
         expired = self.release(ranges)
         self.counts["expired"] += len(expired)
         log.info("%s: %d messages were not acknowledged in time", self._name, len(expired))
@@ -369,23 +370,23 @@ class ConsumerServer:
     # ------------------------------------------------------------------ out
 
     def messages_arrived(self) -> None:
-        """Takes note that messages have come. All else that `wake` is for comes with a call of its own."""
+        """Wakes the deliveries after new messages. Other causes call `wake` directly."""
         if self.consumers:
             self.wake()
 
     def wake(self) -> None:
-        """Has messages delivered soon, and what is finished kept."""
+        """Schedules deliveries and the storing of acknowledgements."""
         if not self._woken and not self._stopping:
             self._woken = True
             self._loop.call_soon(self._pump)
 
     def _pump(self) -> None:
-        """Delivers what there is room for."""
+        """Delivers messages within the limits, and stores acknowledgements."""
         self._woken = False
         if self._stopping:
             return
         self._sent_at = b"%d" % (time.time_ns() // 1000)
-        # What did not fit is read again when there is room for it, and not with each acknowledgement.
+        # A body that did not fit is read again once it fits, not after each acknowledgement.
         if self.bytes + max(self._next_size, 1) <= self._limit or not self.in_flight:
             self._next_size = 0
             if self.dispatcher.pump(self._ready, _PUMP_BYTES):
@@ -400,7 +401,7 @@ class ConsumerServer:
         self._save()
 
     def _ready(self) -> list[WorkQueue]:
-        """The queues that have something to deliver, the one with the oldest message first."""
+        """Returns the queues with messages to deliver, the one with the oldest message first."""
         ready = [queue for queue in self._queues if queue.is_ready]
         if len(ready) > 1:
             ready.sort(key=DeviceQueue.oldest)
@@ -411,7 +412,7 @@ class ConsumerServer:
         self.wake()
 
     def fits(self, work: WorkQueue, header: bytes, records: memoryview, count: int) -> int:
-        """Returns how many messages of a block consumers may have besides what they have."""
+        """Returns the number of messages of a block that fit into the limits."""
         self._decoded = None
         count = min(count, MAX_IN_FLIGHT - len(self.in_flight))
         room = self._limit - self.bytes

@@ -1,4 +1,4 @@
-"""A device in a program: its store, its sockets, and a thread for them."""
+"""The device: its store and its sockets, in an event loop or in a thread."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACK_TIMEOUT_US: Final = 5_000_000
 REAPER_INTERVAL_US: Final = 2_500_000
 MAX_IN_FLIGHT_BYTES: Final = 31_457_280
 
-#: Topics by what an acknowledgement of theirs means. Dead letters are kept as their messages were.
+#: Topics by persistence. Dead letters have the persistence of their messages.
 _TOPICS: Final[dict[Persistence, str]] = {"strong": "messages", "weak": "messages.unsynced"}
 _DEAD_LETTERS: Final[dict[Persistence, str]] = {"strong": "dead-letters", "weak": "dead-letters.unsynced"}
 
@@ -46,34 +46,34 @@ class AsyncDevice:
         print(device.endpoints["receive"], device.endpoints["send"])
 
     Args:
-        database: The directory of the messages; made if it is not there.
-        receive: Where producers connect.
-        send: Where consumers connect.
-        monitor: Where it answers with its statistics; `None` for nowhere.
-        dead_letter: Where consumers of dead letters connect; `None` for nowhere.
-        http: The address of `/metrics` and `/healthz` (`host:port`); `None` for none.
-        hard_sync: A message is acknowledged once the disk has it; else once it is written, which is
-            synced within a second.
-        ack_timeout: Microseconds within which a consumer acknowledges a message, or it is delivered again.
-        reaper_frequency: Microseconds between two looks for those that were not acknowledged in time.
-        inflight_size: Bytes of bodies that consumers may have; a larger one is delivered alone.
-        max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
+        database: The directory of the store; created if it is missing.
+        receive: The endpoint for producers.
+        send: The endpoint for consumers.
+        monitor: The endpoint for requests of statistics; `None`: none.
+        dead_letter: The endpoint for consumers of dead letters; `None`: none.
+        http: The address of `/metrics` and `/healthz` (`host:port`); `None`: none.
+        hard_sync: Whether a message is synced before it is acknowledged; else it is synced within a second.
+        ack_timeout: Microseconds after which an unacknowledged message is redelivered.
+        reaper_frequency: Microseconds between two checks of the ack deadlines.
+        inflight_size: Bytes of bodies in flight; a larger body is delivered alone.
+        max_deliveries: Failed deliveries after which a message becomes a dead letter; `None`: never.
         security: A `PlainServer` or `CurveServer` for all of the device's sockets.
         nodes: The receive endpoints of the other nodes of a cluster.
-        broadcast: Where this node receives from the others: an endpoint that names it as they do, with their port.
-        replicas: How many other nodes must have a message before its producer gets a positive answer.
+        broadcast: The endpoint for messages of the other nodes, with the host by which they know this node and
+            with the port that all nodes use.
+        replicas: The number of other nodes that must have a message before its producer gets a positive answer.
         timeout_nodes: Microseconds after which a node is silent, and others may deliver its messages.
         timeout_replication: Microseconds that a producer's answer waits for the replicas.
-        allow_replicas_from: Addresses, or networks, that nodes may speak from besides the hosts of `nodes`.
-        peer_security: A `CurveClient` or `PlainClient`, with which this node comes to the others.
+        allow_replicas_from: More addresses or networks that nodes may connect from; the hosts of `nodes` always may.
+        peer_security: A `CurveClient` or `PlainClient` for connections to the other nodes.
 
     Attributes:
-        endpoints: Where it serves, once it is entered: `receive`, `send`, and as far as they were asked for `monitor`,
-            `broadcast`, `dead_letter`, `http`.
+        endpoints: The bound endpoints after the start: `receive`, `send`, and those of `monitor`, `broadcast`,
+            `dead_letter` and `http` that are configured.
 
     Raises:
-        UsageError: An argument does not fit.
-        EndpointError: An endpoint cannot be understood.
+        UsageError: An argument is not valid.
+        EndpointError: An endpoint is not valid.
         ImportError: A package of the extra `broker` is missing.
     """
 
@@ -151,14 +151,14 @@ class AsyncDevice:
     # ------------------------------------------------------------------ life
 
     async def start(self) -> None:
-        """Opens the store and serves; `async with` does it.
+        """Opens the store and serves; `async with` calls it.
 
         Raises:
-            UsageError: It was started, or closed, already.
-            StoreLocked: Another process has the directory.
-            StoreError: It is a broker's.
-            DamagedError: The store cannot be opened.
-            BindError: One cannot be listened on.
+            UsageError: The device was started or closed already.
+            StoreLocked: Another process uses the directory.
+            StoreError: The directory is the store of a broker.
+            DamagedError: The store is damaged.
+            BindError: An endpoint cannot be bound.
         """
         if self._started or self._closed:
             raise UsageError("this device was started or closed already: make another one")
@@ -183,16 +183,16 @@ class AsyncDevice:
 
     def _open(self, notify: Notify, appended: Appended) -> Log:
         try:
-            from omq.store.lmdb.store import Store  # needs the package lmdb, which clients need not have
+            from omq.store.lmdb.store import Store  # clients do not need the package lmdb
         except ModuleNotFoundError as missing:
             raise missing_extra("the device", missing, "broker") from None
         return Store(self._database, notify=notify, appended=appended, kind="pzq")
 
     async def _prepare(self) -> None:
-        """Makes the topics that are needed, and queues of all that are there."""
+        """Creates the topics that are needed, and the queues of all topics."""
         await self._topic(_TOPICS[self._kind], self._kind)
         found = {state.name: state for state in self._store.store.topics()}
-        # What was stored with the other kind of acknowledgement is delivered, too.
+        # Messages that were stored with the other `hard_sync` are delivered, too.
         kinds = sorted(_TOPICS, key=lambda kind: kind == self._kind)
         for kind in kinds:
             if self._max_deliveries is not None and _TOPICS[kind] in found:
@@ -262,7 +262,7 @@ class AsyncDevice:
                     server.messages_arrived()
 
     def _later(self, seconds: float, call: Callable[[], None]) -> None:
-        """Makes a call after some seconds, unless the device has ended by then."""
+        """Schedules a call in some seconds, unless the device is closed by then."""
 
         def due() -> None:
             self._timers.discard(timer)
@@ -274,7 +274,7 @@ class AsyncDevice:
         self._timers.add(timer)
 
     async def close(self) -> None:
-        """Answers what was taken, has the store keep what was acknowledged, and ends. Idempotent."""
+        """Answers received messages, stores acknowledgements, and closes store and sockets. Idempotent."""
         if self._closed:
             return
         self._closed = True
@@ -314,7 +314,7 @@ class AsyncDevice:
         """Returns its statistics now."""
         store, producer_server, consumer_servers = self._store.store, self._producer_server, self._consumer_servers
         assert producer_server is not None
-        self._store.catch_up()  # what is counted as stored is there
+        self._store.catch_up()  # completes finished writes, so that the counts agree
         store_stats = store.stats()
         queues = (*self._queues, *self._dead_letters)
         driver = self._cluster_driver
@@ -361,13 +361,13 @@ def _check(name: str, endpoint: str) -> None:
 
 
 class Device(ServerThread):
-    """A store-and-forward device in a thread of its own; see `AsyncDevice` for what it takes.
+    """A store-and-forward device in a thread of its own; see `AsyncDevice` for the arguments.
 
     with omq.pzq.Device("data") as device:
         print(device.endpoints["receive"], device.endpoints["send"])
 
     Attributes:
-        endpoints: Where it serves; see `AsyncDevice`.
+        endpoints: The bound endpoints; see `AsyncDevice`.
     """
 
     def __init__(self, database: str | Path, **options: Any) -> None:

@@ -21,7 +21,7 @@ FAMILIES: Final = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
 
 
 class DeviceMetrics(Collector):
-    """Makes metrics of one look at a device."""
+    """Makes metrics from one snapshot of a device's statistics."""
 
     def __init__(self, stats: DeviceStats) -> None:
         self._stats = stats
@@ -35,7 +35,7 @@ def http_listener(stats: Callable[[], DeviceStats]) -> HttpListener:
     """Makes the listener for `/metrics` and `/healthz`.
 
     Args:
-        stats: Called for each answer.
+        stats: Returns the statistics; called for each answer.
     """
 
     async def get_metrics(request: web.Request) -> web.Response:

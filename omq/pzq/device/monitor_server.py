@@ -20,7 +20,7 @@ MAX_REQUEST_BYTES: Final = 1 << 16
 
 
 class MonitorServer:
-    """Answers `MONITOR` with the original's text, and `MONITOR | JSON` with all there is.
+    """Answers `MONITOR` with the text of the original pzq, and `MONITOR | JSON` with all statistics.
 
     Args:
         stats: Returns the statistics.
@@ -30,11 +30,11 @@ class MonitorServer:
         self._stats = stats
 
     def start(self, endpoint: str, security: Security | None) -> str:
-        """Listens; the endpoint, resolved.
+        """Binds the socket; returns the resolved endpoint.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            BindError: It cannot be listened on.
+            EndpointError: The endpoint is not valid.
+            BindError: The endpoint cannot be bound.
         """
         self._socket = omq.ROUTER(
             router_rename=True,
@@ -53,7 +53,7 @@ class MonitorServer:
         return bound
 
     async def close(self) -> None:
-        """Ends. Idempotent."""
+        """Closes the socket. Idempotent."""
         if not hasattr(self, "_serving"):
             return
         self._serving.cancel()
@@ -66,7 +66,7 @@ class MonitorServer:
                 peer, *question = await self._socket.recv_multipart()
             except ClosedError:
                 return
-            # A REQ puts an empty frame before what it asks, and wants it back.
+            # A REQ sends an empty frame before the request, and expects it before the answer.
             envelope = [b""] if len(question) > 1 and not question[0] else []
             await self._socket.send_multipart([peer, *envelope, self._answer(question[len(envelope) :])])
 

@@ -1,4 +1,4 @@
-"""The receive socket: what producers send is stored, and acknowledged once it is."""
+"""The receive socket: stores the messages of producers, and acknowledges them."""
 
 from __future__ import annotations
 
@@ -25,29 +25,31 @@ from omq.types import Security
 
 log = logging.getLogger("omq.pzq")
 
-#: Messages that are taken from the socket at once.
+#: Messages that are received at once.
 RECV_BATCH: Final = 256
-#: Messages of one producer that wait in the socket before its connection is not read for a while; each may have 64 MiB.
+#: Messages of one producer that wait in the socket before its connection is not read; each may have 64 MiB.
 RECV_HWM: Final = 16
-#: Answers that wait for one producer that does not read them; beyond them it gets no more.
+#: Answers that wait for a producer that does not read; later ones are dropped.
 SEND_HWM: Final = 1_000_000
-#: Bytes of a message beyond which its connection ends; smaller ones that are too large are answered.
+#: Bytes of a message beyond which its connection is closed. A smaller message with a too large body is refused.
 MAX_MESSAGE_BYTES: Final = MAX_BODY_BYTES + (16 << 20)
-#: Bytes that go to the store as one write.
+#: Bytes of one write to the store.
 WRITE_BYTES: Final = 1 << 20
-#: Bytes that wait for the store, beyond which nothing is taken from the socket.
+#: Bytes that wait for the store, beyond which the socket is not read.
 MAX_WAITING_BYTES: Final = 64 << 20
-#: Messages that wait for their answers one by one, it seems; and seconds that the loop waits for the store with them.
+#: The largest batch after which the loop waits for the store: such producers seem to wait for each answer.
 MAX_INLINE_MESSAGES: Final = 4
+#: Seconds of that wait.
 MAX_INLINE_WAIT_S: Final = 0.0002
-#: Seconds for which the loop looks for the next request before it sleeps, while a producer that asks one by one comes
-#: back sooner than that: to be woken costs more.
+#: Seconds for which the loop polls for the next request before it sleeps, as long as requests come sooner than that:
+#: a wake-up takes longer.
 SPIN_TIMEOUT_S: Final = 0.00015
-#: Seconds that a write of the loop's own may take; after a slower one a thread writes for so many seconds. So a disk
-#: that is slow holds up no consumer, nor what nodes send each other.
+#: Seconds of a write in the loop, beyond which the store's thread writes for a while: a slow disk must not delay
+#: consumers and other nodes.
 SLOW_WRITE_S: Final = 0.03
+#: Seconds of that while.
 THREAD_WRITES_S: Final = 0.5
-#: Seconds after which the loop gets a turn between two batches.
+#: Seconds after which a server lets other tasks of the loop run.
 TIME_SLICE_S: Final = 0.002
 HEARTBEAT_INTERVAL_S: Final = 10.0
 HEARTBEAT_TIMEOUT_S: Final = 30.0
@@ -56,30 +58,30 @@ ProducerRequest = tuple[bytes, bytes]  # the peer, and its message's id
 
 
 class Cluster(Protocol):
-    """The part of a cluster that concerns a device's producers."""
+    """The view of a cluster that a device's producers need."""
 
     def admits(self, remote: str) -> bool:
         """Returns whether a node may connect from an address."""
 
     def take_replica(self, frames: list[bytes], answer: Callable[[str], None]) -> None:
-        """A node has sent replicas; the answer is called with why they are refused, or with nothing."""
+        """Stores replicas of a node; *answer* is called with the reason of a refusal, or with an empty text."""
 
     def stored(self, write: Append, requests: list[ProducerRequest]) -> None:
-        """Messages are stored, and to be replicated before they are answered."""
+        """Takes stored messages, which are answered once they are replicated."""
 
 
 class ProducerServer:
-    """Takes messages from producers. Lives in one event loop.
+    """Receives messages from producers. Lives in one event loop.
 
     Args:
-        store: Where the store is.
-        topic: The topic that messages go to.
-        unsynced: What is stored there waits for no disk.
-        has_consumers: Returns whether a consumer waits for messages.
-        cluster: What the messages are given to, too; `None`: nothing.
+        store: The store.
+        topic: The topic of the messages.
+        unsynced: Whether writes to the topic are acknowledged before they are synced.
+        has_consumers: Returns whether a consumer is connected.
+        cluster: The cluster that replicates the messages; `None`: no cluster.
 
     Attributes:
-        counts: What has happened: `stored`, `repeated`, `refused`, and `stored_bytes` of bodies.
+        counts: Counters of messages: `stored`, `repeated`, `refused`; and `stored_bytes` of bodies.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class ProducerServer:
         self._has_consumers = has_consumers
         self._cluster = cluster
         self._nodes: set[bytes] = set()  # connections of nodes
-        self._bodies: list[bytes] = []  # of one part each, to be encoded together
+        self._bodies: list[bytes] = []  # of one part each, which are encoded together
         self._records: list[bytes] = []
         self._requests: list[ProducerRequest] = []
         self._size = 0
@@ -107,11 +109,11 @@ class ProducerServer:
     # ------------------------------------------------------------------ life
 
     def start(self, endpoint: str, security: Security | None) -> str:
-        """Listens; the endpoint, resolved.
+        """Binds the socket; returns the resolved endpoint.
 
         Raises:
-            EndpointError: The endpoint cannot be understood.
-            BindError: It cannot be listened on.
+            EndpointError: The endpoint is not valid.
+            BindError: The endpoint cannot be bound.
         """
         self._socket = omq.ROUTER(
             router_rename=True,
@@ -137,11 +139,11 @@ class ProducerServer:
 
     @property
     def producers(self) -> int:
-        """Returns how many are connected."""
+        """Returns the number of connected producers."""
         return len(self._socket.peers)
 
     async def pause(self) -> None:
-        """Takes nothing more; what was taken is answered yet."""
+        """Stops receiving. Messages that were received are still answered."""
         if not hasattr(self, "_serving"):
             return
         for endpoint in self._socket.endpoints:
@@ -153,7 +155,7 @@ class ProducerServer:
         self._store.flush()
 
     async def close(self) -> None:
-        """Sends what is to be sent, and ends. Idempotent."""
+        """Closes the socket after sending the answers. Idempotent."""
         if not hasattr(self, "_serving"):
             return
         await self.pause()
@@ -162,7 +164,7 @@ class ProducerServer:
         self._events.close()
 
     def _on_event(self, event: Event) -> None:
-        """Logs the event, and notes which connections are of nodes."""
+        """Logs an event, and tracks the connections of nodes."""
         log_connection(log, "receive", event)
         if self._cluster is None or event.peer is None:
             return
@@ -204,7 +206,7 @@ class ProducerServer:
             self._flush()
             if self._store.waiting > MAX_WAITING_BYTES:
                 await self._make_room()
-            # The nodes of a cluster get what is stored: now, not once the store's thread has had its turn.
+            # In a cluster replicas are sent after the write, so it is not left to the store's thread.
             flush_began = time.monotonic()
             if self._unsynced and (few or self._cluster is not None) and flush_began >= inline_again_at:
                 self._store.flush_at_once(MAX_INLINE_WAIT_S, note=self._cluster is None)
@@ -218,13 +220,13 @@ class ProducerServer:
                 answered = time.monotonic()
 
     async def _make_room(self) -> None:
-        """Waits until less waits for the store."""
+        """Waits until the store has taken enough of the waiting bytes."""
         self._store.flush()
         self._room = asyncio.get_running_loop().create_future()
         await self._room
 
     def _spin(self, until: float) -> bool:
-        """Waits for a request without sleeping; whether one has come."""
+        """Polls for a request without sleeping; returns whether one has come."""
         with suppress(ClosedError):
             while not self._socket.poll_nowait():
                 if time.monotonic() >= until:
@@ -232,7 +234,7 @@ class ProducerServer:
         return True
 
     def _take_plain(self, batch: list[Any]) -> bool:
-        """A batch in which each message is an id, an empty frame and one frame of body; whether it is one."""
+        """Takes a batch if each message is an id, an empty frame and a body of one part; returns whether it did."""
         requests: list[ProducerRequest] = []
         bodies: list[bytes] = []
         try:
@@ -250,7 +252,7 @@ class ProducerServer:
         return True
 
     def _take(self, frames: list[bytes]) -> None:
-        """One message of a producer."""
+        """Takes one message of a producer."""
         if self._cluster is not None and len(frames) > 2 and frames[2].startswith(REPLICAS):
             self._take_replica(self._cluster, frames)
             return
@@ -275,19 +277,19 @@ class ProducerServer:
             self._flush(producer, sequence)
 
     def _take_replica(self, cluster: Cluster, frames: list[bytes]) -> None:
-        requests = frames[0], frames[1]
+        request = frames[0], frames[1]
 
         def answer(why: str) -> None:
             if why:
                 self.counts["refused"] += 1
-                self._answer(requests, why)
+                self._answer(request, why)
             else:
-                self.accept([requests])
+                self.accept([request])
 
         if frames[0] in self._nodes:
             cluster.take_replica(frames, answer)
         else:
-            answer("replicas are taken from the nodes of this cluster only, and this peer is not one")
+            answer("replicas are accepted only from nodes of this cluster, and this peer is not one")
 
     def _encode(self) -> None:
         if self._bodies:
@@ -295,7 +297,7 @@ class ProducerServer:
             self._bodies = []
 
     def _flush(self, producer: bytes = b"", sequence: int = 0) -> None:
-        """Passes what was gathered to the journal, which is flushed before the loop runs other tasks."""
+        """Passes the collected messages to the store, which is flushed before the loop runs other tasks."""
         if not self._requests:
             return
         self._encode()
@@ -307,7 +309,7 @@ class ProducerServer:
         self._store.add(write, partial(self._stored, requests, size))
 
     def resume(self) -> None:
-        """Less waits for the store than before."""
+        """Resumes receiving if few enough bytes wait for the store."""
         if self._room is not None and self._store.waiting <= MAX_WAITING_BYTES:
             if not self._room.done():
                 self._room.set_result(None)
@@ -321,8 +323,8 @@ class ProducerServer:
         if write.error is not None:
             self.counts["refused"] += len(requests)
             why = _reason_of(write.error)
-            for one in requests:
-                self._answer(one, why)
+            for request in requests:
+                self._answer(request, why)
             return
         if write.duplicate:
             self.counts["repeated"] += 1
@@ -335,7 +337,7 @@ class ProducerServer:
             self._cluster.stored(write, requests)
 
     def accept(self, requests: list[ProducerRequest], text: bytes | None = None) -> None:
-        """Answers producers that their messages are stored, with a text."""
+        """Acknowledges messages to their producers, with a text if given."""
         answers: list[tuple[bytes, ...]]
         if text is None:
             answers = [(peer, id, STORED, b"") for peer, id in requests]
@@ -346,14 +348,14 @@ class ProducerServer:
         except ClosedError:
             pass
 
-    def _answer(self, requests: ProducerRequest, why: str) -> None:
+    def _answer(self, request: ProducerRequest, why: str) -> None:
         """Refuses a message."""
         with suppress(ClosedError):
-            self._socket.send_multipart_nowait((*requests, REFUSED, b"", why.encode()))
+            self._socket.send_multipart_nowait((*request, REFUSED, b"", why.encode()))
 
 
 def _reason_of(error: BaseException) -> str:
-    """Returns the reason why something was not stored, as sent to a producer."""
+    """Returns the text for a producer whose message was not stored."""
     if isinstance(error, StoreFailed):
         return f"not stored: the store has failed: {error}"
     return f"not stored: {error}"

@@ -1,4 +1,4 @@
-"""One queue of a device: a round-robin topic of the store, and what a cluster asks of it."""
+"""One queue of a device: a work queue on a topic of the store, whose messages have keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from omq.workqueue.queue import WorkQueue
 
 log = logging.getLogger("omq.pzq")
 
-#: Seconds after which something is tried again for which there was no room.
+#: Seconds after which a write is tried again after the disk was full.
 RETRY_DELAY_S: Final = 1.0
 
 
@@ -26,20 +26,20 @@ class DeviceQueue:
     """A work queue of a device, whose messages have keys.
 
     Args:
-        store: Where the store is.
+        store: The store.
         state: The topic.
-        later: Makes a call after some seconds, unless the device has ended by then.
-        max_deliveries: After how many deliveries in vain a message becomes a dead letter; `None`: never.
+        later: Schedules a call in some seconds, unless the device is closed by then.
+        max_deliveries: Failed deliveries after which a message becomes a dead letter; `None`: never.
         dead_letter_topic_id: The topic of dead letters; needed with `max_deliveries`.
 
     Attributes:
-        work: Which of its messages wait, and which are finished.
-        keys: What keys of its messages are made with (see `key_of`).
-        named: Its messages have their keys with them.
-        dead_lettered: Messages that have become dead letters.
-        damaged_count: Messages that could not be read, and were passed over.
-        lost: Messages that are not in the store though they were not finished: in a cluster others may have them.
-        may: In a cluster: returns whether its messages may be delivered now.
+        work: The work queue.
+        keys: The format of its keys (see `key_of`).
+        named: Whether its records have the keys of their messages.
+        dead_lettered: The number of messages that have become dead letters.
+        damaged_count: The number of messages that could not be read, and were skipped.
+        lost: The ids of unfinished messages that the store has lost; other nodes of a cluster may have them.
+        may_deliver: In a cluster: returns whether its messages may be delivered now.
     """
 
     named = False
@@ -63,28 +63,28 @@ class DeviceQueue:
         self._store = store
         self._dead_letter_topic = dead_letter_topic_id
         self._blocked = False  # the topic cannot be read now
-        self._saving = False  # a write is under way, or waits for room
+        self._saving = False  # a write is in progress, or waits for space on the disk
         self._on_finished: Callable[[int], None] | None = None
         self._on_lost: Callable[[int, int], None] | None = None
-        self._after_next_save: list[Callable[[], None]] = []  # to be called once what is finished by now is kept
-        self._after_save: list[Callable[[], None]] = []  # likewise, with the write that is under way
+        self._after_next_save: list[Callable[[], None]] = []  # callbacks for the next write
+        self._after_save: list[Callable[[], None]] = []  # callbacks for the write in progress
         self.later = later
-        self.wake: Callable[[], None] = _nothing  # set by who delivers it
-        # What was delivered before the device was started may have reached a consumer.
+        self.wake: Callable[[], None] = _nothing  # set by the `ConsumerServer`
+        # Messages that were delivered before the start of the device may have reached a consumer.
         self.work = WorkQueue(self, store, state, max_tries=max_deliveries, presumed_tries=1)
 
     def report_to(self, finished: Callable[[int], None], lost: Callable[[int, int], None]) -> None:
-        """Reports each finished message, and lost ranges, to a cluster."""
+        """Sets the callbacks of a cluster for finished messages and for lost ranges."""
         self._on_finished = finished
         self._on_lost = lost
 
-    # ------------------------------------------------------------------ what its work queue needs
+    # ------------------------------------------------------------------ the owner of a work queue
 
     def touch(self) -> None:
         pass
 
     def changed(self) -> None:
-        pass  # who delivers it calls `save` at the end of each turn
+        pass  # the `ConsumerServer` calls `save` at the end of each turn
 
     def delivering(self, count: int, size: int, tries: int) -> None:
         pass
@@ -110,15 +110,15 @@ class DeviceQueue:
     def moved_to_dead_letters(self, target: int, write: Any) -> None:
         self.dead_lettered += 1
 
-    # ------------------------------------------------------------------ what waits
+    # ------------------------------------------------------------------ delivery
 
     @property
     def is_ready(self) -> bool:
-        """Returns whether it has something that may be delivered now."""
+        """Returns whether it has messages that may be delivered now."""
         return self.work.ready > 0 and not self._blocked and (self.may_deliver is None or self.may_deliver())
 
     def oldest(self) -> int:
-        """Returns when the next message was stored, in microseconds since 1970; 0: it cannot be read."""
+        """Returns the time at which the next message was stored, in microseconds since 1970; 0: it cannot be read."""
         first, last, _ = self.work.next()
         try:
             with self._store.store.read(self.id) as reader:
@@ -126,11 +126,11 @@ class DeviceQueue:
                     when: int = blocks.read_header(header)[2]
                     return when
         except StoreError:
-            pass  # it is reported where it is delivered
+            pass  # the delivery reports it
         return 0
 
     def block(self) -> None:
-        """Delivers nothing for a while: it cannot be read."""
+        """Stops deliveries for `RETRY_DELAY_S`, as the topic cannot be read."""
         self._blocked = True
 
         def unblock() -> None:
@@ -147,19 +147,19 @@ class DeviceQueue:
             yield message.id, key, [body] if ends is None else unpack(body, ends), len(body)
 
     def discard(self, id: int) -> None:
-        """Takes note that a message was finished elsewhere: it is not delivered any more. `save` keeps it."""
+        """Marks a message as finished by another node, so that it is not delivered; `save` stores that."""
         self.work.finish_elsewhere(id, id)
 
     def _lose(self, first: int, last: int) -> None:
-        """Takes note that messages cannot be read: in a cluster others may have them."""
+        """Marks messages as lost: other nodes of a cluster may have them."""
         self.lost.add(first, last)
         if self._on_lost is not None:
             self._on_lost(first, last)
 
-    # ------------------------------------------------------------------ what is kept
+    # ------------------------------------------------------------------ acknowledgements in the store
 
     def save(self) -> None:
-        """Has the store keep what was finished; one write at a time is under way, so that the next one takes it all."""
+        """Stores the acknowledgements; one write runs at a time, and the next one takes all that came meanwhile."""
         if self._saving or (write := self.work.unsaved()) is None:
             return
         self._after_save, self._after_next_save = self._after_next_save, []
@@ -179,14 +179,14 @@ class DeviceQueue:
         if isinstance(write.error, OutOfSpace):
             self.later(RETRY_DELAY_S, self._save_again)
         else:
-            log.error("%s: what consumers have acknowledged is not kept: %s", self.name, write.error)
+            log.error("%s: cannot store acknowledgements: %s", self.name, write.error)
 
     def _save_again(self) -> None:
         self._saving = False
         self.save()
 
     def when_saved(self, call: Callable[[], None]) -> None:
-        """Makes a call once what is finished by now is kept."""
+        """Calls *call* once all acknowledgements so far are stored."""
         self._after_next_save.append(call)
         self.save()
         if not self._saving:
@@ -194,17 +194,17 @@ class DeviceQueue:
             call()
 
     def count(self) -> int:
-        """Messages that the store holds and that are not settled, as it is committed."""
+        """Returns the number of committed messages that are not acknowledged."""
         store = self._store.store
         state, settled = store.topic(self.id), store.settled(self.id)
         low = max(settled.watermark, state.first - 1)
-        # What was passed over after a crash is settled, too.
+        # Ids that were skipped after a crash count as acknowledged.
         return state.last - low - sum(last - first + 1 for first, last in settled.above(low))
 
-    # ------------------------------------------------------------------ what a cluster asks
+    # ------------------------------------------------------------------ for a cluster
 
     def live(self) -> Iterator[tuple[int, Keys]]:
-        """Yields what is stored and not settled: the number of a message, its key, and those of the ones after it."""
+        """Yields the unacknowledged messages: the id of a first message, and the keys of it and the ones after it."""
         for header, records in self._read_live():
             first, count, when, _ = blocks.read_header(header)
             yield first, self._keys(first, count, when, header, records)
@@ -213,14 +213,14 @@ class DeviceQueue:
         return consecutive_keys(self.keys, when, first, count)
 
     def batches(self, ids: Iterable[int]) -> Iterator[ReplicaBatch]:
-        """Messages by their numbers, those that follow each other together; what cannot be read is left out."""
+        """Yields messages by their ids, consecutive ones together; leaves out those that cannot be read."""
         for first, last in ranges_of(ids):
             for header, records in self._read_blocks(first, last):
                 begin, count, when, _ = blocks.read_header(header)
                 yield ReplicaBatch(self._keys(begin, count, when, header, records), bytes(records), self.named)
 
     def messages(self) -> Iterator[tuple[int, bytes, list[bytes]]]:
-        """Number, key and parts of each message that is stored and not settled."""
+        """Yields id, key and parts of each unacknowledged message."""
         for header, records in self._read_live():
             for id, key, parts, _ in self.messages_of(header, records):
                 yield id, key, parts
@@ -232,7 +232,7 @@ class DeviceQueue:
             yield from self._read_blocks(first, last)
 
     def _read_blocks(self, first: int, last: int) -> Iterator[tuple[bytes, memoryview]]:
-        """Blocks and parts of such, while they are looked at; what is damaged is left out."""
+        """Yields blocks, valid until the next one is read; leaves out those that are damaged."""
         while first <= last:
             try:
                 with self._store.store.read(self.id) as reader:
@@ -245,19 +245,19 @@ class DeviceQueue:
                 first = error.first
             except DamagedError as error:
                 beyond = min(error.last or last, last) + 1
-                self._pass_over(max(first, error.first), beyond - 1, settle=error.last > 0)
+                self._skip(max(first, error.first), beyond - 1, is_permanent=error.last > 0)
                 first = beyond
 
-    def _pass_over(self, first: int, last: int, *, settle: bool) -> None:
-        """Loses those messages that wait; what is in flight was read before, and may be acknowledged any moment.
+    def _skip(self, first: int, last: int, *, is_permanent: bool) -> None:
+        """Marks waiting messages as lost. Those in flight were read before, and may still be acknowledged.
 
         Args:
-            first: The first.
-            last: The last.
-            settle: They are damaged for ever; else reading is tried again.
+            first: The first id.
+            last: The last id.
+            is_permanent: Whether they are damaged for good; else they are read again later.
         """
         for begin, end in list(self.work.waiting_ids(first, last)):
-            if settle:
+            if is_permanent:
                 self.damaged(begin, end)
                 self.work.finish_elsewhere(begin, end)
             else:
@@ -265,22 +265,22 @@ class DeviceQueue:
 
 
 class ReplicaQueue(DeviceQueue):
-    """Messages of another node, or of this one from before it lost its disk: each has its key with it.
+    """A queue of replicas: messages of another node, or of this one from before it lost its disk.
 
     Attributes:
-        owner: Whose they are.
+        owner: The name of the node that owns them.
     """
 
     owner: str = ""
     named = True
 
     def dead_letter_like(self, queue: DeviceQueue) -> None:
-        """Has messages become dead letters as those of another queue do."""
+        """Takes the dead-letter topic and the limit of deliveries from another queue."""
         self._dead_letter_topic = queue._dead_letter_topic
         self.work.limit_tries(queue.work.max_tries)
 
     def move_to_dead_letters(self, id: int, target: int, moved: Callable[[Write], None]) -> None:
-        # A dead letter has no key with it, so it is another record than the replica, and stored before that one goes.
+        # A dead letter has no key in its record: it is stored as a new record before the replica is finished.
         def stored(write: Append) -> None:
             if write.error is None:
                 self.work.finish(id, id)
@@ -298,7 +298,7 @@ class ReplicaQueue(DeviceQueue):
             moved(write)
             return
         if not write.records:
-            write.error = Gone(f"message {id} is not there", id + 1)
+            write.error = Gone(f"message {id} is not in the store", id + 1)
             moved(write)
             return
         self._store.submit(write, stored)

@@ -131,4 +131,4 @@ async def test_where_it_cannot_be_kept_or_told_that_is_said_once(
     said = [record.getMessage() for record in caplog.records if record.levelno == logging.WARNING]
     assert [text.split(":")[0] for text in said] == ["cluster", "cluster"]
     assert "is not written" in said[0]
-    assert "are not sent: a row" in said[1]
+    assert "do not get them: a row" in said[1]

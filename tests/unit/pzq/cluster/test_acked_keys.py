@@ -129,6 +129,6 @@ def test_a_statement_is_of_its_owners_messages_alone() -> None:
         {"a": {stem_of(STORE, topic): [1, []] for topic in range(MAX_CHECKPOINTS + 1)}},
     ],
 )
-def test_what_is_no_statement_is_refused(told: Any) -> None:
-    with pytest.raises(ValueError, match="finished"):
+def test_invalid_checkpoints_are_rejected(told: Any) -> None:
+    with pytest.raises(ValueError, match="ack checkpoints"):
         parse_checkpoints(told)

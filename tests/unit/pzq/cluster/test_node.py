@@ -186,7 +186,7 @@ def test_a_lease_ends_before_others_may_take_over() -> None:
     assert not one.leadership.delivers("a", 8.1)
 
 
-def test_a_claim_of_a_peer_ends_a_possession_only_by_handing_back() -> None:
+def test_a_candidacy_of_a_peer_ends_a_lease_only_by_a_handover() -> None:
     one = node("b", "c")
     hear(one, "b", "c", now=20.0, holds={"b": 1})
     one.stored("b", [B(1)], 1, 1.0)
@@ -340,8 +340,8 @@ def test_its_own_is_told_when_it_changes_and_all_of_it_after_a_while() -> None:
 @pytest.mark.parametrize(
     "told", [[], {}, {"from": "b"}, {"from": "x", "stated": {}}, {"from": "b", "stated": {"b": 1}}]
 )
-def test_what_states_nothing_is_refused(told: Any) -> None:
-    with pytest.raises(ValueError, match=r"DONE|finished"):
+def test_invalid_checkpoints_are_rejected(told: Any) -> None:
+    with pytest.raises(ValueError, match=r"DONE|ack checkpoints"):
         node("b").receive("DONE", told, 1.0)
 
 

@@ -38,7 +38,7 @@ def test_a_damaged_file_is_named(tmp_path: Path, change: dict[str, object] | Non
     found = {**asdict(KEPT), **(change or {})}
     text = json.dumps({name: value for name, value in found.items() if value is not ...})
     (tmp_path / "cluster.json").write_text(text if change else text[:-9])
-    with pytest.raises(DamagedError, match=r"cluster\.json: cannot be understood"):
+    with pytest.raises(DamagedError, match=r"cluster\.json: not a valid state of a node"):
         NodeStateFile(tmp_path).load()
 
 

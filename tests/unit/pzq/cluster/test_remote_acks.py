@@ -90,6 +90,6 @@ def test_a_full_disk_is_waited_for_and_another_fault_is_said(caplog: pytest.LogC
     later.pop()()
     journal.end(error=StoreFailed("broken"))
     assert called == [1]
-    assert "is not kept: broken" in caplog.text
+    assert "is not stored: broken" in caplog.text
     remote_acks.forget("k")
     assert journal.settled == []
