@@ -101,7 +101,7 @@ class ClusterDriver:
         self._taken_back = False  # votes were restored, which later actions of this turn rest on
         self._expiring = False
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ lifecycle
 
     async def open(self, own: list[DeviceQueue], delivering: DeviceQueue) -> None:
         """Loads the state of the cluster from the store.

@@ -115,7 +115,7 @@ class Leadership:
         self._number = 0
         self._sent: dict[int, float] = {}  # times of keep-alives, by number
 
-    # ------------------------------------------------------------------ the state
+    # ------------------------------------------------------------------ state
 
     def leader_epoch(self, owner: str) -> LeaderEpoch:
         """Returns the epoch and the leader that this node votes for."""
@@ -170,7 +170,7 @@ class Leadership:
         theirs = self.peers[owner].leaders.get(owner, (0, owner))
         return theirs[1] == owner and theirs[0] > mine[0]
 
-    # ------------------------------------------------------------------ what it receives and sends
+    # ------------------------------------------------------------------ keep-alives
 
     def snapshot(self) -> LeaderSnapshot:
         """Returns its votes now."""
@@ -217,8 +217,8 @@ class Leadership:
             )
             incarnation = incarnations[-1]
             stated = state["records"]
-            leaders = {str(owner): (parse_number(epoch), str(who)) for owner, (epoch, who) in (stated or {}).items()}
-            heard = {str(who): (parse_number(run), parse_number(last)) for who, (run, last) in state["heard"].items()}
+            leaders = {str(owner): (parse_number(epoch), str(name)) for owner, (epoch, name) in (stated or {}).items()}
+            heard = {str(name): (parse_number(run), parse_number(last)) for name, (run, last) in state["heard"].items()}
             holds = {str(owner): parse_number(count) for owner, count in state["holds"].items()}
             timeout = float(state.get("timeout", self.timeout))
             met_store, met = state["known"].get(self.name, ("", 0))
@@ -242,15 +242,15 @@ class Leadership:
             known.confirmed = max(known.confirmed, self._sent[last])
         return is_new
 
-    # ------------------------------------------------------------------ what it decides
+    # ------------------------------------------------------------------ elections
 
-    def update_leaders(self, now: float, holds: dict[str, int], is_settled: Callable[[str], bool]) -> bool:
+    def update_leaders(self, now: float, holds: dict[str, int], has_confirmed: Callable[[str], bool]) -> bool:
         """Updates its votes; returns whether one has changed, which must be synced and sent.
 
         Args:
             now: The time.
             holds: The number of its replicas by owner.
-            is_settled: Returns whether an owner has confirmed all remote acks of this node.
+            has_confirmed: Returns whether an owner has confirmed all remote acks of this node.
         """
         if self._unattached:
             return self._attach(now)
@@ -258,7 +258,7 @@ class Leadership:
         for owner in self.nodes:
             mine = self.leader_epoch(owner)
             wanted = self._candidate(owner, mine, now)
-            if wanted is not None and self._may_follow(owner, mine, wanted, now, is_settled):
+            if wanted is not None and self._may_follow(owner, mine, wanted, now, has_confirmed):
                 self.leaders[owner] = mine = wanted
                 moved = True
             if self._should_claim(owner, mine, now, holds):
@@ -292,14 +292,14 @@ class Leadership:
         return max(claims, default=None)
 
     def _may_follow(
-        self, owner: str, mine: LeaderEpoch, to: LeaderEpoch, now: float, is_settled: Callable[[str], bool]
+        self, owner: str, mine: LeaderEpoch, to: LeaderEpoch, now: float, has_confirmed: Callable[[str], bool]
     ) -> bool:
         leader = mine[1]
         if leader == to[1]:
             return True
         if leader == self.name:
             if to[1] == owner:
-                return is_settled(owner)
+                return has_confirmed(owner)
             return not self.leased(owner, now)
         if self.silent(leader, now):
             return True

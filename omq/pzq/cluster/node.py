@@ -162,7 +162,7 @@ class Node:
 
     def produced_again(self, key: str, now: float) -> None:
         """Takes a repeated message that is stored and not finished."""
-        if key not in self._pending:  # else the answer is still due
+        if key not in self._pending:  # else its answer is still pending
             for peer in self._in_flight:
                 self._requeue_in_flight(peer)
             having = {peer for peer, unconfirmed in self._unconfirmed.items() if key not in unconfirmed[self.name]}
@@ -188,7 +188,7 @@ class Node:
         self.actions.append(Replica(peer, origin, keys))
 
     def wanted(self, origin: str, keys: Sequence[str]) -> Sequence[str]:
-        """Returns those of the received replicas that must be stored. The others are acknowledged without."""
+        """Returns those of the received replicas that must be stored. The others are acknowledged and dropped."""
         keys, held = Keys.of(keys), self.held.get(origin)
         if origin != self.name and not (
             self.remote_acks or self.acked.find(origin, keys) or (held and held.find(keys))
@@ -452,7 +452,7 @@ class Node:
 
     def _update_leaders(self, now: float) -> None:
         was = self.leadership.snapshot()
-        if self.leadership.update_leaders(now, self.holds(), self._is_settled):
+        if self.leadership.update_leaders(now, self.holds(), self._has_confirmed):
             self.actions.append(Persist(was))
             self._keep_alive(now)
         for owner in self.leadership.nodes:
@@ -485,7 +485,7 @@ class Node:
             if not runs:
                 del self._unscanned[owner]
 
-    def _is_settled(self, owner: str) -> bool:
+    def _has_confirmed(self, owner: str) -> bool:
         return not self._unconfirmed_acks[owner][owner]
 
     def _compare(self, owner: str, now: float) -> None:

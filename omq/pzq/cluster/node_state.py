@@ -65,7 +65,7 @@ class NodeStateFile:
                 replicated=bool(kept["replicated"]),
                 records=None
                 if kept["records"] is None
-                else {owner: (int(epoch), str(who)) for owner, (epoch, who) in kept["records"].items()},
+                else {owner: (int(epoch), str(node)) for owner, (epoch, node) in kept["records"].items()},
                 former=tuple(map(str, kept.get("former", ()))),
                 known={peer: (str(store), int(last)) for peer, (store, last) in kept["known"].items()},
             )

@@ -56,7 +56,7 @@ class PeerTransport:
         self._nodes: set[float] = set()  # connections of nodes, by the time of the connect
         self._next_line = 0.0
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ lifecycle
 
     def start(self, security: Security | None, as_client: Security | None) -> None:
         """Binds, and connects to the others.
@@ -112,7 +112,7 @@ class PeerTransport:
         for socket in self._sockets:
             await socket.close()
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ sending
 
     def broadcast(self, kind: str, body: dict[str, Any]) -> None:
         """Sends a message to all nodes (see `omq.pzq.cluster` for all kinds)."""
@@ -131,7 +131,7 @@ class PeerTransport:
         """Drops the replicas for a peer that is silent or has restarted, and ignores its later answers."""
         self._streams[peer].clear()
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ receiving
 
     def _happened(self, event: Event) -> None:
         log_connection(log, "broadcast", event)

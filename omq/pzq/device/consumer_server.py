@@ -141,9 +141,8 @@ class ConsumerServer:
         self._timeout_frame = b"%d" % ack_timeout
         self._limit = inflight_size
         self._keys: dict[int, bytes] = {}  # of what is in flight, by position
-        self._late: dict[
-            bytes, tuple[DeviceConsumer, int]
-        ] = {}  # by key, what was not acknowledged in time: who had it, position
+        #: Expired deliveries by key: the consumer and the position.
+        self._late: dict[bytes, tuple[DeviceConsumer, int]] = {}
         self._max_late = _MIN_LATE_KEYS
         self._acking: list[DeviceConsumer] = []  # consumers with positions in `acked`
         self._decoded: list[tuple[int, bytes, list[bytes], int]] | None = None  # the block that `fits` has decoded
@@ -160,7 +159,7 @@ class ConsumerServer:
         for queue in queues:
             queue.wake = self.dispatcher.wake
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ lifecycle
 
     def start(self, endpoint: str, security: Security | None) -> str:
         """Binds the socket; returns the resolved endpoint.
@@ -266,7 +265,7 @@ class ConsumerServer:
                 consumer.more(0)
         self._stall_timer = self._loop.call_later(self.reaper_frequency, self._check_stalled)
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ receiving
 
     async def _serve(self) -> None:
         socket = self._socket
@@ -367,7 +366,7 @@ class ConsumerServer:
             self._max_late = max(_MIN_LATE_KEYS, 2 * len(self._late))
         self._late.update((key, in_flight[:2]) for key, in_flight in expired)
 
-    # ------------------------------------------------------------------ out
+    # ------------------------------------------------------------------ sending
 
     def messages_arrived(self) -> None:
         """Wakes the deliveries after new messages. Other causes call `wake` directly."""

@@ -148,7 +148,7 @@ class AsyncDevice:
         self._timers: set[asyncio.TimerHandle] = set()
         self._started = self._closed = False
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ lifecycle
 
     async def start(self) -> None:
         """Opens the store and serves; `async with` calls it.

@@ -106,7 +106,7 @@ class ProducerServer:
         self._size = 0
         self._room: asyncio.Future[None] | None = None
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ lifecycle
 
     def start(self, endpoint: str, security: Security | None) -> str:
         """Binds the socket; returns the resolved endpoint.
@@ -173,7 +173,7 @@ class ProducerServer:
         elif event.kind is EventKind.HANDSHAKE_SUCCEEDED and self._cluster.admits(event.remote_address):
             self._nodes.add(event.peer.identity)
 
-    # ------------------------------------------------------------------ in
+    # ------------------------------------------------------------------ receiving
 
     async def _serve(self) -> None:
         socket = self._socket
@@ -315,7 +315,7 @@ class ProducerServer:
                 self._room.set_result(None)
             self._room = None
 
-    # ------------------------------------------------------------------ back
+    # ------------------------------------------------------------------ answers
 
     def _stored(self, requests: list[ProducerRequest], size: int, write: Append) -> None:
         self._store.waiting -= len(write.records)
