@@ -44,7 +44,7 @@ def _part(name: str, states: type[State]) -> str:
     lines = [f"## {name}", "", states.__doc__ or "", "", "```mermaid", "stateDiagram-v2", *drawn, "```", ""]
     lines += ["| State | Means |", "| --- | --- |", *(f"| {one.name} | {one.value} |" for one in members), ""]
     lines += ["| From | To | When | Event |", "| --- | --- | --- | --- |"]
-    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_told(row.tells)} |" for row in rows]
+    lines += [f"| {row.source.name} | {row.target.name} | {row.cause} | {_events(row.events)} |" for row in rows]
     return "\n".join([*lines, ""])
 
 
@@ -53,8 +53,8 @@ def _label(cause: str) -> str:
     return re.sub(r"[:;]", ",", cause).replace("`", "")
 
 
-def _told(tells: str) -> str:
-    return tells.replace(" | ", " or ")
+def _events(events: str) -> str:
+    return events.replace(" | ", " or ")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ def _make_copies() -> None:
 
 
 def _name_main_thread(copy: Any, ident: int) -> None:
-    """Tells the copy of `threading` which thread is the main one; 0 if it is not this thread, but an unknown one."""
+    """Sets the main thread of the copy of `threading`; 0 if the main thread is not this one, and unknown."""
     if sys.version_info < (3, 13):  # later versions find it themselves
         main = copy.main_thread()
         copy._active.clear()

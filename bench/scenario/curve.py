@@ -1,4 +1,4 @@
-"""CURVE between two processes: throughput beside pyzmq and libsodium alone, round trips beside our own in the clear."""
+"""CURVE between two processes: throughput next to pyzmq and libsodium alone, round trips next to our own in the clear."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ SCENARIOS = (
     ),
     Scenario(
         "curve-latency",
-        "REQ to REP with CURVE over tcp, 16 B, beside our own in the clear",
+        "REQ to REP with CURVE over tcp, 16 B, next to our own in the clear",
         ("omq-curve", "omq", "pyzmq-curve"),
         _latency,
     ),

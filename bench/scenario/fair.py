@@ -1,4 +1,4 @@
-"""A quiet peer beside one that streams: it must be heard at once, and cost the stream nothing."""
+"""A quiet peer next to one that streams: it must be heard at once, and cost the stream nothing."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PEERS = ("omq", "pyzmq")
 WORKS = (0.0, 50e-6)
 METRICS = (
     Metric("alone", "msg/s alone"),
-    Metric("beside", "msg/s beside a quiet one"),
+    Metric("beside", "msg/s next to a quiet one"),
     Metric("share", "% of alone", 1),
     Metric("heard", "% heard of the quiet one", 1),
     Metric("median_age", "median ms old", 2, less_is_better=True),

@@ -1,7 +1,7 @@
 """PUB to several SUB processes: deliveries a second, all subscribers together; and several PUSH to one PULL.
 
 The publishers run the same loop, as fast as `send` returns, and drop for a full subscriber, as PUB does;
-what counts is what the subscribers got. The rate of `send` stands beside it.
+what counts is what the subscribers got. The rate of `send` stands next to it.
 
 The limit of the blocking twin is measured, too: as many processes let messages arrive (each has a PUB of its own, and
 the I/O thread reads while nobody calls), close the PUB, and then do nothing but `recv`, all at once.

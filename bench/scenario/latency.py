@@ -1,4 +1,4 @@
-"""REQ to REP between two processes: the median round trip and its tail, beside bare tcp.
+"""REQ to REP between two processes: the median round trip and its tail, next to bare tcp.
 
 `bare` blocks in the kernel's receive; the floors wait as omq does, so that what is left is omq's own.
 """

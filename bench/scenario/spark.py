@@ -1,4 +1,4 @@
-"""Spark: what readers get from a socket and a topic beside the ceiling without either, and what sinks send."""
+"""Spark: what readers get from a socket and a topic next to the ceiling without either, and what sinks send."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def _topics(size: int) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "spark",
-        "format('omq') in local[2], beside pyzmq in mapInArrow and a reader without a network",
+        "format('omq') in local[2], next to pyzmq in mapInArrow and a reader without a network",
         (
             "spark-omq",
             "spark-pyzmq",

@@ -14,11 +14,11 @@ WAYS = ("omq-adaptive", "omq-sleeps", "omq-50us")
 CPU = Metric("cpu", "ms of CPU", 2, less_is_better=True)
 COSTS = (
     P50,
-    Metric("beside", "the same beside a computing process", 1, less_is_better=True),
+    Metric("beside", "the same next to a computing process", 1, less_is_better=True),
     Metric("silent", "idle receiver, ms of CPU a second", 2, less_is_better=True),
     Metric("ticking", "receiver at 1 kHz, ms of CPU a second", 1, less_is_better=True),
-    Metric("beside_trips", "% left to compute beside round trips", 1),
-    Metric("beside_stream", "% left to compute beside 1 kHz", 1),
+    Metric("beside_trips", "% left to compute next to round trips", 1),
+    Metric("beside_stream", "% left to compute next to 1 kHz", 1),
 )
 
 

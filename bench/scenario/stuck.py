@@ -33,7 +33,7 @@ def _cases(settings: Settings) -> list[Case]:
 SCENARIOS = (
     Scenario(
         "stuck-consumer",
-        "PUSH to four PULL processes of which one is stuck: what the other three get, beside three alone",
+        "PUSH to four PULL processes of which one is stuck: what the other three get, next to three alone",
         tuple(peer for peers in TWINS.values() for peer in peers),
         _cases,
     ),

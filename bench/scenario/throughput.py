@@ -52,7 +52,7 @@ def _batches(settings: Settings) -> list[Case]:
                 "omq": partial(throughput, "omq", load, ("push-many", "pull-many")),
                 "pyzmq": partial(throughput, "pyzmq", load),
             }
-            name = f"send_many to recv_many beside pyzmq one by one, over {transport}, {size_text(size)}"
+            name = f"send_many to recv_many next to pyzmq one by one, over {transport}, {size_text(size)}"
             bound = 10.0 if transport == "tcp" and size == 16 else 1.0
             cases.append(Case(name, "omq", runs, METRICS, (Target(bound, "pyzmq"),)))
     return cases
@@ -73,7 +73,7 @@ SCENARIOS = (
     ),
     Scenario(
         "blocking-batch",
-        "PUSH to PULL, send_many and recv_many beside pyzmq one by one, tcp and ipc, 16 B",
+        "PUSH to PULL, send_many and recv_many next to pyzmq one by one, tcp and ipc, 16 B",
         ("omq", "pyzmq"),
         _batches,
     ),

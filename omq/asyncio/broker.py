@@ -71,7 +71,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     It belongs to the loop of its first call. The connection is dialled in the background, from then on.
 
     Args:
-        endpoint: Where the broker's ZMTP door is.
+        endpoint: The endpoint of the broker's ZMTP listener.
         timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
         security: A `PlainClient` or `CurveClient`.
         context: What its socket shares with others; `None` for the default context.

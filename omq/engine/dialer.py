@@ -81,7 +81,7 @@ class Dialer(DialerBase):
 
     def _use(self, head_start: HeadStart) -> Session | None:
         """Makes a session in this step: a further one might have to wait for the GIL."""
-        if not head_start.said or not self.wanted:
+        if not head_start.sent or not self.wanted:
             head_start.close()  # the usual attempt finds and reports the reason
             return None
         self.move(DialerState.CONNECTING)
@@ -95,7 +95,7 @@ class Dialer(DialerBase):
             self.endpoint,
             self.options,
             self,
-            already_sent=head_start.said,
+            already_sent=head_start.sent,
         )
         return session
 
@@ -287,7 +287,7 @@ class Dialer(DialerBase):
             for attempt in running:
                 attempt.cancel()
                 attempt.add_done_callback(_discard)
-        # A refusal says the least: prefer another failure.
+        # A refusal explains the least: prefer another failure.
         try:
             raise next((one for one in failures if getattr(one, "errno", 0) not in REFUSED), failures[-1])
         finally:

@@ -72,7 +72,7 @@ class Session(RoutedSession, Protocol):
         info: The peer's metadata, once the handshake has finished.
         remote_address: The peer's address, as an endpoint; empty if unknown.
         mechanism: The name of its security mechanism.
-        dropped_reported: The number of messages dropped for the peer that monitors were told.
+        dropped_reported: The number of dropped messages of the peer that monitors have received.
     """
 
     state: ConnectionState

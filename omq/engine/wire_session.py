@@ -65,7 +65,7 @@ class WireSession(StateMachine[ConnectionState]):
         mechanism: The name of its security mechanism.
         user_id: The user id that authentication found; `None` for none.
         remote_address: The peer's address, as an endpoint; empty if unknown.
-        dropped_reported: The number of messages dropped for the peer that monitors were told.
+        dropped_reported: The number of dropped messages of the peer that monitors have received.
         already_sent: The beginning of our side of the handshake, if it was sent before the session was made.
     """
 
@@ -494,7 +494,7 @@ class WireSession(StateMachine[ConnectionState]):
         """Handles the end of the descriptor."""
         if reason is None and self.state is not _CLOSING:
             reason = EOFError("the peer closed the connection")
-        self.end(reason)  # after our half close, the peer's end is no error
+        self.end(reason)  # after our half close, the peer's end is not an error
 
     # ------------------------------------------------------------------ the end
 

@@ -19,7 +19,7 @@ def parse_http_address(text: str) -> tuple[str, int]:
         The host, 127.0.0.1 if it is empty, and the port, 0 for `*`: the system chooses it.
 
     Raises:
-        UsageError: The text is none of these.
+        UsageError: The text is not such an address.
     """
     if not isinstance(text, str):
         raise _not_an_address(text)

@@ -187,15 +187,15 @@ cdef class HeadStart:
 
     Attributes:
         fd: The descriptor; owned. -1 if the attempt has failed, or after `take` or `close`.
-        said: Octets of the greeting that the kernel has taken; empty, too, if the connection leads to itself.
+        sent: Octets of the greeting that the kernel has taken; empty, too, if the connection leads to itself.
     """
 
     cdef readonly int fd             # owned; -1 if the attempt failed, or once it is given away
-    cdef readonly bytes said
+    cdef readonly bytes sent
 
     def __cinit__(self, *_):
         self.fd = NO_FD
-        self.said = b""
+        self.sent = b""
 
     def __init__(
         self,
@@ -212,7 +212,7 @@ cdef class HeadStart:
         if code == 0 and not leads_to_itself(self.fd):
             size = send(self.fd, PyBytes_AS_STRING(greeting), PyBytes_GET_SIZE(greeting), MSG_DONTWAIT | MSG_NOSIGNAL)
             if size > 0:
-                self.said = greeting[:size]
+                self.sent = greeting[:size]
 
     def __dealloc__(self):
         self.close()

@@ -752,7 +752,7 @@ cdef class SendQueue:
             done = True
         finally:
             if not done:
-                peer.attached = False  # no memory: this is no peer of the socket
+                peer.attached = False  # no memory: it does not become a peer of the socket
 
     def remove(self, Peer peer not None) -> None:
         """Removes a peer; ignores one that is not here."""

@@ -1,0 +1,52 @@
+"""A class name stands for one class: only blocking and asyncio twins share one, and public names of two packages."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[2] / "omq"
+#: Names that two packages have, each under its own public name or in its own protocol.
+SHARED = {
+    "Client": "omq.broker.Client and omq.broker.sexp.Client",
+    "Consumer": "omq.broker.Consumer and omq.pzq.Consumer",
+    "CurveClient": "omq.CurveClient and its side of the handshake",
+    "CurveServer": "omq.CurveServer and its side of the handshake",
+    "Delivery": "omq.broker.Delivery and omq.pzq.Delivery",
+    "Error": "ERROR of ZMTP and of the S-expressions",
+    "Malformed": "omq.goby.Malformed and omq.pzq.Malformed",
+    "Message": "omq.Message and the S-expressions' Message",
+    "Ping": "PING of ZMTP and of the S-expressions",
+    "PlainClient": "omq.PlainClient and its side of the handshake",
+    "PlainServer": "omq.PlainServer and its side of the handshake",
+    "Router": "the ROUTER pattern, and the router of a Goby bus",
+    "Server": "omq.broker.Server and the SERVER pattern",
+    "Subscribe": "SUBSCRIBE of ZMTP and of the S-expressions",
+    "Subscription": "omq.broker.Subscription, omq.broker.sexp.Subscription and omq.goby.Subscription",
+}
+
+
+def modules_of_classes() -> dict[str, set[str]]:
+    """Returns the modules that define each class; a module of `omq.asyncio` stands for its blocking twin."""
+    found = defaultdict[str, set[str]](set)
+    for path in PACKAGE.rglob("*.py"):
+        if not path.name.endswith("_pb2.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.ClassDef):
+                    found[node.name].add(path.relative_to(PACKAGE).with_suffix("").as_posix())
+    return found
+
+
+def test_a_name_stands_for_one_class() -> None:
+    shared = {}
+    for name, modules in modules_of_classes().items():
+        blocking = {module for module in modules if not module.startswith("asyncio/")}
+        if len(blocking) > 1 and name not in SHARED:
+            shared[name] = sorted(modules)
+    assert not shared
+
+
+def test_exceptions_are_needed() -> None:
+    found = modules_of_classes()
+    assert [name for name in SHARED if len(found.get(name, ())) < 2] == []
