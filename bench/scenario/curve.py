@@ -1,4 +1,4 @@
-"""CURVE between two processes: throughput next to pyzmq and libsodium alone, round trips next to our own in the clear."""
+"""CURVE between two processes: throughput next to pyzmq and libsodium alone, and round trips in the clear."""
 
 from __future__ import annotations
 

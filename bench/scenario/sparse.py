@@ -34,7 +34,7 @@ def _tails(settings: Settings) -> list[Case]:
 
 def _silence(_: Settings) -> list[Case]:
     cases = []
-    for waiting, who in ((False, "nobody calls"), (True, "a thread waits in each receiver")):
+    for waiting, who in ((False, "no calls"), (True, "a thread waits in each receiver")):
         title = f"{IDLE_SOCKETS} idle blocking sockets for {IDLE_SECONDS:g} s, {who}"
         runs = {peer: partial(silence, peer, waiting=waiting) for peer in PEERS}
         cases.append(Case(title, "omq", runs, (CPU,), (Target(10.0),), rounds=2))
