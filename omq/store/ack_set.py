@@ -15,23 +15,23 @@ class AckSet:
 
     Attributes:
         watermark: The ack floor: all ids up to it are acknowledged.
-        handed: The highest id ever delivered.
+        last_delivered: The highest id ever delivered.
         pages: Bitmaps of acknowledged ids above the watermark, by page number: bit `id % PAGE_IDS` of page
             `id // PAGE_IDS`.
         deliveries: The number of failed deliveries by id.
     """
 
-    __slots__ = ("counted", "deliveries", "dirty", "handed", "pages", "watermark")
+    __slots__ = ("counted", "deliveries", "dirty", "last_delivered", "pages", "watermark")
 
     def __init__(
         self,
         watermark: int = 0,
-        handed: int = 0,
+        last_delivered: int = 0,
         pages: dict[int, int] | None = None,
         deliveries: dict[int, int] | None = None,
     ) -> None:
         self.watermark = watermark
-        self.handed = handed
+        self.last_delivered = last_delivered
         self.pages = pages if pages is not None else {}
         self.deliveries = deliveries if deliveries is not None else {}
         self.dirty: set[int] = set()  # numbers of the pages that `add` has changed or dropped
@@ -42,7 +42,7 @@ class AckSet:
 
     def copy(self) -> AckSet:
         """Returns a copy."""
-        return AckSet(self.watermark, self.handed, dict(self.pages), dict(self.deliveries))
+        return AckSet(self.watermark, self.last_delivered, dict(self.pages), dict(self.deliveries))
 
     def add(self, first: int, last: int) -> None:
         """Adds the ids `first` to `last`, both included, and raises the watermark as far as possible."""

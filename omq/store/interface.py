@@ -117,13 +117,13 @@ class Acknowledge(Write):
     Attributes:
         topic_id: The id of the topic.
         ranges: First and last acknowledged id of each range, both included.
-        handed: The highest id ever delivered; 0 if it has not changed.
+        last_delivered: The highest id ever delivered; 0 if it has not changed.
         deliveries: The number of failed deliveries by id. Dropped when the id is acknowledged.
     """
 
     topic_id: int
     ranges: list[tuple[int, int]]
-    handed: int = 0
+    last_delivered: int = 0
     deliveries: dict[int, int] = field(default_factory=dict)
 
 
@@ -397,7 +397,7 @@ class Log(Protocol):
     def all_cursors(self) -> dict[int, dict[str, int]]:
         """Returns the cursors of each topic that has any, by topic id."""
 
-    def settled(self, topic_id: int) -> AckSet:
+    def ack_set(self, topic_id: int) -> AckSet:
         """Returns a copy of the ack set of a round-robin topic."""
 
     def stats(self) -> Stats:

@@ -434,9 +434,9 @@ class MemoryTopics:
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self.topic(write.topic_id)
         acks = topic.ack_set
-        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
+        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.last_delivered > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
-        acks.handed = max(acks.handed, write.handed)
+        acks.last_delivered = max(acks.last_delivered, write.last_delivered)
         acks.count(write.deliveries)
         for first, last in write.ranges:
             acks.add(first, last)
@@ -621,7 +621,7 @@ class MemoryStore:
     def all_cursors(self) -> dict[int, dict[str, int]]:
         return self._engine.all_cursors()
 
-    def settled(self, topic_id: int) -> AckSet:
+    def ack_set(self, topic_id: int) -> AckSet:
         with self._engine.lock:
             return self._engine.topic(topic_id).ack_set.copy()
 

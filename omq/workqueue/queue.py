@@ -107,9 +107,9 @@ class WorkQueue:
         id: The topic's id.
         base: The offset of global ids; set by the dispatcher.
         max_tries: As the argument.
-        handed: The highest id ever delivered.
+        last_delivered: The highest id ever delivered.
         readable: The newest id that can be read.
-        ahead: Ids above `handed` that are finished already.
+        ahead: Ids above `last_delivered` that are finished already.
     """
 
     def __init__(
@@ -138,12 +138,12 @@ class WorkQueue:
         self._dead_letter_task: asyncio.Task[None] | None = None
         #: Messages in flight that were finished elsewhere, and must not be redelivered.
         self._finished_in_flight = RangeSet()
-        acks = store.store.settled(state.id)
-        self.handed = max(acks.handed, acks.watermark, state.first - 1)
-        self._saved = self.handed  # the value that the store has
-        #: Ids above `handed` that were acked elsewhere, or by consumers of a server that was killed.
-        self.ahead = RangeSet(acks.above(self.handed))
-        for first, last in acks.missing(state.first, self.handed):
+        acks = store.store.ack_set(state.id)
+        self.last_delivered = max(acks.last_delivered, acks.watermark, state.first - 1)
+        self._saved = self.last_delivered  # the value that the store has
+        #: Ids above `last_delivered` that were acked elsewhere, or by consumers of a server that was killed.
+        self.ahead = RangeSet(acks.above(self.last_delivered))
+        for first, last in acks.missing(state.first, self.last_delivered):
             for piece in _split_by_tries(first, last, acks.deliveries, presumed_tries):
                 self._requeued.put(piece.first, piece.last, piece.value)
         self.limit_tries(max_tries)
@@ -153,7 +153,7 @@ class WorkQueue:
     @property
     def ready(self) -> int:
         """The number of messages that can be delivered now."""
-        return self._requeued.count + max(self.readable - self.handed - self.ahead.count, 0)
+        return self._requeued.count + max(self.readable - self.last_delivered - self.ahead.count, 0)
 
     @property
     def waiting(self) -> int:
@@ -162,7 +162,7 @@ class WorkQueue:
 
     def unfinished(self, last: int) -> int:
         """Returns the number of messages up to `last` that are not finished or in flight. Any thread may call it."""
-        return self._requeued.count + self._delayed.count + max(last - self.handed - self.ahead.count, 0)
+        return self._requeued.count + self._delayed.count + max(last - self.last_delivered - self.ahead.count, 0)
 
     def touch(self) -> None:
         """Reports to the owner that the numbers of its consumers change."""
@@ -182,7 +182,7 @@ class WorkQueue:
         """Yields the ranges of ids from `first` to `last` that wait for a first delivery or a redelivery."""
         for waiting in (self._requeued, self._delayed):
             yield from ((piece.first, piece.last) for piece in waiting.within(first, last))
-        yield from self.ahead.missing(max(first, self.handed + 1), min(last, self.readable))
+        yield from self.ahead.missing(max(first, self.last_delivered + 1), min(last, self.readable))
 
     async def close(self) -> None:
         """Stops moving dead letters. The next opening finds the rest by their delivery counts."""
@@ -210,7 +210,7 @@ class WorkQueue:
 
     def finish_ahead(self, first: int, last: int) -> None:
         """Finishes messages before their first delivery here. They need not be readable yet."""
-        first = max(first, self.handed + 1)
+        first = max(first, self.last_delivered + 1)
         if first <= last:
             self.ahead.add(first, last)
             self.finish(first, last)
@@ -220,7 +220,7 @@ class WorkQueue:
         waiting = RangeSet(
             (piece.first, piece.last) for ids in (self._requeued, self._delayed) for piece in ids.within(first, last)
         )
-        for begin, end in waiting.missing(first, min(last, self.handed)):  # in flight
+        for begin, end in waiting.missing(first, min(last, self.last_delivered)):  # in flight
             self._finished_in_flight.add(begin, end)
             append_range(self._unsaved_acks, begin, end)
         self.finish_late(first, last)
@@ -313,10 +313,10 @@ class WorkQueue:
             head = self._requeued.head
             return head.first, head.last, head.value.tries
         if self.ahead:
-            self.handed = self.ahead.first_gap(self.handed + 1) - 1
-            self.ahead.discard(1, self.handed)
+            self.last_delivered = self.ahead.first_gap(self.last_delivered + 1) - 1
+            self.ahead.discard(1, self.last_delivered)
         last = min(self.readable, self.ahead.first - 1) if self.ahead else self.readable
-        return self.handed + 1, last, 0
+        return self.last_delivered + 1, last, 0
 
     def serve(self, reader: Reader, consumer: Recipient, max_batch: int, limit: int) -> tuple[int, bool]:
         """Delivers the next messages to one consumer.
@@ -382,8 +382,8 @@ class WorkQueue:
 
     def _remove_waiting(self, first: int, last: int) -> None:
         """Removes ids from those that wait for delivery."""
-        if last > self.handed:
-            self.handed = last
+        if last > self.last_delivered:
+            self.last_delivered = last
         if self._requeued:
             self._requeued.take(first, last)
 
@@ -401,10 +401,10 @@ class WorkQueue:
         for waiting in (self._requeued, self._delayed):
             if waiting and waiting.head.first < first:
                 expired += sum(piece.count for piece in waiting.take(1, first - 1))
-        if self.handed + 1 < first:
+        if self.last_delivered + 1 < first:
             acked = sum(end - begin + 1 for begin, end in self.ahead.discard(1, first - 1))
-            expired += first - 1 - self.handed - acked
-            self.handed = first - 1
+            expired += first - 1 - self.last_delivered - acked
+            self.last_delivered = first - 1
             self._owner.changed()
         return expired
 
@@ -430,19 +430,19 @@ class WorkQueue:
         last = min(last, first + limit - 1)
         if first > last:
             return None
-        self.handed = last
+        self.last_delivered = last
         return Range(first, last, InFlight(0))
 
     # ------------------------------------------------------------------ persistence
 
     def unsaved(self) -> Acknowledge | None:
         """Returns the write for changes that the store does not have; `None` if there are not any."""
-        if not self._unsaved_acks and not self._unsaved_tries and self.handed == self._saved:
+        if not self._unsaved_acks and not self._unsaved_tries and self.last_delivered == self._saved:
             return None
         done, self._unsaved_acks = self._unsaved_acks, []
         unsaved_tries, self._unsaved_tries = self._unsaved_tries, {}
-        self._saved = self.handed
-        return Acknowledge(self.id, done, self.handed, unsaved_tries)
+        self._saved = self.last_delivered
+        return Acknowledge(self.id, done, self.last_delivered, unsaved_tries)
 
     def take_back(self, write: Acknowledge) -> None:
         """Adds a failed write to the next one."""

@@ -99,7 +99,7 @@ class History:
                 assert number in found, f"append {number} was acknowledged and is lost"
                 assert first in (None, found[number])
             if self.settled:
-                settled = store.settled(topics["jobs"].id)
+                settled = store.ack_set(topics["jobs"].id)
                 for low, high in self.settled:
                     assert not list(settled.missing(low, high)), f"jobs {low} to {high} come back"
             if self.position:

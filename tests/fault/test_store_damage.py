@@ -75,7 +75,7 @@ def read_all(directory: Path) -> dict[str, object]:
                     damaged.setdefault(state.name, []).append((error.first, error.last))
                     start = error.last + 1
             try:
-                store.settled(state.id)
+                store.ack_set(state.id)
                 store.cursors(state.id)
             except DamagedError:
                 damaged.setdefault(state.name, [])

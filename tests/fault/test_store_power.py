@@ -63,12 +63,12 @@ class Writing:
     def state(self) -> tuple[object, ...]:
         """Returns the visible state of the store."""
         log = self.log.log
-        settled = log.settled(self.jobs)
+        settled = log.ack_set(self.jobs)
         return (
             self.log.read(self.topic),
             self.log.read(self.jobs),
             log.cursors(self.topic),
-            (settled.watermark, settled.handed, settled.pages),
+            (settled.watermark, settled.last_delivered, settled.pages),
             [(state.first, state.last, state.bytes) for state in (log.topic(self.topic), log.topic(self.jobs))],
         )
 
@@ -108,8 +108,8 @@ def lose_power(directory: Path, seed: int) -> None:
         (first, last, _), (_, last_job, _) = ends  # type: ignore[misc]
         assert seen[:3] == wanted[:3]
         assert log.log.topic(writing.topic).first == (first if last else RESERVED_IDS + 1)
-        settled = log.log.settled(writing.jobs)
-        assert settled.handed == wanted[3][1]  # type: ignore[index]
+        settled = log.log.ack_set(writing.jobs)
+        assert settled.last_delivered == wanted[3][1]  # type: ignore[index]
         for id in range(1, last_job + 1):
             was = id <= wanted[3][0] or bool(wanted[3][2].get(id // PAGE, 0) >> id % PAGE & 1)  # type: ignore[index]
             assert (id in settled) == was

@@ -89,7 +89,7 @@ def state(log: Opened) -> Any:
     seen = []
     for topic in (1, 2, 3):
         now = log.log.topic(topic)
-        settled = log.log.settled(topic)
+        settled = log.log.ack_set(topic)
         seen.append((now.last, log.log.cursors(topic), settled.watermark, settled.pages, settled.deliveries))
         if topic < 3:
             seen.append((now.first, log.read(topic)))

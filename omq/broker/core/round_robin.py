@@ -99,7 +99,7 @@ class RoundRobinTopic(Topic):
         """
         self.queue.finish_late(first, last)
         last = min(last, self.queue.readable)  # no client can have more
-        if last > self.queue.handed:
+        if last > self.queue.last_delivered:
             # A broker that was killed delivered them and did not store that.
             if len(self.queue.ahead) >= _MAX_AHEAD_RANGES:
                 raise Busy(f"{len(self.queue.ahead)} ranges of {self.name!r} are acknowledged above the delivered ids")

@@ -196,7 +196,7 @@ class DeviceQueue:
     def count(self) -> int:
         """Returns the number of committed messages that are not acknowledged."""
         store = self._store.store
-        state, settled = store.topic(self.id), store.settled(self.id)
+        state, settled = store.topic(self.id), store.ack_set(self.id)
         low = max(settled.watermark, state.first - 1)
         # Ids that were skipped after a crash count as acknowledged.
         return state.last - low - sum(last - first + 1 for first, last in settled.above(low))
@@ -226,7 +226,7 @@ class DeviceQueue:
                 yield id, key, parts
 
     def _read_live(self) -> Iterator[tuple[bytes, memoryview]]:
-        settled = self._store.store.settled(self.id)
+        settled = self._store.store.ack_set(self.id)
         state = self._store.store.topic(self.id)
         for first, last in list(settled.missing(state.first, state.last)):
             yield from self._read_blocks(first, last)

@@ -413,11 +413,11 @@ class Applier:
 
     def _acknowledge(self, write: Acknowledge) -> None:
         topic = self._topic(write.topic_id)
-        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.handed > topic.last:
+        if any(first < 1 or last > topic.last for first, last in write.ranges) or write.last_delivered > topic.last:
             raise StoreError(f"topic {topic.name!r} has no ids above {topic.last} yet")
         acks = self._ack_set(topic)
         self.touched.add(topic)
-        acks.handed = max(acks.handed, write.handed)
+        acks.last_delivered = max(acks.last_delivered, write.last_delivered)
         acks.count(write.deliveries)
         for first, last in write.ranges:
             acks.add(first, last)

@@ -588,7 +588,7 @@ class Store:
                 found |= consumer_rows.load_all_cursors(reading, writer.applier.topics)
         return found
 
-    def settled(self, topic_id: int) -> AckSet:
+    def ack_set(self, topic_id: int) -> AckSet:
         engine = self._engine_of(topic_id)
         if isinstance(engine, MemoryTopics):
             with engine.lock:

@@ -172,16 +172,16 @@ async def test_a_single_ack_is_written_in_the_loop(tmp_path: Path) -> None:
     threads.clear()
     await asyncio.gather(*(async_store.do(write) for write in writes))
     assert threads == ["omq-store-weak"]
-    assert async_store.store.settled(topic).watermark == 9
+    assert async_store.store.ack_set(topic).watermark == 9
     await async_store.close()
 
 
 def test_write_at_once_refuses_writes_that_would_wait(tmp_path: Path) -> None:
-    handed: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    last_delivered: queue.SimpleQueue[Any] = queue.SimpleQueue()
     hold, held = threading.Event(), threading.Event()
 
     def notify(writes: list[Any]) -> None:
-        handed.put((threading.current_thread().name, writes))
+        last_delivered.put((threading.current_thread().name, writes))
         if any(write.context == "hold" for write in writes):
             held.set()
             hold.wait(10)
@@ -190,21 +190,21 @@ def test_write_at_once_refuses_writes_that_would_wait(tmp_path: Path) -> None:
     topics = {}
     for kind in ("weak", "strong"):
         store.submit(MakeTopic(kind, "round_robin", kind))
-        topics[kind] = handed.get(timeout=10)[1][0].topic_id
+        topics[kind] = last_delivered.get(timeout=10)[1][0].topic_id
     record = encode([b"body"])
     assert not store.write_at_once([Append(topics["strong"], record, 1)])
     assert not store.write_at_once([Append(topics["weak"], record, 1), Append(topics["strong"], record, 1)])
     assert not store.write_at_once([MakeTopic("more", "round_robin", "weak")])
     assert not store.write_at_once([Append(99, record, 1)])
-    assert handed.empty()
+    assert last_delivered.empty()
     assert store.write_at_once([Append(topics["weak"], record, 1)])
-    name, (write,) = handed.get(timeout=10)
+    name, (write,) = last_delivered.get(timeout=10)
     assert (name, write.first, write.error) == (threading.current_thread().name, 1, None)
     store.submit(Append(topics["weak"], record, 1, context="hold"))
     held.wait(10)
     assert not store.write_at_once([Append(topics["weak"], record, 1)])
     hold.set()
-    assert handed.get(timeout=10)[1][0].first == 2
+    assert last_delivered.get(timeout=10)[1][0].first == 2
     store.close()
     with pytest.raises(StoreClosed):
         store.write_at_once([Append(topics["weak"], record, 1)])

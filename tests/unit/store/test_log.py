@@ -135,7 +135,7 @@ def test_unknown_topics_are_refused(log: Opened) -> None:
     ):
         with pytest.raises(UnknownTopic):
             log.do(write)
-    for call in (log.log.topic, log.log.cursors, log.log.settled):
+    for call in (log.log.topic, log.log.cursors, log.log.ack_set):
         with pytest.raises(UnknownTopic):
             call(99)
     with pytest.raises(UnknownTopic), log.log.read(99):
@@ -246,15 +246,15 @@ def test_acks_are_stored(log: Opened, kind: str) -> None:
     topic = log.make("t", "round_robin", kind)
     for i in range(10):
         log.append(topic, *[b"%d" % i] * 10)
-    log.do(Acknowledge(topic, [(1, 5), (8, 9), (50, 60)], handed=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
-    settled = log.log.settled(topic)
-    assert (settled.watermark, settled.handed) == (5, 70)
+    log.do(Acknowledge(topic, [(1, 5), (8, 9), (50, 60)], last_delivered=70, deliveries={6: 2, 9: 2, 55: 3, 80: 4}))
+    settled = log.log.ack_set(topic)
+    assert (settled.watermark, settled.last_delivered) == (5, 70)
     assert settled.deliveries == {6: 2, 80: 4}
     assert list(settled.missing(1, 100)) == [(6, 7), (10, 49), (61, 100)]
     log.do(Acknowledge(topic, [(6, 7), (10, 30)]))
-    assert log.log.settled(topic).watermark == 30
+    assert log.log.ack_set(topic).watermark == 30
     assert log.log.topic(topic).first == 31
-    assert log.log.settled(topic).deliveries == {80: 4}
+    assert log.log.ack_set(topic).deliveries == {80: 4}
 
 
 @of_every_kind
@@ -263,8 +263,8 @@ def test_round_robin_topics_do_not_drop_the_oldest(log: Opened, kind: str, setti
     topic = log.make("t", "round_robin", kind, max_messages=5, **settings)
     for i in range(20):
         log.append(topic, b"%d" % i)
-    log.do(Acknowledge(topic, [(2, 3)], handed=1))
-    assert list(log.log.settled(topic).missing(1, 20)) == [(1, 1), (4, 20)]
+    log.do(Acknowledge(topic, [(2, 3)], last_delivered=1))
+    assert list(log.log.ack_set(topic).missing(1, 20)) == [(1, 1), (4, 20)]
     assert log.log.topic(topic).first == 1
 
 
@@ -318,7 +318,7 @@ def test_a_dead_letter_is_moved(log: Opened, kind: str) -> None:
     log.wait_grown(topic, 3)
     assert log.do(MoveToDeadLetter(topic, 2, dead)).first == 1
     log.wait_grown(dead, 1)
-    assert 2 in log.log.settled(topic)
+    assert 2 in log.log.ack_set(topic)
     with log.log.read(dead) as reader:
         assert [bytes(records) for _, records in reader.blocks(1)] == [record]
     with pytest.raises(Gone):

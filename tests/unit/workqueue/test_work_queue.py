@@ -12,7 +12,7 @@ from tests.unit.workqueue.memory_queues import RecordingConsumer, work_queues
 
 
 async def settled(queue: WorkQueue, store: object) -> list[tuple[int, int]]:
-    return list(store.store.settled(queue.id).missing(1, queue.readable))  # type: ignore[attr-defined]
+    return list(store.store.ack_set(queue.id).missing(1, queue.readable))  # type: ignore[attr-defined]
 
 
 async def test_messages_finished_elsewhere_are_not_delivered():

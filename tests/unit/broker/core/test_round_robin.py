@@ -30,7 +30,7 @@ async def prepared(broker, count=10, **settings):
 
 
 def settled(broker, topic):
-    return broker.store.store.settled(topic.id)
+    return broker.store.store.ack_set(topic.id)
 
 
 async def flushed(topic):
@@ -79,7 +79,7 @@ async def test_credit_bounds_messages_in_flight_and_acks_restore_it():
         await until(lambda: len(sink.got) == 11)
         await flushed(topic)
         assert settled(broker, topic).watermark == 6
-        assert settled(broker, topic).handed == 11
+        assert settled(broker, topic).last_delivered == 11
 
 
 async def test_a_consumer_without_room_leaves_the_messages_to_others():
@@ -528,7 +528,7 @@ async def test_deliveries_are_stored_before_any_ack():
     async with core() as broker:
         topic = await prepared(broker)
         broker.consume(topic, RecordingSink())
-        await until(lambda: settled(broker, topic).handed == 10)
+        await until(lambda: settled(broker, topic).last_delivered == 10)
 
 
 async def test_each_ack_of_a_slow_consumer_extends_the_deadline():
@@ -993,7 +993,7 @@ async def test_a_killed_broker_counts_no_deliveries():
     async with core() as broker:
         topic = await prepared(broker, count=20, max_deliveries=1)
         broker.consume(topic, RecordingSink(), credit=20)
-        await until(lambda: settled(broker, topic).handed == 20)
+        await until(lambda: settled(broker, topic).last_delivered == 20)
         again = RoundRobinTopic(topic.state(), broker.store, broker, broker)
         broker.topics["j"] = broker._by_id[topic.id] = again
         other = RecordingSink()

@@ -26,10 +26,10 @@ class Opened:
     def __init__(self, directory: Path, settled: AckSet | Exception, first: int = 1, **more: Any) -> None:
         state = TopicState(7, "delivery", "round_robin", "weak", {}, first, 100, 0, **more)
         self.settled = settled
-        store = SimpleNamespace(id=STORE, settled=lambda id: AckSet(), topic=lambda id: state)
+        store = SimpleNamespace(id=STORE, ack_set=lambda id: AckSet(), topic=lambda id: state)
         async_store: Any = SimpleNamespace(store=store)
         self.queue = DeviceQueue(async_store, state, lambda seconds, call: None)
-        store.settled = self._settled
+        store.ack_set = self._settled
         self.acked = AckedKeys()
         self.checkpoints = AckCheckpoints(directory, async_store, "a", [self.queue], self.acked)
 

@@ -63,7 +63,7 @@ def test_a_damaged_meta_page(directory: Path, orderly: bool) -> None:
         assert store.read_around(topic) == ([(1, b"a"), (again.first, b"d")], [(2, again.first - 1)])
         job = store.append(jobs, b"three").first
         assert job == (3 if orderly else SKIPPED_IDS + 3)
-        assert list(store.log.settled(jobs).missing(1, job)) == [(1, 1), (job, job)]
+        assert list(store.log.ack_set(jobs).missing(1, job)) == [(1, 1), (job, job)]
     # The consumer got an error and continues from here.
     with Opened.on_disk(directory) as store:
         assert not told(store)

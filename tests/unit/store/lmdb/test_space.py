@@ -58,7 +58,7 @@ def test_without_space_only_appends_fail(store: Opened, monkeypatch) -> None:
     store.try_(append, settle)
     assert isinstance(append.error, OutOfSpace)
     assert settle.error is None
-    assert 1 in store.log.settled(jobs)
+    assert 1 in store.log.ack_set(jobs)
     assert store.log.broken is None
     full.clear()
     assert store.append(jobs, b"c").first == 3

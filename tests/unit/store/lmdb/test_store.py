@@ -37,7 +37,7 @@ def test_everything_is_there_after_reopening(again: Again, kind: str) -> None:
     log.append(topic, b"a", b"b", producer=b"p", sequence=7)
     log.append(jobs, *[b"%d" % i for i in range(5000)])
     log.do(SetCursor(topic, "n", 1))
-    log.do(Acknowledge(jobs, [(1, 10), (20, 30), (4500, 4600)], handed=4700, deliveries={15: 3}))
+    log.do(Acknowledge(jobs, [(1, 10), (20, 30), (4500, 4600)], last_delivered=4700, deliveries={15: 3}))
     log.do(Stage(topic, blocks.encode([b"s"]), 1, b"stage"))
     before = log.log.topics()
     id = log.log.id
@@ -49,8 +49,8 @@ def test_everything_is_there_after_reopening(again: Again, kind: str) -> None:
     assert log.append(topic, b"a", b"b", producer=b"p", sequence=7).duplicate
     assert log.append(topic, b"c", producer=b"p", sequence=8).first == 3
     assert log.log.cursors(topic) == {"n": 1}
-    settled = log.log.settled(jobs)
-    assert (settled.watermark, settled.handed, settled.deliveries) == (10, 4700, {15: 3})
+    settled = log.log.ack_set(jobs)
+    assert (settled.watermark, settled.last_delivered, settled.deliveries) == (10, 4700, {15: 3})
     assert list(settled.missing(1, 5000)) == [(11, 19), (31, 4499), (4601, 5000)]
     commit = log.do(CommitStages(b"c", [b"stage"]))
     assert commit.published == [(b"stage", topic, 4, 1)]
@@ -96,7 +96,7 @@ def test_a_dead_letter_moves_to_another_environment_once(again: Again) -> None:
             moved = log.do(MoveToDeadLetter(topic, first + 1, dead)).first
             again_moved = log.do(MoveToDeadLetter(topic, first + 1, dead)).first
             assert moved == again_moved
-            assert first + 1 in log.log.settled(topic)
+            assert first + 1 in log.log.ack_set(topic)
             log.wait_grown(dead, moved)
             with log.log.read(dead) as reader:
                 assert [bytes(records) for _, records in reader.blocks(moved)] == [record]
@@ -165,7 +165,7 @@ def test_ids_of_a_transient_topic_are_not_awaited_under_its_lock(store: Opened, 
     store.wait(writes)
     assert [write.error for write in writes] == [None] * len(writes)
     assert [write.first for write in many] == [2 + 65536 * i for i in range(40)]
-    assert 1 in store.log.settled(transient)
+    assert 1 in store.log.ack_set(transient)
     store.wait_grown(transient, 1 + 65536 * 40)
 
 

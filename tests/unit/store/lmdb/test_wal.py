@@ -77,7 +77,7 @@ def test_later_writes_follow_logged_appends(again: Again) -> None:
     log.do(Acknowledge(jobs, [(1, 1)], 1))
     assert log.append(topic, b"b").first == 2
     assert log.read(topic) == [(1, b"a"), (2, b"b")]
-    assert 1 in log.log.settled(jobs)
+    assert 1 in log.log.ack_set(jobs)
     note(log, topic, b"c")
     log = again()
     assert log.log.findings == []
