@@ -224,7 +224,7 @@ OUT_OF_PLACE: dict[str, tuple[str, bytes, tuple[HandshakeFailure, str]]] = {
     "CURVE-WELCOME-of-another": (
         "CURVE",
         recorded_welcome(),
-        (_Failure.PROTOCOL, "a WELCOME that does not open: the peer is not the server of our server_key"),
+        (_Failure.PROTOCOL, "a WELCOME that does not open: the peer does not have the key server_key"),
     ),
     "CURVE-a-MESSAGE": ("CURVE", command(b"MESSAGE", bytes(40)), (_Failure.PROTOCOL, "'MESSAGE' where CURVE")),
     "CURVE-a-message": ("CURVE", frame(b"evil"), (_Failure.PROTOCOL, "a message before the handshake is done")),

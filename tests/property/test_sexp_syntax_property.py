@@ -180,5 +180,5 @@ def test_endless_input_costs_no_more_than_its_length(unit):
 
 def test_depth_is_bounded():
     assert parse(b"(" * MAX_DEPTH + b")" * MAX_DEPTH)
-    with pytest.raises(SyntaxFault, match="within one another"):
+    with pytest.raises(SyntaxFault, match="nested deeper than"):
         parse(b"(" * (MAX_DEPTH + 1) + b")" * (MAX_DEPTH + 1))

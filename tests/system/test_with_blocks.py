@@ -106,7 +106,7 @@ def test_the_smaller_of_both_lingers_holds(program: Any, free_place: str) -> Non
 @pytest.mark.parametrize("twin", ["sync", "async", "context"])
 def test_a_peer_that_comes_in_time_gets_everything(program: Any, free_place: str, twin: str) -> None:
     running = program(source(twin, "raise ValueError('on purpose')", "error_linger=60"), free_place)
-    assert "waits for" in running.told()
+    assert "waits until accepted messages have left" in running.told()
     with omq.Context() as context, omq.PULL(context, bind=free_place) as pull:
         assert [pull.recv(timeout=BOUND) for _ in range(3)] == [b"x"] * 3
         status, error = ended(running)
@@ -135,7 +135,7 @@ def test_a_block_that_waits_without_end_says_so_and_one_ctrl_c_ends_it(
     running = program(source(twin, "before = time.monotonic()", "error_linger=0.5", sockets), free_place)
     assert running.line() == "leaving"
     before = time.monotonic()
-    assert f"leave: 3 messages for {free_place} (linger=None s)" in running.told()
+    assert f"left: 3 messages for {free_place} (linger=None s)" in running.told()
     assert 0.5 < time.monotonic() - before < 10
     interrupt(running)
     status, error = ended(running)
@@ -164,7 +164,7 @@ def test_a_second_ctrl_c_ends_that_wait(program: Any, free_place: str, twin: str
     running = program(source(twin, way, bounds, sockets), free_place)
     assert running.line() == "leaving"
     interrupt(running)
-    assert "waits for" in running.told()
+    assert "waits until accepted messages have left" in running.told()
     interrupt(running)
     status, error = ended(running)
     assert status == -signal.SIGINT

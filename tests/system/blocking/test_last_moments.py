@@ -36,7 +36,7 @@ def test_a_socket_that_a_finalizer_makes_at_the_end_says_that_it_is_too_late() -
     for before in ("", "with omq.PULL(bind='tcp://127.0.0.1:*'): pass"):
         done = _run(FINALIZER.format(before=before))
         assert done.returncode == 0
-        assert "StateError: the interpreter ends" in done.stderr
+        assert "StateError: the interpreter is shutting down" in done.stderr
 
 
 def test_daemon_threads_that_open_and_close_contexts_end_without_a_word() -> None:

@@ -429,7 +429,7 @@ def test_what_is_the_whole_sockets(twin, call):
     one = twin("ROUTER")
     for name in ALL:
         if not Options.endpoint_calls(name):
-            with pytest.raises(omq.OptionError, match=f"option '{name}' is the whole socket's"):
+            with pytest.raises(omq.OptionError, match=f"option '{name}' applies to the whole socket"):
                 getattr(one, call)("tcp://127.0.0.1:9", **{name: 1})
     assert one.endpoints == []
 
@@ -472,7 +472,7 @@ def test_an_endpoint_that_is_connected_once_keeps_its_options(twin, listen):
     one.connect(endpoint, max_parts=3)
     one.connect(endpoint, max_parts=3)
     one.connect(endpoint)
-    with pytest.raises(omq.OptionError, match="connected already, with another 'max_parts'"):
+    with pytest.raises(omq.OptionError, match="already connected with another 'max_parts'"):
         one.connect(endpoint, max_parts=4)
     one.disconnect(endpoint)
     one.connect(endpoint, max_parts=4)

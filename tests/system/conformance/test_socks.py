@@ -202,7 +202,7 @@ def test_a_refusal_that_the_proxy_reports_is_a_refusal(twin):
 def test_what_is_of_no_use_is_refused(twin):
     push = twin("PUSH")
     for call, endpoint in ((push.connect, "inproc://x"), (push.connect, "ipc://@x")):
-        with pytest.raises(omq.OptionError, match="option 'socks_proxy' means nothing for"):
+        with pytest.raises(omq.OptionError, match="option 'socks_proxy' does not apply to"):
             call(endpoint, socks_proxy="127.0.0.1:1")
     with pytest.raises(omq.OptionError, match="option 'socks_proxy' is for connect, not for bind"):
         push.bind("tcp://127.0.0.1:*", socks_proxy="127.0.0.1:1")

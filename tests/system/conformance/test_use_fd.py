@@ -125,7 +125,9 @@ BAD_LISTENERS = {
 def test_a_descriptor_that_does_not_fit_bind_stays_the_programs(twin, bound, why):
     with BAD_LISTENERS[why]() as opened:
         fd = opened.fileno()
-        with pytest.raises(omq.OptionError, match=f"(?i)option use_fd={fd}: must be .* listens: .*{why}"):
+        with pytest.raises(
+            omq.OptionError, match=f"(?i)option use_fd={fd}: must be the descriptor of a listening socket: .*{why}"
+        ):
             bound("tcp://127.0.0.1:*", fd)
         assert is_open(fd)
 

@@ -404,9 +404,9 @@ def test_a_broker_that_is_back_in_a_moment_fails_no_query(spark: Any, started: l
 
 
 def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCaptureFixture) -> None:
-    from omq.spark.topics.catalog import Catalog
+    from omq.spark.topics.catalog import TopicCatalog
     from omq.spark.topics.settings import TopicSettings
 
     with caplog.at_level(logging.WARNING, "omq.spark"):
-        Catalog(TopicSettings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
+        TopicCatalog(TopicSettings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
     assert "a crash before the checkpoint has the first microbatch moves the start" in caplog.text

@@ -212,7 +212,9 @@ def test_topics_of_kinds_that_have_no_common_transaction_are_refused_together(sp
         client.create("strong", persistence="strong")
         client.create("weak", persistence="weak")
         frame = spark.range(10).selectExpr(VALUE, "CASE WHEN id % 2 = 0 THEN 'strong' ELSE 'weak' END AS topic")
-        with pytest.raises(Exception, match="strong topics, weak and async ones, and transient ones"):
+        with pytest.raises(
+            Exception, match="of strong topics, of weak and async topics, and of transient topics separately"
+        ):
             written(frame, server.endpoints["zmtp"])
         assert messages(client, "strong") == []
         assert messages(client, "weak") == []

@@ -170,7 +170,7 @@ def test_a_socket_bound_outside_of_any_loop_leaves_nothing(tmp_path):
 
 def test_a_socket_is_made_once(tmp_path):
     pull = omq.PULL(bind=f"ipc://{tmp_path}/s")
-    with pytest.raises(StateError, match="__init__ is called once"):
+    with pytest.raises(StateError, match="__init__ runs once"):
         pull.__init__(bind="tcp://127.0.0.1:*")
     assert len(pull.endpoints) == 1
     pull.stop()

@@ -440,5 +440,5 @@ async def test_a_cancellation_bounds_the_wait_at_the_end_of_a_block(make, free_p
         else:
             with pytest.raises(ExceptionGroup):
                 await together()
-    assert f"leave: 1 message for {free_place} (linger=0.2 s)" in caplog.text
+    assert f"left: 1 message for {free_place} (linger=0.2 s)" in caplog.text
     assert f"dropped 1 message for {free_place}: linger is over" in caplog.text

@@ -221,8 +221,8 @@ def test_what_was_accepted_leaves_also_where_socket_and_context_are_dropped_toge
 
 def test_a_socket_is_made_once(context, tmp_path):
     with omq.PULL(context, bind=f"ipc://{tmp_path}/s") as pull:
-        with pytest.raises(omq.StateError, match="__init__ is called once"):
+        with pytest.raises(omq.StateError, match="__init__ runs once"):
             pull.__init__(context, bind="tcp://127.0.0.1:*")
         assert len(pull.endpoints) == 1
-        with pytest.raises(omq.StateError, match="__init__ is called once"):
+        with pytest.raises(omq.StateError, match="__init__ runs once"):
             context.__init__()

@@ -127,7 +127,10 @@ FAULTS = {
     "mechanism missing": ("[security]\nusers_file = 'u'", ["[security]", "mechanism is missing"]),
     "mechanism": ("[security]\nmechanism = 'gssapi'", ["[security]", 'mechanism = "gssapi"', "curve"]),
     "key of security": ("[security]\nmechanism = 'null'\nuser_file = 'u'", ["user_file", "did you mean users_file?"]),
-    "file without use": ("[security]\nmechanism = 'null'\nusers_file = 'u'", ["[security]", "users_file", "no use"]),
+    "file without use": (
+        "[security]\nmechanism = 'null'\nusers_file = 'u'",
+        ["[security]", "users_file", "does not use it"],
+    ),
     "file missing": ("[security]\nmechanism = 'curve'", ["[security]", "secret_key_file is missing"]),
     "who missing": ("[[permission]]\ntopics = '*'\nmay = []", ["[[permission]] number 1", "who is missing"]),
     "may": (
