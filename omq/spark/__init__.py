@@ -2,7 +2,7 @@
 
     frame = spark.read.format("omq").option("socket", "PULL").option("connect", url).option("maxRows", 1000).load()
 
-`docs/howto/spark.md` says how to use the data source, what it guarantees and how to size it.
+`docs/howto/spark.md` describes the use, guarantees and sizing of the data source.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -14,7 +14,7 @@ __all__ = ["pull_batches", "push_partition", "register"]
 
 
 def __getattr__(name: str) -> Any:
-    # `register` does without Arrow.
+    # Arrow is not imported for `register`.
     if name in ("pull_batches", "push_partition"):
         from omq.spark.live import source
 
@@ -23,7 +23,7 @@ def __getattr__(name: str) -> Any:
 
 
 def register(spark: Any) -> None:
-    """Makes `format("omq")` known to a session that has not found the data source by itself.
+    """Registers `format("omq")` with a session that has not found the data source by itself.
 
     Args:
         spark: The `SparkSession`.

@@ -14,15 +14,15 @@ class BufferPool:
     """Blocks of memory, each reused once no batch refers to it.
 
     Args:
-        most: Blocks that are kept to be reused.
+        max_blocks: The most blocks that are kept for reuse.
     """
 
-    def __init__(self, most: int = 4) -> None:
-        self._most = most
+    def __init__(self, max_blocks: int = 4) -> None:
+        self._max_blocks = max_blocks
         self._blocks: list[mmap.mmap] = []
 
-    def take(self, size: int) -> mmap.mmap:
-        """Returns a free block of at least that many bytes; free until a buffer refers to it, as batches do."""
+    def allocate(self, size: int) -> mmap.mmap:
+        """Returns a free block of at least *size* bytes; it stays free until a buffer refers to it."""
         for block in self._blocks:
             if len(block) >= size and self._is_free(block):
                 return block
@@ -30,8 +30,8 @@ class BufferPool:
         # In pages of 2 MiB the copies in and out take a tenth less. Not every kernel has them.
         with contextlib.suppress(OSError):
             block.madvise(mmap.MADV_HUGEPAGE)
-        # A rare message that is larger than all others is not kept room for.
-        if len(self._blocks) < self._most and (not self._blocks or size <= len(self._blocks[0])):
+        # The block for a rare message that is larger than all others is not kept.
+        if len(self._blocks) < self._max_blocks and (not self._blocks or size <= len(self._blocks[0])):
             self._blocks.append(block)
         return block
 
@@ -41,7 +41,7 @@ class BufferPool:
     @staticmethod
     def _is_free(block: mmap.mmap) -> bool:
         # A block counts the buffers over its memory, and refuses to be resized, even to its own size, while there are
-        # any. The object's reference count would not do: Python 3.14 does not count all references.
+        # any. The object's reference count is not reliable: Python 3.14 does not count all references.
         try:
             block.resize(len(block))
         except BufferError:
@@ -53,7 +53,7 @@ class SharedBlock(mmap.mmap):
     """A block that another process of this host can map.
 
     Attributes:
-        descriptor: The descriptor by which another process maps it, for as long as the block lives.
+        descriptor: The descriptor with which another process maps it; closed with the block.
     """
 
     descriptor: int
@@ -83,7 +83,7 @@ class SharedBufferPool(BufferPool):
 
 
 def mapped(descriptor: int, size: int) -> mmap.mmap:
-    """Maps the beginning of a block of another process, to read it; takes the descriptor."""
+    """Maps the beginning of another process's block for reading, and closes the descriptor."""
     try:
         return mmap.mmap(descriptor, size, mmap.MAP_SHARED, mmap.PROT_READ)
     finally:
@@ -91,24 +91,24 @@ def mapped(descriptor: int, size: int) -> mmap.mmap:
 
 
 def available(root: Path = Path("/")) -> int:
-    """Returns the bytes that processes of this machine, or of our container (control group), may take in addition.
+    """Returns the bytes that this machine, or this container (control group), can still allocate.
 
     Args:
-        root: Where `proc` and `sys` are.
+        root: The directory that has `proc` and `sys`.
     """
     fields = (line.split() for line in (root / "proc/meminfo").read_text(encoding="ascii").splitlines())
     found = [1024 * int(field[1]) for field in fields if field[0] == "MemAvailable:"]
-    for group, most, current in _groups(root):
-        # Most groups have no bound of their own, and say "max" or nothing.
+    for group, limit_file, usage_file in _groups(root):
+        # Most groups have no limit of their own: their file has "max", or does not exist.
         with contextlib.suppress(OSError, ValueError):
-            bound = int((group / most).read_text(encoding="ascii"))
-            used = int((group / current).read_text(encoding="ascii"))
-            found.append(max(bound - used, 0))
+            limit = int((group / limit_file).read_text(encoding="ascii"))
+            used = int((group / usage_file).read_text(encoding="ascii"))
+            found.append(max(limit - used, 0))
     return min(found)
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, str, str]]:
-    """The control groups that we are in, of either version, and the files of their bounds: cgroups(7)."""
+    """Yields the control groups of this process, of either version, and the files of their limits: cgroups(7)."""
     for line in (root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines():
         _, controllers, name = line.split(":", 2)
         if controllers == "":
@@ -117,8 +117,8 @@ def _groups(root: Path) -> Iterator[tuple[Path, str, str]]:
             top, files = root / "sys/fs/cgroup/memory", ("memory.limit_in_bytes", "memory.usage_in_bytes")
         else:
             continue
-        # Each group is bound by those above it. A container may see its own as the top.
+        # Each group is limited by its ancestors. A container may see its own group as the root.
         group = top / name.lstrip("/")
-        for one in (group, *group.parents):
-            if one == top or top in one.parents:
-                yield one, *files
+        for ancestor in (group, *group.parents):
+            if ancestor == top or top in ancestor.parents:
+                yield ancestor, *files

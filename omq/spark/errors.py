@@ -1,4 +1,4 @@
-"""Errors of omq in one line: Spark would put tracebacks of its own modules above it."""
+"""Reports errors of omq in one line, without the tracebacks of Spark's own modules."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 
 from omq.errors import OmqError
 
-#: Has a process of Spark's report an exception without its traceback (`pyspark.util.handle_worker_exception`).
-_PLAIN: Final = "SPARK_HIDE_TRACEBACK"
+#: Makes Spark's worker report an exception without its traceback (`pyspark.util.handle_worker_exception`).
+_HIDE_TRACEBACK: Final = "SPARK_HIDE_TRACEBACK"
 
 
 @contextmanager
 def hidden_traceback() -> Iterator[None]:
-    """Has an `OmqError` from in here reported without a traceback; the process, which is Spark's, ends with it.
+    """Hides the traceback of an `OmqError` that leaves this context; the error ends Spark's worker process.
 
-    As a decorator it is for functions. In a generator it stands around the body.
+    Decorates functions. A generator uses it as a context manager around its body.
     """
     try:
         yield
     except OmqError:
-        os.environ[_PLAIN] = "1"
+        os.environ[_HIDE_TRACEBACK] = "1"
         raise

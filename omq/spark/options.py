@@ -1,4 +1,4 @@
-"""Spark's options, whatever kind of endpoint they are for: texts by name, in any case, made into values."""
+"""Parses Spark's options, which are texts by case-insensitive name, for every kind of endpoint."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from typing import Any, Final
 import omq
 
 MIB: Final = 1 << 20
-MOST_OF_A_BATCH: Final = 1 << 30  # bytes: Arrow counts those of a column with 31 bits
-MOST_BYTES: Final = 1 << 62  # the broker counts with 64 bits
-MOST_PARTITIONS: Final = 1_000_000  # each is an object in the driver
+MAX_ARROW_BYTES: Final = 1 << 30  # Arrow counts the bytes of a column with 31 bits
+MAX_BROKER_BYTES: Final = 1 << 62  # the broker counts with 64 bits
+MAX_PARTITIONS: Final = 1_000_000  # each is an object in the driver
 
 #: The uses of an option.
 READ, STREAM_READ, WRITE, STREAM_WRITE = "read", "readStream", "write", "writeStream"
 READS: Final = frozenset({READ, STREAM_READ})
 WRITES: Final = frozenset({WRITE, STREAM_WRITE})
 ALL: Final = READS | WRITES
-#: Spark hands its own options of a streaming write to the sink, too.
-SPARKS_OWN: Final = frozenset({"checkpointlocation", "queryname"})
-#: What Spark says of a table in its catalog.
+#: Spark's own options of a streaming write, which it also passes to the sink.
+SPARK_OPTIONS: Final = frozenset({"checkpointlocation", "queryname"})
+#: The option that Spark passes for a table of its catalog.
 _TABLE: Final = "provider"
 
 
@@ -30,7 +30,7 @@ _TABLE: Final = "provider"
 
 
 def count(text: str) -> int:
-    """A whole number above 0."""
+    """Parses a whole number above 0."""
     value = int(text)
     if value < 1:
         raise ValueError
@@ -38,17 +38,17 @@ def count(text: str) -> int:
 
 
 def size(text: str) -> int:
-    """Bytes: `1048576`, `64k`, `16m`, `2g`."""
+    """Parses a number of bytes: `1048576`, `64k`, `16m`, `2g`."""
     scale = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30}.get(text.strip().lower()[-1:], 1)
     return count(text.strip()[:-1] if scale > 1 else text) * scale
 
 
-def at_most(most: int, parse: Callable[[str], int]) -> Callable[[str], int]:
-    """The same with a bound."""
+def at_most(limit: int, parse: Callable[[str], int]) -> Callable[[str], int]:
+    """Returns a parser that also rejects values above a limit."""
 
     def bounded(text: str) -> int:
         value = parse(text)
-        if value > most:
+        if value > limit:
             raise ValueError
         return value
 
@@ -56,7 +56,7 @@ def at_most(most: int, parse: Callable[[str], int]) -> Callable[[str], int]:
 
 
 def seconds(text: str) -> float:
-    """Seconds above 0."""
+    """Parses a number of seconds above 0."""
     value = float(text)
     if not 0 < value < float("inf"):
         raise ValueError
@@ -64,12 +64,12 @@ def seconds(text: str) -> float:
 
 
 def words(text: str) -> tuple[str, ...]:
-    """Words, separated by commas or blanks; none at all is well."""
+    """Parses words, separated by commas or blanks; the result may be empty."""
     return tuple(word for word in text.replace(",", " ").split() if word)
 
 
 def some_words(text: str) -> tuple[str, ...]:
-    """The same, one at least."""
+    """Parses one or more words."""
     found = words(text)
     if not found:
         raise ValueError
@@ -77,17 +77,17 @@ def some_words(text: str) -> tuple[str, ...]:
 
 
 def octets(text: str) -> bytes:
-    """The text in UTF-8."""
+    """Encodes the text in UTF-8."""
     return text.encode()
 
 
 def flag(text: str) -> bool:
-    """`true` or `false`."""
+    """Parses `true` or `false`."""
     return {"true": True, "false": False}[text.strip().lower()]
 
 
 def nullable(parse: Callable[[str], Any]) -> Callable[[str], Any]:
-    """The same, with `none` for `None`."""
+    """Returns a parser that also accepts `none` for `None`."""
 
     def parsed(text: str) -> Any:
         return None if text.strip().lower() == "none" else parse(text)
@@ -112,7 +112,7 @@ def _spin(text: str) -> Any:
     return text if text == "adaptive" else float(text)
 
 
-#: How the text of a socket's option becomes a value, by the option's type.
+#: The parsers of a socket's options, by the option's type.
 _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
     "int": int,
     "float": float,
@@ -126,7 +126,7 @@ _BY_TYPE: Final[dict[str, Callable[[str], Any]]] = {
 }
 
 
-#: Options of a socket that Spark has not: descriptors are those of one process, passwords are read from files.
+#: Socket options that Spark does not offer: a descriptor belongs to one process, and passwords are read from files.
 _NOT_FOR_SPARK: Final = frozenset({"use_fd", "socks_proxy", "socks_username", "socks_password"})
 
 
@@ -138,16 +138,16 @@ class Option:
     """One option.
 
     Attributes:
-        name: As it is written.
-        uses: What it is for.
-        parse: Makes a value of its text, or raises a `ValueError` or `KeyError`.
-        wanted: What it must be, for messages.
+        name: The name in its usual spelling.
+        uses: The uses that it is for.
+        parse: Parses its text, or raises a `ValueError` or `KeyError`.
+        expected: The expected value, for error messages.
     """
 
     name: str
     uses: frozenset[str]
     parse: Callable[[str], Any]
-    wanted: str
+    expected: str
 
 
 def fits(kind: omq.SocketType, name: str) -> bool:
@@ -163,16 +163,16 @@ class OptionSet:
     """The options of a kind of endpoint: its own, and those of its sockets.
 
     Args:
-        own: Its own.
-        types: The names of the types of its sockets, by use.
-        elsewhere: Options of a socket that are for some uses only; no use at all takes one out.
+        own: The options of the endpoint itself.
+        types: The socket types of the endpoint, by use.
+        restricted: Socket options that are for some uses only; an empty set excludes an option.
     """
 
     def __init__(
         self,
         own: tuple[Option, ...],
         types: Mapping[str, tuple[str, ...]],
-        elsewhere: Mapping[str, frozenset[str]],
+        restricted: Mapping[str, frozenset[str]],
     ) -> None:
         self._own = own
         self._types = types
@@ -180,14 +180,14 @@ class OptionSet:
         for one in dataclasses.fields(omq.Options):
             kind = str(one.type).removesuffix(" | None")
             if kind in _BY_TYPE and one.name not in _NOT_FOR_SPARK:
-                uses = elsewhere.get(one.name, ALL)
+                uses = restricted.get(one.name, ALL)
                 self._sockets[one.name] = Option(
                     one.name, uses, nullable(_BY_TYPE[kind]), f"a value of type {one.type}"
                 )
         self._known = {option.name.lower(): option for option in (*own, *self._sockets.values())}
 
     def known(self, *uses: str) -> list[str]:
-        """The names of the options for any of some uses, for messages."""
+        """Returns the names of the options for any of some uses, for error messages."""
         own = [option.name for option in self._own if not option.uses.isdisjoint(uses)]
         kinds = [omq.SocketType(name) for use in uses for name in self._types[use]]
         fitting = [
@@ -198,7 +198,7 @@ class OptionSet:
         return [*own, *sorted(fitting)]
 
     def listed(self, *uses: str) -> str:
-        """The same as a clause."""
+        """Returns the names of the options as a clause of an error message."""
         return f"known are: {', '.join(self.known(*uses))}"
 
     def _unknown(self, name: str, uses: Iterable[str]) -> omq.OptionError:
@@ -210,20 +210,20 @@ class OptionSet:
             close = get_close_matches(name.lower(), names, 1)
         else:
             what = f"not an option of {' or '.join(uses)}: {option.name!r}"
-            # A stream says `maxRowsPerTrigger` where a batch says `maxRows`.
+            # The options `maxRows` of a batch and `maxRowsPerTrigger` of a stream correspond.
             close = [one for one in names if one.startswith(name.lower()) or name.lower().startswith(one)][:1]
         meant = f"did you mean {names[close[0]]!r}? " if close else ""
         return omq.OptionError(f"{what}; {meant}{self.listed(*uses)}")
 
     def parse(self, use: str, given: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Makes values of texts.
+        """Parses the texts of options.
 
         Args:
-            use: What they are for.
+            use: `read`, `readStream`, `write` or `writeStream`.
             given: Texts by name; upper and lower case are the same.
 
         Returns:
-            The values of the options of its own, and of those of the socket, by name.
+            The values of the endpoint's own options and of the socket's options, by name.
 
         Raises:
             OptionError: An option is unknown or not for this use, or a value does not fit.
@@ -232,14 +232,14 @@ class OptionSet:
         sockets: dict[str, Any] = {}
         for name, text in given.items():
             option = self._known.get(name.lower())
-            if name.lower() in SPARKS_OWN and use == STREAM_WRITE:
+            if name.lower() in SPARK_OPTIONS and use == STREAM_WRITE:
                 continue
             if option is None or use not in option.uses:
                 raise self._unknown(name, (use,))
             try:
                 value = option.parse(text)
             except (ValueError, KeyError):
-                raise omq.OptionError(f"option {option.name}={text!r}: must be {option.wanted}") from None
+                raise omq.OptionError(f"option {option.name}={text!r}: must be {option.expected}") from None
             (sockets if option.name in self._sockets else own)[option.name] = value
         return own, sockets
 
@@ -247,14 +247,14 @@ class OptionSet:
         """Returns whether there are options of a streaming read that a batch read does not have.
 
         Raises:
-            OptionError: There is one that no read has.
+            OptionError: No read has one of the options.
         """
         found: list[frozenset[str]] = []
         for name in given:
             if name.lower() == _TABLE:
                 raise omq.OptionError(
-                    "a table of Spark's catalog (CREATE TABLE ... USING omq) cannot be made: Spark hands a Python data"
-                    " source no options of a table. Make a view:"
+                    "CREATE TABLE ... USING omq is not supported: Spark passes no table options to a Python data"
+                    " source. Create a view instead:"
                     " spark.read.format('omq')....load().createOrReplaceTempView(name)"
                 )
             option = self._known.get(name.lower())

@@ -1,4 +1,4 @@
-"""The skeleton of a kind of endpoint: its readers and writers, made of Spark's options."""
+"""Creates the readers and writers of a kind of endpoint from Spark's options."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _S = TypeVar("_S", bound=Settings)
 
 
 class SparkSink(DataSourceArrowWriter, DataSourceStreamArrowWriter):
-    """Writes the rows of a job or of microbatches. Spark pickles it, and makes one for each commit."""
+    """Writes the rows of a job or of microbatches. Spark pickles it, and creates one for each commit."""
 
     def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
-        """Finishes the work of tasks; by default they have done all of it."""
+        """Completes the work of tasks; the default does nothing."""
 
     def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
-        """Undoes the work of tasks, as far as that is possible; by default it is not, and Spark writes again."""
+        """Undoes the work of tasks where that is possible; the default does nothing, and Spark writes again."""
 
 
 @dataclass(frozen=True)
@@ -37,37 +37,37 @@ class Provider(Generic[_S]):
 
     Attributes:
         settings: The class of its settings.
-        batch_reader: Makes a batch read.
-        microbatch_reader: Makes a read in microbatches.
-        sink: Makes a sink for rows of a schema, or raises an `OptionError`.
-        replaces_nothing: The reason why a write cannot overwrite.
+        batch_reader: Creates the reader of a batch.
+        microbatch_reader: Creates the reader of a stream.
+        sink: Creates a sink for rows of a schema, or raises an `OptionError`.
+        no_overwrite_reason: The reason for which a write cannot overwrite.
     """
 
     settings: type[_S]
     batch_reader: Callable[[_S], DataSourceReader]
     microbatch_reader: Callable[[_S], DataSourceStreamReader]
     sink: Callable[[_S, StructType], SparkSink]
-    replaces_nothing: str
+    no_overwrite_reason: str
 
     def schema(self, given: Mapping[str, str]) -> str:
-        """Returns the schema of a read; Spark says only later whether it is a batch or a stream."""
+        """Returns the schema of a read; Spark asks for it before it chooses a batch or a stream."""
         use = STREAM_READ if self.settings.streams(given) else READ
         return self.settings.parse(use, given, bounded=False).schema
 
     def reader(self, given: Mapping[str, str], wanted: StructType) -> DataSourceReader:
-        """Returns a batch read."""
+        """Returns the reader of a batch."""
         return self.batch_reader(self.settings.parse(READ, given).selected(wanted))
 
     def stream_reader(self, given: Mapping[str, str], wanted: StructType) -> DataSourceStreamReader:
-        """Returns a read in microbatches."""
+        """Returns the reader of a stream."""
         return self.microbatch_reader(self.settings.parse(STREAM_READ, given).selected(wanted))
 
     def writer(self, given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceArrowWriter:
-        """Returns a batch write."""
+        """Returns the writer of a batch."""
         if overwrite:
-            raise omq.OptionError(f"mode('overwrite'): {self.replaces_nothing}; use mode('append')")
+            raise omq.OptionError(f"mode('overwrite'): {self.no_overwrite_reason}; use mode('append')")
         return self.sink(self.settings.parse(WRITE, given), rows)
 
     def stream_writer(self, given: Mapping[str, str], rows: StructType, overwrite: bool) -> DataSourceStreamArrowWriter:
-        """Returns a write in microbatches; with `overwrite` (mode `complete`) each has the whole result."""
+        """Returns the writer of a stream; with `overwrite` (mode `complete`) each microbatch has the whole result."""
         return self.sink(self.settings.parse(STREAM_WRITE, given), rows)

@@ -1,4 +1,4 @@
-"""The options of one read or write, of whatever kind of endpoint: what the kinds have in common."""
+"""The base class of the options of one read or write, for every kind of endpoint."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any, ClassVar, Final, Self
 from pyspark.sql.types import StructField, StructType
 
 import omq
-from omq.spark.options import MIB, MOST_OF_A_BATCH, READS, Option, OptionSet, at_most, count, flag, size, words
+from omq.spark.options import MAX_ARROW_BYTES, MIB, READS, Option, OptionSet, at_most, count, flag, size, words
 
 #: The options of every kind of endpoint.
 SHARED_OPTIONS: Final = (
     Option("columns", READS, words, "names of columns, separated by commas"),
-    Option("batchBytes", READS, at_most(MOST_OF_A_BATCH, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
+    Option("batchBytes", READS, at_most(MAX_ARROW_BYTES, size), "bytes above 0 (16m is 16 MiB), 1g at most"),
 )
 WHOLE_NUMBER: Final = (count, "a whole number above 0")
 BYTES: Final = (size, "bytes above 0 (16m is 16 MiB)")
@@ -38,7 +38,7 @@ def read_secret(option: str, path: str) -> str:
 
 
 def check_endpoint(option: str, endpoint: str, kind: omq.SocketType) -> None:
-    """Raises an `OptionError` unless the endpoint is one that a socket of Spark's may `bind`, or `connect` to."""
+    """Raises an `OptionError` for an endpoint that a socket in Spark cannot `bind` or `connect` to."""
     try:
         omq.check_endpoint(endpoint, bind=option == "bind", socket_type=kind)
     except omq.EndpointError as error:
@@ -54,15 +54,15 @@ class Settings:
     """The options of one read or write.
 
     Attributes:
-        OPTIONS: The options that there are.
+        OPTIONS: The known options.
         COLUMNS: The columns of a read and their types, in the order of the default schema.
         NULLABLE: Added to the schema in errors.
         use: `read`, `readStream`, `write` or `writeStream`.
         columns: Names of the columns; empty for the default ones.
-        batch_bytes: Bytes of a record batch, about.
-        max_rows: Rows of a read or a microbatch at most; `None` for no bound.
-        max_bytes: Bytes of it, about; `None` for no bound.
-        fail_on_data_loss: Whether messages that are lost fail the query; else that is logged.
+        batch_bytes: The approximate size of a record batch.
+        max_rows: The most rows of a read or a microbatch; `None` for no limit.
+        max_bytes: The approximate most bytes of a read or a microbatch; `None` for no limit.
+        fail_on_data_loss: Whether lost messages fail the query; otherwise they are logged.
         options: The options of the socket itself.
     """
 
@@ -85,7 +85,7 @@ class Settings:
         Args:
             use: `read`, `readStream`, `write` or `writeStream`.
             given: Texts by name; upper and lower case are the same.
-            bounded: Whether a batch must have the bound that it needs.
+            bounded: Whether a batch without a limit is an error.
 
         Raises:
             OptionError: An option is unknown, not for this use, or missing, or a value does not fit.
@@ -103,22 +103,22 @@ class Settings:
 
     @classmethod
     def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
-        """Raises for options that are missing, or exclude or need one another."""
+        """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         raise NotImplementedError
 
     @classmethod
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
-        """Returns the fields of options of its own: their names as Python writes them, for whatever kind of read."""
+        """Returns the fields for the endpoint's own options: `maxRowsPerTrigger` becomes `max_rows`."""
         return {re.sub("[A-Z]", r"_\g<0>", name.removesuffix("PerTrigger")).lower(): own[name] for name in own}
 
     def check(self) -> None:
-        """Raises if options do not go together."""
+        """Raises an `OptionError` for options that cannot be combined."""
         known = self._known_columns()
         for name in self.columns:
             if name not in known:
                 raise omq.OptionError(f"columns={name!r}: known are {', '.join(known)}")
         if len(set(self.columns)) < len(self.columns):
-            raise omq.OptionError("columns: a name stands there twice")
+            raise omq.OptionError("columns: a name is given twice")
 
     def _known_columns(self) -> tuple[str, ...]:
         return tuple(self.COLUMNS)
@@ -134,7 +134,7 @@ class Settings:
         return ", ".join(f"{name} {self.COLUMNS[name]}" for name in self.read_columns)
 
     def selected(self, wanted: StructType) -> Self:
-        """Returns the settings with the columns of the schema, which the user may have given.
+        """Returns the settings with the columns of a schema that the user may have given.
 
         Raises:
             OptionError: A column is unknown, or has another type.
@@ -147,5 +147,5 @@ class Settings:
         return chosen
 
     def _fits(self, field: StructField) -> bool:
-        """Returns whether a column is as it is read."""
+        """Returns whether the type of a column is that of a read."""
         return bool(field.dataType.simpleString() == self.COLUMNS[field.name])

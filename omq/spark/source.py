@@ -1,4 +1,4 @@
-"""The data source `omq`: it passes on what Spark asks for to a provider, by the options."""
+"""The data source `omq`: passes Spark's calls to the provider that the options choose."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pyspark.sql.types import StructType
 import omq
 from omq.spark.errors import hidden_traceback
 from omq.spark.live.source import PROVIDER as SOCKETS
-from omq.spark.options import READS, SPARKS_OWN, WRITES
+from omq.spark.options import READS, SPARK_OPTIONS, WRITES
 from omq.spark.provider import Provider
 from omq.spark.topics.source import PROVIDER as TOPICS
 
-#: What a socket is chosen by, and what a broker's topics are; a live PUB has an option `topic`, too.
+#: The options that choose a live socket or a broker's topics; a live PUB has an option `topic`, too.
 _SOCKET: Final = "socket"
 _TOPICS: Final = {"topic": "topic", "topics": "topics", "topicpattern": "topicPattern"}
-#: What Spark says of a table, of which it hands over nothing else.
+#: The only option that Spark passes for a table of its catalog.
 _TABLE: Final = "provider"
 
 
 class _Refusal(DataSourceStreamReader):
-    """In place of a reader that cannot be: raises what is wrong when Spark first asks it for something.
+    """A reader that raises the error of its creation when Spark first calls it.
 
-    What is raised before that Spark hides behind an `UnboundLocalError` of its own.
+    Spark hides an error that is raised earlier with an `UnboundLocalError` of its own.
     """
 
     def __init__(self, error: omq.OmqError) -> None:
@@ -57,7 +57,7 @@ class OmqDataSource(DataSource):
         chosen = self._chosen()
         if _SOCKET in chosen and len(chosen) > 1:
             raise omq.OptionError(
-                f"options 'socket' and {_TOPICS[chosen[1]]!r} exclude each other: a read is of a live socket, or of a"
+                f"options 'socket' and {_TOPICS[chosen[1]]!r} exclude each other: a read has a live socket or a"
                 " broker's topics"
             )
         if not chosen and _TABLE not in self.options:
@@ -68,7 +68,7 @@ class OmqDataSource(DataSource):
         return TOPICS if chosen and chosen != [_SOCKET] else SOCKETS
 
     def _written_to(self, rows: StructType) -> Provider[Any]:
-        """Returns the provider of a write: topics where there is no socket, and an option or a column has the topic."""
+        """Returns the provider of a write: topics if there is no socket, and an option or a column has the topic."""
         chosen = self._chosen()
         if _SOCKET in chosen:
             return SOCKETS
@@ -84,11 +84,11 @@ class OmqDataSource(DataSource):
         return [name for name in (_SOCKET, *_TOPICS) if name in given]
 
     def _unknown(self, uses: Iterable[str]) -> str:
-        """Names the first option that neither kind of endpoint has; most likely it is the missing one, misspelt."""
+        """Returns a clause about the first unknown option, which is most likely the missing one, misspelt."""
         both = [*TOPICS.settings.OPTIONS.known(*uses), *SOCKETS.settings.OPTIONS.known(*uses)]
         names = {name.lower(): name for name in both}
         for name in self.options:
-            if name.lower() not in names and name.lower() not in SPARKS_OWN:
+            if name.lower() not in names and name.lower() not in SPARK_OPTIONS:
                 close = get_close_matches(name.lower(), names, 1)
                 meant = f"did you mean {names[close[0]]!r}? " if close else ""
                 return f"unknown option {name!r}; {meant}"

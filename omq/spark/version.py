@@ -1,4 +1,4 @@
-"""The PySpark that the data source needs."""
+"""The PySpark version that the data source needs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pyspark.sql.datasource import DataSource
 
 import omq
 
-#: The first release in which Spark asks a Python source how much a microbatch takes (admission control).
+#: The first release with admission control for Python sources.
 OLDEST_PYSPARK: Final = (4, 2)
 
 
@@ -21,10 +21,10 @@ def is_supported() -> bool:
 
 
 def require_pyspark() -> None:
-    """Does nothing where the installed PySpark is new enough.
+    """Checks the installed PySpark.
 
     Raises:
-        StateError: It is older.
+        StateError: It is older than `OLDEST_PYSPARK`.
     """
     if not is_supported():
         needed = ".".join(map(str, OLDEST_PYSPARK))
@@ -35,9 +35,9 @@ def require_pyspark() -> None:
 
 
 class UnsupportedSource(DataSource):
-    """The data source `omq` where PySpark is too old: every use of it raises the reason.
+    """The data source `omq` for a PySpark that is too old: every use of it raises the reason.
 
-    Spark does not report what fails while it looks for data sources. The user would only see DATA_SOURCE_NOT_FOUND.
+    Spark does not report an error during its search for data sources, only DATA_SOURCE_NOT_FOUND.
     """
 
     def __init__(self, options: Any) -> None:

@@ -215,7 +215,7 @@ class LiveConnection:
 
     def _columns(self, read: ReadProgress) -> MessageBatch | None:
         """Takes messages of one part, or any if the first has several; returns `None` if none comes in time."""
-        block = self._memory.take(BODY_AT + self._batch_bytes)
+        block = self._memory.allocate(BODY_AT + self._batch_bytes)
         runs: list[tuple[int, int]] = []
         room = min(self._batch_bytes, read.bytes_left)
         # The kernel writes large frames straight into the batch, if the bound in bytes leaves room for a whole batch.

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Final
 import omq
 from omq.spark.options import (
     ALL,
-    MOST_PARTITIONS,
+    MAX_PARTITIONS,
     READ,
     READS,
     STREAM_READ,
@@ -45,7 +45,7 @@ _OWN: Final = (
     Option("socket", ALL, str.upper, "a socket type"),
     Option("bind", ALL, some_words, "an endpoint, or several, separated by commas"),
     Option("connect", ALL, some_words, "an endpoint, or several, separated by commas"),
-    Option("partitions", READS, at_most(MOST_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
+    Option("partitions", READS, at_most(MAX_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
     *SHARED_OPTIONS,
     Option("maxRows", frozenset({READ}), *WHOLE_NUMBER),
     Option("maxBytes", frozenset({READ}), *BYTES),

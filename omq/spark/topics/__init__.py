@@ -1,1 +1,1 @@
-"""A broker's topics behind Spark: read from any offset, again and again, and written once."""
+"""A broker's topics as Spark sources and sinks: replayable reads and exactly-once writes."""

@@ -1,4 +1,4 @@
-"""Offsets of a stream, as a checkpoint holds them, and shares of ids; no I/O."""
+"""Offsets of a stream in a checkpoint, and the division of id ranges among tasks, without I/O."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class TopicOffset:
     """The offset of a topic.
 
     Attributes:
-        topic_id: Its number, which no later topic of the name has.
-        next: The id that comes next.
-        begin: Where the microbatch that ends here began, if nothing else says so: in its first microbatch, and in a
-            topic that is new. Spark keeps ends only, and the source would say another beginning when it asks again.
+        topic_id: The topic's own id, which a later topic of the same name does not have.
+        next: The next id to read.
+        begin: The start of the microbatch that ends here, for the first microbatch of a topic; otherwise `None`.
+            Spark stores ends only, and a repeated call for the initial offset may return another start.
     """
 
     topic_id: int
@@ -32,13 +32,13 @@ class TopicOffset:
     begin: int | None = field(default=None, compare=False)
 
     def json(self) -> dict[str, int]:
-        """Returns the part of a checkpoint."""
+        """Returns the JSON for a checkpoint."""
         begin = {} if self.begin is None else {"from": self.begin}
         return {**begin, "id": self.topic_id, "next": self.next}
 
     @classmethod
-    def read(cls, found: Any) -> TopicOffset:
-        """Reads it again."""
+    def parse(cls, found: Any) -> TopicOffset:
+        """Parses the JSON of a checkpoint."""
         begin = found.get("from")
         return cls(int(found["id"]), int(found["next"]), None if begin is None else int(begin))
 
@@ -49,47 +49,47 @@ class Offset:
 
     Attributes:
         broker: The id of the broker's store.
-        places: How far each topic is read, by name.
+        topics: The offset of each topic, by name.
     """
 
     broker: str
-    places: Mapping[str, TopicOffset]
+    topics: Mapping[str, TopicOffset]
 
     def json(self, **more: Any) -> dict[str, Any]:
         """Returns the JSON for a checkpoint. Spark compares offsets as text, so keys are sorted."""
-        topics = {name: one.json() for name, one in sorted(self.places.items())}
+        topics = {name: one.json() for name, one in sorted(self.topics.items())}
         return dict(sorted({"broker": self.broker, "kind": KIND, "topics": topics, "version": VERSION, **more}.items()))
 
     @classmethod
-    def read(cls, found: Any) -> Offset:
-        """Reads it again.
+    def parse(cls, found: Any) -> Offset:
+        """Parses the JSON of a checkpoint.
 
         Raises:
-            StateError: It is none: the checkpoint is of something else.
+            StateError: The checkpoint belongs to another kind of source, or is damaged.
         """
         if not isinstance(found, dict) or found.get("kind") != KIND:
-            raise omq.StateError(f"the checkpoint is of another kind of source, not of topics: {found}")
+            raise omq.StateError(f"the checkpoint belongs to another kind of source, not to topics: {found}")
         if found.get("version") != VERSION:
             raise omq.StateError(
-                f"the checkpoint has offsets of version {found.get('version')}, this package knows {VERSION}"
+                f"the checkpoint has offsets of version {found.get('version')}, this package supports {VERSION}"
             )
         try:
-            places = {name: TopicOffset.read(one) for name, one in found["topics"].items()}
-            return cls(str(found["broker"]), places)
+            topics = {name: TopicOffset.parse(one) for name, one in found["topics"].items()}
+            return cls(str(found["broker"]), topics)
         except (AttributeError, KeyError, TypeError, ValueError):
-            raise omq.StateError(f"the checkpoint has an offset that is damaged: {found}") from None
+            raise omq.StateError(f"the checkpoint has a damaged offset: {found}") from None
 
 
 @dataclass
 class TopicRange(InputPartition):
-    """Messages of a topic that one task reads.
+    """The messages of a topic that one task reads.
 
     Attributes:
         topic: The topic's name.
-        topic_id: Its number.
+        topic_id: The topic's own id.
         start: The first id.
-        stop: The id behind the last one.
-        broker: The id of the broker's store that this was planned with.
+        stop: The id after the last one.
+        broker: The id of the broker's store at planning.
     """
 
     topic: str
@@ -102,35 +102,37 @@ class TopicRange(InputPartition):
         return self.stop - self.start
 
 
-def split(ranges: Sequence[TopicRange], least: int | None) -> list[TopicRange]:
-    """Cuts ranges by their ids so that there are so many at least, as far as there are ids; empty ones are left out."""
+def split(ranges: Sequence[TopicRange], min_count: int | None) -> list[TopicRange]:
+    """Splits ranges into at least *min_count* parts, if they have as many ids; drops empty ones."""
     ranges = [one for one in ranges if len(one)]
     total = sum(map(len, ranges))
-    if least is None or len(ranges) >= least:
+    if min_count is None or len(ranges) >= min_count:
         return list(ranges)
     found: list[TopicRange] = []
-    for one, pieces in zip(ranges, shared([len(one) for one in ranges], min(least, total)), strict=True):
-        pieces = max(pieces, 1)
-        cuts = [one.start + len(one) * number // pieces for number in range(pieces + 1)]
+    for one, parts in zip(ranges, allocate([len(one) for one in ranges], min(min_count, total)), strict=True):
+        parts = max(parts, 1)
+        cuts = [one.start + len(one) * number // parts for number in range(parts + 1)]
         found += [replace(one, start=a, stop=b) for a, b in pairwise(cuts)]
     return found
 
 
-def shared(wanted: Sequence[int], limit: int) -> list[int]:
-    """Shares a number out in proportion to what each wants: at most that, and all is given out.
+def allocate(wanted: Sequence[int], limit: int) -> list[int]:
+    """Divides *limit* in proportion to the wanted numbers, without giving any more than wanted.
 
-    Each that wants any gets one, if there are so many: next to one that wants much the others would wait for ever.
+    Every number above 0 gets at least 1, if the limit allows it: a small topic must not starve next to a large one.
     """
     total = sum(wanted)
     if total <= limit:
         return list(wanted)
-    least = int(sum(map(bool, wanted)) <= limit)
-    given = [max(one * limit // total, least) if one else 0 for one in wanted]
-    # The rest goes to those that lost the largest parts by rounding; those that got most pay what was given too much.
-    by_loss = sorted(range(len(wanted)), key=lambda number: (given[number] * total - wanted[number] * limit, number))
-    while (left := limit - sum(given)) > 0:
-        for number in [one for one in by_loss if given[one] < wanted[one]][:left]:
-            given[number] += 1
-    for _ in range(-left):
-        given[max(range(len(given)), key=given.__getitem__)] -= 1
-    return given
+    min_count = int(sum(map(bool, wanted)) <= limit)
+    allocated = [max(one * limit // total, min_count) if one else 0 for one in wanted]
+    # The remainder goes to the largest rounding losses; an excess is taken from the largest shares.
+    by_loss = sorted(
+        range(len(wanted)), key=lambda number: (allocated[number] * total - wanted[number] * limit, number)
+    )
+    while (remainder := limit - sum(allocated)) > 0:
+        for number in [one for one in by_loss if allocated[one] < wanted[one]][:remainder]:
+            allocated[number] += 1
+    for _ in range(-remainder):
+        allocated[max(range(len(allocated)), key=allocated.__getitem__)] -= 1
+    return allocated

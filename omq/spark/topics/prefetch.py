@@ -1,4 +1,4 @@
-"""Prefetches: a thread gathers the next item while Spark takes the one before."""
+"""Prefetches from a generator: a background thread computes the next item while Spark processes the current one."""
 
 from __future__ import annotations
 
@@ -9,40 +9,40 @@ from omq.unpatched import queue, threading
 
 _T = TypeVar("_T")
 
-DEPTH: Final = 1  # items that wait, next to the one that is taken and the one that is gathered
+QUEUE_ITEMS: Final = 1  # finished items that wait; one more is being processed, and one computed
 
 
 class _End:
-    """The end of the items, and its error."""
+    """The last entry of the queue, with the error of the generator."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class _Prefetcher(Generic[_T]):
-    """A thread that goes through an iterator."""
+    """A thread that runs a generator, and the queue of its items."""
 
     def __init__(self, items: Generator[_T, None, None]) -> None:
         self._items = items
-        self._queue: queue.Queue[_T | _End] = queue.Queue(DEPTH)
-        self._left = threading.Event()  # nothing is taken any more
-        # A daemon: a process that ends does not wait for a broker.
-        self._thread = threading.Thread(target=self._gather, name="omq-read-ahead", daemon=True)
+        self._queue: queue.Queue[_T | _End] = queue.Queue(QUEUE_ITEMS)
+        self._stopped = threading.Event()  # the consumer has stopped
+        # A daemon thread: the end of the process must not wait for a broker.
+        self._thread = threading.Thread(target=self._run, name="omq-read-ahead", daemon=True)
         self._thread.start()
 
-    def _gather(self) -> None:
+    def _run(self) -> None:
         error: BaseException | None = None
         try:
             for item in self._items:
                 if not self._put(item):
                     self._items.close()
                     return
-        except BaseException as caught:  # the caller that takes the items gets it
+        except BaseException as caught:  # raised again in the consumer
             error = caught
         self._put(_End(error))
 
     def _put(self, item: _T | _End) -> bool:
-        while not self._left.is_set():
+        while not self._stopped.is_set():
             try:
                 self._queue.put(item, timeout=0.1)
                 return True
@@ -57,16 +57,16 @@ class _Prefetcher(Generic[_T]):
             if item.error is not None:
                 raise item.error
         finally:
-            self._left.set()
+            self._stopped.set()
             self._thread.join()
 
 
 def prefetched(items: Generator[_T, None, None]) -> Generator[_T, None, None]:
-    """Yields what a generator yields, and raises what it raises, from a thread in which it is one step ahead.
+    """Yields the items of a generator, and raises its errors, while a thread runs it one item ahead.
 
-    A caller that stops taking ends the generator and waits for that.
+    Closing the result closes the generator, and waits for that.
 
     Args:
-        items: The generator. The thread begins with the first step.
+        items: The generator. The thread starts with the first item.
     """
     yield from _Prefetcher(items)

@@ -1,4 +1,4 @@
-"""Messages of a topic as record batches: what a task reads."""
+"""Reads a task's range of a topic as record batches."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from omq.broker import Client, Columns, Damaged, Overrun, TopicError, TopicInfo
 from omq.broker.columns import Maps, Texts
 from omq.spark.buffer_pool import BufferPool
-from omq.spark.topics.catalog import lost, named
+from omq.spark.topics.catalog import describe_timeout, report_loss
 from omq.spark.topics.offsets import TopicRange
 from omq.spark.topics.prefetch import prefetched
 from omq.spark.topics.settings import TopicSettings
@@ -26,25 +26,25 @@ _TYPES: Final = {
     "value": pa.binary(),
     "headers": pa.map_(pa.string(), pa.binary()),
 }
-#: What is asked of the client for a column.
+#: The parts of messages that the client reads for a column.
 _PARTS: Final = {"key": "keys", "value": "bodies", "headers": "headers"}
 
-#: BufferPool of this worker process; one task at a time runs in it.
-_memory: Final = BufferPool()
+#: The buffers of this worker process, which runs one task at a time.
+_buffers: Final = BufferPool()
 
 
 def read(settings: TopicSettings, part: TopicRange) -> Iterator[pa.RecordBatch]:
-    """The messages of a range; a batch is gathered while Spark takes the one before.
+    """Yields the messages of a range, and prefetches one batch.
 
     Raises:
-        DataLoss: Some of them are not there any more.
-        BrokerTimeout: The broker is away for longer than `timeout`.
+        DataLoss: Some of the messages are lost.
+        BrokerTimeout: The broker does not answer within `timeout`.
     """
     yield from prefetched(_read(settings, part))
 
 
 def _read(settings: TopicSettings, part: TopicRange) -> Generator[pa.RecordBatch, None, None]:
-    with named(settings), settings.client() as client:
+    with describe_timeout(settings), settings.client() as client:
         if _found(client, settings, part) is None:
             return
         start = part.start
@@ -54,33 +54,37 @@ def _read(settings: TopicSettings, part: TopicRange) -> Generator[pa.RecordBatch
                     if _is_foreign(client, settings, part, start):
                         return
                     start, before = _last(found.ids) + 1, start
-                    _tell_gap(part, before, start, found.count)
+                    _log_gap(part, before, start, found.count)
                     yield batch(settings, part.topic, found)
                 break
             except Overrun as error:
-                lost(settings, _gone(part, start, error.first, "are no longer kept"))
+                report_loss(settings, _loss_text(part, start, error.first, "are no longer kept"))
                 start = error.first
             except Damaged as error:
-                lost(settings, _gone(part, max(start, error.first), error.last + 1, f"are damaged ({error})"))
+                report_loss(
+                    settings, _loss_text(part, max(start, error.first), error.last + 1, f"are damaged ({error})")
+                )
                 start = error.last + 1
             except TopicError:
                 if _found(client, settings, part) is None:
                     return
                 raise
-        # Names come again, numbers do not: this topic has been here all the time.
+        # A topic's id, unlike its name, is never used again: it is the same topic as before.
         info = _found(client, settings, part)
         if info is not None and info.last + 1 < part.stop:
-            lost(settings, _gone(part, max(start, info.last + 1), part.stop, f"are lost: it ends with {info.last}"))
+            report_loss(
+                settings, _loss_text(part, max(start, info.last + 1), part.stop, f"are lost: it ends with {info.last}")
+            )
         elif info is not None:
-            _tell_gap(part, start, part.stop, 0)
+            _log_gap(part, start, part.stop, 0)
 
 
-def _tell_gap(part: TopicRange, start: int, stop: int, count: int) -> None:
-    """Logs ids that nothing is under. It is not known whether they were ever given."""
+def _log_gap(part: TopicRange, start: int, stop: int, count: int) -> None:
+    """Logs ids without a message. They may never have been assigned."""
     if stop - start > count:
         log.warning(
-            "topic %r: nothing is under %d of the ids %d to %d: a broker that was killed gives no id again that it may"
-            " have given, and may have lost what was not on the disk",
+            "topic %r: %d of the ids %d to %d have no message: a broker that was killed skips ids that it may have"
+            " assigned, and may have lost messages that were not on the disk",
             part.topic,
             stop - start - count,
             start,
@@ -89,7 +93,7 @@ def _tell_gap(part: TopicRange, start: int, stop: int, count: int) -> None:
 
 
 def _found(client: Client, settings: TopicSettings, part: TopicRange) -> TopicInfo | None:
-    """The topic that was planned with, if it is there; else its messages are lost."""
+    """Returns the planned topic; reports the loss of the range, and returns `None`, if it was deleted."""
     try:
         (info,) = client.topics(part.topic)
     except TopicError:
@@ -98,27 +102,27 @@ def _found(client: Client, settings: TopicSettings, part: TopicRange) -> TopicIn
         return None
     if info is not None and info.id == part.topic_id:
         return info
-    again = "" if info is None else ", and made again"
-    lost(settings, _gone(part, part.start, part.stop, f"are lost: it was deleted{again}"))
+    again = "" if info is None else ", and created again"
+    report_loss(settings, _loss_text(part, part.start, part.stop, f"are lost: it was deleted{again}"))
     return None
 
 
 def _is_foreign(client: Client, settings: TopicSettings, part: TopicRange, start: int) -> bool:
-    """Returns whether another broker answers than the one that was planned with: then ids from *start* on are lost."""
+    """Returns whether another broker than at planning answers; then reports the loss of the ids from *start* on."""
     if client.broker == part.broker:
         return False
-    lost(settings, _gone(part, start, part.stop, f"are lost: another broker is at {settings.endpoint} now"))
+    report_loss(settings, _loss_text(part, start, part.stop, f"are lost: another broker is now at {settings.endpoint}"))
     return True
 
 
-def _gone(part: TopicRange, start: int, stop: int, why: str) -> str:
+def _loss_text(part: TopicRange, start: int, stop: int, why: str) -> str:
     return f"topic {part.topic!r}: ids {start} to {min(stop, part.stop) - 1} {why}"
 
 
 def _columns(client: Client, settings: TopicSettings, part: TopicRange, start: int) -> Iterator[Columns]:
     parts = [_PARTS[name] for name in settings.read_columns if name in _PARTS]
     return client.read_columns(
-        part.topic, start, part.stop, parts=parts, batch_bytes=settings.batch_bytes, memory=_memory.take
+        part.topic, start, part.stop, parts=parts, batch_bytes=settings.batch_bytes, memory=_buffers.allocate
     )
 
 
@@ -127,7 +131,7 @@ def _last(ids: bytes) -> int:
 
 
 def batch(settings: TopicSettings, topic: str, found: Columns) -> pa.RecordBatch:
-    """The record batch of some messages."""
+    """Returns the record batch of columns that the client has read."""
     names = settings.read_columns
     arrays = [_array(name, topic, found) for name in names]
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema([pa.field(name, _TYPES[name]) for name in names]))

@@ -1,4 +1,4 @@
-"""The options of topics: which there are, and what they come to together."""
+"""Parses and validates the options of reads and writes of topics."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from omq.broker import Client
 from omq.broker.protocol import check_name
 from omq.spark.options import (
     ALL,
-    MOST_BYTES,
-    MOST_PARTITIONS,
+    MAX_BROKER_BYTES,
+    MAX_PARTITIONS,
     READ,
     READS,
     STREAM_READ,
@@ -37,11 +37,11 @@ LATEST: Final = "latest"
 EXACTLY_ONCE: Final = "exactly-once"
 AT_LEAST_ONCE: Final = "at-least-once"
 
-#: Where reads of topics begin or end: one of the two words, or an id of each topic, by name.
+#: The start or end of a read: `earliest`, `latest`, or an id of each topic, by name.
 Offsets = str | tuple[tuple[str, int], ...]
 
-#: What the client of a broker says of its socket, or what no socket of it needs.
-_OF_THE_CLIENT: Final = (
+#: Socket options that the broker's client sets itself, or does not need.
+_CLIENT_OPTIONS: Final = (
     "conflate",
     "hello_message",
     "hiccup_message",
@@ -66,8 +66,8 @@ def _text(text: str) -> str:
     return text
 
 
-def _named(text: str) -> tuple[str, ...]:
-    """Names of topics, separated by commas; a name may have blanks."""
+def _topic_names(text: str) -> tuple[str, ...]:
+    """Parses names of topics, separated by commas; a name may have blanks."""
     found = tuple(name.strip() for name in text.split(",") if name.strip())
     if not found or len(set(found)) < len(found):
         raise ValueError
@@ -82,8 +82,8 @@ def _pattern(text: str) -> str:
     return text
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON whose names are different: of two ids of a topic one would be passed over."""
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Returns a JSON object; rejects duplicate names, of which the parser would drop all but the last."""
     found = dict(pairs)
     if len(found) < len(pairs):
         raise ValueError
@@ -98,7 +98,7 @@ def _ending(text: str) -> Offsets:
     if text.strip().lower() == LATEST:
         return LATEST
     try:
-        found = json.loads(text, object_pairs_hook=_once)
+        found = json.loads(text, object_pairs_hook=_unique_keys)
     except RecursionError:
         raise ValueError from None
     if not isinstance(found, dict) or not found:
@@ -109,7 +109,7 @@ def _ending(text: str) -> Offsets:
     return tuple(sorted(found.items()))
 
 
-def _moment(text: str) -> int:
+def _timestamp(text: str) -> int:
     value = int(text)
     if value < 0:
         raise ValueError
@@ -117,7 +117,7 @@ def _moment(text: str) -> int:
 
 
 def _duration(text: str) -> float:
-    """Seconds: `90`, `500ms`, `30s`, `15m`, `1h`."""
+    """Parses a duration into seconds: `90`, `500ms`, `30s`, `15m`, `1h`."""
     found = re.fullmatch(r"([0-9.]+)(ms|s|m|h)?", text.strip().lower())
     if found is None:
         raise ValueError
@@ -128,25 +128,27 @@ def _delivery(text: str) -> str:
     return {one: one for one in (EXACTLY_ONCE, AT_LEAST_ONCE)}[text.strip().lower()]
 
 
-_OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
-_SOME: Final = 'or an id of each topic or of some, once: {"topic": 17}'
+_ALL_OFFSETS: Final = 'or an id of each topic, once: {"topic": 17}'
+_SOME_OFFSETS: Final = 'or an id of each topic or of some, once: {"topic": 17}'
 _STREAM: Final = frozenset({STREAM_READ})
 _OWN: Final = (
     Option("connect", ALL, _text, "the endpoint of a broker"),
     Option("topic", ALL, _text, "the name of a topic"),
-    Option("topics", READS, _named, "names of topics, separated by commas, each once"),
+    Option("topics", READS, _topic_names, "names of topics, separated by commas, each once"),
     Option("topicPattern", READS, _pattern, "a regular expression"),
-    Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_SOME}"),
-    Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_OFFSETS}, which is excluded"),
-    Option("startingTimestamp", READS, _moment, "milliseconds since 1970, a whole number"),
-    Option("endingTimestamp", frozenset({READ}), _moment, "milliseconds since 1970, a whole number"),
-    Option("minPartitions", READS, at_most(MOST_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
+    Option("startingOffsets", READS, _starting, f"earliest, latest (for a stream), {_SOME_OFFSETS}"),
+    Option("endingOffsets", frozenset({READ}), _ending, f"latest, {_ALL_OFFSETS}, which is excluded"),
+    Option("startingTimestamp", READS, _timestamp, "milliseconds since 1970, a whole number"),
+    Option("endingTimestamp", frozenset({READ}), _timestamp, "milliseconds since 1970, a whole number"),
+    Option("minPartitions", READS, at_most(MAX_PARTITIONS, count), "a whole number above 0, 1000000 at most"),
     Option("failOnDataLoss", READS, *FLAG),
     *SHARED_OPTIONS,
-    Option("subscription", _STREAM, _text, "a name for the position that the broker keeps"),
+    Option("subscription", _STREAM, _text, "the name of a durable subscription"),
     Option("maxRowsPerTrigger", _STREAM, *WHOLE_NUMBER),
     Option("minRowsPerTrigger", _STREAM, *WHOLE_NUMBER),
-    Option("maxBytesPerTrigger", _STREAM, at_most(MOST_BYTES, size), "bytes above 0 (16m is 16 MiB), 2^62 at most"),
+    Option(
+        "maxBytesPerTrigger", _STREAM, at_most(MAX_BROKER_BYTES, size), "bytes above 0 (16m is 16 MiB), 2^62 at most"
+    ),
     Option("maxTriggerDelay", _STREAM, _duration, "seconds above 0, or with a unit: 500ms, 30s, 15m, 1h"),
     Option("delivery", WRITES, _delivery, f"{EXACTLY_ONCE} or {AT_LEAST_ONCE}"),
     Option("timeout", ALL, seconds, "seconds above 0"),
@@ -163,24 +165,24 @@ class TopicSettings(BaseSettings):
     """The options of one read or write of topics.
 
     Attributes:
-        endpoint: The broker's.
-        topics: Names of topics; of a write one, or none where a column has it.
-        pattern: What the whole name of a topic matches; `None` where topics are named.
-        starting_offsets: Where a read begins; ids are included.
-        ending_offsets: Where a batch ends; ids are excluded.
-        starting_timestamp: It begins with the first message of this time: milliseconds since 1970; `None` for offsets.
-        ending_timestamp: It ends before the first message of this time; `None` for offsets.
-        min_partitions: Partitions at least, as far as there are messages; `None` for one a topic.
-        subscription: The name under which the broker keeps where a stream is; `None` for none.
-        min_rows: Rows for which a microbatch waits; `None` for one.
-        max_trigger_delay: Seconds for which it waits for *min_rows* at most.
+        endpoint: The broker's endpoint.
+        topics: Names of topics. A write has one, or none if a column has the topic.
+        pattern: A regular expression for the whole name of a topic; `None` if topics are named.
+        starting_offsets: The start of a read; ids are inclusive.
+        ending_offsets: The end of a batch; ids are exclusive.
+        starting_timestamp: The time of the first message to read, in milliseconds since 1970; `None` for offsets.
+        ending_timestamp: The time of the first message not to read; `None` for offsets.
+        min_partitions: The fewest partitions, if there are as many messages; `None` for one per topic.
+        subscription: The name of the durable subscription; `None` for none.
+        min_rows: The rows that a microbatch waits for; `None` for one.
+        max_trigger_delay: The most seconds that it waits for *min_rows*.
         delivery: `exactly-once` or `at-least-once`.
-        timeout: Seconds that the broker may be away, or take for an answer.
-        username: The user that PLAIN says; `None` without PLAIN.
+        timeout: Seconds for an answer of the broker, reconnects included.
+        username: The user of PLAIN; `None` without PLAIN.
         secrets: The paths of keys and of a password, by option.
     """
 
-    OPTIONS = OptionSet(_OWN, dict.fromkeys(ALL, ("DEALER",)), dict.fromkeys(_OF_THE_CLIENT, frozenset()))
+    OPTIONS = OptionSet(_OWN, dict.fromkeys(ALL, ("DEALER",)), dict.fromkeys(_CLIENT_OPTIONS, frozenset()))
     COLUMNS: ClassVar = {
         "topic": "string",
         "id": "bigint",
@@ -208,23 +210,23 @@ class TopicSettings(BaseSettings):
 
     @property
     def chosen(self) -> str:
-        """The option that says which topics, for messages."""
+        """The option that chooses the topics, for error messages."""
         if self.pattern is not None:
             return f"topicPattern={self.pattern!r}"
         return f"topic={self.topics[0]!r}" if len(self.topics) == 1 else f"topics={','.join(self.topics)!r}"
 
     def chooses(self, topic: str) -> bool:
-        """Returns whether a topic of this name is among those that are read."""
+        """Returns whether the options choose a topic of this name."""
         return topic in self.topics if self.pattern is None else re.fullmatch(self.pattern, topic) is not None
 
     def security(self) -> Any:
-        """PLAIN or CURVE, with what the files hold in this process; `None` without."""
+        """Returns the PLAIN or CURVE client, from the files on this host; `None` without security."""
         found: Any = None
         held: dict[str, str] = {}
         for name, path in self.secrets:
             held[name] = read_secret(name, path)
             try:
-                # One after the other, so that it is known which one does not fit.
+                # One after the other, to name the wrong one in the error.
                 if name == "passwordFile":
                     found = omq.PlainClient(self.username or "", held[name])
                 else:
@@ -235,12 +237,12 @@ class TopicSettings(BaseSettings):
         return found
 
     def client(self) -> Client:
-        """A client of the broker; it connects in the background."""
+        """Returns a client of the broker, which connects in the background."""
         return Client(self.endpoint, timeout=self.timeout, security=self.security(), **dict(self.options))
 
     @classmethod
     def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
-        """Raises for options that are missing, or exclude or need one another."""
+        """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         if "connect" not in own:
             raise omq.OptionError(f"option 'connect' is missing: the endpoint of a broker; {cls.OPTIONS.listed(use)}")
         omq.Options.parse(omq.SocketType("DEALER"), options)
@@ -251,7 +253,7 @@ class TopicSettings(BaseSettings):
             ("endingOffsets", "endingTimestamp"),
         ):
             if one in own and other in own:
-                raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both say the same bound")
+                raise omq.OptionError(f"options {one!r} and {other!r} exclude each other: both set the same bound")
         if use == READ and own.get("startingOffsets") == LATEST:
             raise omq.OptionError("option startingOffsets='latest': a batch would be empty; it is for a stream")
         if own.get("startingTimestamp", 0) > own.get("endingTimestamp", float("inf")):
@@ -265,17 +267,19 @@ class TopicSettings(BaseSettings):
                 f" maxRowsPerTrigger='{own['maxRowsPerTrigger']}'"
             )
         if "maxTriggerDelay" in own and "minRowsPerTrigger" not in own:
-            raise omq.OptionError("option 'maxTriggerDelay' is how long a microbatch waits for 'minRowsPerTrigger'")
+            raise omq.OptionError(
+                "option 'maxTriggerDelay' needs 'minRowsPerTrigger', the rows that a microbatch waits for"
+            )
         if "curveSecretKeyFile" in own and "curveServerKeyFile" not in own:
-            raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile goes with it")
+            raise omq.OptionError("option 'curveServerKeyFile' is missing: curveSecretKeyFile needs it")
         if ("username" in own) != ("passwordFile" in own):
-            raise omq.OptionError("options 'username' and 'passwordFile' go together")
+            raise omq.OptionError("options 'username' and 'passwordFile' need each other")
         if "username" in own and "curveServerKeyFile" in own:
             raise omq.OptionError("options 'username' and 'curveServerKeyFile' exclude each other")
 
     @classmethod
     def streams(cls, given: Mapping[str, str]) -> bool:
-        """Returns whether there are options, or a value of one, that only a streaming read has."""
+        """Returns whether an option, or the value of one, is for a streaming read only."""
         return super().streams(given) or given.get("startingOffsets", "").strip().lower() == LATEST
 
     @classmethod
@@ -287,7 +291,7 @@ class TopicSettings(BaseSettings):
         return {**start, **super()._fields(use, own), **chosen, "secrets": secrets}
 
     def check(self) -> None:
-        """Raises if options do not go together."""
+        """Raises an `OptionError` for options that cannot be combined."""
         super().check()
         check_endpoint("connect", self.endpoint, omq.SocketType.DEALER)
         for name in self.topics:
@@ -302,5 +306,5 @@ class TopicSettings(BaseSettings):
                 raise omq.OptionError(f"option subscription={self.subscription!r}: {error}") from None
 
     def _fits(self, field: StructField) -> bool:
-        # Spark compares also what may be null in a column.
+        # Spark also compares the nullability of a column.
         return field.nullable and getattr(field.dataType, "valueContainsNull", True) and super()._fits(field)

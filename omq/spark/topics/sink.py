@@ -1,4 +1,4 @@
-"""A sink for topics: rows are staged by tasks and published by the commit, together and once; or published directly."""
+"""Writes rows to topics: exactly once, staged by tasks and published by the commit, or at least once, directly."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from omq.broker.columns import Strings, encode_columns
 from omq.spark.errors import hidden_traceback
 from omq.spark.options import WRITE
 from omq.spark.provider import SparkSink
-from omq.spark.topics.catalog import named
+from omq.spark.topics.catalog import describe_timeout
 from omq.spark.topics.settings import AT_LEAST_ONCE, TopicSettings
 
 log = logging.getLogger("omq.spark")
 
-STAGES: Final = 4096  # that one commit takes
-ROUND: Final = 64 << 20  # bytes after which the answers to what was published are waited for
-GATHERED: Final = 8 << 20  # bytes of records that are gathered for one of several topics
-ALL_GATHERED: Final = 64 << 20  # bytes of all topics'
+MAX_STAGES: Final = 4096  # of one commit
+MAX_UNCONFIRMED_BYTES: Final = 64 << 20  # published before the answers are awaited
+MAX_TOPIC_BUFFER_BYTES: Final = 8 << 20  # buffered records of one of several topics
+MAX_BUFFER_BYTES: Final = 64 << 20  # buffered records of all topics
 
-#: The types that a column may have, as Spark calls them; the first one is what messages say.
+#: The Spark types that a column may have.
 COLUMNS: Final = {
     "value": ("binary", "string"),
     "key": ("binary", "string"),
@@ -45,10 +45,10 @@ COLUMNS: Final = {
 
 
 def check_rows(settings: TopicSettings, rows: StructType) -> None:
-    """Raises where columns do not fit.
+    """Checks the columns of rows.
 
     Raises:
-        OptionError: One is unknown, missing or of another type.
+        OptionError: A column is unknown, missing or of another type.
     """
     types = {one.name: one.dataType.simpleString() for one in rows.fields}
     for name, kind in types.items():
@@ -57,27 +57,27 @@ def check_rows(settings: TopicSettings, rows: StructType) -> None:
         if kind not in COLUMNS[name]:
             raise omq.OptionError(f"column {name!r} is {kind}: it must be {' or '.join(COLUMNS[name])}")
     if len(types) < len(rows.fields):
-        raise omq.OptionError("a column stands there twice")
+        raise omq.OptionError("two columns have the same name")
     if "value" not in types:
         raise omq.OptionError("column 'value' is missing: the body of a message")
     if not settings.topics and "topic" not in types:
-        raise omq.OptionError("neither option 'topic' nor a column 'topic' says where rows go")
+        raise omq.OptionError("option 'topic' or a column 'topic' is missing: the topic of the rows")
 
 
 def check_topic(settings: TopicSettings, client: Client) -> None:
-    """Raises where the topic of the options is not there.
+    """Checks that the topic of the options exists.
 
     Raises:
-        TopicError: It is not.
-        BrokerTimeout: The broker is not.
+        TopicError: It does not.
+        BrokerTimeout: The broker does not answer.
     """
     for name in settings.topics:
-        with named(settings):
+        with describe_timeout(settings):
             try:
                 client.topics(name)
             except TopicError:
                 raise TopicError(
-                    f"option topic={name!r}: {settings.endpoint} has no such topic; a sink makes none"
+                    f"option topic={name!r}: {settings.endpoint} has no such topic; a sink does not create topics"
                 ) from None
 
 
@@ -85,7 +85,7 @@ def check_topic(settings: TopicSettings, client: Client) -> None:
 
 
 def records(batch: pa.RecordBatch) -> Iterator[Records]:
-    """The messages of a batch, encoded."""
+    """Yields the encoded messages of a batch."""
     names = batch.schema.names
     keys = _strings("key", batch.column("key")) if "key" in names and not _is_null(batch, "key") else None
     headers = None
@@ -93,7 +93,7 @@ def records(batch: pa.RecordBatch) -> Iterator[Records]:
         maps = batch.column("headers")
         valid, ends = maps.buffers()[:2]
         counts = Strings(ends, None, len(maps), valid=valid, start=maps.offset, counts=True)
-        # What stands behind the map, whole: its own ends count from the beginning.
+        # The whole child arrays, because the map's offsets count from their beginning.
         headers = (counts, _strings("headers", maps.keys), _strings("headers", maps.items))
     yield from encode_columns(_strings("value", batch.column("value")), keys=keys, headers=headers)
 
@@ -116,11 +116,11 @@ def _strings(name: str, column: pa.Array) -> Strings:
 
 
 def by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Records]]:
-    """The messages of batches, each with the topic that its column says."""
+    """Yields the encoded messages of batches with their topics, from the column `topic`."""
     for batch in batches:
         column = batch.column("topic")
         if column.null_count:
-            raise omq.OptionError("column 'topic' has a null: there is nowhere to send the row to")
+            raise omq.OptionError("column 'topic' has a null: the row has no topic")
         names = pc.unique(column).to_pylist()
         for name in names:
             part = batch if len(names) == 1 else batch.filter(pc.equal(column, name))
@@ -133,14 +133,14 @@ def by_topic(batches: Iterator[pa.RecordBatch]) -> Iterator[tuple[str, Records]]
 
 @dataclass
 class TaskCommit(WriterCommitMessage):
-    """The work that a task has done.
+    """The result of a task.
 
     Attributes:
         scope: The query and the microbatch, or the job, that it belongs to.
-        stages: The stages that wait for the commit.
-        rows: How many rows it had for each topic.
-        bytes: Bytes of their records.
-        broker: The id of the broker's store that has the stages; empty if it has none.
+        stages: The names of its stages, for the commit.
+        rows: The count of its rows, by topic.
+        bytes: The bytes of their records.
+        broker: The id of the broker's store that has the stages; empty without stages.
     """
 
     scope: str
@@ -151,12 +151,12 @@ class TaskCommit(WriterCommitMessage):
 
 
 class TaskAttempt:
-    """The work of one attempt of a task.
+    """One attempt of a task.
 
     Args:
         settings: The options.
         client: A client of the broker.
-        scope: What the commit is called by; `None` to publish without one.
+        scope: The name of the commit; `None` to publish directly.
     """
 
     def __init__(self, settings: TopicSettings, client: Client, scope: str | None) -> None:
@@ -166,7 +166,7 @@ class TaskAttempt:
         self._stages: dict[str, tuple[str, int]] = {}  # name and next sequence, by topic
         context = TaskContext.get()
         partition, attempt = (0, 0) if context is None else (context.partitionId(), context.attemptNumber())
-        # An attempt after a restart has the number of an earlier one, and may cut its rows elsewhere.
+        # After a restart an attempt has the number of an earlier one, and its rows may be batched otherwise.
         self._name = f"{scope}/{partition}/{attempt}/{os.urandom(6).hex()}"
         self.sent = TaskCommit(scope or "")
 
@@ -174,60 +174,60 @@ class TaskAttempt:
         """Stages or publishes all rows.
 
         Raises:
-            OptionError: A row is no message.
-            BrokerError: The broker refuses it, or is away for longer than `timeout`.
+            OptionError: A row is not a valid message.
+            BrokerError: The broker refuses it, or does not answer within `timeout`.
         """
         try:
-            with named(self._settings):
+            with describe_timeout(self._settings):
                 if self._settings.topics:
-                    self._put(self._settings.topics[0], chain.from_iterable(map(records, batches)))
+                    self._write_topic(self._settings.topics[0], chain.from_iterable(map(records, batches)))
                 else:
-                    self._gather(by_topic(batches))
+                    self._write_by_topic(by_topic(batches))
         except ValueError as error:
-            self.forget()
+            self.abort_stages()
             if isinstance(error, omq.OmqError):
                 raise
             raise omq.OptionError(f"column 'value', 'key' or 'headers': {error}") from None
         except BrokerTimeout:
-            raise  # what it has staged vanishes after a day
+            raise  # the broker drops its stages after a day
         except BaseException:
-            self.forget()
+            self.abort_stages()
             raise
         self.sent.stages = [name for name, _ in self._stages.values()]
         return self.sent
 
-    def forget(self) -> None:
-        """Drops what is staged, as far as the broker hears of it."""
+    def abort_stages(self) -> None:
+        """Aborts the stages, if the broker can be reached."""
         if self._stages:
             with contextlib.suppress(omq.OmqError):
                 self._client.abort(f"{self._name}/", prefix=True)
 
-    def _gather(self, found: Iterator[tuple[str, Records]]) -> None:
-        waiting: dict[str, list[Records]] = {}
+    def _write_by_topic(self, found: Iterator[tuple[str, Records]]) -> None:
+        buffered: dict[str, list[Records]] = {}
         sizes: dict[str, int] = {}
         for topic, some in found:
-            waiting.setdefault(topic, []).append(some)
+            buffered.setdefault(topic, []).append(some)
             sizes[topic] = sizes.get(topic, 0) + len(some.data)
-            full = [topic] if sizes[topic] >= GATHERED else []
-            for name in list(waiting) if sum(sizes.values()) >= ALL_GATHERED else full:
-                self._put(name, iter(waiting.pop(name)))
+            full = [topic] if sizes[topic] >= MAX_TOPIC_BUFFER_BYTES else []
+            for name in list(buffered) if sum(sizes.values()) >= MAX_BUFFER_BYTES else full:
+                self._write_topic(name, iter(buffered.pop(name)))
                 del sizes[name]
-        for name, rest in waiting.items():
-            self._put(name, iter(rest))
+        for name, rest in buffered.items():
+            self._write_topic(name, iter(rest))
 
-    def _put(self, topic: str, some: Iterator[Records]) -> None:
+    def _write_topic(self, topic: str, some: Iterator[Records]) -> None:
         try:
             if self._scope is None:
-                while chunk := self._round(topic, some):
+                while chunk := self._next_chunk(topic, some):
                     self._client.publish_many(topic, chunk)
                 return
             if not self.sent.broker:
-                self._client.topics(topic)  # which broker this is, it says with any answer
+                self._client.topics(topic)  # any answer has the broker's id
                 self.sent.broker = self._client.broker
             name, sequence = self._stages.get(topic, (f"{self._name}/{len(self._stages)}", 1))
-            # Noted before, for whatever happens meanwhile.
+            # Before the call, so that an error aborts this stage, too.
             self._stages[topic] = name, sequence
-            after = self._client.stage(topic, self._counted(topic, some), name, sequence=sequence)
+            after = self._client.stage(topic, self._count_rows(topic, some), name, sequence=sequence)
             self._check_broker()
             if after == 1:
                 del self._stages[topic]  # no rows, no stage
@@ -238,22 +238,22 @@ class TaskAttempt:
             raise TopicError(f"{which}: {error}") from None
 
     def _check_broker(self) -> None:
-        """Raises where another broker has come meanwhile, which has only a part of what was staged."""
+        """Raises a `StateError` if another broker has answered, which has only a part of the stages."""
         if self.sent.broker != self._client.broker:
             where = self._settings.endpoint
-            raise omq.StateError(f"another broker is at {where} now than the one at which this task began to stage")
+            raise omq.StateError(f"another broker is now at {where} than the one at which this task began to stage")
 
-    def _counted(self, topic: str, some: Iterator[Records]) -> Iterator[Records]:
+    def _count_rows(self, topic: str, some: Iterator[Records]) -> Iterator[Records]:
         for one in some:
             self.sent.rows[topic] += one.count
             self.sent.bytes += len(one.data)
             yield one
 
-    def _round(self, topic: str, some: Iterator[Records]) -> list[Records]:
-        """Some of what is to be published; their ids need memory."""
+    def _next_chunk(self, topic: str, some: Iterator[Records]) -> list[Records]:
+        """Returns the next records to publish: in chunks, because their ids need memory."""
         found: list[Records] = []
-        left = ROUND
-        for one in self._counted(topic, some):
+        left = MAX_UNCONFIRMED_BYTES
+        for one in self._count_rows(topic, some):
             found.append(one)
             left -= len(one.data)
             if left <= 0:
@@ -262,21 +262,21 @@ class TaskAttempt:
 
 
 class TopicSink(SparkSink):
-    """Stages rows, or publishes them."""
+    """Writes rows to topics: stages them for a commit, or publishes them directly."""
 
     def __init__(self, settings: TopicSettings) -> None:
         self._settings = settings
-        # A microbatch has its name from Spark.
+        # Spark names microbatches, not jobs.
         self._job = f"{uuid.uuid4()}/batch" if settings.use == WRITE else None
 
     @property
-    def _once(self) -> bool:
+    def _is_exactly_once(self) -> bool:
         return self._settings.delivery != AT_LEAST_ONCE
 
     @hidden_traceback()
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         with self._settings.client() as client:
-            return TaskAttempt(self._settings, client, self._scope() if self._once else None).write(iterator)
+            return TaskAttempt(self._settings, client, self._scope() if self._is_exactly_once else None).write(iterator)
 
     def _scope(self) -> str:
         if self._job is not None:
@@ -285,33 +285,33 @@ class TopicSink(SparkSink):
         query = context.getLocalProperty("sql.streaming.queryId")
         batch = context.getLocalProperty("streaming.sql.batchId")
         if query is None or batch is None:
-            raise omq.StateError("Spark does not say which query and which microbatch this task belongs to")
+            raise omq.StateError("Spark has not named the query and the microbatch of this task")
         return f"{query}/{batch}"
 
     @hidden_traceback()
     def commit(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803 - Spark's name
-        """Publishes what tasks have staged."""
+        """Publishes the stages of all tasks."""
         sent = [one for one in messages if one is not None]
         stages = [name for one in sent for name in one.stages]
         if not stages:
             return
-        if len(stages) > STAGES:
+        if len(stages) > MAX_STAGES:
             raise omq.OptionError(
-                f"option delivery='exactly-once': one commit takes {STAGES} stages, one for each topic of a partition,"
+                f"option delivery='exactly-once': one commit takes {MAX_STAGES} stages, one per topic of a partition,"
                 f" not {len(stages)}; coalesce the partitions"
             )
         begun = time.perf_counter()
         scope = sent[0].scope
         brokers = {one.broker for one in sent if one.stages}
-        with named(self._settings), self._settings.client() as client:
+        with describe_timeout(self._settings), self._settings.client() as client:
             published = [] if len(brokers) > 1 else client.commit(scope, stages)
             if brokers != {client.broker}:
                 where = self._settings.endpoint
                 raise omq.StateError(
-                    f"{scope}: another broker is at {where} now than the one at which tasks have staged"
+                    f"{scope}: another broker is now at {where} than the one at which tasks have staged"
                 )
             repeated = not {one.stage for one in published}.issuperset(stages)
-            # What is left of the query are copies: of a commit that was done before, of attempts that lost or died.
+            # The query's other stages are copies, of a repeated commit or of attempts that failed.
             client.abort(f"{scope.rpartition('/')[0]}/", prefix=True)
         rows: Counter[str] = sum((one.rows for one in sent), Counter())
         there: Counter[str] = Counter()
@@ -320,16 +320,19 @@ class TopicSink(SparkSink):
         if repeated:
             _check_repeated(scope, rows, +there)
         elif rows != +there:
-            # Only where the topic's persistence allows it.
+            # Possible only if the topic's persistence is not strong.
             log.error(
-                "%s: staged were %s, and published %s: the broker has lost the others", scope, _said(rows), _said(there)
+                "%s: tasks have staged %s, and the broker has published %s: it has lost the others",
+                scope,
+                _row_counts(rows),
+                _row_counts(there),
             )
         else:
-            log.info("%s: %s published in %.3f s", scope, _said(rows), time.perf_counter() - begun)
+            log.info("%s: published %s in %.3f s", scope, _row_counts(rows), time.perf_counter() - begun)
 
     def abort(self, messages: list[Any], batchId: int = 0) -> None:  # noqa: N803
-        """Forgets what tasks have staged, also those that have not told."""
-        if not self._once:
+        """Aborts the stages of all tasks, including those that have not reported."""
+        if not self._is_exactly_once:
             return
         scopes = {one.scope for one in messages if one is not None} | ({self._job} if self._job is not None else set())
         try:
@@ -337,31 +340,31 @@ class TopicSink(SparkSink):
                 for scope in scopes - {""}:
                     client.abort(f"{scope}/", prefix=True)
         except BrokerError as error:
-            log.warning("what was staged stays for a day: %s", error)
+            log.warning("the stages of a failed write stay at the broker for a day: %s", error)
 
 
 def _check_repeated(scope: str, rows: Counter[str], there: Counter[str]) -> None:
-    """Tells of a microbatch that was published before.
+    """Reports a microbatch that was published before.
 
     Raises:
-        StateError: Its rows were others then, or for other topics, or a topic was deleted since.
+        StateError: It had other rows or topics then, or a topic was deleted since.
     """
     if rows != there:
         raise omq.StateError(
-            f"{scope}: this microbatch was published before, with {_said(there)}, and has {_said(rows)} now, of which"
-            " none is published: its checkpoint is a copy, and another query has gone on from it; or the query gives"
-            " other rows each time it runs, or its options say another topic now. A new checkpoint begins a query that"
-            " publishes anew, and option delivery='at-least-once' publishes whatever comes"
+            f"{scope}: this microbatch was published before, with {_row_counts(there)}. It now has {_row_counts(rows)},"
+            " which are not published. Either its checkpoint is a copy, and another query has continued from"
+            " it; or the query has other rows each time it runs, or its options name another topic now. A new checkpoint publishes all rows"
+            " again, and option delivery='at-least-once' publishes without this check"
         )
     log.warning(
-        "%s: this microbatch, with %s, was published before, and is not again: right where the query died between that"
-        " and Spark's own note of it; where its checkpoint is a copy of another query's, its rows are passed over",
+        "%s: this microbatch, with %s, was published before, and is not published again. This is right if the query"
+        " died after the publish and before Spark's commit; if its checkpoint is a copy, its rows are skipped",
         scope,
-        _said(rows),
+        _row_counts(rows),
     )
 
 
-def _said(rows: Counter[str]) -> str:
+def _row_counts(rows: Counter[str]) -> str:
     """Returns the counts of rows by topic, for messages."""
     shown = [
         f"{count} rows for {repr(name) if name else 'a topic that was deleted'}" for name, count in sorted(rows.items())
@@ -374,8 +377,8 @@ def checked_sink(settings: TopicSettings, rows: StructType) -> TopicSink:
 
     Raises:
         OptionError: A column is missing, unknown, or has another type.
-        TopicError: The topic of the options is not there.
-        BrokerTimeout: The broker is not.
+        TopicError: The topic of the options does not exist.
+        BrokerTimeout: The broker does not answer.
     """
     check_rows(settings, rows)
     with settings.client() as client:

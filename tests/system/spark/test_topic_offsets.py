@@ -144,14 +144,14 @@ def test_a_topic_that_is_not_chosen_any_more_is_not_said_to_be_deleted(
     filled(client, "a", "b")
     assert query.run(startingOffsets="earliest", **before).take() == ids("a", 1, 3) + ids("b", 1, 3)
     client.publish("b", b"y")
-    says = f"topic 'a' of the checkpoint is not among those of option {chosen} any more: what follows id 3"
+    says = f"topic 'a' of the checkpoint is no longer among those of option {chosen}: messages after id 3"
     with pytest.raises(DataLoss, match=re.escape(says)):
         query.run(**after).rows()
     assert query.run(failOnDataLoss=False, **after).take() == ids("b", 4, 4)
     # The same where the microbatch was planned already.
     client.publish_many("a", [b"y"])
     query.run(**before).plan()
-    with pytest.raises(DataLoss, match="topic 'a' of the checkpoint is not among those"):
+    with pytest.raises(DataLoss, match="topic 'a' of the checkpoint is no longer among those"):
         query.run(**after).rows()
 
 
@@ -159,10 +159,10 @@ def test_a_topic_that_was_deleted_is_said_to_be(client: Client, query: Query) ->
     filled(client, "a", "b")
     query.run(startingOffsets="earliest", topics="a,b").take()
     client.delete("a")
-    with pytest.raises(DataLoss, match="topic 'a' was deleted: what follows id 3 is not read"):
+    with pytest.raises(DataLoss, match="topic 'a' was deleted: messages after id 3 are not read"):
         query.run(topics="a,b").rows()
     filled(client, "a")
-    with pytest.raises(DataLoss, match="topic 'a' was deleted, and made again: what follows id 3 is not read"):
+    with pytest.raises(DataLoss, match="topic 'a' was deleted, and created again: messages after id 3 are not read"):
         query.run(topics="a,b").rows()
 
 
@@ -260,7 +260,7 @@ def test_a_store_that_is_an_older_one_is_data_loss(
         with Server(store, bind=url), Client(url) as client:
             client.publish_many("a", [b"new"] * 3)
             run = query.run(topic="a", failOnDataLoss=str(fails).lower())
-            says = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older one"
+            says = "topic 'a' ends with id 8, and the query has read up to id 10: the broker's store is an older copy"
             if fails:
                 with pytest.raises(DataLoss, match=says):
                     run.take()
@@ -507,8 +507,8 @@ def test_a_checkpoint_of_before_is_read_and_what_it_does_not_say_is_told(
     run = query.run(topic="a")
     with caplog.at_level(logging.WARNING, "omq.spark"):
         assert run.take() == []
-    assert "topic 'a': where the first microbatch of the checkpoint began is not known any more" in caplog.text
-    assert "goes on with id 4" in caplog.text
+    assert "topic 'a': the start of the checkpoint's first microbatch is no longer known" in caplog.text
+    assert "continues with id 4" in caplog.text
     assert run.take() == ids("a", 4, 4)
     of_before(query)
     client.publish("a", b"y")

@@ -284,8 +284,8 @@ def deleted(client: Client, topic: str) -> None:
 @pytest.mark.parametrize(
     ("change", "says", "left"),
     [
-        (made_again, "was deleted, and made again: what follows id 10 is not read", [1, 2, 3]),
-        pytest.param(deleted, "was deleted: what follows id 10 is not read", [], marks=pytest.mark.slow),
+        (made_again, "was deleted, and created again: messages after id 10 are not read", [1, 2, 3]),
+        pytest.param(deleted, "was deleted: messages after id 10 are not read", [], marks=pytest.mark.slow),
     ],
 )
 def test_a_topic_that_is_gone_fails_the_query_or_is_passed_over(
@@ -336,7 +336,7 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
         there.create(topic, persistence="transient")
         there.publish_many(topic, [b"x"] * 9)
         told = failing(stream(spark, other.endpoints["zmtp"], topic=topic), tmp_path / "topics")
-        assert "the checkpoint is of another broker" in told
+        assert "the checkpoint belongs to another broker" in told
         assert f"connect='{other.endpoints['zmtp']}'" in told
 
 

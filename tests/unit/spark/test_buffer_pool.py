@@ -21,34 +21,34 @@ VIEWS = {
 @pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS)
 def test_a_block_is_free_exactly_while_nobody_has_its_memory(view: Any) -> None:
     memory = BufferPool()
-    block = memory.take(8192)
+    block = memory.allocate(8192)
     names = [block] * 3
-    assert memory.take(8192) is block, "those who know its name have none of its memory"
+    assert memory.allocate(8192) is block, "an alias of the block does not hold its memory"
     block[:5] = b"hello"
     seen = view(block)
-    other = memory.take(8192)
+    other = memory.allocate(8192)
     assert other is not block
     del names, block
-    assert memory.take(8192) is other
+    assert memory.allocate(8192) is other
     views = [seen, view(other)]
-    assert memory.take(8192) is not other
+    assert memory.allocate(8192) is not other
     del seen, views
-    first = memory.take(8192)
+    first = memory.allocate(8192)
     assert first[:5] == b"hello", "the pages are the same"
     assert first is not other
 
 
 def test_a_large_block_serves_small_wants_and_is_not_kept_beside_smaller_ones() -> None:
     memory = BufferPool()
-    small = memory.take(4096)
-    assert memory.take(100) is small
-    large = memory.take(1 << 20)
-    assert memory.take(1 << 20) is not large
+    small = memory.allocate(4096)
+    assert memory.allocate(100) is small
+    large = memory.allocate(1 << 20)
+    assert memory.allocate(1 << 20) is not large
 
 
 def test_another_process_sees_what_is_written_and_cannot_write() -> None:
     memory = SharedBufferPool()
-    block = memory.take(8192)
+    block = memory.allocate(8192)
     assert isinstance(block, SharedBlock)
     block[:5] = b"hello"
     seen = mapped(os.dup(block.descriptor), 8192)
@@ -60,13 +60,13 @@ def test_another_process_sees_what_is_written_and_cannot_write() -> None:
 
 
 def test_a_shared_block_is_free_while_nobody_has_its_memory_and_gives_its_descriptor_back() -> None:
-    memory = SharedBufferPool(most=2)
-    blocks = [memory.take(4096), None]
+    memory = SharedBufferPool(max_blocks=2)
+    blocks = [memory.allocate(4096), None]
     view = pa.py_buffer(blocks[0])
-    blocks[1] = memory.take(4096)
+    blocks[1] = memory.allocate(4096)
     assert blocks[1] is not blocks[0]
     del view
-    assert memory.take(4096) is blocks[0]
+    assert memory.allocate(4096) is blocks[0]
     descriptors = [block.descriptor for block in blocks if isinstance(block, SharedBlock)]
     del blocks, memory
     with pytest.raises(OSError, match="Bad file descriptor"):
@@ -79,13 +79,13 @@ def test_without_a_descriptor_a_block_is_private(monkeypatch: pytest.MonkeyPatch
 
     monkeypatch.setattr(os, "memfd_create", none)
     memory = SharedBufferPool()
-    block = memory.take(8192)
+    block = memory.allocate(8192)
     assert not isinstance(block, SharedBlock)
     block[:5] = b"hello"
     view = memoryview(block)
-    assert memory.take(8192) is not block
+    assert memory.allocate(8192) is not block
     del view
-    assert memory.take(8192) is block
+    assert memory.allocate(8192) is block
 
 
 #: The files of a control group of version 1.

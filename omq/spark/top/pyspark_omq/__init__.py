@@ -1,4 +1,4 @@
-"""The entry point for Spark: it looks through the top-level modules whose names begin with `pyspark_`."""
+"""The entry point for Spark, which imports the top-level modules whose names begin with `pyspark_`."""
 
 from omq.spark.version import UnsupportedSource, is_supported
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 import omq
-from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange, shared, split
+from omq.spark.topics.offsets import Offset, TopicOffset, TopicRange, allocate, split
 
 
 def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_order() -> None:
@@ -20,28 +20,28 @@ def test_an_offset_is_read_as_it_was_written_and_its_text_does_not_depend_on_an_
         '{"broker": "b", "kind": "topics", "topics": {"a": {"id": 1, "next": 7}, "z": {"id": 2, "next": 5}},'
         ' "version": 1}'
     )
-    assert Offset.read(json.loads(text)) == one
-    assert Offset.read(json.loads(json.dumps(one.json(rowsBehind=3)))) == one
+    assert Offset.parse(json.loads(text)) == one
+    assert Offset.parse(json.loads(json.dumps(one.json(rowsBehind=3)))) == one
 
 
 def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_difference() -> None:
     one = Offset("b", {"z": TopicOffset(2, 5, 3), "a": TopicOffset(1, 7)})
     text = json.dumps(one.json())
     assert '{"a": {"id": 1, "next": 7}, "z": {"from": 3, "id": 2, "next": 5}}' in text
-    found = Offset.read(json.loads(text))
-    assert found.places["z"].begin == 3
-    assert found.places["a"].begin is None
+    found = Offset.parse(json.loads(text))
+    assert found.topics["z"].begin == 3
+    assert found.topics["a"].begin is None
     assert found == one == Offset("b", {"z": TopicOffset(2, 5), "a": TopicOffset(1, 7)})
 
 
 @pytest.mark.parametrize(
     ("found", "says"),
     [
-        (7, "the checkpoint is of another kind of source, not of topics: 7"),
+        (7, "the checkpoint belongs to another kind of source, not to topics: 7"),
         ({"kind": "live", "microbatch": 3, "version": 1}, "the checkpoint is of another kind of source"),
         ({"ticks": {"0": 5}}, "the checkpoint is of another kind of source"),
-        ({"kind": "topics", "version": 2}, "the checkpoint has offsets of version 2, this package knows 1"),
-        ({"kind": "topics", "version": 1, "broker": "b"}, "the checkpoint has an offset that is damaged"),
+        ({"kind": "topics", "version": 2}, "the checkpoint has offsets of version 2, this package supports 1"),
+        ({"kind": "topics", "version": 1, "broker": "b"}, "the checkpoint has a damaged offset"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": {"id": 1}}}, "damaged"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": [1]}, "damaged"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": 1}}, "damaged"),
@@ -53,12 +53,12 @@ def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_d
 )
 def test_what_is_no_offset_is_named(found: object, says: str) -> None:
     with pytest.raises(omq.StateError, match=says):
-        Offset.read(found)
+        Offset.parse(found)
 
 
 @given(some.lists(some.integers(0, 1000), min_size=1, max_size=8), some.integers(0, 4000))
 def test_shares_are_given_out_whole_and_nobody_gets_more_than_wanted(wanted: list[int], limit: int) -> None:
-    given_out = shared(wanted, limit)
+    given_out = allocate(wanted, limit)
     assert sum(given_out) == min(sum(wanted), limit)
     assert all(0 <= got <= want for got, want in zip(given_out, wanted, strict=True))
     if sum(wanted) > limit:

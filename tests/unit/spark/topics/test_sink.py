@@ -11,7 +11,7 @@ import omq
 from omq._core.blocks import Message, decode, header
 from omq.broker import Records
 from omq.spark.topics.settings import TopicSettings
-from omq.spark.topics.sink import STAGES, TaskCommit, TopicSink, by_topic, records
+from omq.spark.topics.sink import MAX_STAGES, TaskCommit, TopicSink, by_topic, records
 
 MAP = pa.map_(pa.string(), pa.binary())
 
@@ -71,6 +71,6 @@ def test_a_type_that_no_message_has_is_named() -> None:
 
 def test_more_stages_than_a_commit_takes_are_told_with_what_to_do() -> None:
     writer = TopicSink(TopicSettings.parse("write", {"connect": "tcp://127.0.0.1:1", "topic": "t"}))
-    sent = [TaskCommit("job", [f"{n}"]) for n in range(STAGES + 1)]
+    sent = [TaskCommit("job", [f"{n}"]) for n in range(MAX_STAGES + 1)]
     with pytest.raises(omq.OptionError, match=r"delivery='exactly-once': .* not 4097; coalesce the partitions"):
         writer.commit([*sent, None])

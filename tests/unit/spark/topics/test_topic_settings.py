@@ -99,7 +99,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("readStream", {**TOPIC, "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
         ("readStream", {**TOPIC, "maxRowsPerTriger": "1"}, "did you mean 'maxRowsPerTrigger'"),
         ("readStream", {**TOPIC, "maxRowsPerTrigger": "0"}, "option maxRowsPerTrigger='0': must be a whole number"),
-        ("readStream", {**TOPIC, "maxTriggerDelay": "5s"}, "option 'maxTriggerDelay' is how long a microbatch waits"),
+        ("readStream", {**TOPIC, "maxTriggerDelay": "5s"}, "option 'maxTriggerDelay' needs 'minRowsPerTrigger'"),
         (
             "readStream",
             {**TOPIC, "minRowsPerTrigger": "1", "maxTriggerDelay": "5 days"},
@@ -121,7 +121,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "max_message_size": "5"}, "not an option of read: 'max_message_size'"),
         ("readStream", {**TOPIC, "triggerSeconds": "1"}, "unknown option 'triggerSeconds'"),
         ("read", {**TOPIC, "columns": "value,offset"}, "columns='offset': known are topic, id"),
-        ("read", {**TOPIC, "columns": "value,value"}, "a name stands there twice"),
+        ("read", {**TOPIC, "columns": "value,value"}, "a name is given twice"),
         ("read", {**TOPIC, "bind": URL}, "unknown option 'bind'"),
         ("read", {**TOPIC, "recv_hwm": "5"}, "not an option of read: 'recv_hwm'"),
         ("read", {**TOPIC, "subscribe": "a"}, "'subscribe'"),
