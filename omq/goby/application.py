@@ -57,7 +57,7 @@ class Application:
         def loop(self) -> None:
             self.publish("depth", Estimate(depth=self.depth))
 
-    All its methods and callbacks are called in the thread that runs it. It says that it is ready after `initialize`;
+    All its methods and callbacks are called in the thread that runs it. It reports that it is ready after `initialize`;
     `loop` is called for the first time when the hold is released. It answers requests for its health, and ends in an
     orderly way when it is asked to on the bus (`goby::terminate::request`), and by SIGTERM and SIGINT.
 
@@ -69,8 +69,8 @@ class Application:
     Args:
         config: Its configuration, or a file of one: TOML, or, with `config_type`, text protobuf as well. Where it has
             `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) or `frequency`, they hold.
-        name: What it is called; `None`: as the configuration, or else the class, says.
-        **portal: What `Portal` is to be told; it comes before the configuration.
+        name: Its name; `None`: that of the configuration, or else of the class.
+        **portal: Arguments of `Portal`, which take precedence over the configuration.
 
     Attributes:
         config: The configuration: a dictionary, or a message of `config_type`.
@@ -131,7 +131,7 @@ class Application:
     # ------------------------------------------------------------------ what a program does
 
     def initialize(self) -> None:
-        """Called once it is connected, before it says that it is ready: the place to subscribe."""
+        """Called once it is connected, before it reports that it is ready: the place to subscribe."""
 
     def loop(self) -> None:
         """Called `frequency` times a second, once the hold is released."""
@@ -296,7 +296,7 @@ class Application:
         assert self.name is not None
         try:
             answer = process_health(self.name, *self.health())
-        except Exception as fault:  # a program that cannot say how it is, is not well; it goes on
+        except Exception as fault:  # a program whose health cannot be read has failed; it continues
             log.exception("%s: health() has failed", self.name)
             answer = process_health(self.name, "failed", f"health() has failed: {fault}")
         self.publish(HEALTH_RESPONSE, answer)

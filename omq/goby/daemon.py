@@ -131,7 +131,7 @@ class Daemon:
         """Serves; `with` does it.
 
         Args:
-            ready: Whether it counts as ready itself from now on; else `ready` says so.
+            ready: Whether the daemon itself is ready from now on; otherwise `ready` reports it.
 
         Raises:
             BindError: An endpoint cannot be listened on.
@@ -238,7 +238,7 @@ class Daemon:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ what it tells
+    # ------------------------------------------------------------------ what it reports
 
     @property
     def missing(self) -> list[str]:
@@ -261,7 +261,7 @@ class Daemon:
         while True:
             parts = rep.recv_multipart()
             with self._lock:
-                # Several parts are no request: joined they would be one by chance.
+                # Several parts are not a request; joined, they could be one by chance.
                 reply = self._manager.answer(parts[0] if len(parts) == 1 else b"", time.monotonic())
             rep.send(reply)
             self._tell(pub)
@@ -306,7 +306,7 @@ class Daemon:
             self._misread(str(fault))
 
     def _end(self) -> None:
-        """Has whoever waits for it end this daemon."""
+        """Ends this daemon through the thread that waits for it."""
         self._ended.set()
         self.on_terminate()
 
@@ -316,7 +316,7 @@ class Daemon:
             self._manager.misread(text, time.monotonic())
 
     def _tell(self, pub: omq.Socket) -> None:
-        """Tells those that are held as soon as they no longer are."""
+        """Releases the clients that are held, as soon as the hold is over."""
         assert self._manager is not None
         with self._lock:
             frames = self._manager.tick(time.monotonic())

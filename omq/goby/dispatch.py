@@ -57,7 +57,7 @@ def received(identifier: Identifier, payload: bytes) -> Received:
 
 
 class ParseErrorLog:
-    """Counts what could not be read, and says so in the log, but not too often."""
+    """Counts publications that could not be parsed, and logs them at a limited rate."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -77,10 +77,10 @@ class ParseErrorLog:
 
 
 class Inbox:
-    """Publications that wait for whoever takes them, without the waiting itself.
+    """Publications that wait for a caller to take them. The twins add the waiting.
 
     A burst fits in it, as the release of a hold is one. Where it is full the portal stops reading for a moment, as long
-    as its user takes something now and then: ZeroMQ's own bounds hold then. Nobody else of the portal waits for a user
+    as its user takes something now and then: ZeroMQ's own bounds hold then. Nothing else of the portal waits for a user
     who takes nothing: what comes next is dropped, and counted.
 
     Args:
@@ -128,7 +128,7 @@ class Inbox:
         return READER_TIMEOUT_S + self._taken - time.monotonic()
 
     def drop(self, count: int) -> None:
-        """So many are dropped, because nobody has taken anything for a while."""
+        """Counts dropped publications: the user has taken none for a while."""
         if not self.stalled:
             what = "callbacks take too long" if self.shared else "a subscription is not read"
             log.warning("%s: publications are dropped, %d wait", what, len(self.items))
@@ -156,7 +156,7 @@ class Handler:
 
     Attributes:
         errors: How often the callback has failed.
-        ended: Nobody is subscribed any more: what waits in an inbox is passed over.
+        ended: There is no subscriber left: publications that wait in an inbox are skipped.
     """
 
     def __init__(self, prefix: bytes, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
@@ -246,7 +246,7 @@ class RegexHandler(Handler):
         super().__init__(EVERYTHING, inbox, callback)
         self._group, self._type = _compiled("group", group), _compiled("type", type)
         self._schemes = None if schemes is None else frozenset(schemes)
-        # What managers and portals say to each other is nobody's publication, unless it is asked for by its name.
+        # Messages between managers and portals are not publications, except for a subscription that names them.
         self._internal = "_internal" in group
 
     def fits(self, identifier: Identifier) -> bool:

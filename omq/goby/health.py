@@ -79,7 +79,7 @@ class HealthPoll:
         self._answers: dict[tuple[str, int], ProcessHealth] = {}
 
     def answered(self, health: ProcessHealth) -> None:
-        """A process has said how it is."""
+        """Records the health that a process has reported."""
         if len(self._answers) < 10_000:
             self._answers[health.name, health.pid] = health
 

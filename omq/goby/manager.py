@@ -21,9 +21,9 @@ from omq.goby.wire import read_message
 log = logging.getLogger("omq.goby")
 
 CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # seconds after which a required client is no longer ready; they speak every 100 ms
-MISSING_LOG_INTERVAL_S: Final = 5.0  # seconds between two lines of the log that say who is missing
+MISSING_LOG_INTERVAL_S: Final = 5.0  # between two log lines that name missing clients
 LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
-MAX_WAITING: Final = 10_000  # clients that are told of the release
+MAX_WAITING: Final = 10_000  # clients that are notified of the release
 
 
 class Hold:
@@ -36,13 +36,13 @@ class Hold:
     def __init__(self, required: Iterable[str]) -> None:
         self.required = tuple(dict.fromkeys(required))
         self.released = not self.required
-        # The process that speaks for a required name, since it has asked for sockets by it, and when it was last heard.
+        # The process of each required name, which asked for sockets by that name, and the time of its last message.
         self._speakers: dict[str, tuple[int, float]] = {}
-        self._ready: dict[str, float] = {}  # when a required client that is ready was last heard
+        self._ready: dict[str, float] = {}  # the time of the last message of each required client that is ready
         self._always: set[str] = set()
 
     def registered(self, name: str, pid: int, now: float) -> None:
-        """A process has come, or come again, under a name: whatever was said by that name before is void."""
+        """Records a new process under a name; reports of an earlier process of this name are void."""
         if name in self.required:
             self._speakers[name] = pid, now
             if name not in self._always:
@@ -54,7 +54,7 @@ class Hold:
         Args:
             name: Its name.
             pid: Its process.
-            ready: Whether it says that it is ready.
+            ready: Whether it reports that it is ready.
             now: Seconds.
 
         Returns:
@@ -73,7 +73,7 @@ class Hold:
         return True
 
     def stays_ready(self, name: str) -> None:
-        """A client is ready, and need not say so again."""
+        """Records that a client is ready; it need not report it again."""
         if name in self.required:
             self._always.add(name)
 
@@ -93,7 +93,7 @@ class Hold:
 
 
 class Manager:
-    """Answers clients, and tells those that wait when the hold is over.
+    """Answers clients, and notifies those that wait when the hold is over.
 
     Args:
         name: Its own name, which is a required client, too.

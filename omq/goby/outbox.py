@@ -42,7 +42,7 @@ class Outbox:
         self.kept = self.left = 0
         self._frames: deque[bytes] = deque()
         self._bytes = 0
-        self._free: int | None = None  # so many may leave, the rest has come behind a `hold`; `None`: all may
+        self._free: int | None = None  # the number that may leave, as the rest came after a `hold`; `None`: all may
         self._lock = threading.RLock()  # a signal's handler may publish, too
 
     def __len__(self) -> int:
@@ -75,7 +75,7 @@ class Outbox:
             return True
 
     def take(self, most: int) -> list[bytes]:
-        """The first so many that may leave, to be sent before the next call; it opens where none waits at all."""
+        """Returns the first publications that may leave, to be sent before the next call. Opens if none waits."""
         with self._lock:
             self.left = self.kept - len(self._frames)
             count = min(most, len(self._frames) if self._free is None else self._free)

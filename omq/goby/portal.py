@@ -196,7 +196,7 @@ class Portal(PortalBase[Subscription]):
             message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a scheme of one's own
                 handles.
             scheme: A marshalling scheme's name or number; `None`: what fits the message. `bytes` need it.
-            type_name: What the message's type is called; `None`: as its scheme says. `bytes` need it.
+            type_name: The name of the message's type; `None`: the scheme's name for it. `bytes` need it.
 
         Raises:
             UsageError: The group does not fit, or no scheme handles the message.
@@ -230,13 +230,13 @@ class Portal(PortalBase[Subscription]):
             timeout: Seconds; `None` for ever.
 
         Raises:
-            Timeout: It was not released in time; the text says who is missing, where omq's gobyd holds.
+            Timeout: It was not released in time; the text names the missing clients if the manager is omq's gobyd.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """The required clients that the hold waits for, as omq's gobyd tells them; other managers do not.
+        """The required clients that the hold waits for, as omq's gobyd reports them; other managers do not.
 
         Args:
             timeout: Seconds that the manager has to answer; without an answer there are none.

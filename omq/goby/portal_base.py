@@ -170,7 +170,7 @@ class PortalBase(Generic[_Subscription]):
         try:
             name.encode()
         except UnicodeEncodeError as error:
-            raise UsageError(f"name={name!r}: cannot be said in UTF-8: {error.reason}").about("name") from None
+            raise UsageError(f"name={name!r}: cannot be encoded in UTF-8: {error.reason}").about("name") from None
         if (
             isinstance(manager_timeout, bool)
             or not isinstance(manager_timeout, int | float)
@@ -322,7 +322,7 @@ class PortalBase(Generic[_Subscription]):
             type: A protobuf class, `str`, `dict`, `bytes`, or what a scheme of one's own handles.
             callback: Called with each message, in a thread of the portal's; `None`: iterate over what is returned.
             scheme: A marshalling scheme's name or number; `None`: what fits the type. `bytes` need it.
-            type_name: What the type is called; `None`: as its scheme says. `bytes` need it.
+            type_name: The name of the type; `None`: the scheme's name for it. `bytes` need it.
 
         Returns:
             An iterator of the messages.
@@ -434,7 +434,7 @@ class PortalBase(Generic[_Subscription]):
         self, group: str | int, kind: type, thread: int, scheme: SchemeId | None = None, type_name: str | None = None
     ) -> Route:
         plain = scheme is None and type_name is None
-        # The group's type is in the key, as `True` and `1.0` equal 1, and are no groups.
+        # The group's type is in the key, as `True` and `1.0` equal 1, and are not groups.
         if plain and (route := self._routes.get((group, group.__class__, kind, thread))) is not None:
             return route
         codec = self._schemes.codec(kind, scheme, type_name)

@@ -49,10 +49,10 @@ def publication_of(frame: bytes) -> Received:
 
 
 class Recorder:
-    """Writes a recording, or goes on with one. One process at a time does.
+    """Writes a recording, or continues one. Only one process may write it at a time.
 
-    Behind damage nothing can be appended that would be read: what is there from the damage on goes into a file beside
-    it, `*.damaged`, and is cut off.
+    Records after a damaged one could not be read. The recorder therefore moves everything from the damage on to a file
+    next to it, `*.damaged`.
 
     Args:
         path: The file.
@@ -128,7 +128,7 @@ class Recorder:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Errors say which file it is."""
+        """Adds the path of the file to errors."""
         try:
             yield
         except OSError as error:

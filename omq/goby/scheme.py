@@ -32,7 +32,7 @@ class Scheme:
         name: What this program calls it.
         handles: Whether it can marshal a type.
         encode: Makes the payload of a message.
-        decode: Makes a message of a type out of a payload; whatever it raises says that it cannot.
+        decode: Makes a message of a type out of a payload; any exception means that it cannot.
         type_name: What a type is called on the wire; `None`: its `__name__`.
 
     Raises:
@@ -77,7 +77,7 @@ def parsed(kind: type[_Message], payload: bytes) -> _Message:
     """A protobuf message out of its bytes.
 
     Raises:
-        Malformed: They are none, or a required field is missing.
+        Malformed: The bytes are not such a message, or a required field is missing.
     """
     try:
         message = kind.FromString(payload)
@@ -111,9 +111,9 @@ def _encode_json(message: dict[str, Any]) -> bytes:
     try:
         return bytes(bson.encode(message))
     except RecursionError:
-        raise UsageError("a message cannot be said in BSON: it is nested too deep, or holds itself") from None
+        raise UsageError("a message cannot be encoded in BSON: it is nested too deep, or holds itself") from None
     except (bson.errors.BSONError, OverflowError, ValueError) as error:
-        raise UsageError(f"a message cannot be said in BSON: {error}") from None
+        raise UsageError(f"a message cannot be encoded in BSON: {error}") from None
 
 
 def _decode_json(kind: type, payload: bytes) -> dict[str, Any]:
@@ -224,7 +224,7 @@ class Schemes:
         Args:
             kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a scheme of one's own handles.
             scheme: A scheme's name or number; `None`: the first one that handles the type.
-            type_name: What the type is called on the wire; `None`: as the scheme says.
+            type_name: The name of the type on the wire; `None`: the scheme's name for it.
 
         Raises:
             UsageError: No scheme handles the type; or it is `bytes`, and the scheme or the name is missing.
@@ -235,14 +235,14 @@ class Schemes:
             raise TypeError(f"type={kind!r}: must be a protobuf class, str, dict or bytes")
         if issubclass(kind, bytes | bytearray | memoryview):
             if scheme is None or type_name is None:
-                raise UsageError("bytes need scheme= and type_name=: nothing in them says what they are")
+                raise UsageError("bytes need scheme= and type_name=: their type cannot be read from them")
             return Codec(self.wire_of(scheme), checked_type(type_name), bytes, bytes)
         wire = None if scheme is None else self.wire_of(scheme)
         for one in (*self._own, *_BUILT_IN):
             if wire in (None, one.wire) and one.handles(kind):
                 name = one.type_of(kind) if type_name is None else checked_type(type_name)
                 if one.encode is _encode_json:
-                    _bson()  # who lacks it is told now
+                    _bson()  # raises now if the package is missing
                 decode = one.decode if one in _BUILT_IN else partial(_decode_own, one)
                 return Codec(one.wire, name, one.encode, partial(decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"

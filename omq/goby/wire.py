@@ -136,7 +136,7 @@ def ask_missing(name: str, pid: int) -> bytes:
 
 
 def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:
-    """The publication that asks for the hold's state, and says whether its client is ready."""
+    """The publication that asks for the hold's state, and reports whether its client is ready."""
     head = head_of(MANAGER_REQUEST, "PROTOBUF", "goby.zeromq.protobuf.ManagerRequest", pid, thread)
     request = ManagerRequest(request=PROVIDE_HOLD_STATE, client_name=name, client_pid=pid, ready=ready)
     return head + request.SerializeToString()
@@ -162,14 +162,14 @@ def read_message(kind: type[_Told], payload: bytes) -> _Told:
 
 
 def read_sockets(payload: bytes, bus: Bus) -> Sockets:
-    """Reads where a client is to connect.
+    """Returns the sockets that a client connects to.
 
     Args:
         payload: The manager's reply.
-        bus: Where the manager is: over tcp no address is sent, it is the manager's.
+        bus: The bus; over tcp the reply has no address, and the sockets have the manager's.
 
     Raises:
-        Malformed: It does not say that.
+        Malformed: It is not such a publication.
     """
     response = read_message(ManagerResponse, payload)
     if response.request != PROVIDE_PUB_SUB_SOCKETS or not (

@@ -56,7 +56,7 @@ class Daemon:
         try:
             await self.start()
         except asyncio.CancelledError:
-            await self.close()  # nobody will
+            await self.close()  # the caller has no object to close
             raise
         return self
 

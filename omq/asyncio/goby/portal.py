@@ -288,7 +288,7 @@ class Portal(PortalBase[Subscription]):
         try:
             await self.start()
         except asyncio.CancelledError:
-            await self.close()  # nobody will
+            await self.close()  # the caller has no object to close
             raise
         return self
 
@@ -348,7 +348,7 @@ class Portal(PortalBase[Subscription]):
             if (item := await calls.get(None)) is not None and not (self._closed or item[0].ended):
                 since = since or time.monotonic()
                 handler, identifier, payload = item
-                # These end the loop, as anywhere in it. A callback is no coroutine: what cancels one means no task.
+                # These end the loop, as anywhere in it. A callback is not a coroutine: it cancels no task.
                 handler.call(identifier, payload, self._dispatcher.malformations, (SystemExit, KeyboardInterrupt))
                 if time.monotonic() - since > CALLBACKS_S:
                     await asyncio.sleep(0)

@@ -31,7 +31,7 @@ class Client(ClosesAtExit):
     answer are made again, and the broker stores nothing twice; subscriptions and consumers go on.
 
     Args:
-        endpoint: Where the broker's ZMTP door is.
+        endpoint: The endpoint of the broker's ZMTP listener.
         timeout: Seconds that a call waits for the broker, also for a connection; `None` for ever.
         security: A `PlainClient` or `CurveClient`.
         context: What its socket shares with others; `None` for the default context.

@@ -13,7 +13,7 @@ ROOT = HERE.parents[2]
 
 
 def main() -> None:
-    """Generates `*_pb2.py` and `*_pb2.pyi` beside the definitions."""
+    """Generates `*_pb2.py` and `*_pb2.pyi` next to the definitions."""
     files = [str(path.relative_to(ROOT)) for path in sorted(HERE.glob("*.proto"))]
     command = [sys.executable, "-m", "grpc_tools.protoc", "-I.", "--python_out=.", "--pyi_out=.", *files]
     subprocess.run(command, cwd=ROOT, check=True)

@@ -49,7 +49,7 @@ class ReadProgress:
         drains: Whether it is a drain.
         is_empty: Whether no message has been taken.
         ended: Whether a message did not fit.
-        patience: Seconds that one wait may last once the time is up; `None` before.
+        late_wait_s: The longest single wait in seconds once the time is up; `None` before.
         interrupted: While this is set it ends as if its time were up.
     """
 
@@ -68,7 +68,7 @@ class ReadProgress:
         self.drains = quiet is not None
         self.is_empty = True
         self.ended = False
-        self.patience: float | None = None
+        self.late_wait_s: float | None = None
         self.interrupted = threading.Event()
 
     @property
@@ -84,7 +84,7 @@ class ReadProgress:
     @property
     def in_time(self) -> bool:
         """True until its time is up."""
-        return self.patience is None and self.left() > 0 and not self.interrupted.is_set()
+        return self.late_wait_s is None and self.left() > 0 and not self.interrupted.is_set()
 
     def left(self) -> float:
         """Returns the seconds until its time is up, if nothing comes."""
@@ -92,7 +92,7 @@ class ReadProgress:
 
     def wait(self) -> float:
         """Returns the seconds that the next wait may last."""
-        return max(0.0, min(MAX_WAIT_S, self.left())) if self.patience is None else self.patience
+        return max(0.0, min(MAX_WAIT_S, self.left())) if self.late_wait_s is None else self.late_wait_s
 
     def touched(self) -> None:
         """Records that a message has come."""
@@ -197,7 +197,7 @@ class LiveConnection:
         goes_on = True
         while goes_on and not read.bounded and not self.interrupted.is_set():
             leaving = self._leaving = self._leaving or _Leaving(self.socket, self.endpoint)
-            read.patience = leaving.wait()
+            read.late_wait_s = leaving.wait()
             taken = self._next(read)
             goes_on = leaving.goes_on(taken is not None)
             if taken is not None:

@@ -42,7 +42,7 @@ log = logging.getLogger("omq.spark")
 
 MAX_BATCH_BYTES: Final = 1 << 30  # of a microbatch without a bound of its own: all is kept until it is committed
 MIN_BATCH_BYTES: Final = 64 << 20  # to which that goes down where memory is short
-MEMORY_PART: Final = 8  # the part of the memory that is available, as one in so many, that a microbatch may have
+MEMORY_PART: Final = 8  # a microbatch may use an eighth of the available memory
 GATHERING_S: Final = 1.0  # for a microbatch without triggerSeconds
 DRAINING_S: Final = 10.0  # likewise for all microbatches of one availableNow
 MAX_BATCH_ROWS: Final = 1 << 24  # likewise of a microbatch without a bound of its own
@@ -125,16 +125,16 @@ class Microbatch:
                 self.over, self.error = False, None
             return is_free
 
-    def follow(self, patience: float | None = None, at: int = 0) -> Iterator[MessageBatch | None]:
-        """Everything from the beginning, up to the end.
+    def follow(self, poll_interval_s: float | None = None, at: int = 0) -> Iterator[MessageBatch | None]:
+        """Yields all batches from the first to the end of the microbatch.
 
         Args:
-            patience: Seconds after which `None` says that there is nothing yet; `None`: it is never said.
-            at: How many of those that were added are left out, from the first.
+            poll_interval_s: Seconds without a batch after which it yields `None`; `None`: it never does.
+            at: The number of batches to skip, from the first.
 
         Raises:
-            Exception: Why it ended, if that was not as it should be.
-            StateError: It has fewer.
+            Exception: The error with which the microbatch ended.
+            StateError: The microbatch has fewer batches.
         """
         with self._changed:
             if at > len(self._taken):
@@ -145,13 +145,13 @@ class Microbatch:
         while True:
             with self._changed:
                 if len(self._taken) == at and not self.over:
-                    self._changed.wait(patience)
+                    self._changed.wait(poll_interval_s)
                 taken = self._taken[at] if len(self._taken) > at else None
                 if taken is None and self.error is not None:
                     raise self.error
                 if taken is None and self.over:
                     return
-            if taken is not None or patience is not None:
+            if taken is not None or poll_interval_s is not None:
                 yield taken
             if taken is not None:
                 at += 1
@@ -461,10 +461,10 @@ def start(settings: SocketSettings, request: ReadRequest) -> dict[str, Any] | No
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=env, start_new_session=True
     ) as process:
-        said, _ = process.communicate(pickle.dumps((settings, request)), timeout=START_TIMEOUT_S)
+        output, _ = process.communicate(pickle.dumps((settings, request)), timeout=START_TIMEOUT_S)
     if process.returncode:
-        raise OSError(f"{' '.join(command)} has failed: its standard error says why")
-    return dict(json.loads(said)) if said else None
+        raise OSError(f"{' '.join(command)} has failed: see its standard error")
+    return dict(json.loads(output)) if output else None
 
 
 def main() -> None:

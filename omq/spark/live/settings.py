@@ -150,8 +150,8 @@ class SocketSettings(BaseSettings):
         """Raises for options that are missing, or exclude or need one another."""
         types = _TYPES[use]
         if own.get("socket") not in types:
-            said = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
-            raise omq.OptionError(f"{said}: {use} takes {' or '.join(types)}; {cls.OPTIONS.listed(use)}")
+            fault = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
+            raise omq.OptionError(f"{fault}: {use} takes {' or '.join(types)}; {cls.OPTIONS.listed(use)}")
         if "bind" not in own and "connect" not in own:
             raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {cls.OPTIONS.listed(use)}")
         if own["socket"] == "SUB" and "subscribe" not in options:

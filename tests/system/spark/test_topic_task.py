@@ -180,7 +180,7 @@ def test_a_microbatch_that_comes_again_with_other_rows_is_an_error(rows: int, pl
     commit(client, place.url, "t", 3, 0)
     commit(client, place.url, "t", 3, 1)  # as after a crash in the commit
     with pytest.raises(
-        omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows for 't'. It now has {rows} rows"
+        omq.StateError, match=rf"query/7: this microbatch was .* with 3 rows for 't'\. It now has {rows} rows"
     ):
         commit(client, place.url, "t", rows, 2)
     assert len(list(client.read("t"))) == COUNT + 3
@@ -190,7 +190,7 @@ def test_so_is_one_that_comes_again_for_another_topic(place: Place) -> None:
     client = place.serve(b"x")
     client.create("other", persistence="transient")
     commit(client, place.url, "t", 3, 0)
-    with pytest.raises(omq.StateError, match="with 3 rows for 't'. It now has 3 rows for 'other', which are not"):
+    with pytest.raises(omq.StateError, match=r"with 3 rows for 't'\. It now has 3 rows for 'other', which are not"):
         commit(client, place.url, "other", 3, 1)
 
 

@@ -38,8 +38,8 @@ def test_where_a_microbatch_began_is_kept_where_nothing_else_says_it_and_is_no_d
     ("found", "says"),
     [
         (7, "the checkpoint belongs to another kind of source, not to topics: 7"),
-        ({"kind": "live", "microbatch": 3, "version": 1}, "the checkpoint is of another kind of source"),
-        ({"ticks": {"0": 5}}, "the checkpoint is of another kind of source"),
+        ({"kind": "live", "microbatch": 3, "version": 1}, "the checkpoint belongs to another kind of source"),
+        ({"ticks": {"0": 5}}, "the checkpoint belongs to another kind of source"),
         ({"kind": "topics", "version": 2}, "the checkpoint has offsets of version 2, this package supports 1"),
         ({"kind": "topics", "version": 1, "broker": "b"}, "the checkpoint has a damaged offset"),
         ({"kind": "topics", "version": 1, "broker": "b", "topics": {"t": {"id": 1}}}, "damaged"),

@@ -127,7 +127,7 @@ def test_a_delay_has_a_unit(text: str, seconds: float) -> None:
         ("read", {**TOPIC, "subscribe": "a"}, "'subscribe'"),
         ("write", {**TOPIC, "delivery": "twice"}, "option delivery='twice': must be exactly-once or at-least-once"),
         ("read", {**TOPIC, "curveSecretKeyFile": "f"}, "option 'curveServerKeyFile' is missing"),
-        ("read", {**TOPIC, "username": "u"}, "options 'username' and 'passwordFile' go together"),
+        ("read", {**TOPIC, "username": "u"}, "options 'username' and 'passwordFile' need each other"),
         (
             "read",
             {**TOPIC, "username": "u", "passwordFile": "f", "curveServerKeyFile": "g"},
