@@ -1,4 +1,4 @@
-"""Checks for a Java that Spark can run on. Also a program, which exits with status 2 if there is none."""
+"""Checks for a Java that Spark can run on. Also a program, which exits with status 2 without one."""
 
 from __future__ import annotations
 

@@ -71,8 +71,8 @@ def planned(settings: TopicSettings) -> TopicRange:
     """The range of everything that is there."""
     catalog = TopicCatalog(settings)
     try:
-        broker, infos = catalog.known()
-        begin, end = offset(broker, infos, {"t": 1}), offset(broker, infos, {"t": COUNT + 1})
+        broker, infos = catalog.required_topics()
+        begin, end = stream_offset(broker, infos, {"t": 1}), stream_offset(broker, infos, {"t": COUNT + 1})
         (part,) = catalog.ranges(begin, end, broker, infos)
     finally:
         catalog.close()
