@@ -96,7 +96,7 @@ cdef class Slot:
     # stub: value: _T | None
 
     def put(self, value: _T | None, instead: _T | None) -> _T | None:
-        """Stores a value if *instead* is stored now; returns the value that is stored afterwards."""
+        """Compare-and-swap: stores *value* if *instead* is stored; returns the value that is stored afterwards."""
         if self.value is instead:
             self.value = value
         return self.value

@@ -629,8 +629,13 @@ def encode_columns(
         maps, names, values = headers
         if maps is None or names is None or values is None or not maps._counts or names._counts or values._counts:
             raise TypeError("headers: must be three columns: counting ends, names and values")
-        if maps._rows < rows or maps._end(maps._rows) > min(names._rows, values._rows):
-            raise ValueError("headers: the ends announce more headers than there are names or values")
+        if maps._rows < rows:
+            raise ValueError(f"headers: there are {maps._rows} rows of headers for {rows} rows")
+        if maps._end(maps._rows) > min(names._rows, values._rows):
+            raise ValueError(
+                f"headers: the ends count {maps._end(maps._rows)} headers; "
+                f"there are {names._rows} names and {values._rows} values"
+            )
     if keys is not None and keys._rows < rows:
         raise ValueError(f"keys: there are {keys._rows} keys for {rows} rows")
     if bodies._counts or (keys is not None and keys._counts):

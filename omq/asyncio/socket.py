@@ -169,7 +169,7 @@ class Socket(SocketBase, AsyncCore):
         await self._wait(self._subscribed(prefix, n), f"{n} subscriptions", timeout)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Waits until all accepted messages have left, for the kernel or, over inproc, for the peer.
+        """Waits until all accepted messages have been handed to the kernel or, over inproc, to the peer.
 
         The call also waits for messages that other tasks send meanwhile and, without a peer, until one connects.
 

@@ -58,7 +58,7 @@ def checked_type(name: str) -> str:
         TypeError: It is not a text.
     """
     if not isinstance(name, str):
-        raise TypeError(f"a type's name is a str, not {type(name).__name__}: {name!r}")
+        raise TypeError(f"a type's name must be a str, not {type(name).__name__}: {name!r}")
     return _checked("type", name)
 
 

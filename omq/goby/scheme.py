@@ -188,7 +188,7 @@ class Schemes:
             TypeError: It is no `Scheme`.
         """
         if not isinstance(scheme, Scheme):
-            raise TypeError(f"a scheme is an omq.goby.Scheme, not {type(scheme).__name__}")
+            raise TypeError(f"a scheme must be an omq.goby.Scheme, not {type(scheme).__name__}")
         for other in self._own:
             if other.number == scheme.number or other.name == scheme.name:
                 raise UsageError(f"scheme {scheme.name} ({scheme.number}): {other.name} ({other.number}) is there")

@@ -169,7 +169,7 @@ def read_sockets(payload: bytes, bus: Bus) -> Sockets:
         bus: The bus; over tcp the reply has no address, and the sockets have the manager's.
 
     Raises:
-        Malformed: It is not such a publication.
+        Malformed: The payload is not a manager's reply, or names no usable socket.
     """
     response = read_message(ManagerResponse, payload)
     if response.request != PROVIDE_PUB_SUB_SOCKETS or not (

@@ -68,7 +68,11 @@ class OmqDataSource(DataSource):
         return TOPICS if chosen and chosen != [_SOCKET] else SOCKETS
 
     def _written_to(self, rows: StructType) -> Provider[Any]:
-        """Returns the provider of a write: topics if there is no socket, and an option or a column has the topic."""
+        """Returns the provider of a write: sockets if option `socket` is given, else topics.
+
+        Raises:
+            OptionError: Neither an option nor a column names a topic.
+        """
         chosen = self._chosen()
         if _SOCKET in chosen:
             return SOCKETS

@@ -137,11 +137,11 @@ def listen(endpoint: IpcEndpoint, options: Options) -> tuple[socket.socket, str,
 
 
 def listen_at(sock: socket.socket, endpoint: IpcEndpoint, options: Options) -> str:
-    """Prepares a listening socket of the program, which keeps its file; returns its endpoint.
+    """Prepares a socket passed in with `use_fd`; returns its endpoint. The program still owns the socket file.
 
     Raises:
-        OptionError: It listens at another path than the endpoint has; it stays the program's.
-        BindError: The system refused an option; the socket stays the program's.
+        OptionError: Its path differs from the endpoint's. The program keeps the socket.
+        BindError: The system refused an option. The program keeps the socket.
     """
     with on_loan(sock, BindError, endpoint):
         found = os.fsdecode(sock.getsockname()).replace("\0", "@")
@@ -354,7 +354,7 @@ def _is_stale(path: str) -> bool:
 
 
 def _beside(path: str) -> str | None:
-    """Returns a temporary name in the same directory; `None` if the system does not take a longer one."""
+    """Returns a temporary name in the same directory; `None` if that exceeds the limit of a socket path."""
     name = f"{path}.{secrets.token_hex(4)}"
     return name if len(os.fsencode(name)) <= MAX_PATH else None
 

@@ -78,7 +78,7 @@ class _Unsecured(Handshake):
     """The sub-protocol without a mechanism: each side's first message is its identity (RFC 45, No Mechanism).
 
     Args:
-        socket_type: The socket's type; its peers' types are unknown.
+        socket_type: The socket's type. Peers do not announce theirs, so this one is recorded for them.
         identity: Our identity.
     """
 

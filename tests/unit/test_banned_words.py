@@ -39,7 +39,6 @@ EXCEPTIONS = {
     "tells users apart": "distinguishes",
     "be told apart": "be distinguished",
     "To tell a slow consumer from": "to distinguish",
-    "| possessor |": "the glossary has the old word",
     "| `Mail` |": "the table of renames has the old word",
 }
 WORDS = re.compile("|".join(rf"(?P<w{at}>\b(?:{words})\b)" for at, words in enumerate(BANNED)), re.IGNORECASE)

@@ -559,10 +559,10 @@ cdef class LeaderCore:
         return 0
 
     cdef int _look_for_signals(self, BlockedCall blocked_call) except -1:
-        """Runs signal handlers without the lock, because they may call the socket. A later signal ends the sleep.
+        """Runs signal handlers without the lock, because they may call the socket.
 
-        A handler may take long, or wait for work that this very thread would do as leader. So the thread does not lead
-        meanwhile, and other threads do not rely on it to use a wake-up.
+        A handler may take long, or wait for work that this thread would do as leader. So the thread gives up its lead
+        meanwhile, and passes a wake-up that it has received to another call. A later signal ends the sleep.
         """
         cdef bint alone = self.readable.count + self.writable.count == 1
         blocked_call.in_handlers = True

@@ -580,12 +580,12 @@ cdef int sleep_until(pollfd *fds, nfds_t count, long long deadline, bint naps, l
 def wait_for_any(
     list cores not None: list[SyncCore], int events, timeout: float | None, ReadableEvent room: ReadableEvent | None
 ) -> list[SyncCore]:
-    """Waits until a message can be received from one of several sockets, or sent.
+    """Waits until one of several sockets can receive or send a message.
 
     Args:
         cores: The sockets, each once.
-        events: `POLL_IN`, `POLL_OUT` or both; checked.
-        timeout: Seconds; `None` for ever; checked.
+        events: `POLL_IN`, `POLL_OUT` or both; validated by the caller.
+        timeout: Seconds; `None` for ever; validated by the caller.
         room: Becomes readable when one of them may have got room; `None` if that does not matter.
 
     Returns:

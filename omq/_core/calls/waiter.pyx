@@ -80,7 +80,7 @@ cdef class Waiter:
         return 0
 
     cdef int _soon(self) except -1:
-        """Makes the loop run the task. A closed loop runs nothing, and its task is abandoned."""
+        """Schedules the task's callback. If the loop is closed, the task never resumes."""
         try:
             self._loop.call_soon(self._callback, self, context=self._context)
         except RuntimeError:

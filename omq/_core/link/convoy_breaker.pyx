@@ -186,7 +186,7 @@ cdef bint is_watched(int fd, int epoll_fd) noexcept:
 @cython.final
 @cython.no_gc_clear  # the thread may be using it
 cdef class ConvoyBreaker:
-    """Gets the GIL for the I/O thread while the main thread keeps it out."""
+    """Makes a busy main thread release the GIL when the I/O thread waits for it."""
 
     def __cinit__(self):
         self._set = self._end = self._state = NO_FD

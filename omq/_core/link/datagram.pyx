@@ -187,7 +187,7 @@ cdef class DatagramSender(UnaskedPeer):
         return self._hand_over(&header)
 
     cdef int _write(self) noexcept:
-        """Hands the waiting datagrams to the kernel, and drops the rest."""
+        """Sends the waiting datagrams, and drops those that the kernel does not accept."""
         return self._hand_over(self._headers) if self._count else 0
 
     cdef int _hand_over(self, mmsghdr *headers) noexcept:

@@ -102,7 +102,7 @@ cdef class Receiver(Peer):
         return 0
 
     cdef int _end_read_ahead(self) except -1:
-        """Makes sure that the background thread does nothing here any longer."""
+        """Detaches the connection from the background thread, which does not touch it afterwards."""
         if self._attached_to is not None:
             self._background.detach(self._attached_to, self._send_buffer.ticket, self._read_ahead)
             self._attached_to = None

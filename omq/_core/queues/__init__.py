@@ -1,1 +1,1 @@
-"""Messages: queues for the user, queues for the peers, and subscriptions."""
+"""Message queues: receive and send queues of a socket, its peers, and the subscription matcher."""

@@ -48,7 +48,7 @@ cdef class RadioSendQueue(PublisherSendQueue):
         return 0
 
     cdef int put(self, const Part *parts, Py_ssize_t count) except -1:
-        raise StateError("a RADIO socket needs the receivers of a message: group= is missing")
+        raise StateError("group= is missing: a RADIO socket sends each message to a group")
 
     cdef int put_to(self, object route, const Part *parts, Py_ssize_t count) except -1:
         # RFC 37, The Radio-Dish Pattern: the group is a frame of its own.

@@ -160,9 +160,9 @@ cdef class Matcher:
         return node
 
     cdef Node *_split(self, Node *node, int size) noexcept:
-        """Puts a new node above this one, which takes the first *size* bytes of its label; NULL: no memory.
+        """Puts a new parent above a node, with the first *size* bytes of its label; NULL if there is no memory.
 
-        The new node's label may come out longer than *size*: it then begins further up.
+        The parent may absorb its own parent, so its label may be longer than *size*.
         """
         cdef Node *parent = node.parent
         cdef Node *upper = self._node(label_of(node), size)

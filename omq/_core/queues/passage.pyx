@@ -63,7 +63,7 @@ cdef class Passage:
         free(self._parts)
 
     cdef Py_ssize_t move(self) except -1:
-        """Forwards a turn's worth of messages, as far as there is room for them; returns their number."""
+        """Forwards messages while there is room, up to `TURN_MESSAGES` or `TURN_BYTES`; returns their number."""
         cdef Py_ssize_t moved = 0
         cdef Py_ssize_t passed, count
         cdef long long bytes_before = self.bytes_in

@@ -225,7 +225,7 @@ cdef class Peer:
         return self.send(parts, count)
 
     cdef Py_ssize_t send_run(self, list messages, Py_ssize_t start, Py_ssize_t limit) except -1:
-        """Takes messages from `messages[start]` on, *limit* at most, while they are bytes; returns their number."""
+        """Accepts up to *limit* messages from `messages[start]` on, until one is not `bytes`; returns their number."""
         return 0
 
     cdef bint takes_frames(self) noexcept:
@@ -802,7 +802,7 @@ cdef class SendQueue:
         return 0
 
     cdef int put_frames(self, const Run *run) except -1:
-        """Accepts adjacent messages in the form of plain frames, as many as `room_for_run` allows."""
+        """Accepts adjacent messages in the form of plain frames, no more than `room_for_run` has returned."""
         raise AssertionError("room_for_run() has returned 0")
 
     cdef bint can_put(self) except -1:

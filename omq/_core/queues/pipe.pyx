@@ -231,7 +231,7 @@ cdef class Pipe(ObjectPeer):
         return 0 if self.send_queue is None else self._hear()
 
     cdef int _hear(self) except -1:
-        """Gives one turn's worth of arrived messages to the send queue."""
+        """Passes up to `MAX_MESSAGES_PER_TURN` arrived messages to the send queue, and schedules the rest."""
         cdef Py_ssize_t left = MAX_MESSAGES_PER_TURN
         while Py_SIZE(self._ring) and not self.lost:
             if left == 0 and self._bell is not None:

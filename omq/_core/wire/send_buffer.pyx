@@ -586,7 +586,7 @@ cdef class SendBuffer:
         return status
 
     cdef bint _finds_end(self, int fd) noexcept nogil:
-        """Checks whether the peer's end has arrived: later bytes are lost, although the write succeeds (tcp)."""
+        """Returns whether the peer has closed its side. TCP accepts later writes, but their bytes are lost."""
         cdef long long now
         if not self.ended:
             now = now_ns()

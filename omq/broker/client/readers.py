@@ -119,7 +119,7 @@ class RangeReader:
         return answer[2:]
 
     def messages(self, header: bytes, records: bytes) -> list[Message]:
-        """The messages of one of the blocks; raises as `feeds.messages_of`."""
+        """Returns the messages of a block. Raises like `stream_state.messages_of`."""
         found = decoded(header, records, self._topic, Message)
         if self._left is not None:
             found = found[: self._left]
@@ -127,7 +127,7 @@ class RangeReader:
         return found
 
     def close(self) -> None:
-        """Reads no more."""
+        """Stops reading, and drops the outstanding request."""
         if self._request is not None:
             self._caller.drop(self._request)
             self._request = None

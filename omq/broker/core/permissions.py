@@ -40,15 +40,15 @@ class Permission:
 
     def __init__(self, who: str, topics: str, may: Iterable[str]) -> None:
         if not isinstance(who, str) or not who:
-            raise UsageError(f"who must be a key, a user or '*', not {who!r}")
+            raise UsageError(f"'who' must be a key, a user or '*', not {who!r}")
         if not isinstance(topics, str) or not topics:
-            raise UsageError(f"topics must be a pattern such as 'prices.*', not {topics!r}")
+            raise UsageError(f"'topics' must be a pattern such as 'prices.*', not {topics!r}")
         if isinstance(may, str) or not isinstance(may, Iterable):
-            raise UsageError(f"may must be a list of {', '.join(ACTIONS)}, not {may!r}")
+            raise UsageError(f"'may' must be a list of {', '.join(ACTIONS)}, not {may!r}")
         actions = list(may)
         for action in actions:
             if action not in ACTIONS:
-                raise UsageError(f"may must be a list of {', '.join(ACTIONS)}; {action!r} is not one of them")
+                raise UsageError(f"'may' must be a list of {', '.join(ACTIONS)}; {action!r} is not one of them")
         object.__setattr__(self, "who", who)
         object.__setattr__(self, "topics", topics)
         object.__setattr__(self, "may", frozenset(actions))

@@ -49,7 +49,7 @@ OnAppended = Callable[[int, BrokerError | None], None]
 
 
 class TopicScheduler(Protocol):
-    """Schedules the deliveries of topics; the broker does.
+    """Gives topics their turns to deliver; the broker implements it.
 
     Attributes:
         held: The size of the publications that wait for room in all topics.

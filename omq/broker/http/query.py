@@ -56,7 +56,7 @@ class Query:
             raise ValueError("a parameter may be given only once")
         for name in given:
             if name not in _PARAMETERS:
-                raise ValueError(f"{name[:40]!r} is not a parameter; there are {', '.join(_PARAMETERS)}")
+                raise ValueError(f"unknown parameter {name[:40]!r}; expected {', '.join(_PARAMETERS)}")
         limit = given.get("limit")
         if limit is not None and not (limit.isascii() and limit.isdecimal() and int(limit[:9]) > 0):
             raise ValueError(f"limit={limit[:40]!r}: must be a number of topics, at least 1")

@@ -222,7 +222,7 @@ class SexpConnection:
     def _subscribe(self, command: Subscribe) -> None:
         name = topic_name(command.topic)
         if name in self.sinks:
-            raise TopicError("it is subscribed to already")
+            raise TopicError("this connection has a subscription to it already")
         topic = self._permitted(name, "subscribe", "consume")
         kind = SexpConsumerSink if topic.delivery == "round-robin" else SexpSubscriptionSink
         sink = self.sinks[name] = kind(self, topic, command.replay)
@@ -233,7 +233,7 @@ class SexpConnection:
     def _unsubscribe(self, command: Unsubscribe) -> None:
         sink = self.sinks.pop(topic_name(command.topic), None)
         if sink is None:
-            raise TopicError("it is not subscribed to")
+            raise TopicError("this connection has no subscription to it")
         sink.end()
         self.answer(Unsubscribed(sink.topic.id, command.topic))
 

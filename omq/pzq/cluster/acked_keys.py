@@ -137,7 +137,7 @@ def parse_checkpoints(given: Any) -> Checkpoints:
             for owner, checkpoints in given.items()
         }
     except (TypeError, AttributeError, ValueError) as wrong:
-        raise ValueError(f"not valid ack checkpoints: {wrong}") from None
+        raise ValueError(f"invalid ack checkpoints: {wrong}") from None
     if any(
         len(checkpoints) > MAX_CHECKPOINTS or any(len(stem) != STEM_CHARACTERS for stem in checkpoints)
         for checkpoints in found.values()

@@ -27,7 +27,7 @@ class ReplicaBatch(NamedTuple):
     named: bool
 
     def head(self) -> bytes:
-        """Returns the frame before the records on the wire: the first key and-template-many there are, or nothing."""
+        """Returns the frame before the records: the first key and the number of keys; empty if records name them."""
         return b"" if self.named else b"%b %d" % (self.keys[0].encode(), len(self.keys))
 
     def some(self, keys: set[str]) -> ReplicaBatch:

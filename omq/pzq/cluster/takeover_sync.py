@@ -43,7 +43,7 @@ class TakeoverSync:
         self._syncs: dict[str, dict[str, _PeerSync]] = {}  # by owner and peer
 
     def update(self, owner: str, held: Sequence[KeyMap[int]], now: float) -> list[str]:
-        """Begins comparisons that are due, and ends those that are not needed; returns the peers that must be asked.
+        """Starts the comparisons that are due and drops those not needed; returns the peers of those just started.
 
         Args:
             owner: The owner of the queue.

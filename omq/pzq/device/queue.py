@@ -118,7 +118,7 @@ class DeviceQueue:
         return self.work.ready > 0 and not self._blocked and (self.may_deliver is None or self.may_deliver())
 
     def oldest(self) -> int:
-        """Returns the time at which the next message was stored, in microseconds since 1970; 0: it cannot be read."""
+        """Returns when the next message to deliver was stored, in us since 1970; 0 if it cannot be read."""
         first, last, _ = self.work.next()
         try:
             with self._store.store.read(self.id) as reader:

@@ -155,7 +155,9 @@ class SocketSettings(BaseSettings):
         if "bind" not in own and "connect" not in own:
             raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {cls.OPTIONS.listed(use)}")
         if own["socket"] == "SUB" and "subscribe" not in options:
-            raise omq.OptionError("option 'subscribe' is missing: prefixes, separated by commas; empty for everything")
+            raise omq.OptionError(
+                "option 'subscribe' is missing: give a SUB socket prefixes separated by commas, or '' for all messages"
+            )
         if "curveAuthorizedKeysFile" in own and "curveServerKeyFile" in own:
             raise omq.OptionError(
                 "options 'curveAuthorizedKeysFile' and 'curveServerKeyFile' exclude each other: "

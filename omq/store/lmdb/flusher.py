@@ -191,7 +191,7 @@ class Flusher:
         raise StoreError(f"{environment.path}: the meta pages of the file differ from those that LMDB has mapped")
 
     def _write_meta(self, meta: Meta) -> None:
-        """Writes a meta page durably, next to the previous one."""
+        """Writes a meta page durably into the slot that does not hold the previous one."""
         row = ROW.pack(meta.transaction, crc32c(meta.raw, meta.transaction & 0xFFFFFFFF), meta.raw)
         descriptor = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
         try:

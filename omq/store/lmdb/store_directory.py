@@ -31,7 +31,7 @@ def write_durably(path: Path, data: bytes) -> None:
 
 
 def overwrite(path: Path, data: bytes) -> bool:
-    """Overwrites a file in the space that it has; returns whether that was possible."""
+    """Overwrites a file without growing it, and syncs it; returns whether that succeeded."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except OSError:

@@ -155,7 +155,10 @@ def read_file(path: Path, store: str, mode: int = os.O_RDONLY) -> tuple[list[App
 
 
 def read(data: bytes, store: str) -> tuple[list[Append], int, int]:
-    """Returns the appends of a store's log, their end and their round. The environment may have them already."""
+    """Returns the valid appends of a log, the offset after the last, and their round.
+
+    Some of them may be in the environment already.
+    """
     view, seed = memoryview(data), crc32c(store.encode())
     found: list[Append] = []
     end = round = 0

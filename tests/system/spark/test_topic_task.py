@@ -15,7 +15,7 @@ import pytest
 import omq
 from omq.broker import Client, Server
 from omq.spark.topics import read as reading
-from omq.spark.topics.catalog import DataLoss, TopicCatalog, offset
+from omq.spark.topics.catalog import DataLoss, TopicCatalog, stream_offset
 from omq.spark.topics.offsets import TopicRange
 from omq.spark.topics.read import _read
 from omq.spark.topics.settings import TopicSettings

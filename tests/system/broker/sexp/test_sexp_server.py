@@ -229,8 +229,8 @@ def test_what_a_topic_refuses_leaves_the_connection_open(stage):
         (b"(Subscribe t (From_message 99999999999999999999999))", None),
         (b"(Subscribe jobs From_beginning)", "Subscribe jobs: a round-robin topic is read From_current"),
         (b"(Subscribe jobs (From_message 0))", "Subscribe jobs: a round-robin topic is read From_current"),
-        (b"(Unsubscribe t)", "Unsubscribe t: it is not subscribed to"),
-        (b"(Unsubscribe nothing)", "Unsubscribe nothing: it is not subscribed to"),
+        (b"(Unsubscribe t)", "Unsubscribe t: this connection has no subscription to it"),
+        (b"(Unsubscribe nothing)", "Unsubscribe nothing: this connection has no subscription to it"),
         (b'(Subscribe "" From_current)', None),
         (b"(Subscribe a/b From_current)", None),
         (b'(Subscribe "a\\nb" From_current)', None),
@@ -245,7 +245,7 @@ def test_what_a_topic_refuses_leaves_the_connection_open(stage):
             assert len(found) < 500
         peer.subscribe(b"t")
         peer.say(b"(Subscribe t From_beginning)")
-        assert peer.error() == "Subscribe t: it is subscribed to already"
+        assert peer.error() == "Subscribe t: this connection has a subscription to it already"
         stage.publish("t", b"b")
         assert peer.message()[2] == b"b"
 

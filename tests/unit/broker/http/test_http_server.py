@@ -212,7 +212,7 @@ async def test_topics_come_in_parts_by_their_names() -> None:
         ({"limit": "ten"}, "limit='ten'"),
         ({"limit": "-1"}, "limit='-1'"),
         ({"limit": "\u0663"}, "limit="),
-        ({"limti": "5"}, "'limti' is not a parameter; there are match, after, limit, since"),
+        ({"limti": "5"}, "unknown parameter 'limti'; expected match, after, limit, since"),
     ],
 )
 async def test_a_query_that_means_nothing_is_refused_by_name(query: dict[str, str], text: str) -> None:
