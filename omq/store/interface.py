@@ -39,7 +39,7 @@ class Write:
     """An operation that changes the store.
 
     Attributes:
-        context: For the caller; the store does not read it.
+        context: For the caller. The store reads it in its own writes only.
         error: The `StoreError` with which it failed; `None` if it succeeded.
         done: True once it was returned to the caller.
     """

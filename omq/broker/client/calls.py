@@ -71,12 +71,12 @@ class Calls(Generic[_Subscription, _Consumer]):
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def durables(self, topic: str) -> list[DurableInfo]:
-        """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.names`."""
+        """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.durables`."""
         answer = await self._caller.ask(protocol.DURABLES, check_name(topic).encode())
         return [DurableInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def delete_durable(self, topic: str, name: str) -> None:
-        """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.forget`."""
+        """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.delete_durable`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
         await self._caller.ask(protocol.DELETE_DURABLE, named[0], named[1])
 
@@ -232,7 +232,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return opened[0]
 
     async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
-        """Returns the id up to which messages have a number of bytes; see `omq.broker.Client.reach`."""
+        """Returns the id up to which messages have a number of bytes; see `omq.broker.Client.offset_after`."""
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:

@@ -63,7 +63,7 @@ class AckedKeys:
         keys = Keys.of(keys)
         return self._recent.find(keys) + list(self.find_in_checkpoints(owner, keys.runs))
 
-    # ------------------------------------------------------------------ statements
+    # ------------------------------------------------------------------ checkpoints
 
     def add_checkpoint(self, owner: str, stem: str, it: AckCheckpoint) -> None:
         """Adds the checkpoint of an owner's topic, unless a newer one is known."""
