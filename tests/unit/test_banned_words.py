@@ -42,8 +42,8 @@ EXCEPTIONS = {
     "| `Mail` |": "the table of renames has the old word",
 }
 WORDS = re.compile("|".join(rf"(?P<w{at}>\b(?:{words})\b)" for at, words in enumerate(BANNED)), re.IGNORECASE)
-#: What is quoted, and what is code, is not a sentence.
-QUOTED = re.compile(r"`[^`]*`|\bNone\b")
+#: Quotations, code and words of a protocol are not sentences.
+QUOTED = re.compile(r"`[^`]*`|\bNone\b|\b[A-Z]{2,}\b")
 
 
 def sentences(path: Path) -> Iterator[tuple[int, str]]:

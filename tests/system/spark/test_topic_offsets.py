@@ -374,8 +374,10 @@ def test_topics_that_are_known_are_not_pinned_again(
     run.take()
     client.create("t.b", persistence="transient")
     pinned: list[dict[str, int]] = []
-    pin = TopicCatalog.pin
-    monkeypatch.setattr(TopicCatalog, "pin", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts)))
+    pin = TopicCatalog.create_cursors
+    monkeypatch.setattr(
+        TopicCatalog, "create_cursors", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts))
+    )
     for _ in range(3):
         run.take()
     assert pinned == [{"t.b": 1}, {}, {}]
@@ -484,7 +486,7 @@ def test_the_first_microbatch_of_a_topic_that_retention_overtakes_is_data_loss(c
     for _ in range(8):
         client.publish("t.b", b"y")
     for one in (run, query.run(topicPattern="t.*")):
-        with pytest.raises(DataLoss, match=r"topic 't.b' begins with .* now: ids 1 to 3 are lost"):
+        with pytest.raises(DataLoss, match=r"topic 't.b' now begins with .*: ids 1 to 3 are lost"):
             one.rows()
 
 

@@ -349,7 +349,10 @@ def test_a_checkpoint_of_another_source_or_broker_is_refused(
             {"topic": "few", "startingOffsets": '{"few": 5}'},
             "option startingOffsets=5 of topic 'few' is beyond the end",
         ),
-        ({"topic": "few", "startingOffsets": '{"other": 1}'}, "option startingOffsets: 'other' is no topic of topic="),
+        (
+            {"topic": "few", "startingOffsets": '{"other": 1}'},
+            "option startingOffsets: 'other' is not a topic of topic=",
+        ),
         pytest.param({"topics": "few,jobs"}, "'jobs' is a round-robin topic", marks=pytest.mark.slow),
         # Options of a batch: which of the two it is, Spark says only now.
         ({"topic": "few", "endingOffsets": "latest"}, "not an option of readStream: 'endingOffsets'"),
@@ -408,5 +411,7 @@ def test_latest_without_a_subscription_says_what_that_means(caplog: pytest.LogCa
     from omq.spark.topics.settings import TopicSettings
 
     with caplog.at_level(logging.WARNING, "omq.spark"):
-        TopicCatalog(TopicSettings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).pinned({})
+        TopicCatalog(TopicSettings.parse("readStream", {"connect": "tcp://127.0.0.1:1", "topic": "t"})).stream_starts(
+            {}
+        )
     assert "a crash before the checkpoint has the first microbatch moves the start" in caplog.text

@@ -203,7 +203,7 @@ def test_what_does_not_fit_is_told_in_the_driver_in_the_first_line(
 
 def test_overwrite_is_refused(spark: Any, url: str, topic: str) -> None:
     frame = spark.range(1).selectExpr(VALUE)
-    with pytest.raises(Exception, match=r"mode\('overwrite'\): what a topic has cannot be replaced"):
+    with pytest.raises(Exception, match=r"mode\('overwrite'\): the messages of a topic cannot be replaced"):
         frame.write.format("omq").mode("overwrite").option("connect", url).option("topic", topic).save()
 
 

@@ -83,7 +83,7 @@ def test_the_wildcard_falls_back_to_ipv4_where_there_is_no_ipv6(listen, monkeypa
             raise OSError(errno.EAFNOSUPPORT, "no such family")
         return real(family, *args, **kwargs)
 
-    monkeypatch.setattr(socket, "socket", without_ipv6)
+    monkeypatch.setattr(tcp.socket, "socket", without_ipv6)
     _, resolved = listen("tcp://*:*", ipv6=True)
     assert resolved.startswith("tcp://0.0.0.0:")
 
