@@ -82,7 +82,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         OptionError: An option does not fit.
     """
 
-    _caller: AsyncConnection
+    _connection: AsyncConnection
 
     def __init__(
         self,
@@ -100,23 +100,23 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     @property
     def endpoint(self) -> str:
         """The endpoint of the broker's ZMTP listener."""
-        return self._caller.endpoint
+        return self._connection.endpoint
 
     @property
     def timeout(self) -> float | None:
         """Seconds that a call waits for the broker; `None` for ever."""
-        return self._caller.timeout
+        return self._connection.timeout
 
     @property
     def broker(self) -> str:
         """The id of the broker's store, which no other store has; empty until the broker has answered anything."""
-        return self._caller.core.broker
+        return self._connection.core.broker
 
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> AsyncIterator[Message]:
         """Reads what is kept now, in order; not awaited; see `omq.broker.Client.read`."""
-        return self._read(RangeReader(self._caller, topic, start, stop, limit=limit))
+        return self._read(RangeReader(self._connection, topic, start, stop, limit=limit))
 
     async def _read(self, reader: RangeReader) -> AsyncIterator[Message]:
         try:
@@ -138,7 +138,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         memory: Callable[[int], Buffer] = bytearray,
     ) -> AsyncIterator[Columns]:
         """Reads what is kept now, as columns; not awaited; see `omq.broker.Client.read_columns`."""
-        reader = RangeReader(self._caller, topic, start, stop, whole=True)
+        reader = RangeReader(self._connection, topic, start, stop, whole=True)
         return self._read_columns(reader, ColumnReader(topic, batch_bytes, parts, memory))
 
     async def _read_columns(self, reader: RangeReader, columns: ColumnReader) -> AsyncIterator[Columns]:
@@ -147,16 +147,16 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
                 try:
                     blocks = await reader.blocks()
                 except BrokerError:
-                    for some in columns.rest():  # what is well before
-                        yield some
+                    for batch in columns.rest():  # what is well before
+                        yield batch
                     raise
                 if blocks is None:
                     break
                 for header, records in blocks:
-                    for some in columns.add(header, records):
-                        yield some
-            for some in columns.rest():
-                yield some
+                    for batch in columns.add(header, records):
+                        yield batch
+            for batch in columns.rest():
+                yield batch
         finally:
             reader.close()
 
@@ -165,12 +165,12 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
     @property
     def closed(self) -> bool:
         """Returns whether `close` was called."""
-        return self._caller.closed
+        return self._connection.closed
 
     async def close(self) -> None:
         """Flushes what was acknowledged, gives back what is held, and ends; see `omq.broker.Client.close`."""
-        if not self._caller.closed and not self._caller.inherited:
-            await self._caller.close()
+        if not self._connection.closed and not self._connection.inherited:
+            await self._connection.close()
 
     def __repr__(self) -> str:
-        return f"<omq.asyncio.broker.Client {self.endpoint} {self._caller.state}>"
+        return f"<omq.asyncio.broker.Client {self.endpoint} {self._connection.state}>"

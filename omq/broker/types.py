@@ -132,7 +132,7 @@ class Committed:
     count: int
 
 
-class Holder(Protocol):
+class DeliveryConsumer(Protocol):
     """A consumer of either twin. In asyncio each call gives an awaitable: it waits until the broker has recorded it."""
 
     def acknowledge(self, delivery: Delivery) -> Awaitable[None] | None:
@@ -152,11 +152,11 @@ class Delivery(Message):
         deliveries: Which delivery of the message this is; 1 the first time.
     """
 
-    __slots__ = ("deliveries", "holder", "session")
+    __slots__ = ("consumer", "deliveries", "session")
 
     deliveries: int
     #: The consumer that it came through.
-    holder: Holder
+    consumer: DeliveryConsumer
     #: Counts the connections of the client: in the next one the broker delivers again what was not acknowledged.
     session: int
 
@@ -170,7 +170,7 @@ class Delivery(Message):
         Raises:
             ClosedError: The consumer is closed: the broker has given the message to another one.
         """
-        return self.holder.acknowledge(self)
+        return self.consumer.acknowledge(self)
 
     def nack(self, *, delay: float | None = None) -> Any:
         """Asks for the message again, for whichever consumer is free then.
@@ -185,7 +185,7 @@ class Delivery(Message):
             ValueError: *delay* is below 0, or no number of seconds.
             ClosedError: The consumer is closed: the broker has given the message to another one.
         """
-        return self.holder.retry(self, check_delay(delay))
+        return self.consumer.retry(self, check_delay(delay))
 
     def in_progress(self) -> Any:
         """Restarts the message's `ack_timeout`, and that of the messages delivered after it.
@@ -196,7 +196,7 @@ class Delivery(Message):
         Raises:
             ClosedError: The consumer is closed: the broker has given the message to another one.
         """
-        return self.holder.progress(self)
+        return self.consumer.progress(self)
 
 
 def check_delay(delay: float | None) -> float | None:

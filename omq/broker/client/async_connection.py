@@ -36,13 +36,13 @@ class AsyncConnection(ConnectionBase):
     ) -> None:
         super().__init__(endpoint, timeout, context, options)
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._keeper: asyncio.Task[None] | None = None
-        self._changes: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
+        self._reader: asyncio.Task[None] | None = None
+        self._waits: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.acknowledged = 0
-        self._durable = 0  # of those, the recorded ones
+        self._durable_count = 0  # of those, the recorded ones
         self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
-        self._later: asyncio.TimerHandle | None = None
-        self._again: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
+        self._send_timer: asyncio.TimerHandle | None = None
+        self._busy_timer: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
         self._up = False
         self._socket: omq.DEALER | None = self._open()
 
@@ -57,8 +57,8 @@ class AsyncConnection(ConnectionBase):
         loop = asyncio.get_running_loop()
         if self._loop is None:
             self._loop = loop
-            self._keeper = loop.create_task(self._keep(), name=f"omq client of {self.endpoint}")
-            self._keeper.add_done_callback(self._kept)
+            self._reader = loop.create_task(self._run(), name=f"omq client of {self.endpoint}")
+            self._reader.add_done_callback(self._reader_ended)
         elif self._loop is not loop:
             raise StateError(f"this client belongs to another event loop: {self._loop!r}")
 
@@ -68,25 +68,25 @@ class AsyncConnection(ConnectionBase):
         Raises:
             BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
         """
-        if self._keeper is not None:
+        if self._reader is not None:
             self.refuse()  # before anything ends: this may be another loop
         try:
-            if self._keeper is not None:
-                await self.say_goodbye()
+            if self._reader is not None:
+                await self.send_bye()
         finally:
             self.closed = True
             self.core.close()
             self.wake_ready()
-            for timer in (self._later, self._again):
+            for timer in (self._send_timer, self._busy_timer):
                 if timer is not None:
                     timer.cancel()
             socket, self._socket = self._socket, None
             if socket is not None:
                 socket.stop()
-            if self._keeper is not None:
-                self._keeper.cancel()
+            if self._reader is not None:
+                self._reader.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
-                    await self._keeper
+                    await self._reader
 
     def drop(self, one: StreamState | PendingRequest) -> None:
         loop = self._loop
@@ -97,34 +97,34 @@ class AsyncConnection(ConnectionBase):
             and not (isinstance(one, StreamState) and one.ended)
         ):
             super().drop(one)
-            loop.call_soon_threadsafe(self.settle_dropped)
+            loop.call_soon_threadsafe(self.end_dropped)
 
     # ------------------------------------------------------------------ waiting
 
-    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+    def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
         seconds = self.timeout if isinstance(timeout, Unset) else timeout
         return None if seconds is None else asyncio.get_running_loop().time() + seconds
 
-    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+    async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
         while not ready():
             self.refuse()
             future = asyncio.get_running_loop().create_future()
-            self._changes.append((ready, future))
+            self._waits.append((ready, future))
             try:
-                if not await in_time(future, until):
+                if not await in_time(future, deadline):
                     return ready()
             finally:
-                self._changes = [change for change in self._changes if change[1] is not future]
+                self._waits = [change for change in self._waits if change[1] is not future]
         return True
 
-    async def answer(self, request: PendingRequest, until: float | None) -> bool:
+    async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
         future = asyncio.get_running_loop().create_future()
         request.wake = partial(wake, future)
-        await in_time(future, until)
+        await in_time(future, deadline)
         return request.done
 
     def wake_ready(self) -> None:
-        for ready, future in self._changes:
+        for ready, future in self._waits:
             if self.closed or ready():
                 wake(future)
 
@@ -138,32 +138,32 @@ class AsyncConnection(ConnectionBase):
             ClosedError: The client was closed.
         """
         mark = self.acknowledged
-        while self._durable < mark:
+        while self._durable_count < mark:
             self.refuse()
             if self._flushing is None:
                 self._flushing = asyncio.get_running_loop().create_task(self._flush_all(), name="omq broker flush")
-                self._flushing.add_done_callback(_look_at)  # every task that waits may be cancelled
+                self._flushing.add_done_callback(_mark_retrieved)  # every task that waits may be cancelled
             await asyncio.shield(self._flushing)
 
     async def _flush_all(self) -> None:
         mark = self.acknowledged
         try:
-            await self.flush(self.until())
+            await self.flush(self.deadline())
         finally:
             self._flushing = None
-        self._durable = max(self._durable, mark)
+        self._durable_count = max(self._durable_count, mark)
 
     def send_acks_later(self) -> None:
         asyncio.get_running_loop().call_soon(self._send_due_acks)
 
     def _send_due_acks(self) -> None:
         self._acks_due = False
-        if self.core.gathering:
+        if self.core.unsent_consumers:
             self.send_acks()
 
     def send_late_acks(self) -> None:
         """Sends what was acknowledged a while ago: the program may go off to work for long."""
-        if self.core.gathering and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+        if self.core.unsent_consumers and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
 
     # ------------------------------------------------------------------ the socket
@@ -171,7 +171,7 @@ class AsyncConnection(ConnectionBase):
     def _open(self) -> omq.DEALER:
         socket = omq.DEALER(self._context, **self._options)
         self._monitor = socket.monitor()
-        self._watch = ConnectionMonitor(self._monitor)
+        self._connection_monitor = ConnectionMonitor(self._monitor)
         try:
             socket.connect(self.endpoint)
         except BaseException:
@@ -179,29 +179,31 @@ class AsyncConnection(ConnectionBase):
             raise
         return socket
 
-    def _kept(self, keeper: asyncio.Task[None]) -> None:
+    def _reader_ended(self, reader: asyncio.Task[None]) -> None:
         """Ends every wait, because the keeper has ended."""
-        if not keeper.cancelled() and (error := keeper.exception()) is not None:
+        if not reader.cancelled() and (error := reader.exception()) is not None:
             self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
             self.wake_ready()
 
-    async def _keep(self) -> None:
+    async def _run(self) -> None:
         """Keeps a connection, and takes what comes."""
         while not self.closed:
             if self._socket is None:
-                await asyncio.sleep(max(self._pause.left(asyncio.get_running_loop().time()), 0))
+                await asyncio.sleep(max(self._reconnect_backoff.remaining(asyncio.get_running_loop().time()), 0))
                 self._socket = self._open()
-            await self._attend(self._socket)
+            await self._serve_socket(self._socket)
 
-    async def _attend(self, socket: omq.DEALER) -> None:
-        looking = asyncio.get_running_loop().create_task(self._look_after(socket, self._monitor, self._watch))
+    async def _serve_socket(self, socket: omq.DEALER) -> None:
+        watching = asyncio.get_running_loop().create_task(
+            self._watch_connection(socket, self._monitor, self._connection_monitor)
+        )
         try:
             await socket.wait_connected()
             self._up = True
             self.core.connected()
             self.send_out()
             while True:
-                self._take(await socket.recv_many(RECV_BATCH))
+                self._receive(await socket.recv_many(RECV_BATCH))
         except ContextTerminated:
             raise
         except ClosedError:
@@ -209,33 +211,35 @@ class AsyncConnection(ConnectionBase):
         except SyntaxFault as error:
             log.warning("%s: %s", self.endpoint, error)
         finally:
-            looking.cancel()
-            self._pause.lost(asyncio.get_running_loop().time(), self.core.state is State.UP)
+            watching.cancel()
+            self._reconnect_backoff.lost(asyncio.get_running_loop().time(), self.core.state is State.UP)
             self.core.lost()
             self._up = False
             self._socket = None
             socket.stop()
             self.wake_ready()
 
-    def _take(self, messages: Iterable[bytes | list[bytes]]) -> None:
+    def _receive(self, messages: Iterable[bytes | list[bytes]]) -> None:
         for message in messages:
             self.core.receive(message)
-        if self.core.is_busy and self._again is None and self._loop is not None:
-            self._again = self._loop.call_later(self.core.retreat.next(), self._repeat)
+        if self.core.is_busy and self._busy_timer is None and self._loop is not None:
+            self._busy_timer = self._loop.call_later(self.core.busy_backoff.next(), self._repeat)
         self.send_out()
         self.wake_ready()
 
-    async def _look_after(self, socket: omq.DEALER, monitor: omq.Monitor, watch: ConnectionMonitor) -> None:
+    async def _watch_connection(
+        self, socket: omq.DEALER, monitor: omq.Monitor, connection_monitor: ConnectionMonitor
+    ) -> None:
         """Waits for the connection's end, and stops the socket then."""
         with contextlib.suppress(ClosedError, SyntaxFault):
-            while not watch.takes(await monitor.recv()):
-                if (refusal := watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+            while not connection_monitor.handle(await monitor.recv()):
+                if (refusal := connection_monitor.refusal(self.endpoint)) is not None and self.core.fault is None:
                     self.core.fail(refusal)
                     self.wake_ready()
             # What has arrived is taken yet: an answer means that its request is not made again.
             with contextlib.suppress(ReceiveTimeout):
                 while self._up:
-                    self._take(await socket.recv_many(RECV_BATCH, timeout=0))
+                    self._receive(await socket.recv_many(RECV_BATCH, timeout=0))
         socket.stop()
 
     def send_out(self) -> None:
@@ -247,31 +251,31 @@ class AsyncConnection(ConnectionBase):
                 socket.send_multipart_nowait(core.out[0])
                 core.out.popleft()
         except SendTimeout:
-            if self._later is None and self._loop is not None:
-                self._later = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
+            if self._send_timer is None and self._loop is not None:
+                self._send_timer = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
         except ClosedError:
             pass  # the keeper finds out
 
     def _repeat(self) -> None:
-        self._again = None
+        self._busy_timer = None
         self.core.repeat()
         self.send_out()
 
     def _send_later(self) -> None:
-        self._later = None
+        self._send_timer = None
         self.send_out()
 
 
-def _look_at(task: asyncio.Task[None]) -> None:
+def _mark_retrieved(task: asyncio.Task[None]) -> None:
     """Takes note of an exception, so that asyncio does not report it."""
     if not task.cancelled():
         task.exception()
 
 
-async def in_time(future: asyncio.Future[None], until: float | None) -> bool:
+async def in_time(future: asyncio.Future[None], deadline: float | None) -> bool:
     """Waits for a future until a time of the loop. Returns whether it is there."""
     try:
-        async with asyncio.timeout_at(until):
+        async with asyncio.timeout_at(deadline):
             await future
     except TimeoutError:
         return False

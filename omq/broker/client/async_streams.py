@@ -24,16 +24,16 @@ log = logging.getLogger("omq")
 _Message = TypeVar("_Message", bound=Message)
 
 
-class Recorded:
+class AckAwaitable:
     """Waits, where it is awaited, until the broker has recorded what was acknowledged before."""
 
-    __slots__ = ("_caller",)
+    __slots__ = ("_connection",)
 
-    def __init__(self, caller: AsyncConnection) -> None:
-        self._caller = caller
+    def __init__(self, connection: AsyncConnection) -> None:
+        self._connection = connection
 
     def __await__(self) -> Generator[Any, None, None]:
-        return self._caller.recorded().__await__()
+        return self._connection.recorded().__await__()
 
 
 class AsyncClosing:
@@ -51,49 +51,49 @@ class AsyncClosing:
     ) -> None:
         try:
             await self.close()
-        except BrokerTimeout as trouble:
+        except BrokerTimeout as failure:
             if error is None:
                 raise
-            log.warning("%s", trouble)
+            log.warning("%s", failure)
 
 
-class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
+class AsyncStream(StreamBase[_Message, AckAwaitable], AsyncClosing):
     """The common part of subscriptions and consumers of the asyncio client."""
 
-    _caller: AsyncConnection
+    _connection: AsyncConnection
 
-    def __init__(self, caller: AsyncConnection, feed: StreamState) -> None:
-        super().__init__(caller, feed)
-        self._recorded = Recorded(caller)
+    def __init__(self, connection: AsyncConnection, stream: StreamState) -> None:
+        super().__init__(connection, stream)
+        self._recorded = AckAwaitable(connection)
         self._waiting: set[asyncio.Future[None]] = set()
-        feed.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
+        stream.wake = partial(_wake_all, self._waiting)  # not a method: who drops the last reference ends it
 
-    def _noted(self) -> Recorded:
-        self._caller.acknowledged += 1
+    def _ack_result(self) -> AckAwaitable:
+        self._connection.acknowledged += 1
         return self._recorded
 
     async def recv(self, *, timeout: float | None = None) -> _Message:
         """Takes the next message; see `omq.broker.Subscription.recv`. A call that is cancelled has taken none."""
-        until = None if timeout is None else self._caller.until(check_timeout(timeout))
+        deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             for message in self._batch:
-                if self._counts(message):
-                    self._caller.send_late_acks()
+                if self._is_current(message):
+                    self._connection.send_late_acks()
                     return message
-            await self._load(until)
+            await self._load(deadline)
 
     async def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block, *limit* messages at most; see `omq.broker.Subscription.recv_many`."""
         check_count("limit", limit)
-        until = None if timeout is None else self._caller.until(check_timeout(timeout))
+        deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]
-            if messages := [message for message in taken if self._counts(message)]:
-                self._caller.send_late_acks()
+            if messages := [message for message in taken if self._is_current(message)]:
+                self._connection.send_late_acks()
                 return messages
             if taken:
                 continue
-            await self._load(until)
+            await self._load(deadline)
 
     def __aiter__(self) -> AsyncIterator[_Message]:
         return self._iterate()
@@ -113,48 +113,48 @@ class AsyncStream(StreamBase[_Message, Recorded], AsyncClosing):
         except ClosedError:
             raise StopAsyncIteration from None
 
-    async def _load(self, until: float | None) -> None:
+    async def _load(self, deadline: float | None) -> None:
         """Waits for a block, and decodes it."""
-        caller, feed = self._caller, self._feed
-        if caller.inherited or not feed.stirred:
-            caller.refuse()
-            await self._stirred(until)
+        connection, stream = self._connection, self._stream
+        if connection.inherited or not stream.readable:
+            connection.refuse()
+            await self._wait_readable(deadline)
         else:
             await asyncio.sleep(0)  # others have their turn between two blocks, and more may come meanwhile
-        block = caller.core.take(feed)
+        block = connection.core.take_block(stream)
         if block is not None:
-            messages = self._decode(block, caller.core.session)
+            messages = self._decode(block, connection.core.session)
             self._batch = iter([*self._batch, *messages])  # another task may have loaded one, too
-            caller.send_out()
+            connection.send_out()
             _wake_all(self._waiting)  # there may be some for other tasks
-        elif feed.ended and not length_hint(self._batch):
-            raise feed.error or ClosedError(f"what reads {feed.topic!r} is closed")
+        elif stream.ended and not length_hint(self._batch):
+            raise stream.error or ClosedError(f"what reads {stream.topic!r} is closed")
 
-    async def _stirred(self, until: float | None) -> None:
-        feed = self._feed
-        while not feed.stirred and not length_hint(self._batch):  # another task may have filled it
+    async def _wait_readable(self, deadline: float | None) -> None:
+        stream = self._stream
+        while not stream.readable and not length_hint(self._batch):  # another task may have filled it
             future = asyncio.get_running_loop().create_future()
             self._waiting.add(future)
             try:
-                if not await in_time(future, until):
-                    raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
+                if not await in_time(future, deadline):
+                    raise ReceiveTimeout(f"no message of {stream.topic!r} in time")
             finally:
                 self._waiting.discard(future)
 
     async def close(self) -> None:
         """Ends it, and returns once the broker has confirmed; see `omq.broker.Subscription.close`."""
-        if not self._caller.closed and not self._caller.inherited:
-            self._caller.refuse()
+        if not self._connection.closed and not self._connection.inherited:
+            self._connection.refuse()
             await self._end()
 
 
-class AsyncSubscription(SubscriptionBase[Recorded], AsyncStream[Message]):
+class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
     """The messages of a broadcast topic, in order and each once; see `omq.broker.Subscription`."""
 
     _shown_as = "omq.asyncio.broker.Subscription"
 
 
-class AsyncConsumer(ConsumerBase[Recorded], AsyncStream[Delivery]):
+class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
     """A share of a round-robin topic; see `omq.broker.Consumer`.
 
     `ack`, `nack` and `in_progress` give an awaitable: calling them is enough, and awaiting waits until the broker has
@@ -163,21 +163,21 @@ class AsyncConsumer(ConsumerBase[Recorded], AsyncStream[Delivery]):
 
     _shown_as = "omq.asyncio.broker.Consumer"
 
-    def acknowledge(self, delivery: Delivery) -> Recorded:
+    def acknowledge(self, delivery: Delivery) -> AckAwaitable:
         """Does what `Delivery.ack` is for."""
-        caller, feed = self._caller, self._feed
-        caller.refuse()
-        if feed.ended:
+        connection, stream = self._connection, self._stream
+        connection.refuse()
+        if stream.ended:
             self._refuse_ended()
-        caller.acknowledge(feed, delivery.session, delivery.id)
-        caller.acknowledged += 1
+        connection.acknowledge(stream, delivery.session, delivery.id)
+        connection.acknowledged += 1
         return self._recorded
 
     async def _iterate(self) -> AsyncIterator[Delivery]:
         while True:
             for delivery in self._batch:
-                if self._counts(delivery):
-                    self._caller.send_late_acks()
+                if self._is_current(delivery):
+                    self._connection.send_late_acks()
                     yield delivery
             try:
                 await self._load(None)

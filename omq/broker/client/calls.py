@@ -43,9 +43,12 @@ class Calls(Generic[_Subscription, _Consumer]):
     """
 
     def __init__(
-        self, caller: Any, subscription: Callable[[Any, Any], _Subscription], consumer: Callable[[Any, Any], _Consumer]
+        self,
+        connection: Any,
+        subscription: Callable[[Any, Any], _Subscription],
+        consumer: Callable[[Any, Any], _Consumer],
     ) -> None:
-        self._caller: ConnectionBase = caller
+        self._connection: ConnectionBase = connection
         self._make_subscription = subscription
         self._make_consumer = consumer
 
@@ -57,28 +60,28 @@ class Calls(Generic[_Subscription, _Consumer]):
         """Makes a topic, or finds it as asked; see `omq.broker.Client.create`."""
         name = check_name(topic)
         about = {"name": name, "delivery": delivery, "persistence": persistence, "settings": settings}
-        answer = await self._caller.ask(protocol.CREATE, pack_json(about))
+        answer = await self._connection.ask(protocol.CREATE, pack_json(about))
         return TopicInfo.read(protocol.read_json(answer[0]))
 
     async def delete(self, topic: str) -> None:
         """Deletes a topic with all its messages; see `omq.broker.Client.delete`."""
-        await self._caller.ask(protocol.DELETE, check_name(topic).encode())
+        await self._connection.ask(protocol.DELETE, check_name(topic).encode())
 
     async def topics(self, topic: str | None = None) -> list[TopicInfo]:
         """Returns all topics, or that one; see `omq.broker.Client.topics`."""
         part = None if topic is None else check_name(topic).encode()
-        answer = await self._caller.ask(protocol.TOPICS, part)
+        answer = await self._connection.ask(protocol.TOPICS, part)
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def durables(self, topic: str) -> list[DurableInfo]:
         """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.durables`."""
-        answer = await self._caller.ask(protocol.DURABLES, check_name(topic).encode())
+        answer = await self._connection.ask(protocol.DURABLES, check_name(topic).encode())
         return [DurableInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def delete_durable(self, topic: str, name: str) -> None:
         """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.delete_durable`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
-        await self._caller.ask(protocol.DELETE_DURABLE, named[0], named[1])
+        await self._connection.ask(protocol.DELETE_DURABLE, named[0], named[1])
 
     # ------------------------------------------------------------------ publishing
 
@@ -89,37 +92,37 @@ class Calls(Generic[_Subscription, _Consumer]):
 
         Whether a message was published whose call is cancelled is unknown.
         """
-        caller, core = self._caller, self._caller.core
-        caller.refuse()
+        connection, core = self._connection, self._connection.core
+        connection.refuse()
         check_body(body, core.max_body)
         _check_headers(headers)
         records = encode_record(body, key, headers)
-        until = caller.until()
+        deadline = connection.deadline()
         if not core.has_room(len(records)):
-            await caller.wait_for(partial(core.has_room, len(records)), until, "room for a message")
+            await connection.wait_for(partial(core.has_room, len(records)), deadline, "room for a message")
 
         def ask() -> list[PendingRequest]:
             request = core.append(topic, records)
             return [request, core.flush()] if core.dirty else [request]
 
-        request, *flushes = await caller.answered(ask, until)
+        request, *flushes = await connection.submit(ask, deadline)
         for flush in flushes:
-            await caller.flush(until, flush)
+            await connection.flush(deadline, flush)
         return read_first(request)
 
     async def publish_many(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], *, in_flight: int | None = None
     ) -> list[int]:
         """Publishes messages, many on their way at once; see `omq.broker.Client.publish_many`."""
-        caller = self._caller
+        connection = self._connection
         _check_bodies(bodies)
         check_count("in_flight", in_flight)
         check_name(topic)
         ids: list[int] = []
-        for answer, count in await self._ask_all(bodies, partial(caller.core.append, topic), in_flight):
+        for answer, count in await self._ask_all(bodies, partial(connection.core.append, topic), in_flight):
             first = protocol.number(answer[0])
             ids.extend(range(first, first + count))
-        await caller.flush(caller.until())
+        await connection.flush(connection.deadline())
         return ids
 
     async def _ask_all(
@@ -129,8 +132,8 @@ class Calls(Generic[_Subscription, _Consumer]):
         in_flight: int | None = None,
     ) -> list[tuple[list[bytes], int]]:
         """Makes requests of bodies, many on their way at once; their answers in order, with what is in each."""
-        caller, core = self._caller, self._caller.core
-        caller.refuse()
+        connection, core = self._connection, self._connection.core
+        connection.refuse()
         asked: deque[tuple[PendingRequest, int]] = deque()
         answers: list[tuple[list[bytes], int]] = []
 
@@ -138,33 +141,33 @@ class Calls(Generic[_Subscription, _Consumer]):
             request, count = asked.popleft()
             answers.append((request.result(), count))
 
-        def has_turn(size: int, count: int) -> bool:
+        def may_send(size: int, count: int) -> bool:
             if in_flight is not None:
-                waiting = sum(some for request, some in asked if not request.done)
+                waiting = sum(batch for request, batch in asked if not request.done)
                 if waiting > max(in_flight - count, 0):
                     return False
-            return core.has_turn(size)
+            return core.may_send(size)
 
         try:
             for records, count in pack(bodies, core.max_body, in_flight):
-                if not has_turn(len(records), count):
-                    ready = partial(has_turn, len(records), count)
-                    await caller.wait_for(ready, caller.until(), "an answer to what was published")
+                if not may_send(len(records), count):
+                    ready = partial(may_send, len(records), count)
+                    await connection.wait_for(ready, connection.deadline(), "an answer to what was published")
                 while asked and asked[0][0].done:
                     take()
-                caller.make(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
+                connection.run_locked(lambda: asked.append((ask(records), count)))  # noqa: B023 - called at once
             while asked:
-                await caller.finish(asked[0][0], caller.until())
+                await connection.finish(asked[0][0], connection.deadline())
                 take()
         finally:
-            caller.give_up([request for request, _ in reversed(asked)])  # else the broker might store later ones
+            connection.give_up([request for request, _ in reversed(asked)])  # else the broker might store later ones
         return answers
 
     async def stage(
         self, topic: str, bodies: Iterable[Buffer | Record | Records], stage: str, *, sequence: int = 1
     ) -> int:
         """Keeps messages aside until `commit` publishes them; see `omq.broker.Client.stage`."""
-        core, name = self._caller.core, _check_stage(stage)
+        core, name = self._connection.core, _check_stage(stage)
         _check_bodies(bodies)
         check_name(topic)
         check_count("sequence", sequence, optional=False)
@@ -179,9 +182,9 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise TypeError("the names of several stages are expected, not one")
         names = [b64encode(_check_stage(stage)).decode() for stage in stages]
         if not names:
-            self._caller.refuse()
+            self._connection.refuse()
             return []
-        answer = await self._caller.ask(protocol.COMMIT, name, pack_json(names))
+        answer = await self._connection.ask(protocol.COMMIT, name, pack_json(names))
         return [
             Committed(b64decode(one["stage"]).decode(errors="replace"), one["topic"], one["first"], one["count"])
             for one in protocol.read_value(answer[0])
@@ -189,7 +192,7 @@ class Calls(Generic[_Subscription, _Consumer]):
 
     async def abort(self, stage: str, *, prefix: bool = False) -> None:
         """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
-        await self._caller.ask(protocol.ABORT, _check_stage(stage), b"all" if prefix else None)
+        await self._connection.ask(protocol.ABORT, _check_stage(stage), b"all" if prefix else None)
 
     # ------------------------------------------------------------------ reading
 
@@ -204,7 +207,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             check_name(name, "a subscription's name")
         if credit < 1:
             raise ValueError(f"credit={credit!r}: must be bytes, at least 1")
-        core = self._caller.core
+        core = self._connection.core
         return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
 
     async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> _Consumer:
@@ -213,7 +216,7 @@ class Calls(Generic[_Subscription, _Consumer]):
             raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
         if credit < 1:
             raise ValueError(f"credit={credit!r}: must be messages, at least 1")
-        core = self._caller.core
+        core = self._connection.core
         return await self._open(lambda: core.consume(topic, ack_timeout, credit), self._make_consumer)
 
     async def _open(
@@ -224,11 +227,11 @@ class Calls(Generic[_Subscription, _Consumer]):
         opened: list[_Stream] = []
 
         def ask() -> list[PendingRequest]:
-            feed, request = begin()
-            opened.append(make(self._caller, feed))
+            stream, request = begin()
+            opened.append(make(self._connection, stream))
             return [request]
 
-        await self._caller.answered(ask, self._caller.until())
+        await self._connection.submit(ask, self._connection.deadline())
         return opened[0]
 
     async def offset_after(self, topic: str, start: int, stop: int, size: int) -> int:
@@ -236,7 +239,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         named = check_name(topic).encode()
         check_reading(start, stop, size)
         while start < stop:
-            answer = await self._caller.ask(protocol.OFFSET_AFTER, named, u64(start), u64(stop), u64(size))
+            answer = await self._connection.ask(protocol.OFFSET_AFTER, named, u64(start), u64(stop), u64(size))
             before, (start, seen) = start, map(protocol.number, answer)
             size -= seen
             if size <= 0 or start == before:
@@ -245,9 +248,9 @@ class Calls(Generic[_Subscription, _Consumer]):
 
     async def flush(self, *, timeout: float | Unset | None = UNSET) -> None:
         """Waits until every acknowledgement, `nack` and position is recorded; see `omq.broker.Client.flush`."""
-        caller = self._caller
-        caller.refuse()
-        await caller.flush(caller.until(timeout if isinstance(timeout, Unset) else check_timeout(timeout)))
+        connection = self._connection
+        connection.refuse()
+        await connection.flush(connection.deadline(timeout if isinstance(timeout, Unset) else check_timeout(timeout)))
 
 
 # ---------------------------------------------------------------------- from bodies to requests
@@ -274,17 +277,17 @@ def pack(
             return
         rest = chain([first], rest)
         break
-    most = BLOCK_RECORDS if in_flight is None else min(max(in_flight // 4, 1), BLOCK_RECORDS)
-    number = min(BLOCK_RECORDS // 4, most)
-    while some := list(islice(rest, number)):
-        sizes = _sizes(some, limit)
+    max_records = BLOCK_RECORDS if in_flight is None else min(max(in_flight // 4, 1), BLOCK_RECORDS)
+    number = min(BLOCK_RECORDS // 4, max_records)
+    while batch := list(islice(rest, number)):
+        sizes = _sizes(batch, limit)
         total = sum(sizes)
         if total <= 2 * BLOCK_BYTES:
-            yield _encode(some), len(some)
+            yield _encode(batch), len(batch)
         else:
-            for start, stop in _cuts(sizes):
-                yield _encode(some[start:stop]), stop - start
-        number = min(max(BLOCK_BYTES * len(some) // max(total, 1), 1), most)
+            for start, stop in _request_bounds(sizes):
+                yield _encode(batch[start:stop]), stop - start
+        number = min(max(BLOCK_BYTES * len(batch) // max(total, 1), 1), max_records)
 
 
 def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
@@ -313,13 +316,13 @@ def check_body(body: Buffer, limit: int) -> int:
     return size
 
 
-def _sizes(some: list[Buffer | Record], limit: int) -> list[int]:
+def _sizes(batch: list[Buffer | Record], limit: int) -> list[int]:
     """About the sizes of records; raises as `check_body`."""
-    if set(map(type, some)) == {bytes}:  # as nearly always, and much sooner done
-        sizes = list(map(len, some))  # type: ignore[arg-type]
+    if set(map(type, batch)) == {bytes}:  # as nearly always, and much sooner done
+        sizes = list(map(len, batch))  # type: ignore[arg-type]
         if max(sizes) <= limit:
             return sizes
-    return [_size(one, limit) for one in some]
+    return [_size(one, limit) for one in batch]
 
 
 def _size(one: Buffer | Record, limit: int) -> int:
@@ -327,20 +330,20 @@ def _size(one: Buffer | Record, limit: int) -> int:
     if not isinstance(one, Record):
         return check_body(one, limit)
     _check_headers(one.headers)
-    beside = [one.key or b"", *(one.headers or {}).values()]
-    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in beside)
+    extras = [one.key or b"", *(one.headers or {}).values()]
+    return check_body(one.body, limit) + sum(memoryview(part).nbytes for part in extras)
 
 
-def _encode(some: list[Buffer | Record]) -> bytes:
+def _encode(batch: list[Buffer | Record]) -> bytes:
     """The records, one after the other."""
     try:
-        return encode(some)  # type: ignore[arg-type]
+        return encode(batch)  # type: ignore[arg-type]
     except TypeError:  # there is a Record among them, most likely
-        each = (one if isinstance(one, Record) else Record(one) for one in some)
+        each = (one if isinstance(one, Record) else Record(one) for one in batch)
         return b"".join(encode_record(*one) for one in each)
 
 
-def _cuts(sizes: list[int]) -> Iterator[tuple[int, int]]:
+def _request_bounds(sizes: list[int]) -> Iterator[tuple[int, int]]:
     """Yields the first and the last index of each request for bodies of these sizes; large ones stand alone."""
     start = total = 0
     for index, size in enumerate(sizes):

@@ -51,23 +51,23 @@ class Client(ClosesAtExit):
         context: Context | None = None,
         **options: Any,
     ) -> None:
-        self._caller = BlockingConnection(endpoint, timeout, context, {"security": security, **options})
-        self._calls = Calls(self._caller, Subscription, Consumer)
+        self._connection = BlockingConnection(endpoint, timeout, context, {"security": security, **options})
+        self._calls = Calls(self._connection, Subscription, Consumer)
 
     @property
     def endpoint(self) -> str:
         """The endpoint of the broker's ZMTP listener."""
-        return self._caller.endpoint
+        return self._connection.endpoint
 
     @property
     def timeout(self) -> float | None:
         """The seconds that a call waits for the broker; `None` for ever."""
-        return self._caller.timeout
+        return self._connection.timeout
 
     @property
     def broker(self) -> str:
         """The id of the broker's store, which no other store has; empty until the broker has answered anything."""
-        return self._caller.core.broker
+        return self._connection.core.broker
 
     # ------------------------------------------------------------------ topics
 
@@ -273,8 +273,8 @@ class Client(ClosesAtExit):
         Returns:
             An iterator. Its steps raise as `subscribe`.
         """
-        self._caller.refuse()
-        return self._read(RangeReader(self._caller, topic, start, stop, limit=limit))
+        self._connection.refuse()
+        return self._read(RangeReader(self._connection, topic, start, stop, limit=limit))
 
     def _read(self, reader: RangeReader) -> Iterator[Message]:
         try:
@@ -312,8 +312,8 @@ class Client(ClosesAtExit):
             ValueError: A name or a number does not fit.
             ClosedError: The client is closed.
         """
-        self._caller.refuse()
-        reader = RangeReader(self._caller, topic, start, stop, whole=True)
+        self._connection.refuse()
+        reader = RangeReader(self._connection, topic, start, stop, whole=True)
         return self._read_columns(reader, ColumnReader(topic, batch_bytes, parts, memory))
 
     def _read_columns(self, reader: RangeReader, columns: ColumnReader) -> Iterator[Columns]:
@@ -366,7 +366,7 @@ class Client(ClosesAtExit):
     @property
     def closed(self) -> bool:
         """Returns whether `close` was called."""
-        return self._caller.closed
+        return self._connection.closed
 
     def close(self) -> None:
         """Flushes what was acknowledged, gives back what is held, and ends; calls that wait raise. Idempotent.
@@ -378,8 +378,8 @@ class Client(ClosesAtExit):
         Raises:
             BrokerTimeout: The broker has not confirmed that what was acknowledged is durable: it may come again.
         """
-        if not self._caller.closed and not self._caller.inherited:
-            self._caller.close()
+        if not self._connection.closed and not self._connection.inherited:
+            self._connection.close()
 
     def __repr__(self) -> str:
-        return f"<omq.broker.Client {self.endpoint} {self._caller.state}>"
+        return f"<omq.broker.Client {self.endpoint} {self._connection.state}>"

@@ -57,9 +57,9 @@ _REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE}
 #: Acknowledgements of a share after which a flush confirms those that need not be remembered any more.
 _MAX_UNCONFIRMED_ACKS: Final = 16_384
 #: Requests that the broker may keep until there is room for what they publish.
-_STORED_LATER: Final = {protocol.APPEND, protocol.COMMIT}
+_MAY_WAIT_FOR_ROOM: Final = {protocol.APPEND, protocol.COMMIT}
 #: Commands that have no meaning in another connection.
-_MOMENTARY: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
+_SESSION_BOUND: Final = {protocol.HELLO, protocol.BYE, protocol.CANCEL}
 
 _MIN_RETRY_DELAY_S: Final = 0.02
 _MAX_RETRY_DELAY_S: Final = 1.0
@@ -91,13 +91,13 @@ class PendingRequest:
         "command",
         "done",
         "error",
-        "feed",
         "parts",
         "repeated",
         "sent",
         "sequence",
         "session",
         "size",
+        "stream",
         "tag",
         "wake",
     )
@@ -108,7 +108,7 @@ class PendingRequest:
         self.parts = parts
         self.sequence = 0  # of an APPEND
         self.size = 0  # bytes of its records
-        self.feed: StreamState | None = None  # that it begins
+        self.stream: StreamState | None = None  # that it begins
         self.acked: list[Acked] = []  # what is durable with a FLUSH's answer
         self.session = 0
         self.sent = False
@@ -148,7 +148,7 @@ class RetryBackoff:
         # Jitter keeps the clients of a broker that returns from coming all at once.
         return self._delay * random.uniform(0.75, 1.0)
 
-    def over(self) -> None:
+    def reset(self) -> None:
         """Notes that an attempt has succeeded."""
         self._delay = 0.0
 
@@ -179,19 +179,19 @@ class ClientProtocol:
         self.session = 0
         self.broker = ""
         self.max_body = protocol.MAX_BODY_BYTES
-        self.flight = 0
-        self._laden = 0  # requests with records that wait for their answers
+        self.in_flight_bytes = 0
+        self._in_flight_requests = 0  # requests with records that wait for their answers
         self.fault: OmqError | None = None
-        self.retreat = RetryBackoff()
+        self.busy_backoff = RetryBackoff()
         self._requests: dict[bytes, PendingRequest] = {}
-        self._feeds: dict[bytes, StreamState] = {}
-        self.gathering: list[ConsumerState] = []
+        self._streams: dict[bytes, StreamState] = {}
+        self.unsent_consumers: list[ConsumerState] = []
         self._appends: dict[int, PendingRequest] = {}  # by sequence, which grows
         self._busy: set[bytes] = set()  # tags of requests that are to be made again
         self.flushing: PendingRequest | None = None  # the last flush that was asked for
         self._changed = False  # something was acknowledged, or moved, and not flushed
-        self._unsure: list[Acked] = []  # what shares that are gone left
-        self._claims: set[bytes] = set()  # tags of what is settled again
+        self._unconfirmed: list[Acked] = []  # what shares that are gone left
+        self._reack_tags: set[bytes] = set()  # tags of what is settled again
         self._tags = count(1)
         self._sequences = count(1)
 
@@ -204,7 +204,9 @@ class ClientProtocol:
         self.session += 1
         hello = PendingRequest(protocol.HELLO, self._tag(), ())
         self._requests[hello.tag] = hello
-        self._say(protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()}))
+        self._queue_message(
+            protocol.HELLO, hello.tag, pack_json({"version": protocol.VERSION, "client": self.client.hex()})
+        )
 
     def lost(self) -> None:
         """The connection is over."""
@@ -214,19 +216,19 @@ class ClientProtocol:
         self.out.clear()
         self._busy.clear()  # the next connection makes every request again
         for request in list(self._requests.values()):
-            if request.command in _MOMENTARY:
+            if request.command in _SESSION_BOUND:
                 self._finish(request, [])
-            elif request.feed is not None and request.feed.began:
+            elif request.stream is not None and request.stream.began:
                 del self._requests[request.tag]  # its feed begins again by itself
-        for feed in self._feeds.values():
-            feed.interrupt()
+        for stream in self._streams.values():
+            stream.interrupt()
 
     def fail(self, error: OmqError) -> None:
         """Fails every call with an error after which this client cannot use this broker."""
         self.fault = error
-        for feed in list(self._feeds.values()):
-            feed.end(error)
-        self._feeds.clear()
+        for stream in list(self._streams.values()):
+            stream.end(error)
+        self._streams.clear()
         for request in list(self._requests.values()):
             self._finish(request, [], error)
 
@@ -241,41 +243,41 @@ class ClientProtocol:
                 raise ValueError("it has one part")
             command, tag = parts[0], parts[1]
             if command in (protocol.BLOCK, protocol.JOBS):
-                if (feed := self._feeds.get(tag)) is not None and not feed.ended:
+                if (stream := self._streams.get(tag)) is not None and not stream.ended:
                     counts = parts[4] if len(parts) > 4 else b""
-                    self._reply(feed.arrived(parts[2], parts[3], counts))
+                    self._queue_reply(stream.handle_block(parts[2], parts[3], counts))
             elif command == protocol.ERROR:
-                self._refused(tag, _error(parts))
+                self._handle_error(tag, _error(parts))
             elif (request := self._requests.get(tag)) is not None and _ANSWERS[request.command] == command:
-                self._answered(request, parts[2:])
+                self._handle_answer(request, parts[2:])
             # What else comes was given up meanwhile.
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
             raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
 
-    def _answered(self, request: PendingRequest, answer: list[bytes]) -> None:
+    def _handle_answer(self, request: PendingRequest, answer: list[bytes]) -> None:
         if request.command == protocol.HELLO:
-            self._welcomed(read_json(answer[0]))
-        elif request.feed is not None:
+            self._handle_welcome(read_json(answer[0]))
+        elif request.stream is not None:
             about = read_json(answer[0])
-            if not request.feed.finds(about):
-                self._replaced(request, request.feed)
+            if not request.stream.is_same_topic(about):
+                self._handle_replaced_topic(request, request.stream)
                 return
-            for message in request.feed.begun(about):
-                self._reply(message)
+            for message in request.stream.handle_started(about):
+                self._queue_reply(message)
                 self._changed = True
         else:
-            self.retreat.over()
+            self.busy_backoff.reset()
         self._finish(request, answer)
 
-    def _replaced(self, request: PendingRequest, feed: StreamState) -> None:
+    def _handle_replaced_topic(self, request: PendingRequest, stream: StreamState) -> None:
         """The topic was deleted while there was no connection, and another one has its name."""
-        error = TopicError(f"topic {feed.topic!r} was deleted, and made again")
-        self._remove(feed.tag)
-        feed.end(error)
+        error = TopicError(f"topic {stream.topic!r} was deleted, and made again")
+        self._remove(stream.tag)
+        stream.end(error)
         self._finish(request, [], error)
-        self._enter(PendingRequest(protocol.CANCEL, feed.tag, ()))
+        self._enter(PendingRequest(protocol.CANCEL, stream.tag, ()))
 
-    def _welcomed(self, about: dict[str, Any]) -> None:
+    def _handle_welcome(self, about: dict[str, Any]) -> None:
         if about.get("version", protocol.VERSION) != protocol.VERSION:
             self.fail(VersionFault(f"the broker speaks version {about['version']}, this client {protocol.VERSION}"))
             return
@@ -283,36 +285,36 @@ class ClientProtocol:
         before, self.broker = self.broker, str(about.get("broker", self.broker))
         if before and before != self.broker:
             # Another store: its ids have started over.
-            for feed in self._feeds.values():
-                feed.renumber(self.session)
-            self._disclaim()
+            for stream in self._streams.values():
+                stream.renumber(self.session)
+            self._drop_acks()
         self.max_body = int(about.get("max_body", self.max_body))
-        self._claim_again()
+        self._reack_all()
         for request in [one for one in self._requests.values() if one.done]:
             self._drop(request)
         waiting = [one for one in self._requests.values() if one.command not in (protocol.HELLO, protocol.SETTLE)]
-        for feed in self._feeds.values():
-            if feed.began and not feed.ended:
-                self._begin(feed)
+        for stream in self._streams.values():
+            if stream.began and not stream.ended:
+                self._begin(stream)
         for request in waiting:
             request.repeated = request.sent
             self._send(request)
 
-    def _refused(self, tag: bytes, error: BrokerError) -> None:
+    def _handle_error(self, tag: bytes, error: BrokerError) -> None:
         request = self._requests.get(tag)
         if request is None:
-            if (feed := self._remove(tag)) is not None:
-                feed.end(error)
+            if (stream := self._remove(tag)) is not None:
+                stream.end(error)
             return
         if request.command == protocol.HELLO:
             self.fail(error)
-        elif request.feed is not None:
-            if isinstance(error, Overrun) and error.first and request.feed.start_over(error.first - 1):
+        elif request.stream is not None:
+            if isinstance(error, Overrun) and error.first and request.stream.start_over(error.first - 1):
                 self._finish(request, [])
-                self._begin(request.feed)
+                self._begin(request.stream)
                 return
             self._remove(tag)
-            request.feed.end(error)
+            request.stream.end(error)
         elif isinstance(error, Busy):
             self._busy.add(tag)  # nothing was done
             return
@@ -337,31 +339,31 @@ class ClientProtocol:
             protocol.APPEND, self._tag(), (protocol.check_name(topic).encode(), records, self.client)
         )
         request.sequence, request.size = next(self._sequences), len(records)
-        return self._enter_laden(request)
+        return self._enter_publish(request)
 
     def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> PendingRequest:
         """Keeps records aside under a name; raises as `append`."""
         parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
         request = PendingRequest(protocol.STAGE, self._tag(), parts)
         request.size = len(records)
-        return self._enter_laden(request)
+        return self._enter_publish(request)
 
-    def _enter_laden(self, request: PendingRequest) -> PendingRequest:
+    def _enter_publish(self, request: PendingRequest) -> PendingRequest:
         # Together, for a signal handler may raise where anything is called: see `give_up_since`.
         self._requests[request.tag] = request
         if request.sequence:
             self._appends[request.sequence] = request
-        self.flight += request.size
-        self._laden += 1
+        self.in_flight_bytes += request.size
+        self._in_flight_requests += 1
         return self._enter(request)
 
     def has_room(self, size: int) -> bool:
         """Returns whether as many bytes of records may be added to those on their way."""
-        return not self._laden or self.flight + size <= MAX_IN_FLIGHT_BYTES
+        return not self._in_flight_requests or self.in_flight_bytes + size <= MAX_IN_FLIGHT_BYTES
 
-    def has_turn(self, size: int) -> bool:
+    def may_send(self, size: int) -> bool:
         """Returns whether one more request of many, with as many bytes of records, may be on its way."""
-        return self._laden < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
+        return self._in_flight_requests < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> PendingRequest:
         """Asks for what was acknowledged before to be durable.
@@ -369,7 +371,7 @@ class ClientProtocol:
         With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
         after a second flush where `dirty` is set.
         """
-        self.say_gathered()
+        self.queue_acks()
         request = self._flush()
         self._changed = False
         return request
@@ -379,14 +381,14 @@ class ClientProtocol:
         # Else what goes on may send something that this does not cover.
         request.session = 0 if self.state is not State.UP or self.resuming else self.session
         self._requests[request.tag] = request  # first: a signal handler may raise, see `give_up_since`
-        request.acked = self._take_unsure()
+        request.acked = self._take_unconfirmed()
         self.flushing = request
         return self._enter(request)
 
     @property
     def dirty(self) -> bool:
         """Returns whether a flush is needed to know that what was acknowledged, or a position, is durable."""
-        return self._changed or bool(self._claims)
+        return self._changed or bool(self._reack_tags)
 
     @property
     def is_busy(self) -> bool:
@@ -403,30 +405,32 @@ class ClientProtocol:
     @property
     def resuming(self) -> bool:
         """Returns whether the broker has yet to confirm that something goes on, or is settled again."""
-        return bool(self._claims) or any(request.feed is not None for request in self._requests.values())
+        return bool(self._reack_tags) or any(request.stream is not None for request in self._requests.values())
 
     def give_up(self, request: PendingRequest) -> None:
         """Drops a request that nothing waits for any more: it is not made again, and its answer means nothing."""
-        if request.feed is not None:
-            self.cancel(request.feed)
+        if request.stream is not None:
+            self.cancel(request.stream)
         elif request.done:
             self._drop(request)  # a signal handler has raised before that was done
         else:
             waits = request.sent and request.tag in self._requests and request.tag not in self._busy
             self._drop(request)
-            self._come_to_nothing(request)
+            self._abandon(request)
             request.done = True  # another call may wait for this one's FLUSH
             self.out = deque(one for one in self.out if one[1] != request.tag or one[0] == protocol.CANCEL)
-            if waits and self.state is State.UP and request.command in _STORED_LATER:
-                self._say(protocol.CANCEL, request.tag)  # where the topic is full it waits in the broker for room
+            if waits and self.state is State.UP and request.command in _MAY_WAIT_FOR_ROOM:
+                self._queue_message(
+                    protocol.CANCEL, request.tag
+                )  # where the topic is full it waits in the broker for room
 
     def give_up_since(self, mark: bytes) -> None:
         """Gives up what was asked after a `mark`."""
         for request in list(self._requests.values()):
             if request.tag > mark:
                 self.give_up(request)
-        for tag in [tag for tag in self._feeds if tag > mark]:
-            self.cancel(self._feeds[tag])
+        for tag in [tag for tag in self._streams if tag > mark]:
+            self.cancel(self._streams[tag])
 
     def mark(self) -> bytes:
         """Returns what comes before all that is asked from now on; see `give_up_since`."""
@@ -442,198 +446,200 @@ class ClientProtocol:
         Raises:
             TopicError: No topic can have this name.
         """
-        feed = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
-        return feed, self._open(feed)
+        stream = SubscriptionState(self._tag(), protocol.check_name(topic), replay, name, credit)
+        return stream, self._open(stream)
 
     def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, PendingRequest]:
         """Takes a share of a round-robin topic; raises as `subscribe`."""
-        feed = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
-        return feed, self._open(feed)
+        stream = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
+        return stream, self._open(stream)
 
-    def take(self, feed: StreamState) -> Block | None:
+    def take_block(self, stream: StreamState) -> Block | None:
         """The next block of a feed, if there is one."""
-        if not feed.queue:
+        if not stream.queue:
             return None
-        block = feed.queue.popleft()
-        self._reply(feed.used(block[1]))
+        block = stream.queue.popleft()
+        self._queue_reply(stream.block_taken(block[1]))
         return block
 
-    def settle(
-        self, feed: ConsumerState, session: int, numbers: Sequence[int], done: bool, delay: float | None = None
+    def ack_or_nack(
+        self, stream: ConsumerState, session: int, ids: Sequence[int], acked: bool, delay: float | None = None
     ) -> None:
         """Acknowledges messages that came in a connection, or asks for them again, after *delay* seconds."""
-        self.say_gathered()  # in their order
-        if session < feed.since or not numbers:
+        self.queue_acks()  # in their order
+        if session < stream.first_session or not ids:
             return  # they were other messages
-        for number in numbers:
-            feed.remember(number, done)
-        if session == self.session and feed.in_force:
-            first = [protocol.ACK, feed.tag] if done else [protocol.NACK, feed.tag]
+        for message_id in ids:
+            stream.remember(message_id, acked)
+        if session == self.session and stream.in_force:
+            first = [protocol.ACK, stream.tag] if acked else [protocol.NACK, stream.tag]
             if delay is not None:
                 first.append(protocol.pack_delay(delay))
-            self.out += [[*first, part] for part in _parts(numbers)]
+            self.out += [[*first, part] for part in _parts(ids)]
             self._changed = True
-            if done:
-                feed.unsure += numbers
-                self._make_sure(feed)
-        elif done:
-            self._acknowledged_late(feed, numbers)
+            if acked:
+                stream.unconfirmed += ids
+                self._limit_unconfirmed(stream)
+        elif acked:
+            self._ack_earlier_session(stream, ids)
 
-    def progress(self, feed: ConsumerState, session: int, number: int) -> None:
+    def progress(self, stream: ConsumerState, session: int, message_id: int) -> None:
         """Restarts the `ack_timeout` of a message, if the broker still has it as delivered."""
-        self.say_gathered()
-        if session == self.session and feed.in_force:
-            self._say(protocol.PROGRESS, feed.tag, *_parts((number,)))
+        self.queue_acks()
+        if session == self.session and stream.in_force:
+            self._queue_message(protocol.PROGRESS, stream.tag, *_parts((message_id,)))
             self._changed = True
 
-    def gather(self, feed: ConsumerState, session: int, number: int) -> bool:
+    def add_ack(self, stream: ConsumerState, session: int, message_id: int) -> bool:
         """Acknowledges a message that came in a connection, in one message with others.
 
         Returns:
             Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
         """
-        if session < feed.since:
+        if session < stream.first_session:
             return False  # it was another message
-        feed.remember(number, True)
-        if session != self.session or not feed.in_force:
-            self._acknowledged_late(feed, [number])
+        stream.remember(message_id, True)
+        if session != self.session or not stream.in_force:
+            self._ack_earlier_session(stream, [message_id])
             return False
         self._changed = True
-        if not feed.gathered:
-            self.gathering.append(feed)
-        feed.gathered.append(number)
-        return len(feed.gathered) >= feed.enough
+        if not stream.unsent_acks:
+            self.unsent_consumers.append(stream)
+        stream.unsent_acks.append(message_id)
+        return len(stream.unsent_acks) >= stream.ack_batch
 
-    def say_gathered(self) -> None:
+    def queue_acks(self) -> None:
         """Sends the gathered acknowledgements."""
-        for feed in self.gathering:
-            if feed.gathered and feed.in_force:
-                for part in _parts(feed.gathered):
-                    self._say(protocol.ACK, feed.tag, part)
-                feed.unsure += feed.gathered
-                self._make_sure(feed)
-            feed.gathered.clear()
-        self.gathering.clear()
+        for stream in self.unsent_consumers:
+            if stream.unsent_acks and stream.in_force:
+                for part in _parts(stream.unsent_acks):
+                    self._queue_message(protocol.ACK, stream.tag, part)
+                stream.unconfirmed += stream.unsent_acks
+                self._limit_unconfirmed(stream)
+            stream.unsent_acks.clear()
+        self.unsent_consumers.clear()
 
     # ------------------------------------------------------------------ what may not be durable
 
-    def _make_sure(self, feed: ConsumerState) -> None:
+    def _limit_unconfirmed(self, stream: ConsumerState) -> None:
         """Flushes acknowledgements where no call does: so their number in memory has a bound."""
-        if len(feed.unsure) >= _MAX_UNCONFIRMED_ACKS:
+        if len(stream.unconfirmed) >= _MAX_UNCONFIRMED_ACKS:
             self._flush()
 
-    def _acknowledged_late(self, feed: ConsumerState, numbers: Sequence[int]) -> None:
+    def _ack_earlier_session(self, stream: ConsumerState, ids: Sequence[int]) -> None:
         """Claims acks of an earlier connection's deliveries, which the broker has taken back."""
         self._changed = True
         if self.state is State.UP:
-            self._claim(feed.topic, feed.topic_id, numbers)
+            self._reack(stream.topic, stream.topic_id, ids)
         else:
-            feed.unsure += numbers
+            stream.unconfirmed += ids
 
-    def _claim(self, topic: str, topic_id: int, numbers: Sequence[int]) -> None:
+    def _reack(self, topic: str, topic_id: int, ids: Sequence[int]) -> None:
         """Settles again what was acknowledged; the answer confirms that it is durable, or that it cannot be."""
-        for part in _parts(numbers):
+        for part in _parts(ids):
             request = PendingRequest(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
-            self._claims.add(request.tag)
+            self._reack_tags.add(request.tag)
             self._enter(request)
 
-    def _claim_again(self) -> None:
+    def _reack_all(self) -> None:
         """Settles, first in a new connection, what the broker may not have received, or kept."""
-        for tag in sorted(self._claims):
+        for tag in sorted(self._reack_tags):
             self._send(self._requests[tag])
-        acked = self._take_unsure()
+        acked = self._take_unconfirmed()
         for request in self._requests.values():
             acked += request.acked  # its answer means nothing for another connection
             request.acked = []
         together: dict[tuple[str, int], list[int]] = {}
-        for topic, topic_id, numbers in acked:
-            together.setdefault((topic, topic_id), []).extend(numbers)
-        for (topic, topic_id), numbers in together.items():
-            self._claim(topic, topic_id, numbers)
+        for topic, topic_id, ids in acked:
+            together.setdefault((topic, topic_id), []).extend(ids)
+        for (topic, topic_id), ids in together.items():
+            self._reack(topic, topic_id, ids)
 
-    def _take_unsure(self) -> list[Acked]:
-        for feed in self._feeds.values():
-            if isinstance(feed, ConsumerState):
-                self._unsure += feed.take_unsure()
-        found, self._unsure = self._unsure, []  # in one piece: a signal handler may raise before this
+    def _take_unconfirmed(self) -> list[Acked]:
+        for stream in self._streams.values():
+            if isinstance(stream, ConsumerState):
+                self._unconfirmed += stream.take_unconfirmed()
+        found, self._unconfirmed = self._unconfirmed, []  # in one piece: a signal handler may raise before this
         return found
 
-    def _disclaim(self) -> None:
+    def _drop_acks(self) -> None:
         """Drops what was acknowledged: it was another store's."""
-        self._unsure.clear()
+        self._unconfirmed.clear()
         for request in list(self._requests.values()):
             request.acked = []
             if request.command == protocol.SETTLE:
                 self._finish(request, [])
 
-    def _come_to_nothing(self, request: PendingRequest) -> None:
+    def _abandon(self, request: PendingRequest) -> None:
         """Ends a request without an answer."""
         if request.command == protocol.FLUSH:
             self._changed = True  # the next one is for what this one was for, too
-            self._unsure += request.acked
+            self._unconfirmed += request.acked
 
-    def move(self, feed: SubscriptionState, done: Message | int) -> None:
+    def move(self, stream: SubscriptionState, done: Message | int) -> None:
         """Moves the position that the broker keeps under a name to a message, or an id."""
         position = done if isinstance(done, int) else done.id
-        if feed.since and (position > feed.last or (isinstance(done, Message) and _store(done) != feed.since)):
+        if stream.first_session and (
+            position > stream.last or (isinstance(done, Message) and _store(done) != stream.first_session)
+        ):
             return  # of a store that the broker has no more
-        feed.position = position
+        stream.position = position
         self._changed = True
-        if feed.in_force:
-            self._say(protocol.POSITION, feed.tag, u64(position))
+        if stream.in_force:
+            self._queue_message(protocol.POSITION, stream.tag, u64(position))
 
-    def cancel(self, feed: StreamState) -> PendingRequest | None:
+    def cancel(self, stream: StreamState) -> PendingRequest | None:
         """Ends a feed; returns the request for it, if the broker has the feed."""
-        self.say_gathered()
-        self._give_back(feed)
-        known = self._remove(feed.tag) is not None
-        pending = self._requests.pop(feed.tag, None)
-        feed.end(None)
+        self.queue_acks()
+        self._return_undelivered(stream)
+        known = self._remove(stream.tag) is not None
+        pending = self._requests.pop(stream.tag, None)
+        stream.end(None)
         if pending is not None:
             pending.finish([])
         if not known or self.state is not State.UP:
             return None
-        return self._enter(PendingRequest(protocol.CANCEL, feed.tag, ()))
+        return self._enter(PendingRequest(protocol.CANCEL, stream.tag, ()))
 
-    def give_back(self) -> None:
+    def return_undelivered(self) -> None:
         """Gives back what came and was not handed out, before all ends."""
-        for feed in self._feeds.values():
-            self._give_back(feed)
+        for stream in self._streams.values():
+            self._return_undelivered(stream)
 
-    def _give_back(self, feed: StreamState) -> None:
-        if not isinstance(feed, ConsumerState):
+    def _return_undelivered(self, stream: StreamState) -> None:
+        if not isinstance(stream, ConsumerState):
             return
-        unseen = feed.unseen(self.session)
-        if not feed.in_force:
+        undelivered_ids = stream.undelivered_ids(self.session)
+        if not stream.in_force:
             return  # the broker has it back
-        done = [number for number in unseen if feed.is_done(number)]
-        rest = [number for number in unseen if not feed.is_done(number)]
-        for word, numbers in ((protocol.ACK, done), (protocol.RETURN, rest)):
-            for part in _parts(numbers):
-                self._say(word, feed.tag, part)
+        done = [message_id for message_id in undelivered_ids if stream.is_acked(message_id)]
+        rest = [message_id for message_id in undelivered_ids if not stream.is_acked(message_id)]
+        for word, ids in ((protocol.ACK, done), (protocol.RETURN, rest)):
+            for part in _parts(ids):
+                self._queue_message(word, stream.tag, part)
 
     def close(self) -> None:
         """Ends all feeds and requests."""
         self.lost()
-        for feed in list(self._feeds.values()):
-            feed.end(None)
-        self._feeds.clear()
+        for stream in list(self._streams.values()):
+            stream.end(None)
+        self._streams.clear()
         for request in list(self._requests.values()):
             self._finish(request, [], ClosedError("the client is closed"))
 
-    def _open(self, feed: StreamState) -> PendingRequest:
-        self._feeds[feed.tag] = feed
-        return self._begin(feed)
+    def _open(self, stream: StreamState) -> PendingRequest:
+        self._streams[stream.tag] = stream
+        return self._begin(stream)
 
     def _remove(self, tag: bytes) -> StreamState | None:
-        feed = self._feeds.pop(tag, None)
-        if isinstance(feed, ConsumerState):
-            self._unsure += feed.take_unsure()
-        return feed
+        stream = self._streams.pop(tag, None)
+        if isinstance(stream, ConsumerState):
+            self._unconfirmed += stream.take_unconfirmed()
+        return stream
 
-    def _begin(self, feed: StreamState) -> PendingRequest:
-        request = PendingRequest(feed.command, feed.tag, (feed.topic.encode(), pack_json(feed.begin())))
-        request.feed = feed
+    def _begin(self, stream: StreamState) -> PendingRequest:
+        request = PendingRequest(stream.command, stream.tag, (stream.topic.encode(), pack_json(stream.begin())))
+        request.stream = stream
         return self._enter(request)
 
     # ------------------------------------------------------------------ messages
@@ -655,15 +661,17 @@ class ClientProtocol:
             if self._busy:  # it comes after those
                 self._busy.add(request.tag)
                 return
-            settled = next(iter(self._appends))
-            self._say(request.command, request.tag, *request.parts, u64(request.sequence), u64(settled))
+            oldest_pending = next(iter(self._appends))
+            self._queue_message(
+                request.command, request.tag, *request.parts, u64(request.sequence), u64(oldest_pending)
+            )
         else:
-            self._say(request.command, request.tag, *request.parts)
+            self._queue_message(request.command, request.tag, *request.parts)
 
-    def _say(self, *parts: bytes) -> None:
+    def _queue_message(self, *parts: bytes) -> None:
         self.out.append([*parts])
 
-    def _reply(self, message: list[bytes] | None) -> None:
+    def _queue_reply(self, message: list[bytes] | None) -> None:
         if message is not None:
             self.out.append(message)
 
@@ -673,16 +681,16 @@ class ClientProtocol:
         # Together, as they are entered.
         del self._requests[request.tag]
         if request.size:
-            self.flight -= request.size
-            self._laden -= 1
+            self.in_flight_bytes -= request.size
+            self._in_flight_requests -= 1
             if request.sequence:
                 del self._appends[request.sequence]
         self._busy.discard(request.tag)
-        self._claims.discard(request.tag)
+        self._reack_tags.discard(request.tag)
 
     def _finish(self, request: PendingRequest, answer: list[bytes], error: OmqError | None = None) -> None:
         if error is not None:
-            self._come_to_nothing(request)
+            self._abandon(request)
         # Before it is dropped: a signal handler may raise in between, and a call may wait for it.
         request.finish(answer, error)
         self._drop(request)
@@ -698,9 +706,9 @@ def _store(message: Message) -> int:
     return message.store if isinstance(message, LaterMessage) else 0
 
 
-def _parts(numbers: Sequence[int]) -> list[bytes]:
+def _parts(ids: Sequence[int]) -> list[bytes]:
     """The ids of messages, each in one of as many parts as they need."""
-    pairs = [(numbers[0], numbers[0])] if len(numbers) == 1 else ranges_of(numbers)  # nearly always one
+    pairs = [(ids[0], ids[0])] if len(ids) == 1 else ranges_of(ids)  # nearly always one
     return packed_ranges(pairs)
 
 

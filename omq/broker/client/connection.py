@@ -93,9 +93,9 @@ class ConnectionMonitor:
     """
 
     def __init__(self, monitor: Events) -> None:
-        self.trouble = ""
+        self.failure_reason = ""
         self.refused = False
-        self.unwelcome = False
+        self.handshake_failed = False
         self._monitor = monitor
         self._connected = False
         self._over = False
@@ -110,7 +110,7 @@ class ConnectionMonitor:
             else:
                 if event is None:
                     break
-                self._over = self.takes(event)
+                self._over = self.handle(event)
         return self._over
 
     def refusal(self, endpoint: str) -> PermissionDenied | None:
@@ -123,22 +123,22 @@ class ConnectionMonitor:
 
     def failure(self, endpoint: str, timeout: float | None) -> str:
         """Returns the reason why there is no connection in time."""
-        if self.unwelcome:
-            return f"{endpoint}: the handshake fails, for {timeout} s: {self.trouble}"
-        trouble = f"; last failure: {self.trouble}" if self.trouble else ""
-        return f"{endpoint}: no broker is there within {timeout} s{trouble}"
+        if self.handshake_failed:
+            return f"{endpoint}: the handshake fails, for {timeout} s: {self.failure_reason}"
+        detail = f"; last failure: {self.failure_reason}" if self.failure_reason else ""
+        return f"{endpoint}: no broker is there within {timeout} s{detail}"
 
-    def takes(self, event: Event) -> bool:
+    def handle(self, event: Event) -> bool:
         """Takes an event in. Gives whether it is the end of the connection."""
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
-            self._connected, self.trouble, self.unwelcome = True, "", False
+            self._connected, self.failure_reason, self.handshake_failed = True, "", False
         elif event.kind is EventKind.DISCONNECTED and self._connected:
             return True
         elif event.kind in (EventKind.CONNECT_FAILED, EventKind.HANDSHAKE_FAILED):
-            self.trouble = event.detail
-            self.unwelcome = event.kind is EventKind.HANDSHAKE_FAILED
+            self.failure_reason = event.detail
+            self.handshake_failed = event.kind is EventKind.HANDSHAKE_FAILED
             # An ERROR with this status (RFC 27); 300 and 500 may pass.
-            if event.category is HandshakeFailure.AUTHENTICATION and self.trouble.endswith("'400'"):
+            if event.category is HandshakeFailure.AUTHENTICATION and self.failure_reason.endswith("'400'"):
                 self.refused = True
         return event.kind is EventKind.MONITOR_STOPPED
 
@@ -151,7 +151,7 @@ class ReconnectBackoff(RetryBackoff):
 
     def __init__(self) -> None:
         super().__init__()
-        self._until = float("-inf")
+        self._next_attempt = float("-inf")
 
     def lost(self, now: float, welcomed: bool) -> None:
         """Notes that a connection is lost, or came to nothing.
@@ -161,13 +161,13 @@ class ReconnectBackoff(RetryBackoff):
             welcomed: Whether the broker had answered.
         """
         if welcomed:
-            self.over()
-        lasted = welcomed and now - self._until > _MIN_LIFETIME_S
-        self._until = now if lasted else now + self.next()
+            self.reset()
+        lasted = welcomed and now - self._next_attempt > _MIN_LIFETIME_S
+        self._next_attempt = now if lasted else now + self.next()
 
-    def left(self, now: float) -> float:
+    def remaining(self, now: float) -> float:
         """Returns the seconds until the next attempt; 0 or less: at once."""
-        return self._until - now
+        return self._next_attempt - now
 
 
 class ClosesAtExit:
@@ -185,10 +185,10 @@ class ClosesAtExit:
     ) -> None:
         try:
             self.close()
-        except BrokerTimeout as trouble:
+        except BrokerTimeout as failure:
             if error is None:
                 raise
-            log.warning("%s", trouble)
+            log.warning("%s", failure)
 
 
 class ConnectionBase:
@@ -222,8 +222,8 @@ class ConnectionBase:
         self._dropped: deque[StreamState | PendingRequest] = deque()  # whose holders are gone
         self._acks_due = False  # `send_acks` will be called
         self._acks_sent = 0.0  # when an acknowledgement left, by the monotonic clock
-        self._pause = ReconnectBackoff()
-        self._watch: ConnectionMonitor
+        self._reconnect_backoff = ReconnectBackoff()
+        self._connection_monitor: ConnectionMonitor
 
     @property
     def inherited(self) -> bool:
@@ -244,15 +244,15 @@ class ConnectionBase:
     def refuse_waiting(self) -> None:
         """Raises where no call can wait."""
 
-    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+    def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
         """Returns when the time of a call is up; *timeout*: other seconds than those of the client."""
         raise NotImplementedError
 
-    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
+    async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
         """Waits until something is so. Returns whether it is."""
         raise NotImplementedError
 
-    async def answer(self, request: PendingRequest, until: float | None) -> bool:
+    async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
         """Waits for an answer. Returns whether it has come."""
         raise NotImplementedError
 
@@ -275,13 +275,13 @@ class ConnectionBase:
         if self.closed:
             raise ClosedError(f"the client of {self.endpoint} is closed")
 
-    def make(self, ask: Callable[[], _Asked]) -> _Asked:
+    def run_locked(self, ask: Callable[[], _Asked]) -> _Asked:
         """Calls what makes requests, under the lock; they leave. What has raised has made none.
 
         No context manager does: a signal handler may raise on the way into its end, which is then not reached.
         """
         self.refuse()
-        self.settle_dropped()
+        self.end_dropped()
         with self.lock:
             self.refuse_closed()
             mark = self.core.mark()
@@ -300,10 +300,10 @@ class ConnectionBase:
         It is given no `*parts`: Python serves signals behind such a call, before the coroutine is awaited.
         """
         there = [part for part in parts if part is not None]
-        (request,) = await self.answered(lambda: [self.core.request(command, *there)], self.until())
+        (request,) = await self.submit(lambda: [self.core.request(command, *there)], self.deadline())
         return request.result()
 
-    async def answered(self, ask: Callable[[], Sequence[PendingRequest]], until: float | None) -> list[PendingRequest]:
+    async def submit(self, ask: Callable[[], Sequence[PendingRequest]], deadline: float | None) -> list[PendingRequest]:
         """Calls what makes requests, and waits for an answer to the first of them.
 
         Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
@@ -312,34 +312,34 @@ class ConnectionBase:
         self.refuse_waiting()
         asked: list[PendingRequest] = []
         try:
-            self.make(lambda: asked.extend(ask()))
-            await self.finish(asked[0], until)
+            self.run_locked(lambda: asked.extend(ask()))
+            await self.finish(asked[0], deadline)
         except BaseException:
             self.give_up(asked)
             raise
         return asked
 
-    async def finish(self, request: PendingRequest, until: float | None) -> list[bytes]:
+    async def finish(self, request: PendingRequest, deadline: float | None) -> list[bytes]:
         """Waits for an answer."""
         try:
-            if not request.done and not await self.answer(request, until):
-                raise self._too_late(f"an answer to {request.command.decode()}")
+            if not request.done and not await self.answer(request, deadline):
+                raise self._timeout_error(f"an answer to {request.command.decode()}")
         except BaseException:
             self.give_up([request])
             raise
         return request.result()
 
-    async def wait_for(self, ready: Callable[[], bool], until: float | None, what: str) -> None:
+    async def wait_for(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
         """Waits until something is so."""
-        if not await self.come(ready, until):
-            raise self._too_late(what)
+        if not await self.wait_ready(ready, deadline):
+            raise self._timeout_error(what)
 
-    def _too_late(self, what: str) -> BrokerTimeout:
+    def _timeout_error(self, what: str) -> BrokerTimeout:
         if self.core.is_busy:
             return BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
         if self.core.state is State.UP:
             return BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
-        return BrokerTimeout(self._watch.failure(self.endpoint, self.timeout))
+        return BrokerTimeout(self._connection_monitor.failure(self.endpoint, self.timeout))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
         """Gives requests up that no call waits for any more."""
@@ -350,7 +350,7 @@ class ConnectionBase:
                 self.send_out()
                 self.wake_ready()  # another call may wait for one of them
 
-    async def flush(self, until: float | None, flush: PendingRequest | None = None) -> None:
+    async def flush(self, deadline: float | None, flush: PendingRequest | None = None) -> None:
         """Waits until what was acknowledged is durable.
 
         Args:
@@ -359,30 +359,30 @@ class ConnectionBase:
         """
         while flush is not None or self.core.dirty:
             if flush is None:
-                (flush,) = await self.answered(lambda: [self.core.flush()], until)
+                (flush,) = await self.submit(lambda: [self.core.flush()], deadline)
             else:
-                await self.finish(flush, until)
+                await self.finish(flush, deadline)
             # What goes on after a lost connection is settled again, and may send a position again.
-            await self.wait_for(lambda: not self.core.resuming, until, "an answer to what went on")
+            await self.wait_for(lambda: not self.core.resuming, deadline, "an answer to what went on")
             if flush.session == self.core.session:
                 return
             flush = None
         other = self.core.flushing
         if other is not None and not other.done:  # another call's covers what was acknowledged before
-            await self.wait_for(lambda: other.done, until, "an answer to FLUSH")
-            await self.flush(until)  # it may have come to nothing
+            await self.wait_for(lambda: other.done, deadline, "an answer to FLUSH")
+            await self.flush(deadline)  # it may have come to nothing
 
-    async def say_goodbye(self) -> None:
+    async def send_bye(self) -> None:
         """Flushes what was acknowledged, and gives back what is held."""
-        await self.flush(self.until())
+        await self.flush(self.deadline())
         with self.lock:
             if self.core.state is not State.UP:
                 return
-            self.core.give_back()
+            self.core.return_undelivered()
             bye = self.core.request(protocol.BYE)
             self.send_out()
         with contextlib.suppress(BrokerTimeout):
-            await self.finish(bye, self.until())
+            await self.finish(bye, self.deadline())
 
     def drop(self, one: StreamState | PendingRequest) -> None:
         """Notes that a feed or a request has lost its holder. Locks nothing: the next call ends it.
@@ -391,7 +391,7 @@ class ConnectionBase:
         """
         self._dropped.append(one)
 
-    def settle_dropped(self) -> None:
+    def end_dropped(self) -> None:
         """Ends what has no holder any more."""
         while self._dropped:
             with self.lock, contextlib.suppress(IndexError):  # another thread was faster
@@ -405,12 +405,12 @@ class ConnectionBase:
 
     # ------------------------------------------------------------------ acknowledgements
 
-    def acknowledge(self, feed: ConsumerState, session: int, number: int) -> None:
+    def acknowledge(self, stream: ConsumerState, session: int, message_id: int) -> None:
         """Acknowledges a message: at once where such calls are sparse, else with those that follow. Under the lock."""
-        enough = self.core.gather(feed, session, number)
-        if not self.core.gathering:
+        ack_batch = self.core.add_ack(stream, session, message_id)
+        if not self.core.unsent_consumers:
             self.send_out()
-        elif enough or time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
+        elif ack_batch or time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
         elif not self._acks_due:
             self._acks_due = True
@@ -418,7 +418,7 @@ class ConnectionBase:
 
     def send_acks(self) -> None:
         """Sends what was acknowledged. Under the lock."""
-        self.core.say_gathered()
+        self.core.queue_acks()
         self._acks_sent = time.monotonic()
         self.send_out()
 
@@ -430,7 +430,7 @@ class _Waiter:
         self.ready = ready
         self._asleep: threading.Lock  # held while nothing has woken it; most calls read, and never need one
 
-    def line_up(self) -> None:
+    def prepare(self) -> None:
         """Gets ready to sleep. Under the client's lock."""
         self._asleep = threading.Lock()
         self._asleep.acquire()
@@ -453,15 +453,15 @@ class BlockingConnection(ConnectionBase):
     ) -> None:
         super().__init__(endpoint, timeout, context, options)
         self._waiting: set[int] = set()  # threads in which a call waits
-        self._to_close = False  # a signal handler has asked the call that it interrupts to close this
+        self._close_requested = False  # a signal handler has asked the call that it interrupts to close this
         self._closing = False
         self._leader: _Waiter | None = None  # whose thread reads the socket
         self._waiters: list[_Waiter] = []
-        self._again: float | None = None  # when what a busy broker refused is asked for again
-        self._greeted = False  # in this connection
+        self._busy_retry_at: float | None = None  # when what a busy broker refused is asked for again
+        self._hello_sent = False  # in this connection
         self._socket: omq.DEALER | None = None
         self._open()
-        _callers.add(self)
+        _connections.add(self)
 
     # ------------------------------------------------------------------ life
 
@@ -471,17 +471,17 @@ class BlockingConnection(ConnectionBase):
         Raises:
             BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
         """
-        if self.nested:
-            self._to_close = not self._closing
+        if self.in_wait:
+            self._close_requested = not self._closing
             self.wake_all()
             return
-        if self.amid:
+        if self.in_lock:
             # The call that was interrupted ends first; the program's end waits for the thread.
             threading.Thread(target=self._close_later, name="omq-broker-close").start()
             return
-        self._to_close, self._closing = False, True
+        self._close_requested, self._closing = False, True
         try:
-            run_blocking(self.say_goodbye)
+            run_blocking(self.send_bye)
         finally:
             with self.lock:
                 self.closed = True
@@ -499,20 +499,20 @@ class BlockingConnection(ConnectionBase):
                 log.warning("%s", error)
 
     @property
-    def nested(self) -> bool:
+    def in_wait(self) -> bool:
         """Returns whether a signal handler runs that has interrupted a call which waits: nothing can be waited for."""
         return get_ident() in self._waiting
 
     @property
-    def amid(self) -> bool:
+    def in_lock(self) -> bool:
         """Returns whether a signal handler runs that has interrupted its thread while that has the lock."""
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
-    def leave(self, until: float) -> None:
+    def flush_at_exit(self, deadline: float) -> None:
         """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
-                run_blocking(lambda: self.flush(until))
+                run_blocking(lambda: self.flush(deadline))
 
     def wake_all(self) -> None:
         """Has every call that waits look again. Under the lock."""
@@ -534,83 +534,83 @@ class BlockingConnection(ConnectionBase):
             return
         if self.inherited:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
-        if self.amid:
+        if self.in_lock:
             raise StateError("a signal handler cannot use the client amid a call of its thread, but for close()")
         self.refuse_closed()
 
     def refuse_waiting(self) -> None:
-        if self.nested:
+        if self.in_wait:
             raise StateError("a signal handler cannot wait for the broker amid a call of its thread that does")
 
-    def until(self, timeout: float | Unset | None = UNSET) -> float | None:
+    def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
         seconds = self.timeout if isinstance(timeout, Unset) else timeout
         return None if seconds is None else time.monotonic() + seconds
 
-    async def come(self, ready: Callable[[], bool], until: float | None) -> bool:
-        return self.wait(ready, until)
+    async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
+        return self.wait(ready, deadline)
 
-    async def answer(self, request: PendingRequest, until: float | None) -> bool:
-        return self.wait(lambda: request.done, until)
+    async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
+        return self.wait(lambda: request.done, deadline)
 
     # ------------------------------------------------------------------ acknowledgements
 
     def send_acks_later(self) -> None:
-        threading.Thread(target=self._mind, name="omq-broker-acks", daemon=True).start()
+        threading.Thread(target=self._run_ack_sender, name="omq-broker-acks", daemon=True).start()
 
-    def _mind(self) -> None:
+    def _run_ack_sender(self) -> None:
         """Sends acknowledgements where no call follows, in a thread of its own, for as long as there are any."""
         idle = 0
         while idle < _MAX_IDLE_POLLS:
             sleep(_MAX_ACK_DELAY_S)
-            self.settle_dropped()
+            self.end_dropped()
             with self.lock:
-                idle = 0 if self.core.gathering else idle + 1
+                idle = 0 if self.core.unsent_consumers else idle + 1
                 if self.closed:
                     idle = _MAX_IDLE_POLLS
-                elif self.core.gathering:
+                elif self.core.unsent_consumers:
                     with contextlib.suppress(OmqError):  # who reads finds out
                         self.send_acks()
                 self._acks_due = idle < _MAX_IDLE_POLLS
 
     # ------------------------------------------------------------------ the socket
 
-    def wait(self, ready: Callable[[], bool], until: float | None) -> bool:
+    def wait(self, ready: Callable[[], bool], deadline: float | None) -> bool:
         """Waits until something has come; reads the socket if no other thread does. Gives whether it has come."""
         self.refuse_waiting()
         thread = get_ident()
         try:
             self._waiting.add(thread)
-            come = self._wait(ready, until)
+            is_ready = self._wait(ready, deadline)
         finally:
             self._waiting.discard(thread)
-        if self._to_close:
+        if self._close_requested:
             self.close()
             self.refuse_closed()
-        return come
+        return is_ready
 
-    def _wait(self, ready: Callable[[], bool], until: float | None) -> bool:
+    def _wait(self, ready: Callable[[], bool], deadline: float | None) -> bool:
         me = _Waiter(ready)
-        nap = _MIN_POLL_INTERVAL_S
+        poll_timeout = _MIN_POLL_INTERVAL_S
         try:
             while True:
                 with self.lock:
                     self.refuse_closed()
                     if ready():
                         return True
-                    if self._to_close:
+                    if self._close_requested:
                         return False
                     if self._leader is None:
                         self._leader = me
                     elif self._leader is not me and me not in self._waiters:
-                        me.line_up()
+                        me.prepare()
                         self._waiters.append(me)
-                left = None if until is None else max(until - time.monotonic(), 0)
+                remaining = None if deadline is None else max(deadline - time.monotonic(), 0)
                 if self._leader is me:
-                    moved = self._turn(nap if left is None else min(nap, left))
-                    nap = _MIN_POLL_INTERVAL_S if moved else min(2 * nap, _MAX_POLL_INTERVAL_S)
+                    moved = self._poll(poll_timeout if remaining is None else min(poll_timeout, remaining))
+                    poll_timeout = _MIN_POLL_INTERVAL_S if moved else min(2 * poll_timeout, _MAX_POLL_INTERVAL_S)
                 else:
-                    me.sleep(left)
-                if left == 0:
+                    me.sleep(remaining)
+                if remaining == 0:
                     with self.lock:
                         return ready()
         finally:
@@ -624,35 +624,35 @@ class BlockingConnection(ConnectionBase):
                     for waiter in self._waiters[:1]:
                         waiter.wake()
 
-    def _turn(self, nap: float) -> bool:
+    def _poll(self, poll_timeout: float) -> bool:
         """Looks at the socket for some time, and takes in what has come. Gives whether something has happened."""
         if self._dropped:
-            self.settle_dropped()
+            self.end_dropped()
         try:
-            if self._socket is None and not self._reopen(nap):
+            if self._socket is None and not self._reopen(poll_timeout):
                 return False
             socket = self._socket
             if socket is None:
                 return False
-            if not self._greeted:
+            if not self._hello_sent:
                 try:
-                    socket.wait_connected(timeout=nap)
+                    socket.wait_connected(timeout=poll_timeout)
                 except Timeout:
-                    return self._look_after()
+                    return self._check_connection()
                 with self.lock:
-                    self._greeted = True
+                    self._hello_sent = True
                     self.core.connected()
                     self.send_out()
             if self.core.is_busy:
-                nap = self._repeat(nap)
+                poll_timeout = self._repeat(poll_timeout)
             if self.core.out:
-                nap = min(nap, _FULL_RETRY_DELAY_S)
+                poll_timeout = min(poll_timeout, _FULL_RETRY_DELAY_S)
             try:
-                messages = socket.recv_many(RECV_BATCH, timeout=nap)
+                messages = socket.recv_many(RECV_BATCH, timeout=poll_timeout)
             except ReceiveTimeout:
                 with self.lock:
                     self.send_out()
-                return self._look_after()
+                return self._check_connection()
             with self.lock:
                 for message in messages:
                     self.core.receive(message)
@@ -662,29 +662,29 @@ class BlockingConnection(ConnectionBase):
         except ContextTerminated:
             raise
         except ClosedError:
-            self._lose()  # unless the client is closed
+            self._drop_connection()  # unless the client is closed
             return True
         except SyntaxFault as error:
             log.warning("%s: %s", self.endpoint, error)
-            self._lose()
+            self._drop_connection()
             return True
         except BaseException:
             # Interrupted, perhaps with messages in hand: the next connection brings them again.
-            self._lose()
+            self._drop_connection()
             raise
 
-    def _repeat(self, nap: float) -> float:
+    def _repeat(self, poll_timeout: float) -> float:
         """Asks again for what a busy broker refused, if it is time. Gives for how long to look at the socket."""
         now = time.monotonic()
         with self.lock:
-            if self._again is None:
-                self._again = now + self.core.retreat.next()
-            if now < self._again:
-                return min(nap, self._again - now)
-            self._again = None
+            if self._busy_retry_at is None:
+                self._busy_retry_at = now + self.core.busy_backoff.next()
+            if now < self._busy_retry_at:
+                return min(poll_timeout, self._busy_retry_at - now)
+            self._busy_retry_at = None
             self.core.repeat()
             self.send_out()
-        return nap
+        return poll_timeout
 
     def send_out(self) -> None:
         """Sends what is to be sent, as far as the socket takes it. Under the lock."""
@@ -698,12 +698,12 @@ class BlockingConnection(ConnectionBase):
         except (SendTimeout, ClosedError):
             pass  # who reads sends it, or finds out
 
-    def _look_after(self) -> bool:
+    def _check_connection(self) -> bool:
         """Checks, when nothing has come, whether the connection is lost."""
-        if self._watch.is_over():
-            self._lose()
+        if self._connection_monitor.is_over():
+            self._drop_connection()
             return True
-        if (refusal := self._watch.refusal(self.endpoint)) is not None and self.core.fault is None:
+        if (refusal := self._connection_monitor.refusal(self.endpoint)) is not None and self.core.fault is None:
             with self.lock:
                 self.core.fail(refusal)
                 self.wake_ready()
@@ -711,9 +711,9 @@ class BlockingConnection(ConnectionBase):
         return False
 
     def _open(self) -> None:
-        self._greeted = False
+        self._hello_sent = False
         socket = omq.DEALER(self._context, **self._options)
-        self._watch = ConnectionMonitor(socket.monitor())
+        self._connection_monitor = ConnectionMonitor(socket.monitor())
         try:
             socket.connect(self.endpoint)
         except BaseException:
@@ -721,24 +721,24 @@ class BlockingConnection(ConnectionBase):
             raise
         self._socket = socket
 
-    def _reopen(self, nap: float) -> bool:
+    def _reopen(self, poll_timeout: float) -> bool:
         """Dials again, if it is time. Gives whether there is a socket."""
-        pause = self._pause.left(time.monotonic())
+        pause = self._reconnect_backoff.remaining(time.monotonic())
         if pause > 0:
-            sleep(min(pause, nap))
-            if pause > nap:
+            sleep(min(pause, poll_timeout))
+            if pause > poll_timeout:
                 return False
         with self.lock:
             if not self.closed:
                 self._open()
         return not self.closed
 
-    def _lose(self) -> None:
+    def _drop_connection(self) -> None:
         """Gives the connection up."""
         with self.lock:
             if self.closed:
                 return
-            self._pause.lost(time.monotonic(), self.core.state is State.UP)
+            self._reconnect_backoff.lost(time.monotonic(), self.core.state is State.UP)
             self.core.lost()
             socket, self._socket = self._socket, None
             self.wake_ready()
@@ -746,14 +746,14 @@ class BlockingConnection(ConnectionBase):
             socket.stop()
 
 
-_callers: WeakSet[BlockingConnection] = WeakSet()
+_connections: WeakSet[BlockingConnection] = WeakSet()
 
 
-def _leave_all() -> None:
-    until = time.monotonic() + _EXIT_TIMEOUT_S
-    for caller in list(_callers):
-        caller.leave(until)
+def _flush_all_at_exit() -> None:
+    deadline = time.monotonic() + _EXIT_TIMEOUT_S
+    for connection in list(_connections):
+        connection.flush_at_exit(deadline)
 
 
 # The contexts end after this, for theirs was registered before.
-atexit.register(_leave_all)
+atexit.register(_flush_all_at_exit)

@@ -53,7 +53,7 @@ class RangeReader:
 
     def __init__(
         self,
-        caller: ConnectionBase,
+        connection: ConnectionBase,
         topic: str,
         start: int | None,
         stop: int | None,
@@ -62,11 +62,11 @@ class RangeReader:
         whole: bool = False,
     ) -> None:
         check_reading(start, stop, limit)
-        self._caller = caller
+        self._connection = connection
         self._topic = protocol.check_name(topic)
         self._start = start
         self._stop = stop
-        self._left = limit
+        self._remaining = limit
         self._strict = whole and start is not None
         few = limit is not None and limit <= BLOCK_RECORDS
         self._bytes = MAX_READ_BYTES if whole else BLOCK_BYTES if few else READ_BYTES
@@ -77,16 +77,16 @@ class RangeReader:
 
     async def blocks(self) -> list[tuple[bytes, bytes]] | None:
         """Waits for the next headers and records; `None` where nothing follows."""
-        caller = self._caller
+        connection = self._connection
         if not self._begun:
-            answer = await caller.ask(protocol.TOPICS, self._topic.encode())
+            answer = await connection.ask(protocol.TOPICS, self._topic.encode())
             (info,) = map(TopicInfo.read, protocol.read_value(answer[0]))
             self._begun = True
-            caller.make(partial(self._begin, info))
+            connection.run_locked(partial(self._begin, info))
         if self._request is None:
             return None
-        await caller.finish(self._request, caller.until())
-        found = caller.make(self._go_on)
+        await connection.finish(self._request, connection.deadline())
+        found = connection.run_locked(self._go_on)
         return list(zip(found[::2], found[1::2], strict=True))
 
     def _begin(self, topic: TopicInfo) -> None:
@@ -103,9 +103,9 @@ class RangeReader:
             raise Overrun(text, first)
 
     def _ask(self, start: int) -> None:
-        if start < self._end and (self._left is None or self._left > 0):
+        if start < self._end and (self._remaining is None or self._remaining > 0):
             parts = self._topic.encode(), u64(start), u64(self._end), u32(self._bytes)
-            self._request = self._caller.core.request(protocol.READ, *parts)
+            self._request = self._connection.core.request(protocol.READ, *parts)
 
     def _go_on(self) -> list[bytes]:
         """Returns the headers and records that have come, and asks for what follows."""
@@ -121,15 +121,15 @@ class RangeReader:
     def messages(self, header: bytes, records: bytes) -> list[Message]:
         """Returns the messages of a block. Raises like `stream_state.messages_of`."""
         found = decoded(header, records, self._topic, Message)
-        if self._left is not None:
-            found = found[: self._left]
-            self._left -= len(found)
+        if self._remaining is not None:
+            found = found[: self._remaining]
+            self._remaining -= len(found)
         return found
 
     def close(self) -> None:
         """Stops reading, and drops the outstanding request."""
         if self._request is not None:
-            self._caller.drop(self._request)
+            self._connection.drop(self._request)
             self._request = None
 
 

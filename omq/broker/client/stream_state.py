@@ -17,7 +17,7 @@ from omq._core.blocks import decode, read_header
 from omq.broker import protocol
 from omq.broker.errors import BrokerFailed
 from omq.broker.protocol import u64
-from omq.broker.types import Delivery, Holder, Message
+from omq.broker.types import Delivery, DeliveryConsumer, Message
 from omq.errors import OmqError
 
 CREDIT_BYTES: Final = 8 << 20  #: What a subscription lets the broker send ahead.
@@ -49,7 +49,7 @@ class LaterMessage(Message):
 class StreamReader(Protocol):
     """A stream of either twin, which hands out what has come."""
 
-    def _forget(self) -> Iterable[Message]:
+    def _take_undelivered(self) -> Iterable[Message]:
         """Gives up what it has taken of its feed and not handed out, and returns it."""
 
 
@@ -82,17 +82,17 @@ class StreamState:
         self.error: OmqError | None = None
         self.wake: Callable[[], None] | None = None
         self.reader: ref[StreamReader] | None = None
-        self.since = 0
-        self.left: Iterable[Message] = ()
+        self.first_session = 0
+        self.undelivered: Iterable[Message] = ()
         self.topic_id = 0
-        _feeds.add(self)
+        _streams.add(self)
 
     @property
-    def stirred(self) -> bool:
+    def readable(self) -> bool:
         """Returns whether a reader need not wait."""
         return bool(self.queue) or self.ended
 
-    def finds(self, answer: dict[str, Any]) -> bool:
+    def is_same_topic(self, answer: dict[str, Any]) -> bool:
         """Returns whether the topic that the broker has found is the one that this began with, and not a later one."""
         before, self.topic_id = self.topic_id, int(answer.get("topic_id", 0))
         return before in (0, self.topic_id)
@@ -101,15 +101,15 @@ class StreamState:
         """The argument of the request that begins it, or goes on with it."""
         raise NotImplementedError
 
-    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
         """Begins when the broker delivers. Returns what is to be sent."""
         raise NotImplementedError
 
-    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+    def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
         """Takes a block in. Returns what is to be sent."""
         raise NotImplementedError
 
-    def used(self, records: bytes) -> list[bytes] | None:
+    def block_taken(self, records: bytes) -> list[bytes] | None:
         """Counts a block that has left the queue. Returns what is to be sent."""
         raise NotImplementedError
 
@@ -123,38 +123,38 @@ class StreamState:
 
     def renumber(self, session: int) -> None:
         """Starts over, because the broker has another store from this connection on, with other ids."""
-        self.since = session
+        self.first_session = session
         self.topic_id = 0
         self.start_over(0)
 
-    def forget(self) -> list[Message]:
+    def discard(self) -> list[Message]:
         """Gives up what was not handed out; returns what its reader had."""
         self.queue.clear()
         reader = self.reader() if self.reader is not None else None
-        return list(reader._forget()) if reader is not None else []
+        return list(reader._take_undelivered()) if reader is not None else []
 
     def end(self, error: OmqError | None) -> None:
         """Ends the feed."""
         if not self.ended:
             self.ended, self.error, self.in_force = True, error, False
-            self.stir()
+            self.notify()
 
-    def stir(self) -> None:
+    def notify(self) -> None:
         """Wakes who waits."""
         if self.wake is not None:
             self.wake()
 
 
-_feeds: WeakSet[StreamState] = WeakSet()
+_streams: WeakSet[StreamState] = WeakSet()
 
 
-def _forget_all() -> None:
-    for feed in list(_feeds):
-        feed.forget()
+def _discard_all() -> None:
+    for stream in list(_streams):
+        stream.discard()
 
 
 # What has come is the parent's: in a forked child the next step finds nothing, and is refused.
-os.register_at_fork(after_in_child=_forget_all)
+os.register_at_fork(after_in_child=_discard_all)
 
 
 class SubscriptionState(StreamState):
@@ -178,20 +178,20 @@ class SubscriptionState(StreamState):
         self.last = 0
         self.position = 0
         self._transient = False  # messages that are not read in time may be gone
-        self._owed = 0  # bytes of credit that were used up and not given back
+        self._used_bytes = 0  # bytes of credit that were used up and not given back
         self._queued = 0  # bytes in the queue
 
     def begin(self) -> dict[str, Any]:
-        self._owed = 0
+        self._used_bytes = 0
         credit = max(self.credit - self._queued, 1)
         # A name goes on where the broker has it. Where it has the name no more, nothing may be skipped by it.
         again = self.last if self.name is None else "earliest"
-        said = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
+        argument = {"replay": again if self.began else self.replay, "name": self.name, "credit": credit}
         if self.reset and self.name is not None and not self.began:
-            said["reset"] = True  # where retention has overtaken the name, it starts over
-        return said
+            argument["reset"] = True  # where retention has overtaken the name, it starts over
+        return argument
 
-    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.in_force = True
         self._transient = answer.get("persistence") == "transient"
         if not self.began:
@@ -201,29 +201,29 @@ class SubscriptionState(StreamState):
             return [[protocol.POSITION, self.tag, u64(self.position)]]  # it did not get there
         return []
 
-    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        first, number, _, size = read_header(header)
-        last = first + number - 1
+    def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        first, count, _, size = read_header(header)
+        last = first + count - 1
         known = max(self.last - first + 1, 0)
-        if size != len(records) or not number:
-            raise ValueError(f"a block of {number} records and {size} bytes came with {len(records)} bytes")
-        if known >= number:  # the broker goes on where a name's position is, which may be further back
-            return self._owe(len(records))
+        if size != len(records) or not count:
+            raise ValueError(f"a block of {count} records and {size} bytes came with {len(records)} bytes")
+        if known >= count:  # the broker goes on where a name's position is, which may be further back
+            return self._return_credit(len(records))
         self.last = last
-        self.queue.append((header, records, b"", known, self.since))
+        self.queue.append((header, records, b"", known, self.first_session))
         self._queued += len(records)
-        self.stir()
+        self.notify()
         return None
 
-    def used(self, records: bytes) -> list[bytes] | None:
+    def block_taken(self, records: bytes) -> list[bytes] | None:
         self._queued -= len(records)
-        return self._owe(len(records))
+        return self._return_credit(len(records))
 
-    def _owe(self, size: int) -> list[bytes] | None:
-        self._owed += size
-        if not self.in_force or 4 * self._owed < self.credit:
+    def _return_credit(self, size: int) -> list[bytes] | None:
+        self._used_bytes += size
+        if not self.in_force or 4 * self._used_bytes < self.credit:
             return None
-        size, self._owed = self._owed, 0
+        size, self._used_bytes = self._used_bytes, 0
         return [protocol.CREDIT, self.tag, u64(size)]
 
     def start_over(self, position: int) -> bool:
@@ -245,73 +245,73 @@ class ConsumerState(StreamState):
         self.ack_timeout = ack_timeout
         # What was acknowledged of late. The broker may have delivered it again before it received that: no more than
         # the credit, for then it delivers nothing.
-        self._done: OrderedDict[int, None] = OrderedDict()
-        self.gathered: list[int] = []  # acknowledged in this connection, and not sent
-        self.unsure: list[int] = []  # acknowledged, and not confirmed as durable by a flush
-        self.enough = max(1, min(self.credit // 4, _MAX_ACK_BATCH))  # what is sent at once
+        self._recent_acks: OrderedDict[int, None] = OrderedDict()
+        self.unsent_acks: list[int] = []  # acknowledged in this connection, and not sent
+        self.unconfirmed: list[int] = []  # acknowledged, and not confirmed as durable by a flush
+        self.ack_batch = max(1, min(self.credit // 4, _MAX_ACK_BATCH))  # what is sent at once
 
     def begin(self) -> dict[str, Any]:
         return {"ack_timeout": self.ack_timeout, "credit": self.credit}
 
-    def begun(self, answer: dict[str, Any]) -> list[list[bytes]]:
+    def handle_started(self, answer: dict[str, Any]) -> list[list[bytes]]:
         self.resumed, self.began, self.in_force = self.began, True, True
         return []
 
-    def arrived(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
-        self.queue.append((header, records, counts, 0, self.since))
-        self.stir()
+    def handle_block(self, header: bytes, records: bytes, counts: bytes) -> list[bytes] | None:
+        self.queue.append((header, records, counts, 0, self.first_session))
+        self.notify()
         return None
 
-    def used(self, records: bytes) -> list[bytes] | None:
+    def block_taken(self, records: bytes) -> list[bytes] | None:
         return None
 
     def interrupt(self) -> None:
         super().interrupt()
         self.queue.clear()  # the broker has given it back
-        self.unsure += self.gathered
-        self.gathered.clear()
+        self.unconfirmed += self.unsent_acks
+        self.unsent_acks.clear()
 
-    def remember(self, number: int, done: bool) -> None:
+    def remember(self, message_id: int, acked: bool) -> None:
         """Remembers what was acknowledged."""
-        finished = self._done
-        if not done:
-            finished.pop(number, None)
+        finished = self._recent_acks
+        if not acked:
+            finished.pop(message_id, None)
             return
-        finished[number] = None
+        finished[message_id] = None
         if len(finished) > self.credit:
             finished.popitem(last=False)
 
     def start_over(self, position: int) -> bool:
-        self._done.clear()  # those were other messages
-        self.unsure.clear()
+        self._recent_acks.clear()  # those were other messages
+        self.unconfirmed.clear()
         return False
 
-    def may_repeat(self, counts: bytes) -> bool:
+    def may_be_redelivered(self, counts: bytes) -> bool:
         """Returns whether there may be anything in a block that was acknowledged."""
         return self.resumed or bool(counts)
 
-    def take_unsure(self) -> list[Acked]:
+    def take_unconfirmed(self) -> list[Acked]:
         """Returns the acknowledgements that may not be durable."""
-        numbers, self.unsure = self.unsure, []
-        return [(self.topic, self.topic_id, numbers)] if numbers else []
+        ids, self.unconfirmed = self.unconfirmed, []
+        return [(self.topic, self.topic_id, ids)] if ids else []
 
-    def unseen(self, session: int) -> list[int]:
+    def undelivered_ids(self, session: int) -> list[int]:
         """Gives up what came in this connection and was not handed out; returns its ids."""
         found: list[int] = []
         for header, *_ in self.queue:
-            first, number, *_ = read_header(header)
-            found.extend(range(first, first + number))
-        held = [one for one in [*self.forget(), *self.left] if isinstance(one, Delivery)]
+            first, count, *_ = read_header(header)
+            found.extend(range(first, first + count))
+        held = [one for one in [*self.discard(), *self.undelivered] if isinstance(one, Delivery)]
         found.extend(one.id for one in held if one.session == session)
-        self.left = ()
+        self.undelivered = ()
         return found
 
-    def is_done(self, number: int) -> bool:
+    def is_acked(self, message_id: int) -> bool:
         """Returns whether a message that comes again was acknowledged: in a lost connection, or after its time."""
-        return number in self._done
+        return message_id in self._recent_acks
 
 
-def messages_of(feed: StreamState, block: Block) -> list[Message]:
+def messages_of(stream: StreamState, block: Block) -> list[Message]:
     """The messages of a subscription's block that it has not had.
 
     Raises:
@@ -320,21 +320,21 @@ def messages_of(feed: StreamState, block: Block) -> list[Message]:
     header, records, _, known, store = block
     found: list[Message]
     if store:  # its ids may be those of messages of another store, which are acknowledged, too
-        found = [*(later := decoded(header, records, feed.topic, LaterMessage))]
+        found = [*(later := decoded(header, records, stream.topic, LaterMessage))]
         for message in later:
             message.store = store
     else:
-        found = decoded(header, records, feed.topic, Message)
+        found = decoded(header, records, stream.topic, Message)
     return found[known:] if known else found
 
 
-def deliveries_of(feed: StreamState, block: Block, holder: Holder, session: int) -> list[Delivery]:
+def deliveries_of(stream: StreamState, block: Block, consumer: DeliveryConsumer, session: int) -> list[Delivery]:
     """The deliveries of a share's block; raises as `messages_of`."""
     header, records, counts, *_ = block
-    found = decoded(header, records, feed.topic, Delivery)
-    numbers = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
-    for delivery, number in zip(found, numbers, strict=False):
-        delivery.deliveries, delivery.holder, delivery.session = number, holder, session
+    found = decoded(header, records, stream.topic, Delivery)
+    attempts = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
+    for delivery, attempt in zip(found, attempts, strict=False):
+        delivery.deliveries, delivery.consumer, delivery.session = attempt, consumer, session
     return found
 
 

@@ -25,90 +25,90 @@ from omq.executor import run_blocking
 
 _Message = TypeVar("_Message", bound=Message)
 #: Given by what acknowledges: nothing, or in asyncio an awaitable.
-_Recorded = TypeVar("_Recorded", bound=Awaitable[None] | None)
+_AckResult = TypeVar("_AckResult", bound=Awaitable[None] | None)
 
 _session: Final = attrgetter("session")
 
 
-class StreamBase(Generic[_Message, _Recorded]):
+class StreamBase(Generic[_Message, _AckResult]):
     """The common part of subscriptions and consumers of both twins."""
 
     _shown_as = ""  # in `repr`
 
-    def __init__(self, caller: ConnectionBase, feed: StreamState) -> None:
-        self._caller = caller
-        self._feed = feed
+    def __init__(self, connection: ConnectionBase, stream: StreamState) -> None:
+        self._connection = connection
+        self._stream = stream
         self._batch: Iterator[_Message] = iter(())
-        feed.reader = ref(self)  # last: a signal handler may raise amid this
+        stream.reader = ref(self)  # last: a signal handler may raise amid this
 
     @property
     def topic(self) -> str:
         """The topic's name."""
-        return self._feed.topic
+        return self._stream.topic
 
     @property
     def closed(self) -> bool:
         """Returns whether nothing follows: it was closed, or the broker has ended it."""
-        return self._feed.ended
+        return self._stream.ended
 
     def _decode(self, block: Block, session: int) -> list[_Message]:
         raise NotImplementedError
 
-    def _counts(self, message: _Message) -> bool:
+    def _is_current(self, message: _Message) -> bool:
         """Returns whether a message that was taken from the feed may still be handed out."""
         return True
 
-    def _noted(self) -> _Recorded:
+    def _ack_result(self) -> _AckResult:
         """Returns what a call gives that has acknowledged something."""
         raise NotImplementedError
 
-    def _forget(self) -> list[_Message]:
+    def _take_undelivered(self) -> list[_Message]:
         """Returns what was not handed out; for `StreamState.forget`."""
         return list(self._batch)
 
     async def _end(self) -> None:
         """Ends it, and returns once the broker has confirmed."""
-        caller = self._caller
-        with caller.lock:
-            ended = self._feed.ended
-            request = None if ended else caller.core.cancel(self._feed)
+        connection = self._connection
+        with connection.lock:
+            ended = self._stream.ended
+            request = None if ended else connection.core.cancel(self._stream)
             self._batch = iter(())  # now: what is in it was given back
-            caller.send_out()
-            caller.wake_ready()
+            connection.send_out()
+            connection.wake_ready()
         if ended:
             return
         if request is not None:
             try:
-                await caller.finish(request, caller.until())
+                await connection.finish(request, connection.deadline())
             except BrokerTimeout:
                 raise
             except BrokerError:
                 pass  # it is over, whatever the broker answers
-        await caller.flush(caller.until())
+        await connection.flush(connection.deadline())
 
     def __del__(self) -> None:
         # Nothing here may lock: any thread, in the midst of anything, may be the one that drops the last reference.
         if not hasattr(self, "_batch"):
             return  # a signal handler has raised amid the constructor
-        self._feed.left = self._forget()
-        self._caller.drop(self._feed)
+        self._stream.undelivered = self._take_undelivered()
+        self._connection.drop(self._stream)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else "in force" if self._feed.in_force else "waits for the broker"
+        state = "closed" if self.closed else "in force" if self._stream.in_force else "waits for the broker"
         return f"<{self._shown_as} of {self.topic!r}, {state}>"
 
 
-class SubscriptionBase(StreamBase[Message, _Recorded]):
+class SubscriptionBase(StreamBase[Message, _AckResult]):
     """The common part of the subscriptions of both twins."""
 
-    _feed: SubscriptionState
+    _stream: SubscriptionState
 
     @property
     def name(self) -> str | None:
         """The name that the broker keeps its position under."""
-        return self._feed.name
+        return self._stream.name
 
-    def ack(self, message: Message | int) -> _Recorded:
+    def ack(self, message: Message | int) -> _AckResult:
         """Moves the position of the subscription's name to a message, or an id. Does not wait: see `Client.close`.
 
         Returns:
@@ -118,94 +118,94 @@ class SubscriptionBase(StreamBase[Message, _Recorded]):
             StateError: The subscription has no name.
             ClosedError: It is closed, or the client is.
         """
-        if self._feed.name is None:
+        if self._stream.name is None:
             raise StateError(f"this subscription of {self.topic!r} has no name to keep a position under")
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
-            if self._feed.ended:
+        connection = self._connection
+        connection.refuse()
+        with connection.lock:
+            if self._stream.ended:
                 raise ClosedError(f"the subscription of {self.topic!r} is closed")
-            caller.core.move(self._feed, message)
-            caller.send_out()
-        return self._noted()
+            connection.core.move(self._stream, message)
+            connection.send_out()
+        return self._ack_result()
 
     def _decode(self, block: Block, session: int) -> list[Message]:
-        return messages_of(self._feed, block)
+        return messages_of(self._stream, block)
 
 
-class ConsumerBase(StreamBase[Delivery, _Recorded]):
+class ConsumerBase(StreamBase[Delivery, _AckResult]):
     """The common part of the consumers of both twins. Each call gives nothing; in asyncio an awaitable."""
 
-    _feed: ConsumerState
+    _stream: ConsumerState
 
-    def ack(self, deliveries: Iterable[Delivery]) -> _Recorded:
+    def ack(self, deliveries: Iterable[Delivery]) -> _AckResult:
         """Acknowledges many, in one message; see `Delivery.ack`."""
-        self._settle(list(deliveries), True)
-        return self._noted()
+        self._ack_or_nack(list(deliveries), True)
+        return self._ack_result()
 
-    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _Recorded:
+    def nack(self, deliveries: Iterable[Delivery], *, delay: float | None = None) -> _AckResult:
         """Asks for many again, in one message; see `Delivery.nack`."""
-        self._settle(list(deliveries), False, check_delay(delay))
-        return self._noted()
+        self._ack_or_nack(list(deliveries), False, check_delay(delay))
+        return self._ack_result()
 
-    def acknowledge(self, delivery: Delivery) -> _Recorded:
+    def acknowledge(self, delivery: Delivery) -> _AckResult:
         """Does what `Delivery.ack` is for."""
         raise NotImplementedError  # in each twin by itself, for it is called for each message
 
-    def retry(self, delivery: Delivery, delay: float | None) -> _Recorded:
+    def retry(self, delivery: Delivery, delay: float | None) -> _AckResult:
         """Does what `Delivery.nack` is for."""
-        self._settle((delivery,), False, delay)
-        return self._noted()
+        self._ack_or_nack((delivery,), False, delay)
+        return self._ack_result()
 
-    def progress(self, delivery: Delivery) -> _Recorded:
+    def progress(self, delivery: Delivery) -> _AckResult:
         """Does what `Delivery.in_progress` is for."""
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
+        connection = self._connection
+        connection.refuse()
+        with connection.lock:
             self._refuse_ended()
-            caller.core.progress(self._feed, delivery.session, delivery.id)
-            caller.send_out()
-        return self._noted()
+            connection.core.progress(self._stream, delivery.session, delivery.id)
+            connection.send_out()
+        return self._ack_result()
 
-    def _settle(self, deliveries: Sequence[Delivery], done: bool, delay: float | None = None) -> None:
-        caller = self._caller
-        caller.refuse()
-        with caller.lock:
+    def _ack_or_nack(self, deliveries: Sequence[Delivery], acked: bool, delay: float | None = None) -> None:
+        connection = self._connection
+        connection.refuse()
+        with connection.lock:
             self._refuse_ended()
             for session, group in groupby(deliveries, key=_session):
-                caller.core.settle(self._feed, session, [one.id for one in group], done, delay)
-            caller.send_out()
+                connection.core.ack_or_nack(self._stream, session, [one.id for one in group], acked, delay)
+            connection.send_out()
 
     def _refuse_ended(self) -> None:
-        if self._feed.ended:
+        if self._stream.ended:
             raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
 
-    def _counts(self, message: Delivery) -> bool:
-        if message.session != self._caller.core.session:
+    def _is_current(self, message: Delivery) -> bool:
+        if message.session != self._connection.core.session:
             return False  # the broker delivers it again
-        return not self._feed.is_done(message.id)  # it may have come again, and then have been acknowledged
+        return not self._stream.is_acked(message.id)  # it may have come again, and then have been acknowledged
 
     def _decode(self, block: Block, session: int) -> list[Delivery]:
-        feed = self._feed
-        found = deliveries_of(feed, block, self, session)
-        if not feed.may_repeat(block[2]):
+        stream = self._stream
+        found = deliveries_of(stream, block, self, session)
+        if not stream.may_be_redelivered(block[2]):
             return found
-        if done := [one for one in found if feed.is_done(one.id)]:
+        if done := [one for one in found if stream.is_acked(one.id)]:
             with contextlib.suppress(ClosedError):
-                self._settle(done, True)  # the broker has not received it
-        return [one for one in found if not feed.is_done(one.id)]
+                self._ack_or_nack(done, True)  # the broker has not received it
+        return [one for one in found if not stream.is_acked(one.id)]
 
 
 class ClientStream(StreamBase[_Message, None], ClosesAtExit):
     """The common part of subscriptions and consumers of the blocking client."""
 
-    _caller: BlockingConnection
+    _connection: BlockingConnection
 
-    def __init__(self, caller: BlockingConnection, feed: StreamState) -> None:
-        super().__init__(caller, feed)
+    def __init__(self, connection: BlockingConnection, stream: StreamState) -> None:
+        super().__init__(connection, stream)
         self._loaded: Block | None = None  # stands in the batch, and in the feed still
 
-    def _noted(self) -> None:
+    def _ack_result(self) -> None:
         return None
 
     def recv(self, *, timeout: float | None = None) -> _Message:
@@ -220,16 +220,16 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
                 on after a lost connection and retention had dropped what follows.
             ClosedError: It is closed, or the client is.
         """
-        until = None if timeout is None else self._caller.until(check_timeout(timeout))
+        deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             for message in self._batch:
                 try:
-                    if self._counts(message):
+                    if self._is_current(message):
                         return message
                 except BaseException:
                     self._put_back([message])
                     raise
-            self._load(until)
+            self._load(deadline)
 
     def recv_many(self, limit: int | None = None, *, timeout: float | None = None) -> list[_Message]:
         """Takes what is there of the next block of messages, at least one; see `recv`.
@@ -242,21 +242,21 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             ValueError: *limit* is not a whole number of 1 or more.
         """
         check_count("limit", limit)
-        until = None if timeout is None else self._caller.until(check_timeout(timeout))
+        deadline = None if timeout is None else self._connection.deadline(check_timeout(timeout))
         while True:
             taken = [*islice(self._batch, limit)]  # no signal handler runs before this stands where it is put back from
             try:
-                if messages := [message for message in taken if self._counts(message)]:
+                if messages := [message for message in taken if self._is_current(message)]:
                     return messages
             except BaseException:
                 self._put_back(taken)
                 raise
             if not taken:
-                self._load(until)
+                self._load(deadline)
 
     def _put_back(self, messages: list[_Message]) -> None:
         """A signal handler has raised before these were handed out: the next call hands them out."""
-        with self._caller.lock:
+        with self._connection.lock:
             self._batch = iter([*messages, *self._batch])
 
     def __iter__(self) -> Iterator[_Message]:
@@ -274,49 +274,49 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         except ClosedError:
             raise StopIteration from None
 
-    def _load(self, until: float | None) -> None:
+    def _load(self, deadline: float | None) -> None:
         """Waits for a block, and decodes it."""
-        caller, feed = self._caller, self._feed
-        caller.refuse()
-        caller.settle_dropped()
-        if not feed.stirred and caller.core.gathering:
-            with caller.lock:
-                caller.send_acks()  # the broker may wait for them
-        if not feed.stirred and not caller.wait(self._has_some, until):
-            raise ReceiveTimeout(f"no message of {feed.topic!r} in time")
-        with caller.lock:
-            session = caller.core.session
-            self._let_go()
-            block = feed.queue[0] if feed.queue else None
-            caller.send_out()
+        connection, stream = self._connection, self._stream
+        connection.refuse()
+        connection.end_dropped()
+        if not stream.readable and connection.core.unsent_consumers:
+            with connection.lock:
+                connection.send_acks()  # the broker may wait for them
+        if not stream.readable and not connection.wait(self._is_ready, deadline):
+            raise ReceiveTimeout(f"no message of {stream.topic!r} in time")
+        with connection.lock:
+            session = connection.core.session
+            self._release_block()
+            block = stream.queue[0] if stream.queue else None
+            connection.send_out()
         if block is None:
-            if feed.ended and not self._has_some_left():
-                raise feed.error or ClosedError(f"what reads {feed.topic!r} is closed")
+            if stream.ended and not self._has_messages():
+                raise stream.error or ClosedError(f"what reads {stream.topic!r} is closed")
             return  # another thread was faster, or the connection is lost
         messages = self._decode(block, session)
-        with caller.lock:
-            if feed.queue and feed.queue[0] is block:
+        with connection.lock:
+            if stream.queue and stream.queue[0] is block:
                 batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
                 # The block stays in the feed until it stands in the batch, for a signal handler may raise anywhere. No
                 # handler runs between these two.
                 self._loaded, self._batch = block, batch
-                self._let_go()
-                caller.send_out()
-            caller.wake_ready()  # there may be some for other threads
+                self._release_block()
+                connection.send_out()
+            connection.wake_ready()  # there may be some for other threads
 
-    def _let_go(self) -> None:
+    def _release_block(self) -> None:
         """Takes the block that stands in the batch out of the feed."""
-        queue = self._feed.queue
+        queue = self._stream.queue
         if queue and queue[0] is self._loaded:
-            self._caller.core.take(self._feed)
+            self._connection.core.take_block(self._stream)
         self._loaded = None
 
-    def _has_some_left(self) -> bool:
+    def _has_messages(self) -> bool:
         # Another thread may have filled the batch.
-        return bool(self._feed.queue) or length_hint(self._batch) > 0
+        return bool(self._stream.queue) or length_hint(self._batch) > 0
 
-    def _has_some(self) -> bool:
-        return self._has_some_left() or self._feed.ended
+    def _is_ready(self) -> bool:
+        return self._has_messages() or self._stream.ended
 
     def close(self) -> None:
         """Ends it, and returns once the broker has confirmed. Idempotent.
@@ -324,11 +324,13 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         Raises:
             BrokerTimeout: The broker has not confirmed in time; it ends all the same.
         """
-        caller = self._caller
-        if caller.closed or caller.inherited:
+        connection = self._connection
+        if connection.closed or connection.inherited:
             return
-        if caller.nested or caller.amid:
-            caller.drop(self._feed)  # in a signal handler: the call that it has interrupted, or the next one, ends it
+        if connection.in_wait or connection.in_lock:
+            connection.drop(
+                self._stream
+            )  # in a signal handler: the call that it has interrupted, or the next one, ends it
             return
         run_blocking(self._end)
 
@@ -355,18 +357,18 @@ class Consumer(ConsumerBase[None], ClientStream[Delivery]):
 
     def acknowledge(self, delivery: Delivery) -> None:
         """Does what `Delivery.ack` is for."""
-        caller, feed = self._caller, self._feed
-        caller.refuse()
-        with caller.lock:
-            if feed.ended:
+        connection, stream = self._connection, self._stream
+        connection.refuse()
+        with connection.lock:
+            if stream.ended:
                 self._refuse_ended()
-            caller.acknowledge(feed, delivery.session, delivery.id)
+            connection.acknowledge(stream, delivery.session, delivery.id)
 
     def __iter__(self) -> Iterator[Delivery]:
         while True:
             for delivery in self._batch:
                 try:
-                    counts = self._counts(delivery)
+                    counts = self._is_current(delivery)
                 except BaseException:
                     self._put_back([delivery])
                     raise

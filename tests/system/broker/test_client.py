@@ -309,9 +309,9 @@ def test_acknowledgements_leave_though_no_call_follows(server, request):
         got = [consumer.recv(timeout=10.0) for _ in range(1000)]
         for job in got[:-1]:
             job.ack()  # one close upon the other
-        until(lambda: not other._caller.core.gathering)
+        until(lambda: not other._connection.core.unsent_consumers)
         other.topics()  # what left before has arrived
-        other._caller._socket.stop()  # what is held is given back
+        other._connection._socket.stop()  # what is held is given back
         with client.consume(name) as rest:
             assert [rest.recv(timeout=10.0).id] == [1000]
         client.delete(name)
@@ -367,7 +367,7 @@ def test_what_is_given_back_is_not_handed_out(twin, server, client, jobs):
     twin.wait(client.publish_many(jobs, [b"%d" % n for n in range(6)]))
     consumer = twin.wait(client.consume(jobs))
     first = twin.wait(consumer.recv(timeout=20.0))
-    client._caller._socket.stop()
+    client._connection._socket.stop()
     with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as other, other.consume(jobs) as rest:
         done = [rest.recv(timeout=20.0) for _ in range(6)]
         rest.ack(done)
@@ -400,15 +400,15 @@ def test_a_flush_that_came_to_nothing_is_made_up_for(twin, server, client, jobs,
     twin.call(job.ack)
     asked = []
     monkeypatch.setitem(ClientSession._HANDLERS, b"FLUSH", (lambda _, tag, __: asked.append(tag), 0, 0))
-    other._caller.timeout = 0.3
+    other._connection.timeout = 0.3
     with pytest.raises(BrokerTimeout):
         twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
     monkeypatch.undo()
     assert asked
-    assert other._caller.core.dirty
-    other._caller.timeout = 20.0
+    assert other._connection.core.dirty
+    other._connection.timeout = 20.0
     twin.wait(getattr(other, call)(topic, [b"x"] if call == "publish_many" else b"x"))
-    assert not other._caller.core.dirty
+    assert not other._connection.core.dirty
     twin.wait(other.close())
 
 
@@ -633,7 +633,7 @@ def test_closing_a_client_ends_the_calls_of_other_threads(server):
     threads = [threading.Thread(target=work) for work in (iterate, wait)]
     for thread in threads:
         thread.start()
-    until(lambda: len(client._caller.core._feeds) == 2 and len(client._caller._waiters) == 1)
+    until(lambda: len(client._connection.core._streams) == 2 and len(client._connection._waiters) == 1)
     client.close()
     for thread in threads:
         thread.join(20)
@@ -666,7 +666,7 @@ def test_a_reading_that_is_dropped_leaves_nothing(blocking):
     blocking.publish_many("half read", [bytes(1 << 20)] * 8)
     reading = blocking.read("half read")
     assert next(reading).id == 1
-    core = blocking._caller.core
+    core = blocking._connection.core
     assert core._requests
     del reading
     blocking.topics()
@@ -727,7 +727,7 @@ def test_what_was_acknowledged_after_its_time_is_not_handed_out_again(twin, clie
     twin.wait(client.publish_many(jobs, [b"a", b"b", b"c"]))
     consumer = twin.wait(client.consume(jobs, ack_timeout=0.05, credit=6))
     taken = twin.take(consumer, 3)
-    until(lambda: twin.wait(client.topics()) and consumer._feed.queue)  # they came again
+    until(lambda: twin.wait(client.topics()) and consumer._stream.queue)  # they came again
     if decoded:
         taken.append(twin.wait(consumer.recv(timeout=20.0)))
         assert taken[3].id in [one.id for one in taken[:3]]
@@ -748,10 +748,10 @@ def test_a_publish_returns_once_earlier_acknowledgements_are_durable(blocking, s
     blocking.publish_many("work", [b"a", b"b"])
     consumer = blocking.consume("work")
     consumer.recv(timeout=20.0).ack()
-    assert blocking._caller.core.dirty
+    assert blocking._connection.core.dirty
     blocking.publish("results", b"of a")
-    assert not blocking._caller.core.dirty
-    blocking._caller._socket.stop()  # the connection is lost: what was not acknowledged comes again
+    assert not blocking._connection.core.dirty
+    blocking._connection._socket.stop()  # the connection is lost: what was not acknowledged comes again
     assert consumer.recv(timeout=20.0).body == b"b"
     consumer.close()
     blocking.delete("work")
@@ -775,7 +775,7 @@ def _raising_at(place: int) -> Any:
     steps = itertools.count()
 
     def trace(frame: Any, event: str, argument: object) -> Any:
-        if frame.f_code.co_name not in ("_load", "_let_go", "take"):
+        if frame.f_code.co_name not in ("_load", "_release_block", "take_block"):
             return trace if event == "call" and "broker" in frame.f_code.co_filename else None
         frame.f_trace_opcodes = True
         if event == "opcode" and frame.f_lasti in _behind_calls(frame.f_code) and next(steps) == place:
@@ -819,7 +819,7 @@ def test_an_exception_amid_the_taking_of_a_block_costs_no_message(server, reques
 @pytest.mark.parametrize("way", ["recv", "recv_many", "iterate"])
 def test_an_exception_amid_the_handing_out_costs_no_message(server, monkeypatch, way):
     name = f"amid the handing out: {way}"
-    real, steps = omq.broker.Consumer._counts, itertools.count()
+    real, steps = omq.broker.Consumer._is_current, itertools.count()
 
     def counts(self: Any, message: Any) -> bool:
         if next(steps) == 7:
@@ -835,7 +835,7 @@ def test_an_exception_amid_the_handing_out_costs_no_message(server, monkeypatch,
             else:
                 found.append(next(iter(jobs)).body)
 
-    monkeypatch.setattr(omq.broker.Consumer, "_counts", counts)
+    monkeypatch.setattr(omq.broker.Consumer, "_is_current", counts)
     with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
         client.create(name, delivery="round-robin", persistence="transient")
         client.publish_many(name, [b"%d" % number for number in range(20)])
@@ -872,7 +872,7 @@ def test_what_reads_is_given_up_whole_where_an_exception_leaves_its_beginning(se
     delivery = "round-robin" if kind == "consume" else "broadcast"
     with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
         client.create(name, delivery=delivery, persistence="transient")
-        core = client._caller.core
+        core = client._connection.core
         before = sys.gettrace()
         for place in itertools.count():
             raised = False
@@ -887,7 +887,7 @@ def test_what_reads_is_given_up_whole_where_an_exception_leaves_its_beginning(se
                 break
             gc.collect()
             client.topics()
-            assert not core._feeds, place
+            assert not core._streams, place
             assert not core._requests, place
         assert place > 5
         reader.close()
@@ -899,7 +899,7 @@ def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
     name = request.node.name
     with omq.broker.Client(server.endpoints["zmtp"], timeout=20.0) as client:
         client.create(name, persistence="transient")
-        core = client._caller.core
+        core = client._connection.core
         before = sys.gettrace()
         for place in range(80):
             files = "client/connection.py", "client/calls.py", "client/client.py", "client/client_protocol.py"
@@ -912,7 +912,7 @@ def test_a_publish_that_an_exception_leaves_is_not_made_later(server, request):
                 sys.settrace(before)
             assert not core._requests, place
             assert not core._appends, place
-            assert (core.flight, core._laden) == (0, 0), place
+            assert (core.in_flight_bytes, core._in_flight_requests) == (0, 0), place
             client.publish(name, b"later")
         client.delete(name)
 
@@ -1000,7 +1000,7 @@ def test_a_signal_handler_amid_anything_else_closes_and_is_refused_the_rest(serv
 
         before = signal.signal(signal.SIGALRM, handle)
         try:
-            with other._caller.lock:
+            with other._connection.lock:
                 signal.raise_signal(signal.SIGALRM)
                 assert said == ["closed"]
                 assert not other.closed
@@ -1181,7 +1181,7 @@ def test_a_flush_returns_when_everything_is_recorded(twin, client, server, jobs,
     for job in twin.take(consumer, 1000):
         twin.call(job.ack)
     twin.wait(client.flush(timeout=20.0))
-    assert not client._caller.core.dirty
+    assert not client._connection.core.dirty
     assert [one.position for one in twin.wait(client.durables(topic))] == [1]
     twin.wait(consumer.close())
     twin.wait(subscription.close())
@@ -1244,7 +1244,7 @@ def test_a_flush_that_is_given_up_keeps_no_other_call_waiting(server, monkeypatc
             consumer.recv(timeout=20.0).ack()
 
             def second() -> None:
-                until(lambda: client._caller.core.flushing is not None)
+                until(lambda: client._connection.core.flushing is not None)
                 client.flush()
 
             with ThreadPoolExecutor(1) as pool:
@@ -1265,7 +1265,7 @@ def test_a_flush_that_is_given_up_keeps_no_other_call_waiting(server, monkeypatc
                     finally:
                         signal.signal(signal.SIGALRM, before)
                 other.result(timeout=10.0)
-            assert not client._caller.core.dirty
+            assert not client._connection.core.dirty
         client.delete("given up")
 
 
@@ -1279,7 +1279,7 @@ async def _cancel_a_flush(server: Server) -> None:
             await asyncio.sleep(0.1)
             first.cancel()
             await asyncio.wait_for(second, 10.0)
-            assert not client._caller.core.dirty
+            assert not client._connection.core.dirty
         await client.delete("given up")
 
 
@@ -1292,7 +1292,7 @@ def test_a_flush_without_a_broker_times_out(twin):
     twin.call(job.ack)
     with pytest.raises(BrokerTimeout):
         twin.wait(client.flush(timeout=0.2))
-    client._caller.timeout = 0.1
+    client._connection.timeout = 0.1
     with pytest.raises(BrokerTimeout):
         twin.wait(client.close())
 
@@ -1308,11 +1308,11 @@ async def _await_acknowledgements(server):
         async with await client.consume("awaited") as consumer:
             jobs = [await consumer.recv() for _ in range(100)]
             flushes: list[bytes] = []
-            asked = client._caller.core._flush
-            client._caller.core._flush = lambda: (flushes.append(b""), asked())[1]  # type: ignore[method-assign]
+            asked = client._connection.core._flush
+            client._connection.core._flush = lambda: (flushes.append(b""), asked())[1]  # type: ignore[method-assign]
             await asyncio.gather(*(asyncio.ensure_future(_awaited(job)) for job in jobs))
             assert 1 <= len(flushes) < 20, "they share flushes"
-            assert not client._caller.core.dirty
+            assert not client._connection.core.dirty
             await jobs[0].ack()
             await consumer.nack([])
         await client.delete("awaited")

@@ -519,5 +519,5 @@ def test_names_are_free_and_jobs_go_on_when_a_client_is_dead(tmp_path: Path, pro
         link.refuse()
         link.reset()
         assert sorted(job.body for job in itertools.islice(consumer, 2)) == [b"a", b"b"]
-        until(lambda: other._caller._watch.is_over())
+        until(lambda: other._connection._connection_monitor.is_over())
         other.close()

@@ -173,7 +173,7 @@ def test_retention_that_overtakes_a_stream_is_data_loss(client: Client, query: Q
         client.publish("a", b"y")
     (info,) = client.topics("a")
     assert info.first > 4
-    with pytest.raises(DataLoss, match=f"topic 'a' begins with {info.first} now: ids 4 to {info.first - 1} are lost"):
+    with pytest.raises(DataLoss, match=f"topic 'a' now begins with {info.first}: ids 4 to {info.first - 1} are lost"):
         query.run(topic="a").rows()
     assert query.run(topic="a", failOnDataLoss=False).take() == ids("a", info.first, 11)
 
@@ -469,7 +469,7 @@ def test_a_first_microbatch_that_retention_overtakes_is_data_loss(client: Client
         client.publish("a", b"y")
     (info,) = client.topics("a")
     assert info.first > 3
-    says = f"topic 'a' begins with {info.first} now: ids 1 to 3 are lost"
+    says = f"topic 'a' now begins with {info.first}: ids 1 to 3 are lost"
     with pytest.raises(DataLoss, match=says):
         query.run(topic="a", startingOffsets="earliest").rows()
     run = query.run(topic="a", startingOffsets="earliest", failOnDataLoss=False)

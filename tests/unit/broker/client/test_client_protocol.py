@@ -104,7 +104,7 @@ class Player(RuleBasedStateMachine):
     @rule(data=st.data())
     def read(self, data: st.DataObject) -> None:
         feed, got = data.draw(st.sampled_from(self.readings))
-        if (block := self.core.take(feed)) is not None:
+        if (block := self.core.take_block(feed)) is not None:
             got += [message.id for message in messages_of(feed, block)]
 
     @precondition(lambda self: any(feed.name for feed, _ in self.readings))
@@ -122,10 +122,10 @@ class Player(RuleBasedStateMachine):
     @precondition(lambda self: self.share is not None)
     @rule()
     def work(self) -> None:
-        if (block := self.core.take(self.share)) is not None:
+        if (block := self.core.take_block(self.share)) is not None:
             for job in deliveries_of(self.share, block, self, self.core.session):
-                if self.share.is_done(job.id):
-                    self.core.settle(self.share, job.session, [job.id], True)
+                if self.share.is_acked(job.id):
+                    self.core.ack_or_nack(self.share, job.session, [job.id], True)
                 else:
                     self.jobs.append(job)
 
@@ -139,16 +139,16 @@ class Player(RuleBasedStateMachine):
                 assert job.id not in self.acked, "a message was delivered after its acknowledgement"
             self.acked.add(job.id)
         if done and together:
-            self.core.gather(self.share, job.session, job.id)
+            self.core.add_ack(self.share, job.session, job.id)
         else:
-            self.core.settle(self.share, job.session, [job.id], done)
+            self.core.ack_or_nack(self.share, job.session, [job.id], done)
 
     # ------------------------------------------------------------------ what holds
 
     @invariant()
     def what_is_in_flight_is_counted(self) -> None:
         waiting = [request for request, _ in self.published if not request.done]
-        assert self.core.flight == sum(request.size for request in waiting)
+        assert self.core.in_flight_bytes == sum(request.size for request in waiting)
 
     @invariant()
     def readings_have_everything_in_order(self) -> None:
@@ -168,7 +168,7 @@ class Player(RuleBasedStateMachine):
             self.core.connected()
         self.settle_down()
         self.what_is_in_flight_is_counted()
-        assert self.core.flight == 0
+        assert self.core.in_flight_bytes == 0
         for topic in "tj":
             stored = self.broker.topics[topic].bodies
             assert len(stored) == len(set(stored)), "stored twice"
@@ -188,19 +188,19 @@ class Player(RuleBasedStateMachine):
     def settle_down(self) -> None:
         moved = True
         while moved:
-            self.core.say_gathered()
+            self.core.queue_acks()
             moved = bool(self.core.out or self.broker.up or self.broker.down)
             self.pass_on(100, 100, 0)
             moved |= self.broker.pump()
             self.pass_on(0, 0, 100)
             for feed, got in self.readings:
-                while (block := self.core.take(feed)) is not None:
+                while (block := self.core.take_block(feed)) is not None:
                     got += [message.id for message in messages_of(feed, block)]
                     moved = True
             if self.share is not None:
                 self.work()
                 for job in self.jobs:
-                    self.core.settle(self.share, job.session, [job.id], True)
+                    self.core.ack_or_nack(self.share, job.session, [job.id], True)
                     moved = True
                 self.jobs.clear()
 
@@ -238,9 +238,9 @@ def test_what_a_flush_tells_of_is_durable_whatever_is_cut_and_killed(seed, monke
                 player.jobs.remove(job)
                 player.acked.add(job.id)
                 if chance.random() < 0.5:
-                    core.gather(player.share, job.session, job.id)
+                    core.add_ack(player.share, job.session, job.id)
                 else:
-                    core.settle(player.share, job.session, [job.id], True)
+                    core.ack_or_nack(player.share, job.session, [job.id], True)
         elif core.dirty and flush is None:
             flush, waited = core.flush(), set(player.acked)
             if chance.random() < 0.2:
@@ -389,7 +389,7 @@ def test_credit_never_grows_above_what_was_given():
         credit -= len(records)
         core.receive([protocol.BLOCK, feed.tag, blocks.header(first, 1, 0, len(records)), records])
         first += 1
-        assert core.take(feed) is not None
+        assert core.take_block(feed) is not None
         credit += sum(protocol.number(message[2]) for message in core.out)
         core.out.clear()
         assert 0 < credit <= 100
@@ -407,7 +407,7 @@ def test_more_credit_than_the_broker_grants_is_given_back_like_what_it_grants(mo
         header, records = block(first, [b"x" * 70])
         credit -= len(records)
         core.receive([protocol.BLOCK, feed.tag, header, records])
-        assert core.take(feed) is not None
+        assert core.take_block(feed) is not None
         credit = min(credit + sum(protocol.number(message[2]) for message in core.out), 400)
         core.out.clear()
 
@@ -451,15 +451,15 @@ def test_a_named_subscription_passes_over_what_it_has_had():
     feed, begin = core.subscribe("t", "earliest", "n", 1000)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1", b"2", b"3"])])
-    assert [message.id for message in messages_of(feed, core.take(feed))] == [1, 2, 3]
+    assert [message.id for message in messages_of(feed, core.take_block(feed))] == [1, 2, 3]
     core.move(feed, 2)
     welcome_again(core)
     core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 0}'])  # the move was lost
     assert core.out[-1] == [protocol.POSITION, feed.tag, u64(2)]
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1", b"2"])])
-    assert core.take(feed) is None
+    assert core.take_block(feed) is None
     core.receive([protocol.BLOCK, feed.tag, *block(3, [b"3", b"4"])])
-    assert [message.id for message in messages_of(feed, core.take(feed))] == [4]
+    assert [message.id for message in messages_of(feed, core.take_block(feed))] == [4]
 
 
 def test_a_subscription_that_goes_on_counts_what_waits_against_its_credit():
@@ -471,7 +471,7 @@ def test_a_subscription_that_goes_on_counts_what_waits_against_its_credit():
     welcome_again(core)
     assert json.loads(core.out[-1][3]) == {"replay": 1, "name": None, "credit": 1000 - len(records)}
     core.receive([protocol.SUBSCRIBED, feed.tag, b'{"position": 1}'])
-    assert core.take(feed) is not None
+    assert core.take_block(feed) is not None
 
 
 def test_a_share_forgets_what_waits_and_acknowledges_again_what_it_had():
@@ -479,16 +479,16 @@ def test_a_share_forgets_what_waits_and_acknowledges_again_what_it_had():
     feed, begin = core.consume("t", 30.0, 10)
     core.receive([protocol.CONSUMING, begin.tag, b"{}"])
     core.receive([protocol.JOBS, feed.tag, *block(1, [b"1"])])
-    (job,) = deliveries_of(feed, core.take(feed), None, core.session)
-    core.settle(feed, job.session, [job.id], True)
+    (job,) = deliveries_of(feed, core.take_block(feed), None, core.session)
+    core.ack_or_nack(feed, job.session, [job.id], True)
     core.receive([protocol.JOBS, feed.tag, *block(2, [b"2"])])
     welcome_again(core)
     assert not feed.queue
     core.receive([protocol.CONSUMING, feed.tag, b"{}"])
-    core.settle(feed, job.session, [7], False)  # of another connection: the broker has it already
+    core.ack_or_nack(feed, job.session, [7], False)  # of another connection: the broker has it already
     assert core.out[-1][0] == protocol.CONSUME
-    assert feed.is_done(1)
-    assert not feed.is_done(2)
+    assert feed.is_acked(1)
+    assert not feed.is_acked(2)
 
 
 def share_with_jobs(credit, count):
@@ -496,19 +496,19 @@ def share_with_jobs(credit, count):
     feed, begin = core.consume("t", 30.0, credit)
     core.receive([protocol.CONSUMING, begin.tag, b'{"topic_id": 3}'])
     core.receive([protocol.JOBS, feed.tag, *block(1, [b"x"] * count)])
-    core.take(feed)
+    core.take_block(feed)
     core.out.clear()
     return core, feed
 
 
 def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
     core, feed = share_with_jobs(credit=16, count=8)
-    assert [core.gather(feed, core.session, number) for number in (1, 2, 4, 5)] == [False, False, False, True]
-    assert core.gathering
+    assert [core.add_ack(feed, core.session, number) for number in (1, 2, 4, 5)] == [False, False, False, True]
+    assert core.unsent_consumers
     assert core.dirty
     assert not core.out
-    core.say_gathered()
-    assert not core.gathering
+    core.queue_acks()
+    assert not core.unsent_consumers
     (said,) = core.out
     assert said == [protocol.ACK, feed.tag, protocol.pack_ranges([(1, 2), (4, 5)])]
 
@@ -516,35 +516,35 @@ def test_acknowledgements_are_said_together_once_there_are_enough_of_them():
 @pytest.mark.parametrize("what", ["flush", "cancel", "nack"])
 def test_what_was_acknowledged_is_said_before_what_follows(what):
     core, feed = share_with_jobs(credit=16, count=8)
-    core.gather(feed, core.session, 3)
+    core.add_ack(feed, core.session, 3)
     if what == "flush":
         core.flush()
     elif what == "cancel":
         core.cancel(feed)
     else:
-        core.settle(feed, core.session, [4], False)
+        core.ack_or_nack(feed, core.session, [4], False)
     assert [message[0] for message in core.out] == [protocol.ACK, what.upper().encode()]
 
 
 def test_what_was_acknowledged_and_not_said_is_forgotten_with_its_connection():
     core, feed = share_with_jobs(credit=16, count=8)
-    core.gather(feed, core.session, 3)
+    core.add_ack(feed, core.session, 3)
     welcome_again(core)
     core.receive([protocol.CONSUMING, feed.tag, b'{"topic_id": 3}'])
     core.out.clear()
-    core.say_gathered()
-    assert not core.gathering
+    core.queue_acks()
+    assert not core.unsent_consumers
     assert not core.out
-    assert feed.is_done(3)  # it is acknowledged when it comes again
-    assert not core.gather(feed, core.session - 1, 4)
-    assert not core.gathering
+    assert feed.is_acked(3)  # it is acknowledged when it comes again
+    assert not core.add_ack(feed, core.session - 1, 4)
+    assert not core.unsent_consumers
 
 
 def test_what_may_not_be_durable_is_settled_before_a_share_goes_on():
     core, feed = share_with_jobs(credit=16, count=8)
-    core.settle(feed, core.session, [1, 2], True)
+    core.ack_or_nack(feed, core.session, [1, 2], True)
     flush = core.flush()
-    core.gather(feed, core.session, 4)
+    core.add_ack(feed, core.session, 4)
     welcome_again(core)
     assert [message[0] for message in core.out] == [protocol.SETTLE, protocol.CONSUME, protocol.FLUSH]
     claim = core.out[0]
@@ -568,8 +568,8 @@ def test_what_is_acknowledged_late_is_settled_at_once():
     before = core.session
     welcome_again(core)
     core.out.clear()
-    core.settle(feed, before, [1, 2], True)
-    core.gather(feed, before, 3)
+    core.ack_or_nack(feed, before, [1, 2], True)
+    core.add_ack(feed, before, 3)
     assert [message[:1] + message[2:] for message in core.out] == [
         [protocol.SETTLE, b"t", u64(3), protocol.pack_ranges([pair])] for pair in [(1, 2), (3, 3)]
     ]
@@ -594,9 +594,9 @@ def test_what_a_flush_tells_of_is_no_more_than_was_said():
 def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
     monkeypatch.setattr(module, "_MAX_UNCONFIRMED_ACKS", 3)
     core, feed = share_with_jobs(credit=16, count=8)
-    core.settle(feed, core.session, [1, 2], True)
+    core.ack_or_nack(feed, core.session, [1, 2], True)
     assert [message[0] for message in core.out] == [protocol.ACK]
-    core.settle(feed, core.session, [3], True)
+    core.ack_or_nack(feed, core.session, [3], True)
     assert [message[0] for message in core.out] == [protocol.ACK, protocol.ACK, protocol.FLUSH]
     core.receive([protocol.FLUSHED, core.out[-1][1]])
     welcome_again(core)
@@ -605,7 +605,7 @@ def test_a_flush_tells_of_many_acknowledgements_where_nobody_asks(monkeypatch):
 
 def test_what_a_share_that_is_gone_has_acknowledged_is_settled_again():
     core, feed = share_with_jobs(credit=16, count=8)
-    core.settle(feed, core.session, [1], True)
+    core.ack_or_nack(feed, core.session, [1], True)
     core.lost()
     assert core.cancel(feed) is None
     core.connected()
@@ -626,7 +626,7 @@ def test_another_store_is_read_from_its_beginning():
     core.move(feed, 39)  # of a message of the old store
     assert not core.out
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"1"])])
-    assert core.take(feed) is not None
+    assert core.take_block(feed) is not None
 
 
 def test_messages_of_a_store_that_is_gone_move_no_position_of_another():
@@ -634,7 +634,7 @@ def test_messages_of_a_store_that_is_gone_move_no_position_of_another():
     feed, begin = core.subscribe("t", "earliest", "n", 1000)
     core.receive([protocol.SUBSCRIBED, begin.tag, b'{"position": 0}'])
     core.receive([protocol.BLOCK, feed.tag, *block(1, [b"old 1", b"old 2"])])
-    old = messages_of(feed, core.take(feed))
+    old = messages_of(feed, core.take_block(feed))
     core.receive([protocol.BLOCK, feed.tag, *block(3, [b"old 3"])])
     for store in (b"another", b"a third"):
         core.lost()
@@ -644,12 +644,12 @@ def test_messages_of_a_store_that_is_gone_move_no_position_of_another():
         core.receive([protocol.BLOCK, feed.tag, *block(1, [b"new %d" % number for number in range(5)])])
         core.out.clear()
         while len(feed.queue) > 1:
-            old += messages_of(feed, core.take(feed))
+            old += messages_of(feed, core.take_block(feed))
         core.out.clear()
         for message in old:
             core.move(feed, message)
         assert not core.out
-        old = messages_of(feed, core.take(feed))
+        old = messages_of(feed, core.take_block(feed))
         core.move(feed, old[1])
         assert core.out[-1] == [protocol.POSITION, feed.tag, u64(2)]
 
@@ -670,7 +670,7 @@ def test_what_was_dropped_meanwhile_ends_a_subscription_unless_it_is_transient(p
 
 def test_a_flush_that_nobody_waits_for_any_more_is_due_again():
     core, feed = share_with_jobs(credit=16, count=8)
-    core.settle(feed, core.session, [1], True)
+    core.ack_or_nack(feed, core.session, [1], True)
     flush = core.flush()
     assert not core.dirty
     core.give_up(flush)
@@ -688,16 +688,16 @@ def test_a_flush_whose_making_an_exception_leaves_is_due_again():
     def trace(frame: Any, event: str, argument: object) -> Any:
         if not frame.f_code.co_filename.endswith(("client_protocol.py", "stream_state.py")):
             return None
-        if event in ("call", "line") and (event == "call" or frame.f_code.co_name in amid) and next(steps) == place:
+        if event in ("call", "line") and (event == "call" or frame.f_code.co_name in traced) and next(steps) == place:
             sys.settrace(None)
             raise KeyboardInterrupt
         return trace
 
-    amid = ("flush", "_flush", "_enter", "_send", "_say")
+    traced = ("flush", "_flush", "_enter", "_send", "_queue_message")
     before = sys.gettrace()
     for place in itertools.count():
         core, feed = share_with_jobs(credit=16, count=8)
-        core.settle(feed, core.session, [1, 2], True)
+        core.ack_or_nack(feed, core.session, [1, 2], True)
         steps, mark = itertools.count(), core.mark()
         sys.settrace(trace)
         try:
@@ -739,7 +739,7 @@ def test_a_topic_that_was_made_again_meanwhile_ends_what_reads_it(kind):
     assert isinstance(feed.error, TopicError)
     assert core.out[-1][:2] == [protocol.CANCEL, feed.tag]
     core.receive([protocol.JOBS if kind == "share" else protocol.BLOCK, feed.tag, *block(1, [b"x"]), b""])
-    assert core.take(feed) is None
+    assert core.take_block(feed) is None
 
 
 @pytest.mark.parametrize("kind", ["share", "subscription", "named"])
@@ -756,14 +756,14 @@ def test_another_store_may_give_the_topic_any_id(kind):
 
 def test_what_was_acknowledged_of_one_store_is_not_done_in_another():
     core, feed = share_with_jobs(credit=10, count=3)
-    core.settle(feed, core.session, [1], True)
+    core.ack_or_nack(feed, core.session, [1], True)
     core.lost()
     core.connected()
     core.receive([protocol.WELCOME, core.out.popleft()[1], b'{"broker": "another"}'])
     core.receive([protocol.CONSUMING, feed.tag, b"{}"])
-    core.settle(feed, core.session - 1, [2], True)  # said late
-    core.gather(feed, core.session - 1, 3)
-    assert not any(feed.is_done(number) for number in (1, 2, 3))
+    core.ack_or_nack(feed, core.session - 1, [2], True)  # said late
+    core.add_ack(feed, core.session - 1, 3)
+    assert not any(feed.is_acked(number) for number in (1, 2, 3))
 
 
 def test_a_named_subscription_skips_nothing_where_its_name_is_forgotten():
@@ -826,7 +826,7 @@ def test_what_is_given_up_is_not_asked_for_again():
     core.give_up(one)
     core.give_up(two)
     assert not core.is_busy
-    assert core.flight == 0
+    assert core.in_flight_bytes == 0
     core.repeat()
     assert said(core) == []
 
@@ -853,13 +853,13 @@ def test_what_a_busy_broker_refused_is_asked_for_once_in_the_next_connection():
 
 def test_a_busy_broker_is_left_alone_for_longer_each_time_until_it_answers():
     core = ready()
-    pauses = [core.retreat.next() for _ in range(20)]
+    pauses = [core.busy_backoff.next() for _ in range(20)]
     assert pauses[0] < 0.03
     assert pauses[5] > pauses[0]
     assert 0.7 < pauses[-1] <= 1.0
     request = core.request(protocol.TOPICS)
     core.receive([protocol.TOPICS, request.tag, b"[]"])
-    assert core.retreat.next() < 0.03
+    assert core.busy_backoff.next() < 0.03
 
 
 def test_jobs_that_nobody_has_seen_are_given_back():

@@ -17,25 +17,25 @@ PATIENCE = 10.0
 
 
 class Stage(BlockingConnection):
-    """A caller whose threads take turns at nothing; the test knows whose turn it is.
+    """A connection without a socket, whose threads take turns at reading.
 
     Attributes:
-        turns: By name of a thread: set once it reads.
-        go: What a thread that reads waits for.
+        turns: An event for each thread name, set once that thread reads.
+        go: The event that the reading thread waits for.
     """
 
     def __init__(self) -> None:
-        super().__init__("inproc://nobody", PATIENCE, None, {})
+        super().__init__("inproc://unbound", PATIENCE, None, {})
         self.turns = {name: threading.Event() for name in "ABC"}
         self.go = threading.Event()
         self.threads: list[threading.Thread] = []
 
-    def _turn(self, nap: float) -> bool:
+    def _poll(self, poll_timeout: float) -> bool:
         self.turns[threading.current_thread().name].set()
-        return self.go.wait(nap)
+        return self.go.wait(poll_timeout)
 
     def call(self, name: str, ready: Callable[[], bool], until: float | None = None) -> None:
-        """A thread of this name waits."""
+        """Starts a thread of this name that waits."""
 
         def wait() -> None:
             with contextlib.suppress(ClosedError):  # the test is over
@@ -55,7 +55,7 @@ def stage() -> Iterator[Stage]:
     yield stage
     stage.go.set()
     with stage.lock:
-        stage.closed = True  # who still waits is told so
+        stage.closed = True  # ends the waits that remain
         stage.wake_all()
     for thread in stage.threads:
         thread.join(PATIENCE)
@@ -63,25 +63,25 @@ def stage() -> Iterator[Stage]:
         stage._socket.stop()
 
 
-def test_who_is_woken_to_read_and_has_what_it_waits_for_passes_the_turn_on(stage):
+def test_a_woken_waiter_whose_result_is_there_passes_reading_on(stage):
     come = threading.Event()
     stage.call("A", come.is_set)
     stage.call("B", come.is_set)
     stage.call("C", threading.Event().is_set)
-    with stage.lock:  # nobody looks before A has left
+    with stage.lock:  # no waiter checks before A has returned
         come.set()
         stage.go.set()
     assert stage.turns["C"].wait(PATIENCE)
     assert not stage.turns["B"].is_set()
 
 
-def test_who_is_woken_to_read_as_its_time_is_up_passes_the_turn_on(stage, monkeypatch):
+def test_a_woken_waiter_whose_timeout_expires_passes_reading_on(stage, monkeypatch):
     late, leave = threading.Event(), threading.Event()
     real = module._Waiter.sleep
 
     def sleep(self: module._Waiter, seconds: float | None) -> None:
         real(self, seconds)
-        if seconds == 0:  # its last look is behind it
+        if seconds == 0:  # it has checked for the last time
             late.set()
             leave.wait(PATIENCE)
 
