@@ -147,7 +147,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
                 try:
                     blocks = await reader.blocks()
                 except BrokerError:
-                    for batch in columns.rest():  # what is well before
+                    for batch in columns.rest():  # the records before the error
                         yield batch
                     raise
                 if blocks is None:
@@ -160,7 +160,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         finally:
             reader.close()
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ closing
 
     @property
     def closed(self) -> bool:
@@ -168,7 +168,7 @@ class Client(Calls[Subscription, Consumer], AsyncClosing):
         return self._connection.closed
 
     async def close(self) -> None:
-        """Flushes what was acknowledged, gives back what is held, and ends; see `omq.broker.Client.close`."""
+        """Flushes acknowledgements, returns unread deliveries, and closes; see `omq.broker.Client.close`."""
         if not self._connection.closed and not self._connection.inherited:
             await self._connection.close()
 

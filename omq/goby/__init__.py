@@ -3,10 +3,10 @@
     import omq.goby
 
     with omq.goby.Daemon(platform="auv"), omq.goby.Portal("chat", platform="auv") as portal:
-        messages = portal.subscribe("chat", str)
+        texts = portal.subscribe("chat", str)
         portal.wait_released(timeout=5)
         portal.publish("chat", "hello")
-        print(messages.recv(timeout=5))
+        print(texts.recv(timeout=5))
 
 Processes that were written for Goby 3 (https://goby.software) work with it. `omq.asyncio.goby` has the same for
 `await`.

@@ -69,8 +69,8 @@ class Application:
     Args:
         config: Its configuration, or a file of one: TOML, or, with `config_type`, text protobuf as well. Where it has
             `app.name`, `interprocess` (with the names of Goby's `InterProcessPortalConfig`) or `frequency`, they hold.
-        name: Its name; `None`: that of the configuration, or else of the class.
-        **portal: Arguments of `Portal`, which take precedence over the configuration.
+        name: Its name on the bus; `None`: that of the configuration, or else of the class.
+        **portal: Arguments of `Portal`; they override the configuration.
 
     Attributes:
         config: The configuration: a dictionary, or a message of `config_type`.
@@ -86,12 +86,12 @@ class Application:
 
     def __init__(self, config: Config = None, *, name: str | None = None, **portal: Any) -> None:
         self.config: Any = self._read(config)
-        configured, frequency, told = _common(self.config)
-        if told is not None:
-            bus = bus_of(told)
+        configured, frequency, interprocess = _common(self.config)
+        if interprocess is not None:
+            bus = bus_of(interprocess)
             in_config = {one.name: getattr(bus, one.name) for one in fields(bus)}
-            portal = {**in_config, "manager_timeout": float(told.manager_timeout_seconds), **portal}
-            configured = told.client_name or configured
+            portal = {**in_config, "manager_timeout": float(interprocess.manager_timeout_seconds), **portal}
+            configured = interprocess.client_name or configured
         self.name = name or configured or self.name or type(self).__name__
         frequency = self.frequency if frequency is None else frequency
         if isinstance(frequency, bool) or not isinstance(frequency, int | float) or not 0 <= frequency < 1e6:
@@ -202,8 +202,8 @@ class Application:
         try:
             with self._connected() as self._portal:
                 self._portal._calls_by_thread = False  # but in this one; see `_take`
-                self.subscribe(HEALTH_REQUEST, HealthRequest, self._say_health)
-                self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._asked_to_end)
+                self.subscribe(HEALTH_REQUEST, HealthRequest, self._publish_health)
+                self.subscribe(TERMINATE_REQUEST, TerminateRequest, self._handle_terminate)
                 self.initialize()
                 self.portal.ready()
                 try:
@@ -292,16 +292,16 @@ class Application:
         assert handler.callback is not None
         handler.callback(message)
 
-    def _say_health(self, _: HealthRequest) -> None:
+    def _publish_health(self, _: HealthRequest) -> None:
         assert self.name is not None
         try:
             answer = process_health(self.name, *self.health())
-        except Exception as fault:  # a program whose health cannot be read has failed; it continues
+        except Exception as fault:  # a program whose health() raises has failed, but continues
             log.exception("%s: health() has failed", self.name)
             answer = process_health(self.name, "failed", f"health() has failed: {fault}")
         self.publish(HEALTH_RESPONSE, answer)
 
-    def _asked_to_end(self, request: TerminateRequest) -> None:
+    def _handle_terminate(self, request: TerminateRequest) -> None:
         assert self.name is not None
         if (response := asked_to_end(request, self.name)) is not None:
             log.info("%s: asked to end", self.name)
@@ -329,7 +329,7 @@ class _Ended(BaseException):
 
 
 def _table(config: dict[str, Any], name: str) -> dict[str, Any]:
-    """A table of a configuration; an empty one where there is none.
+    """A table of a configuration; an empty one if it is missing.
 
     Raises:
         UsageError: It is not a table.
@@ -350,10 +350,10 @@ def _common(config: Any) -> tuple[str | None, Any, InterProcessPortalConfig | No
         if "interprocess" not in config:
             return name, config.get("frequency"), None
         try:
-            told = json_format.ParseDict(_table(config, "interprocess"), InterProcessPortalConfig())
+            interprocess = json_format.ParseDict(_table(config, "interprocess"), InterProcessPortalConfig())
         except json_format.ParseError as error:
             raise UsageError(f"interprocess: {error}") from None
-        return name, config.get("frequency"), told
+        return name, config.get("frequency"), interprocess
     program, bus = getattr(config, "app", None), _field(config, "interprocess")
     return (
         getattr(program, "name", None) or None if isinstance(program, Message) else None,

@@ -40,7 +40,7 @@ from omq.goby.protobuf import (
     Socket,
     TerminateRequest,
 )
-from omq.goby.router import Router, socket_message
+from omq.goby.router import BusRouter, socket_message
 from omq.goby.scheme import parsed
 from omq.goby.wire import REQUESTS, Bus, bracketed, bus_of
 from omq.unpatched import threading
@@ -66,7 +66,7 @@ class Daemon:
         socket_name: ipc: what the paths of its sockets begin with; `None`: the configuration's, or `/tmp/goby_` and the
             platform.
         port: tcp: the manager's port, 0 for one that the system chooses; `None`: the configuration's, or 11144.
-        required_clients: Who must be ready before anybody publishes, besides those of the configuration.
+        required_clients: The clients that must be ready before any publishes, in addition to the configuration's.
         config: A `GobyDaemonConfig`, or a file of one: text protobuf, or TOML if its name ends in `.toml`.
         host: tcp: the address that it listens on; `*` for all, as Goby's own does.
         health_interval: Seconds between two requests for the health of all processes; `None`: it never asks.
@@ -92,12 +92,12 @@ class Daemon:
         health_interval: float | None = INTERVAL,
     ) -> None:
         given = read_gobyd(Path(config)) if isinstance(config, str | os.PathLike) else config or GobyDaemonConfig()
-        told = bus_of(given.interprocess)
+        configured = bus_of(given.interprocess)
         self.bus = Bus(
-            told.platform if platform is None else platform,
-            told.transport if transport is None else transport,
-            told.socket_name if socket_name is None else os.fspath(socket_name),
-            port=told.port if port is None else port,
+            configured.platform if platform is None else platform,
+            configured.transport if transport is None else transport,
+            configured.socket_name if socket_name is None else os.fspath(socket_name),
+            port=configured.port if port is None else port,
         )
         if health_interval is not None and not health_interval > 0:
             reason = "must be seconds, more than 0; None for never"
@@ -120,18 +120,18 @@ class Daemon:
         self._ended = threading.Event()  # by a request to terminate
         self.on_terminate: Callable[[], object] = lambda: None
         self._context: omq.Context | None = None
-        self._router: Router | None = None
+        self._router: BusRouter | None = None
         self._threads: list[threading.Thread] = []
         self._sockets: list[omq.Socket] = []
         self._round: HealthPoll | None = None
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ start and close
 
     def start(self, *, ready: bool = True) -> None:
         """Serves; `with` does it.
 
         Args:
-            ready: Whether the daemon itself is ready from now on; otherwise `ready` reports it.
+            ready: Whether it counts as ready itself from now on; else `ready` does so.
 
         Raises:
             BindError: An endpoint cannot be listened on.
@@ -155,7 +155,7 @@ class Daemon:
         rep = omq.REP(context, linger=0.5, ipv6=tcp)
         self._sockets.append(rep)
         found = rep.bind(f"tcp://{self._host}:{bus.port or '*'}" if tcp else bus.manager)
-        self._router = router = Router(context, bus, self._marks, self._host, self._end)
+        self._router = router = BusRouter(context, bus, self._marks, self._host, self._end)
         pub = omq.PUB(context, connect=router.inside[0], linger=0, send_hwm=_MAX_REQUESTS)
         wanted = [REQUESTS, REQUESTED_HEALTH, ANSWERED_HEALTH, REQUESTED_END]
         sub = omq.SUB(context, connect=router.inside[1], subscribe=wanted, recv_hwm=_MAX_REQUESTS)
@@ -202,7 +202,7 @@ class Daemon:
         assert self._manager is not None
         with self._lock:
             self._manager.serves()
-        self._tell(self._sockets[1])
+        self._publish_release(self._sockets[1])
 
     def wait_terminated(self, timeout: float | None = None) -> bool:
         """Waits until a process on the bus asks it to end (`goby::terminate::request`).
@@ -238,7 +238,7 @@ class Daemon:
     ) -> None:
         self.close()
 
-    # ------------------------------------------------------------------ what it reports
+    # ------------------------------------------------------------------ its state
 
     @property
     def missing(self) -> list[str]:
@@ -261,10 +261,10 @@ class Daemon:
         while True:
             parts = rep.recv_multipart()
             with self._lock:
-                # Several parts are not a request; joined, they could be one by chance.
+                # Only a single part is a request.
                 reply = self._manager.answer(parts[0] if len(parts) == 1 else b"", time.monotonic())
             rep.send(reply)
-            self._tell(pub)
+            self._publish_release(pub)
 
     def _listen(self, sub: omq.Socket, pub: omq.Socket) -> None:
         """Reads what is published to the manager, and looks at the clock."""
@@ -276,17 +276,17 @@ class Daemon:
                 pass
             else:
                 if len(parts) == 1:
-                    self._heard(parts[0], pub)
+                    self._handle(parts[0], pub)
                 else:
                     self._misread("a publication to the manager has several frames")
-            self._tell(pub)
+            self._publish_release(pub)
             asked = self._look_after_health(pub, asked)
 
-    def _heard(self, frame: bytes, pub: omq.Socket) -> None:
+    def _handle(self, frame: bytes, pub: omq.Socket) -> None:
         assert self._manager is not None
         if frame.startswith(REQUESTS):
             with self._lock:
-                answer = self._manager.heard(frame, time.monotonic())
+                answer = self._manager.handle(frame, time.monotonic())
             if answer is not None:
                 pub.send(answer)
             return
@@ -306,7 +306,7 @@ class Daemon:
             self._misread(str(fault))
 
     def _end(self) -> None:
-        """Ends this daemon through the thread that waits for it."""
+        """Wakes `wait_terminated`, and calls `on_terminate`."""
         self._ended.set()
         self.on_terminate()
 
@@ -315,8 +315,8 @@ class Daemon:
         with self._lock:
             self._manager.misread(text, time.monotonic())
 
-    def _tell(self, pub: omq.Socket) -> None:
-        """Releases the clients that are held, as soon as the hold is over."""
+    def _publish_release(self, pub: omq.Socket) -> None:
+        """Publishes the release to the clients that wait for it."""
         assert self._manager is not None
         with self._lock:
             frames = self._manager.tick(time.monotonic())

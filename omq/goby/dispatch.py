@@ -61,27 +61,27 @@ class ParseErrorLog:
 
     def __init__(self) -> None:
         self.count = 0
-        self._said = float("-inf")
-        self._unsaid = 0
+        self._logged_at = float("-inf")
+        self._suppressed = 0
 
     def note(self, text: str) -> None:
-        """Something could not be read."""
+        """Counts a publication that could not be parsed, and logs the reason."""
         self.count += 1
         now = time.monotonic()
-        if now - self._said < LOG_INTERVAL_S:
-            self._unsaid += 1
+        if now - self._logged_at < LOG_INTERVAL_S:
+            self._suppressed += 1
             return
-        more = f" ({self._unsaid} more since the last line)" if self._unsaid else ""
-        self._said, self._unsaid = now, 0
+        more = f" ({self._suppressed} more since the last line)" if self._suppressed else ""
+        self._logged_at, self._suppressed = now, 0
         log.warning("passed over: %s%s", text, more)
 
 
 class Inbox:
-    """Publications that wait for a caller to take them. The twins add the waiting.
+    """A queue of publications; the twins add the waiting.
 
-    A burst fits in it, as the release of a hold is one. Where it is full the portal stops reading for a moment, as long
-    as its user takes something now and then: ZeroMQ's own bounds hold then. Nothing else of the portal waits for a user
-    who takes nothing: what comes next is dropped, and counted.
+    It has room for a burst, such as the release of a hold. When it is full the portal stops reading for a moment, as
+    long as its reader still takes publications: ZeroMQ's high-water marks then apply. If the reader takes nothing,
+    further publications are dropped and counted, so that other subscriptions do not wait for it.
 
     Args:
         limit: How many may wait whatever their size, and `MAX_BURST` more of `MAX_BURST_BYTES`; 0: any number.
@@ -123,12 +123,12 @@ class Inbox:
         self._bytes += sum([len(payload) for _, _, payload in taken])
         return end
 
-    def patience(self) -> float:
-        """Seconds that the portal waits for room; 0 or less where nothing was taken for long."""
+    def wait_time(self) -> float:
+        """Returns the seconds that the portal waits for room; 0 or less if the reader has stalled."""
         return READER_TIMEOUT_S + self._taken - time.monotonic()
 
     def drop(self, count: int) -> None:
-        """Counts dropped publications: the user has taken none for a while."""
+        """Counts publications that are dropped because the reader has stalled."""
         if not self.stalled:
             what = "callbacks take too long" if self.shared else "a subscription is not read"
             log.warning("%s: publications are dropped, %d wait", what, len(self.items))
@@ -136,7 +136,7 @@ class Inbox:
         self.dropped += count
 
     def take(self) -> Item | None:
-        """The next one."""
+        """Removes and returns the next publication; `None` if the inbox is empty."""
         if not self.items:
             return None
         self.stalled = False
@@ -156,7 +156,7 @@ class Handler:
 
     Attributes:
         errors: How often the callback has failed.
-        ended: There is no subscriber left: publications that wait in an inbox are skipped.
+        ended: The subscription is closed: its publications in an inbox are skipped.
     """
 
     def __init__(self, prefix: bytes, inbox: Inbox, callback: Callable[[Any], object] | None) -> None:
@@ -246,7 +246,7 @@ class RegexHandler(Handler):
         super().__init__(EVERYTHING, inbox, callback)
         self._group, self._type = _compiled("group", group), _compiled("type", type)
         self._schemes = None if schemes is None else frozenset(schemes)
-        # Messages between managers and portals are not publications, except for a subscription that names them.
+        # Publications between managers and portals match only a pattern that names them.
         self._internal = "_internal" in group
 
     def fits(self, identifier: Identifier) -> bool:

@@ -66,7 +66,7 @@ def asked_to_end(request: TerminateRequest, name: str) -> TerminateResponse | No
 
 
 class HealthPoll:
-    """One request for health, and who has answered.
+    """One request for health, and the answers to it.
 
     Args:
         platform: The vehicle's name.
@@ -79,7 +79,7 @@ class HealthPoll:
         self._answers: dict[tuple[str, int], ProcessHealth] = {}
 
     def answered(self, health: ProcessHealth) -> None:
-        """Records the health that a process has reported."""
+        """Records the health of a process."""
         if len(self._answers) < 10_000:
             self._answers[health.name, health.pid] = health
 

@@ -1,4 +1,4 @@
-"""The manager's mind, without sockets: where clients connect, who is ready, and whether all are held."""
+"""The manager's protocol, without sockets: the router's endpoints, the ready clients, and the hold."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from omq.goby.wire import read_message
 
 log = logging.getLogger("omq.goby")
 
-CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # seconds after which a required client is no longer ready; they speak every 100 ms
-MISSING_LOG_INTERVAL_S: Final = 5.0  # between two log lines that name missing clients
+CLIENT_IDLE_TIMEOUT_S: Final = 1.0  # seconds until a silent client is not ready; clients send every 100 ms
+MISSING_LOG_INTERVAL_S: Final = 5.0  # seconds between two log lines with the missing clients
 LOG_INTERVAL_S: Final = 1.0  # seconds between two lines about what does not fit
-MAX_WAITING: Final = 10_000  # clients that are notified of the release
+MAX_WAITING: Final = 10_000  # clients that wait for the release
 
 
 class Hold:
@@ -36,20 +36,20 @@ class Hold:
     def __init__(self, required: Iterable[str]) -> None:
         self.required = tuple(dict.fromkeys(required))
         self.released = not self.required
-        # The process of each required name, which asked for sockets by that name, and the time of its last message.
-        self._speakers: dict[str, tuple[int, float]] = {}
-        self._ready: dict[str, float] = {}  # the time of the last message of each required client that is ready
+        # The process that has registered each required name, and the time of its last message.
+        self._owners: dict[str, tuple[int, float]] = {}
+        self._ready: dict[str, float] = {}  # the last message of each required client that is ready
         self._always: set[str] = set()
 
     def registered(self, name: str, pid: int, now: float) -> None:
-        """Records a new process under a name; reports of an earlier process of this name are void."""
+        """Registers a process under a name, and discards the state of an earlier one."""
         if name in self.required:
-            self._speakers[name] = pid, now
+            self._owners[name] = pid, now
             if name not in self._always:
                 self._ready.pop(name, None)
 
-    def heard(self, name: str, pid: int, ready: bool, now: float) -> bool:
-        """A client has spoken. A process that is silent no longer speaks for its name: another one may.
+    def record(self, name: str, pid: int, ready: bool, now: float) -> bool:
+        """Records a message of a client. After the idle timeout another process may take over the name.
 
         Args:
             name: Its name.
@@ -58,22 +58,22 @@ class Hold:
             now: Seconds.
 
         Returns:
-            Whether it may speak for that name.
+            Whether the process owns that name.
         """
         if name not in self.required or self.released:
             return True
-        speaker, last = self._speakers.get(name, (pid, now))
-        if speaker != pid and now - last <= CLIENT_IDLE_TIMEOUT_S:
+        owner, last = self._owners.get(name, (pid, now))
+        if owner != pid and now - last <= CLIENT_IDLE_TIMEOUT_S:
             return False
-        if speaker != pid:
-            self._ready.pop(name, None)  # that was the other one's word
-        self._speakers[name] = pid, now
+        if owner != pid:
+            self._ready.pop(name, None)  # that was reported by the other process
+        self._owners[name] = pid, now
         if ready or name in self._ready:
             self._ready[name] = now
         return True
 
     def stays_ready(self, name: str) -> None:
-        """Records that a client is ready; it need not report it again."""
+        """Marks a client as ready for good."""
         if name in self.required:
             self._always.add(name)
 
@@ -93,7 +93,7 @@ class Hold:
 
 
 class Manager:
-    """Answers clients, and notifies those that wait when the hold is over.
+    """Answers clients, and sends the release to those that wait.
 
     Args:
         name: Its own name, which is a required client, too.
@@ -103,9 +103,9 @@ class Manager:
         subscribe: Where they subscribe.
 
     Attributes:
-        hold: Who is ready.
+        hold: The required clients and their readiness.
         malformed: Requests that could not be read.
-        refused: Times that a client spoke for another one.
+        refused: Messages under a name that another process owns.
     """
 
     def __init__(self, name: str, pid: int, required: Iterable[str], publish: Socket, subscribe: Socket) -> None:
@@ -116,11 +116,11 @@ class Manager:
         self._publish, self._subscribe = publish, subscribe
         self._head = head_of(MANAGER_RESPONSE, "PROTOBUF", "goby.zeromq.protobuf.ManagerResponse", pid, 0)
         self._waiting: dict[tuple[str, int], float] = {}  # clients that are held, and when they last asked
-        self._said: tuple[list[str], float] = ([], float("-inf"))
+        self._logged: tuple[list[str], float] = ([], float("-inf"))
         self._complained = float("-inf")
 
     def serves(self) -> None:
-        """The manager itself is ready."""
+        """Marks the manager itself as ready."""
         self.hold.stays_ready(self._name)
 
     def answer(self, request: bytes, now: float) -> bytes:
@@ -140,7 +140,7 @@ class Manager:
             return b""
         return self._answer(asked, now).SerializeToString()
 
-    def heard(self, frame: bytes, now: float) -> bytes | None:
+    def handle(self, frame: bytes, now: float) -> bytes | None:
         """Answers a request that has come as a publication.
 
         Args:
@@ -171,14 +171,14 @@ class Manager:
         """
         if self.hold.holds(now):
             missing = self.hold.missing(now)
-            names, when = self._said
+            names, when = self._logged
             if missing != names or now - when >= MISSING_LOG_INTERVAL_S:
                 log.info("hold: waiting for %s", ", ".join(missing))
-                self._said = missing, now
+                self._logged = missing, now
             return []
-        if self._said[0]:
+        if self._logged[0]:
             log.info("hold: released")
-            self._said = [], now
+            self._logged = [], now
         waiting, self._waiting = self._waiting, {}
         return [
             self._head
@@ -200,7 +200,7 @@ class Manager:
             response.publish_socket.CopyFrom(self._publish)
             response.subscribe_socket.CopyFrom(self._subscribe)
         elif asked.request == PROVIDE_HOLD_STATE:
-            if not self.hold.heard(name, pid, asked.ready, now):
+            if not self.hold.record(name, pid, asked.ready, now):
                 self.refused += 1
                 self._complain(f"process {pid} speaks for {name!r}, which is another process: passed over", now)
             response.hold = self.hold.holds(now)
@@ -210,7 +210,7 @@ class Manager:
         return response
 
     def misread(self, text: str, now: float) -> None:
-        """Notes that something came which could not be read."""
+        """Counts and logs a request that could not be read."""
         self.malformed += 1
         self._complain(text, now)
 

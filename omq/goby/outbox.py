@@ -28,7 +28,7 @@ class Outbox:
             by `hold`.
         kept: Publications that were ever kept.
         left: Those of them that have been sent.
-        closing: The last ones are on their way, and it opens behind them: none is kept, and none may overtake them.
+        closing: The last ones are on their way, and it opens after them: none is kept, and none may overtake them.
 
     Raises:
         UsageError: The limit does not fit.
@@ -42,7 +42,7 @@ class Outbox:
         self.kept = self.left = 0
         self._frames: deque[bytes] = deque()
         self._bytes = 0
-        self._free: int | None = None  # the number that may leave, as the rest came after a `hold`; `None`: all may
+        self._free: int | None = None  # how many may leave, the rest came after a `hold`; `None`: all
         self._lock = threading.RLock()  # a signal's handler may publish, too
 
     def __len__(self) -> int:
@@ -56,7 +56,7 @@ class Outbox:
 
         Raises:
             BufferFull: As many as may wait do so already. One may, whatever its size.
-            Closing: It may neither be kept nor be sent now.
+            OutboxOpening: It may neither be kept nor be sent now.
         """
         size = len(frame)
         with self._lock:
@@ -75,7 +75,7 @@ class Outbox:
             return True
 
     def take(self, most: int) -> list[bytes]:
-        """Returns the first publications that may leave, to be sent before the next call. Opens if none waits."""
+        """Returns up to *most* publications to send before the next call; opens the outbox if it is empty."""
         with self._lock:
             self.left = self.kept - len(self._frames)
             count = min(most, len(self._frames) if self._free is None else self._free)
@@ -84,12 +84,12 @@ class Outbox:
             if self._free is not None:
                 self._free -= count
             self.open = not taken and self._free is None
-            # Else one who publishes all the time would have it never open.
+            # Otherwise a continuous publisher would keep it from ever opening.
             self.closing = bool(taken) and not self._frames and self._free is None
             return taken
 
     def stall(self) -> None:
-        """The last ones take longer to leave: publications are kept behind them."""
+        """The last ones take longer to leave: later publications are kept."""
         with self._lock:
             self.closing = False
 

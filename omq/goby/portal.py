@@ -44,7 +44,7 @@ class BlockingInbox(Inbox):
             self._filled.notify(start)
             while start < len(items):
                 self._blocked = True
-                if (patience := self.patience()) <= 0 or not self._emptied.wait(patience):
+                if (wait_time := self.wait_time()) <= 0 or not self._emptied.wait(wait_time):
                     self._blocked = False
                     self.drop(len(items) - start)
                     return
@@ -196,7 +196,7 @@ class Portal(PortalBase[Subscription]):
             message: A protobuf message, `str` (CSTR), `dict` (JSON, as BSON), `bytes`, or what a scheme of one's own
                 handles.
             scheme: A marshalling scheme's name or number; `None`: what fits the message. `bytes` need it.
-            type_name: The name of the message's type; `None`: the scheme's name for it. `bytes` need it.
+            type_name: What the message's type is called; `None`: as its scheme names it. `bytes` need it.
 
         Raises:
             UsageError: The group does not fit, or no scheme handles the message.
@@ -230,16 +230,16 @@ class Portal(PortalBase[Subscription]):
             timeout: Seconds; `None` for ever.
 
         Raises:
-            Timeout: It was not released in time; the text names the missing clients if the manager is omq's gobyd.
+            Timeout: It was not released in time; with omq's gobyd the text names the missing clients.
             ClosedError: The portal is closed.
         """
         run_blocking(lambda: self._wait_released(timeout))
 
     def missing(self, *, timeout: float = 1.0) -> list[str]:
-        """The required clients that the hold waits for, as omq's gobyd reports them; other managers do not.
+        """The required clients that the hold waits for, as reported by omq's gobyd; other managers do not report them.
 
         Args:
-            timeout: Seconds that the manager has to answer; without an answer there are none.
+            timeout: Seconds that the manager has to answer; without an answer the list is empty.
         """
         return run_blocking(lambda: self._missing(timeout))
 

@@ -1,8 +1,8 @@
 """The part of a portal that both twins share: what its user calls, and its life from the manager to the release.
 
 The waits are coroutines over the twin's sockets: `_got` returns what a call on a socket has returned. The asyncio twin
-awaits that. In the blocking twin the call has waited itself, so that a coroutine there never suspends, and `finished`
-(`portal.py`) runs it in the calling thread.
+awaits that. In the blocking twin the call has waited itself, so that a coroutine there never suspends, and
+`run_blocking` (`omq.executor`) runs it in the calling thread.
 
 When is a subscription in force? A socket's subscriptions travel in their order: to the router's XPUB, from there
 through the proxy to its XSUB, and from that to each publisher. A portal subscribes to a prefix of its own, and waits
@@ -322,7 +322,7 @@ class PortalBase(Generic[_Subscription]):
             type: A protobuf class, `str`, `dict`, `bytes`, or what a scheme of one's own handles.
             callback: Called with each message, in a thread of the portal's; `None`: iterate over what is returned.
             scheme: A marshalling scheme's name or number; `None`: what fits the type. `bytes` need it.
-            type_name: The name of the type; `None`: the scheme's name for it. `bytes` need it.
+            type_name: What the type is called; `None`: as its scheme names it. `bytes` need it.
 
         Returns:
             An iterator of the messages.
@@ -434,7 +434,7 @@ class PortalBase(Generic[_Subscription]):
         self, group: str | int, kind: type, thread: int, scheme: SchemeId | None = None, type_name: str | None = None
     ) -> Route:
         plain = scheme is None and type_name is None
-        # The group's type is in the key, as `True` and `1.0` equal 1, and are not groups.
+        # The group's type is in the key, as `True` and `1.0` equal 1, and are not valid groups.
         if plain and (route := self._routes.get((group, group.__class__, kind, thread))) is not None:
             return route
         codec = self._schemes.codec(kind, scheme, type_name)

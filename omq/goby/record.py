@@ -51,8 +51,8 @@ def publication_of(frame: bytes) -> Received:
 class Recorder:
     """Writes a recording, or continues one. Only one process may write it at a time.
 
-    Records after a damaged one could not be read. The recorder therefore moves everything from the damage on to a file
-    next to it, `*.damaged`.
+    Nothing after damage can be read. So the damaged rest is moved to a file next to it, `*.damaged`, before records are
+    appended.
 
     Args:
         path: The file.
@@ -90,7 +90,7 @@ class Recorder:
                 pass
         self._file.seek(before.good)
         if before.damage is not None:
-            aside = _beside(path)
+            aside = _damaged_path(path)
             try:
                 with aside.open("xb") as file:
                     shutil.copyfileobj(self._file, file)
@@ -98,7 +98,7 @@ class Recorder:
                     os.fsync(file.fileno())
             except OSError as error:
                 aside.unlink(missing_ok=True)
-                raise OSError(error.errno, f"{error.strerror}, where damage is to be set aside", str(aside)) from None
+                raise OSError(error.errno, f"{error.strerror}, while moving the damaged part", str(aside)) from None
             log.warning("%s: %s: what is there from then on is in %s now", path, before.damage, aside)
             self._file.seek(before.good)
         self._file.truncate()
@@ -128,7 +128,7 @@ class Recorder:
 
     @contextmanager
     def _naming(self) -> Iterator[None]:
-        """Adds the path of the file to errors."""
+        """Adds the file's path to errors."""
         try:
             yield
         except OSError as error:
@@ -143,8 +143,8 @@ class Recorder:
         self.close()
 
 
-def _beside(path: Path) -> Path:
-    """A name that nothing has, for what is set aside."""
+def _damaged_path(path: Path) -> Path:
+    """Returns an unused path for the damaged part."""
     for number in itertools.count():
         found = path.with_name(f"{path.name}.damaged" + (f".{number}" if number else ""))
         if not found.exists():
@@ -160,7 +160,7 @@ class Recording:
 
     Attributes:
         path: The file.
-        damage: What is wrong behind the last record that was read; `None` while nothing is.
+        damage: The damage after the last record that was read; `None` while nothing is.
         good: How far the file is good, in bytes.
 
     Raises:

@@ -20,7 +20,7 @@ _NUMBERS = itertools.count(1)
 _JOIN_TIMEOUT_S: Final = 10.0  # seconds that the router's thread has to end
 
 
-class Router:
+class BusRouter:
     """An XPUB where clients subscribe and an XSUB where they publish, with a proxy between them.
 
     Args:

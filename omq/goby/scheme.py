@@ -32,7 +32,7 @@ class Scheme:
         name: What this program calls it.
         handles: Whether it can marshal a type.
         encode: Makes the payload of a message.
-        decode: Makes a message of a type out of a payload; any exception means that it cannot.
+        decode: Makes a message of a type out of a payload; any error means that it cannot.
         type_name: What a type is called on the wire; `None`: its `__name__`.
 
     Raises:
@@ -77,7 +77,7 @@ def parsed(kind: type[_Message], payload: bytes) -> _Message:
     """A protobuf message out of its bytes.
 
     Raises:
-        Malformed: The bytes are not such a message, or a required field is missing.
+        Malformed: They do not parse, or a required field is missing.
     """
     try:
         message = kind.FromString(payload)
@@ -185,7 +185,7 @@ class Schemes:
 
         Raises:
             UsageError: Another one has its name or its number.
-            TypeError: It is no `Scheme`.
+            TypeError: It is not a `Scheme`.
         """
         if not isinstance(scheme, Scheme):
             raise TypeError(f"a scheme must be an omq.goby.Scheme, not {type(scheme).__name__}")
@@ -224,7 +224,7 @@ class Schemes:
         Args:
             kind: A protobuf class, `str`, `dict`, `bytes`, or a type that a scheme of one's own handles.
             scheme: A scheme's name or number; `None`: the first one that handles the type.
-            type_name: The name of the type on the wire; `None`: the scheme's name for it.
+            type_name: What the type is called on the wire; `None`: as the scheme names it.
 
         Raises:
             UsageError: No scheme handles the type; or it is `bytes`, and the scheme or the name is missing.
@@ -235,14 +235,14 @@ class Schemes:
             raise TypeError(f"type={kind!r}: must be a protobuf class, str, dict or bytes")
         if issubclass(kind, bytes | bytearray | memoryview):
             if scheme is None or type_name is None:
-                raise UsageError("bytes need scheme= and type_name=: their type cannot be read from them")
+                raise UsageError("bytes need scheme= and type_name=: they do not name their type")
             return Codec(self.wire_of(scheme), checked_type(type_name), bytes, bytes)
         wire = None if scheme is None else self.wire_of(scheme)
         for one in (*self._own, *_BUILT_IN):
             if wire in (None, one.wire) and one.handles(kind):
                 name = one.type_of(kind) if type_name is None else checked_type(type_name)
                 if one.encode is _encode_json:
-                    _bson()  # raises now if the package is missing
+                    _bson()  # report a missing pymongo now
                 decode = one.decode if one in _BUILT_IN else partial(_decode_own, one)
                 return Codec(one.wire, name, one.encode, partial(decode, kind))
         which = "no scheme handles" if wire is None else f"scheme {wire} does not handle"

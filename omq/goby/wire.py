@@ -131,7 +131,7 @@ def ask_sockets(name: str, pid: int) -> bytes:
 
 
 def ask_missing(name: str, pid: int) -> bytes:
-    """Asks whom the hold waits for, which managers other than omq's do not know."""
+    """Asks for the missing clients, which only omq's manager reports."""
     return ManagerRequest(request=PROVIDE_MISSING_CLIENTS, client_name=name, client_pid=pid).SerializeToString()
 
 
@@ -142,10 +142,10 @@ def ask_hold(name: str, pid: int, thread: int, ready: bool) -> bytes:
     return head + request.SerializeToString()
 
 
-_Told = TypeVar("_Told", ManagerRequest, ManagerResponse)
+_ManagerMessage = TypeVar("_ManagerMessage", ManagerRequest, ManagerResponse)
 
 
-def read_message(kind: type[_Told], payload: bytes) -> _Told:
+def read_message(kind: type[_ManagerMessage], payload: bytes) -> _ManagerMessage:
     """Reads a message of a client or a manager.
 
     Raises:
@@ -169,7 +169,7 @@ def read_sockets(payload: bytes, bus: Bus) -> Sockets:
         bus: The bus; over tcp the reply has no address, and the sockets have the manager's.
 
     Raises:
-        Malformed: The payload is not a manager's reply, or names no usable socket.
+        Malformed: It does not have the sockets.
     """
     response = read_message(ManagerResponse, payload)
     if response.request != PROVIDE_PUB_SUB_SOCKETS or not (

@@ -51,5 +51,5 @@ def test_any_bytes_are_a_request_or_malformed(request: bytes) -> None:
     manager = Manager("gobyd", 1, ["a"], Socket(socket_type=1), Socket(socket_type=2))
     manager.serves()
     manager.answer(request, 0.0)
-    manager.heard(b"/a/b/c/1/d/\0" + request, 0.0)
+    manager.handle(b"/a/b/c/1/d/\0" + request, 0.0)
     assert manager.hold.holds(0.0) or manager.hold.missing(0.0) == ["a"]

@@ -3,10 +3,10 @@
 import omq.asyncio.goby
 
 async with omq.asyncio.goby.Daemon(platform="auv"), omq.asyncio.goby.Portal("chat", platform="auv") as portal:
-    messages = portal.subscribe("chat", str)
+    texts = portal.subscribe("chat", str)
     await portal.wait_released(timeout=5)
     await portal.publish("chat", "hello")
-    async for text in messages:
+    async for text in texts:
         print(text)
 """
 

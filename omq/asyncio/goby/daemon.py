@@ -56,7 +56,7 @@ class Daemon:
         try:
             await self.start()
         except asyncio.CancelledError:
-            await self.close()  # the caller has no object to close
+            await self.close()  # the caller has no other chance to
             raise
         return self
 

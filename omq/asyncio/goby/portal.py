@@ -46,7 +46,7 @@ class AsyncInbox(Inbox):
         while start < len(items):
             self._blocked = True
             self._emptied.clear()
-            if (patience := self.patience()) <= 0 or not await _within(patience, self._emptied):
+            if (wait_time := self.wait_time()) <= 0 or not await _within(wait_time, self._emptied):
                 self._blocked = False
                 self.drop(len(items) - start)
                 return
@@ -253,8 +253,8 @@ class Portal(PortalBase[Subscription]):
     async def close(self) -> None:
         """Ends; what was published leaves first, if the hold is released within a second. Idempotent.
 
-        A call that is cancelled goes on in the background; another one waits for that. Behind the end of the event
-        loop that the portal belongs to it may be called in another one, and nothing leaves any more.
+        A call that is cancelled goes on in the background; another one waits for that. After the portal's event loop
+        has ended, it may be called in another one; nothing is sent then.
 
         Raises:
             StateError: It belongs to another event loop, which has not ended.
@@ -288,7 +288,7 @@ class Portal(PortalBase[Subscription]):
         try:
             await self.start()
         except asyncio.CancelledError:
-            await self.close()  # the caller has no object to close
+            await self.close()  # the caller has no other chance to
             raise
         return self
 
@@ -348,7 +348,8 @@ class Portal(PortalBase[Subscription]):
             if (item := await calls.get(None)) is not None and not (self._closed or item[0].ended):
                 since = since or time.monotonic()
                 handler, identifier, payload = item
-                # These end the loop, as anywhere in it. A callback is not a coroutine: it cancels no task.
+                # These end the loop, as anywhere in it. A callback is not a coroutine, so a CancelledError that it
+                # raises cancels no task.
                 handler.call(identifier, payload, self._dispatcher.malformations, (SystemExit, KeyboardInterrupt))
                 if time.monotonic() - since > CALLBACKS_S:
                     await asyncio.sleep(0)

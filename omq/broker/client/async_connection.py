@@ -1,4 +1,4 @@
-"""The tasks that call share the one socket of an asyncio client: a task keeps it and takes what comes."""
+"""The connection of an asyncio client: one task reads the socket that all calling tasks share."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _FULL_RETRY_DELAY_S: Final = 0.005  # until the next attempt where the socket ta
 
 
 class AsyncConnection(ConnectionBase):
-    """The connection of an asyncio client, which a task keeps.
+    """The connection of an asyncio client, which one task maintains.
 
     Attributes:
-        acknowledged: Calls that have acknowledged something.
+        acknowledged: The number of calls that have acknowledged messages.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class AsyncConnection(ConnectionBase):
         self._reader: asyncio.Task[None] | None = None
         self._waits: list[tuple[Callable[[], bool], asyncio.Future[None]]] = []
         self.acknowledged = 0
-        self._durable_count = 0  # of those, the recorded ones
+        self._durable_count = 0  # those of them that are durable
         self._flushing: asyncio.Task[None] | None = None  # of all that wait for that
         self._send_timer: asyncio.TimerHandle | None = None
-        self._busy_timer: asyncio.TimerHandle | None = None  # asks again for what a busy broker refused
+        self._busy_timer: asyncio.TimerHandle | None = None  # repeats requests that a busy broker refused
         self._up = False
         self._socket: omq.DEALER | None = self._open()
 
@@ -63,7 +63,7 @@ class AsyncConnection(ConnectionBase):
             raise StateError(f"this client belongs to another event loop: {self._loop!r}")
 
     async def close(self) -> None:
-        """Flushes what was acknowledged, gives back what is held, and ends.
+        """Flushes acknowledgements, returns unread deliveries to the broker, and closes.
 
         Raises:
             BrokerTimeout: The broker has not confirmed that what was acknowledged is durable.
@@ -162,7 +162,7 @@ class AsyncConnection(ConnectionBase):
             self.send_acks()
 
     def send_late_acks(self) -> None:
-        """Sends what was acknowledged a while ago: the program may go off to work for long."""
+        """Sends acknowledgements that have waited: the caller may now work for long."""
         if self.core.unsent_consumers and time.monotonic() - self._acks_sent > _ACK_BATCH_INTERVAL_S:
             self.send_acks()
 
@@ -180,13 +180,13 @@ class AsyncConnection(ConnectionBase):
         return socket
 
     def _reader_ended(self, reader: asyncio.Task[None]) -> None:
-        """Ends every wait, because the keeper has ended."""
+        """Ends every wait after the reader task has ended."""
         if not reader.cancelled() and (error := reader.exception()) is not None:
             self.core.fail(error if isinstance(error, OmqError) else BrokerFailed(f"the client has failed: {error!r}"))
             self.wake_ready()
 
     async def _run(self) -> None:
-        """Keeps a connection, and takes what comes."""
+        """Maintains a connection, and reads it."""
         while not self.closed:
             if self._socket is None:
                 await asyncio.sleep(max(self._reconnect_backoff.remaining(asyncio.get_running_loop().time()), 0))
@@ -236,7 +236,7 @@ class AsyncConnection(ConnectionBase):
                 if (refusal := connection_monitor.refusal(self.endpoint)) is not None and self.core.fault is None:
                     self.core.fail(refusal)
                     self.wake_ready()
-            # What has arrived is taken yet: an answer means that its request is not made again.
+            # Read what has arrived: an answered request is not sent again.
             with contextlib.suppress(ReceiveTimeout):
                 while self._up:
                     self._receive(await socket.recv_many(RECV_BATCH, timeout=0))
@@ -254,7 +254,7 @@ class AsyncConnection(ConnectionBase):
             if self._send_timer is None and self._loop is not None:
                 self._send_timer = self._loop.call_later(_FULL_RETRY_DELAY_S, self._send_later)
         except ClosedError:
-            pass  # the keeper finds out
+            pass  # the reader task handles it
 
     def _repeat(self) -> None:
         self._busy_timer = None
@@ -267,13 +267,13 @@ class AsyncConnection(ConnectionBase):
 
 
 def _mark_retrieved(task: asyncio.Task[None]) -> None:
-    """Takes note of an exception, so that asyncio does not report it."""
+    """Retrieves an exception, so that asyncio does not log it."""
     if not task.cancelled():
         task.exception()
 
 
 async def in_time(future: asyncio.Future[None], deadline: float | None) -> bool:
-    """Waits for a future until a time of the loop. Returns whether it is there."""
+    """Waits for a future. Returns false after the deadline, a time of the loop."""
     try:
         async with asyncio.timeout_at(deadline):
             await future

@@ -155,7 +155,7 @@ class AsyncSubscription(SubscriptionBase[AckAwaitable], AsyncStream[Message]):
 
 
 class AsyncConsumer(ConsumerBase[AckAwaitable], AsyncStream[Delivery]):
-    """A share of a round-robin topic; see `omq.broker.Consumer`.
+    """A consumer of a round-robin topic; see `omq.broker.Consumer`.
 
     `ack`, `nack` and `in_progress` give an awaitable: calling them is enough, and awaiting waits until the broker has
     recorded them.

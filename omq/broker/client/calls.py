@@ -1,6 +1,6 @@
 """The calls of a client, once for both twins: they check their arguments, make requests, and read the answers.
 
-`omq.asyncio.broker.Client` has them as they are; `omq.broker.Client` runs them with a caller that blocks.
+`omq.asyncio.broker.Client` inherits them; `omq.broker.Client` runs them over a connection that blocks.
 """
 
 from __future__ import annotations
@@ -74,12 +74,12 @@ class Calls(Generic[_Subscription, _Consumer]):
         return [TopicInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def durables(self, topic: str) -> list[DurableInfo]:
-        """The names that the broker keeps positions of a broadcast topic under; see `omq.broker.Client.durables`."""
+        """Returns the durable subscriptions of a broadcast topic; see `omq.broker.Client.durables`."""
         answer = await self._connection.ask(protocol.DURABLES, check_name(topic).encode())
         return [DurableInfo.read(one) for one in protocol.read_value(answer[0])]
 
     async def delete_durable(self, topic: str, name: str) -> None:
-        """Has the broker delete a name without a holder, with its position; see `omq.broker.Client.delete_durable`."""
+        """Deletes a durable subscription that no client has open; see `omq.broker.Client.delete_durable`."""
         named = check_name(topic).encode(), check_name(name, "a subscription's name").encode()
         await self._connection.ask(protocol.DELETE_DURABLE, named[0], named[1])
 
@@ -131,7 +131,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         ask: Callable[[bytes], PendingRequest],
         in_flight: int | None = None,
     ) -> list[tuple[list[bytes], int]]:
-        """Makes requests of bodies, many on their way at once; their answers in order, with what is in each."""
+        """Sends bodies in pipelined requests; returns the answers in order, each with its number of records."""
         connection, core = self._connection, self._connection.core
         connection.refuse()
         asked: deque[tuple[PendingRequest, int]] = deque()
@@ -160,7 +160,9 @@ class Calls(Generic[_Subscription, _Consumer]):
                 await connection.finish(asked[0][0], connection.deadline())
                 take()
         finally:
-            connection.give_up([request for request, _ in reversed(asked)])  # else the broker might store later ones
+            connection.give_up(
+                [request for request, _ in reversed(asked)]
+            )  # the last first: none is stored after a gap
         return answers
 
     async def stage(
@@ -191,7 +193,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         ]
 
     async def abort(self, stage: str, *, prefix: bool = False) -> None:
-        """Forgets a stage, or all whose names begin so; see `omq.broker.Client.abort`."""
+        """Discards a stage, or all whose names begin with *stage*; see `omq.broker.Client.abort`."""
         await self._connection.ask(protocol.ABORT, _check_stage(stage), b"all" if prefix else None)
 
     # ------------------------------------------------------------------ reading
@@ -211,7 +213,7 @@ class Calls(Generic[_Subscription, _Consumer]):
         return await self._open(lambda: core.subscribe(topic, replay, name, credit), self._make_subscription)
 
     async def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> _Consumer:
-        """Takes a share of a round-robin topic, and returns once it is in force; see `omq.broker.Client.consume`."""
+        """Adds a consumer to a round-robin topic, and returns once it is confirmed; see `omq.broker.Client.consume`."""
         if isinstance(ack_timeout, bool) or not isinstance(ack_timeout, int | float) or not 0 < ack_timeout < inf:
             raise ValueError(f"ack_timeout={ack_timeout!r}: must be seconds, more than 0, and not for ever")
         if credit < 1:
@@ -259,7 +261,7 @@ class Calls(Generic[_Subscription, _Consumer]):
 def pack(
     bodies: Iterable[Buffer | Record | Records], limit: int, in_flight: int | None = None
 ) -> Iterator[tuple[bytes, int]]:
-    """Makes records of bodies, and requests of records: what is in each, and how many.
+    """Yields the records of each request, and their number.
 
     Args:
         bodies: The bodies; or `Records`, each a request of its own.
@@ -291,16 +293,16 @@ def pack(
 
 
 def _encoded(first: Records, rest: Iterator[object]) -> Iterator[tuple[bytes, int]]:
-    """Gives records that are encoded already."""
+    """Yields records that are encoded already."""
     for one in chain([first], rest):
         if not isinstance(one, Records):
-            raise TypeError(f"Records, and none among them of {type(one).__name__}, are expected")
+            raise TypeError(f"Records cannot be mixed with {type(one).__name__}")
         if one.count:
             yield one.data, one.count
 
 
 def check_body(body: Buffer, limit: int) -> int:
-    """The size of a body in bytes.
+    """Returns the size of a body in bytes.
 
     Raises:
         TooLarge: It has more than *limit*.
@@ -317,8 +319,8 @@ def check_body(body: Buffer, limit: int) -> int:
 
 
 def _sizes(batch: list[Buffer | Record], limit: int) -> list[int]:
-    """About the sizes of records; raises as `check_body`."""
-    if set(map(type, batch)) == {bytes}:  # as nearly always, and much sooner done
+    """Returns the approximate sizes of records; raises as `check_body`."""
+    if set(map(type, batch)) == {bytes}:  # the usual case, and much faster
         sizes = list(map(len, batch))  # type: ignore[arg-type]
         if max(sizes) <= limit:
             return sizes
@@ -326,7 +328,7 @@ def _sizes(batch: list[Buffer | Record], limit: int) -> list[int]:
 
 
 def _size(one: Buffer | Record, limit: int) -> int:
-    """About the size of a record; raises as `check_body`."""
+    """Returns the approximate size of a record; raises as `check_body`."""
     if not isinstance(one, Record):
         return check_body(one, limit)
     _check_headers(one.headers)
@@ -338,7 +340,7 @@ def _encode(batch: list[Buffer | Record]) -> bytes:
     """The records, one after the other."""
     try:
         return encode(batch)  # type: ignore[arg-type]
-    except TypeError:  # there is a Record among them, most likely
+    except TypeError:  # most likely one is a Record
         each = (one if isinstance(one, Record) else Record(one) for one in batch)
         return b"".join(encode_record(*one) for one in each)
 
@@ -369,7 +371,7 @@ def _check_headers(headers: Mapping[str, Buffer] | None) -> None:
 
 
 def _check_stage(name: str, what: str = "a stage's name") -> bytes:
-    """Gives a name of a stage, or a commit, as the broker takes it.
+    """Returns the encoded name of a stage or a commit.
 
     Raises:
         ValueError: It is empty, or has more than 255 bytes.
@@ -384,6 +386,6 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
 
 
 def _check_bodies(bodies: object) -> None:
-    """Raises where one body was given for several; iterating over it would give numbers."""
+    """Raises `TypeError` for a single body, which iteration would split into numbers."""
     if isinstance(bodies, str | bytes | bytearray | memoryview | Record | Records):
         raise TypeError(f"several bodies are expected, not one of {type(bodies).__name__}")

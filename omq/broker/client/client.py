@@ -99,7 +99,7 @@ class Client(ClosesAtExit):
         return run_blocking(lambda: self._calls.create(topic, delivery=delivery, persistence=persistence, **settings))
 
     def delete(self, topic: str) -> None:
-        """Deletes a topic with all its messages; who reads it gets a `TopicError`. Raises as `create`."""
+        """Deletes a topic with all its messages; its readers get a `TopicError`. Raises as `create`."""
         run_blocking(lambda: self._calls.delete(topic))
 
     def topics(self, topic: str | None = None) -> list[TopicInfo]:
@@ -107,11 +107,11 @@ class Client(ClosesAtExit):
         return run_blocking(lambda: self._calls.topics(topic))
 
     def durables(self, topic: str) -> list[DurableInfo]:
-        """The names that the broker keeps positions of a broadcast topic under. Raises as `create`."""
+        """Returns the durable subscriptions of a broadcast topic. Raises as `create`."""
         return run_blocking(lambda: self._calls.durables(topic))
 
     def delete_durable(self, topic: str, name: str) -> None:
-        """Has the broker delete a name without a holder, with its position. Raises as `create`."""
+        """Deletes a durable subscription that no client has open. Raises as `create`."""
         run_blocking(lambda: self._calls.delete_durable(topic, name))
 
     # ------------------------------------------------------------------ publishing
@@ -206,11 +206,11 @@ class Client(ClosesAtExit):
         return run_blocking(lambda: self._calls.commit(commit, stages))
 
     def abort(self, stage: str, *, prefix: bool = False) -> None:
-        """Forgets a stage; one that is not there is forgotten. Raises as `publish`.
+        """Discards a stage; does nothing if it does not exist. Raises as `publish`.
 
         Args:
             stage: Its name.
-            prefix: Forgets every stage whose name begins so.
+            prefix: Discards every stage whose name begins with *stage*.
         """
         run_blocking(lambda: self._calls.abort(stage, prefix=prefix))
 
@@ -226,13 +226,13 @@ class Client(ClosesAtExit):
             replay: `"latest"`: what is published from now on; `"earliest"`: everything that is kept; or an id: what
                 comes after it. `None` is `"latest"`.
             name: The broker keeps the position under this name: `Subscription.ack` moves it, and a subscription by
-                that name goes on there; then `replay` counts the first time only, and where retention has overtaken the
-                position: who gave one begins there, and else it is an `Overrun`.
-            credit: Bytes that the broker may send ahead; more than 64 MiB are as 64 MiB.
+                that name resumes from there and ignores `replay`. Where retention has deleted that position it restarts
+                at `replay` if that was given, else it raises `Overrun`.
+            credit: Bytes that the broker may send ahead; larger values count as 64 MiB.
 
         Raises:
-            TopicError: The topic does not exist, or is not a broadcast topic; the name is held; the id is from the
-                future.
+            TopicError: The topic does not exist, or is not a broadcast topic; another subscription has the name; the id
+                is beyond the newest.
             Overrun: What was asked for is no longer kept.
             PermissionDenied: This client may not subscribe to it.
             BrokerTimeout: The broker is not there, or has not answered.
@@ -241,15 +241,15 @@ class Client(ClosesAtExit):
         return run_blocking(lambda: self._calls.subscribe(topic, replay=replay, name=name, credit=credit))
 
     def consume(self, topic: str, *, ack_timeout: float = 30.0, credit: int = 100) -> Consumer:
-        """Takes a share of a round-robin topic, and returns once it is in force.
+        """Adds a consumer to a round-robin topic, and returns once the broker has confirmed it.
 
         Args:
             topic: The topic's name.
             ack_timeout: Seconds after which a message that was not acknowledged is delivered again. They count from its
                 delivery, and again from each acknowledgement of one that was delivered before it: a consumer that works
                 in order has them for each message.
-            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most. Where a
-                message may kill the process, few: the delivery of all counts as a try (`max_deliveries`).
+            credit: Messages that the broker may deliver ahead of their acknowledgements, 1,048,576 at most. Use
+                few where a message may kill the process: all in flight then count as delivered (`max_deliveries`).
 
         Raises:
             TopicError: The topic does not exist, or is not a round-robin topic.
@@ -262,7 +262,7 @@ class Client(ClosesAtExit):
     def read(
         self, topic: str, start: int | None = None, stop: int | None = None, *, limit: int | None = None
     ) -> Iterator[Message]:
-        """Reads what is kept now, in order.
+        """Reads the messages that are kept now, in order.
 
         Args:
             topic: The topic's name.
@@ -294,7 +294,7 @@ class Client(ClosesAtExit):
         batch_bytes: int = BATCH_BYTES,
         memory: Callable[[int], Buffer] = bytearray,
     ) -> Iterator[Columns]:
-        """Reads what is kept now, in order, as columns: no Python object is made of a message.
+        """Reads the messages that are kept now, in order, as columns; makes no Python object for a message.
 
         Args:
             topic: The topic's name.
@@ -322,7 +322,7 @@ class Client(ClosesAtExit):
                 try:
                     blocks = run_blocking(reader.blocks)
                 except BrokerError:
-                    yield from columns.rest()  # what is well before
+                    yield from columns.rest()  # the records before the error
                     raise
                 if blocks is None:
                     break
@@ -361,7 +361,7 @@ class Client(ClosesAtExit):
         """
         run_blocking(lambda: self._calls.flush(timeout=timeout))
 
-    # ------------------------------------------------------------------ life
+    # ------------------------------------------------------------------ closing
 
     @property
     def closed(self) -> bool:
@@ -369,14 +369,13 @@ class Client(ClosesAtExit):
         return self._connection.closed
 
     def close(self) -> None:
-        """Flushes what was acknowledged, gives back what is held, and ends; calls that wait raise. Idempotent.
+        """Flushes acknowledgements, returns unread deliveries, and closes; waiting calls raise. Idempotent.
 
-        In a signal handler that has interrupted a call which waits, that call does so; where it has interrupted
-        anything else of this client, a thread does. Other calls that wait, or amid anything else, raise a `StateError`
-        there.
+        In a signal handler that has interrupted a waiting call, that call closes the client; where it has interrupted
+        any other method of this client, a thread does. Other calls in such a handler raise a `StateError`.
 
         Raises:
-            BrokerTimeout: The broker has not confirmed that what was acknowledged is durable: it may come again.
+            BrokerTimeout: The broker has not confirmed that the acknowledgements are durable: messages may come again.
         """
         if not self._connection.closed and not self._connection.inherited:
             self._connection.close()

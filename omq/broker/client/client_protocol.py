@@ -1,12 +1,12 @@
 """The state of a client of a broker, without I/O: requests in flight, subscriptions and consumers.
 
-A twin opens a connection, calls `connected`, sends what is in `out`, and hands over what comes (`receive`). When the
-connection is over it calls `lost` and opens the next one, in which everything goes on: requests without an answer are
-made again, with their old sequences, so that the broker does not store anything twice; subscriptions go on after the
-last id that has arrived; shares start over, because the broker has given back what they held. What was acknowledged
-and no flush has confirmed as durable is settled again before.
+A twin opens a connection, calls `connected`, sends the messages in `out`, and passes received messages to `receive`.
+When the connection ends it calls `lost` and opens the next one. Unanswered requests are then sent again with their old
+sequences, so the broker stores nothing twice. Subscriptions resume after the last id that has arrived. Consumers start
+over, because the broker has requeued their deliveries. Acknowledgements that no flush has confirmed as durable are
+sent first, by SETTLE.
 
-Nothing here waits or locks: the twin does. It may set `wake` of a request or a feed, called at its next change.
+Nothing here waits or locks: the twin does. It may set `wake` of a request or a stream, called at its next change.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _ANSWERS: Final = {
     protocol.DELETE_DURABLE: protocol.DURABLE_DELETED,
     protocol.SETTLE: protocol.SETTLED,
 }
-#: Commands that remove something: where a repetition finds nothing, they have succeeded.
+#: Commands that remove something: a repetition that finds nothing means that the first one succeeded.
 _REMOVING: Final = {protocol.DELETE, protocol.DELETE_DURABLE}
-#: Acknowledgements of a share after which a flush confirms those that need not be remembered any more.
+#: Unconfirmed acknowledgements of a consumer after which the client flushes, to bound its memory.
 _MAX_UNCONFIRMED_ACKS: Final = 16_384
 #: Requests that the broker may keep until there is room for what they publish.
 _MAY_WAIT_FOR_ROOM: Final = {protocol.APPEND, protocol.COMMIT}
@@ -68,8 +68,8 @@ _MAX_RETRY_DELAY_S: Final = 1.0
 class State(Enum):
     """The progress of a connection."""
 
-    DOWN = "there is none"
-    GREETING = "the broker was greeted"
+    DOWN = "not connected"
+    GREETING = "HELLO was sent"
     UP = "the broker has answered"
 
 
@@ -78,10 +78,10 @@ class PendingRequest:
 
     Attributes:
         command: Its command.
-        done: Whether it is over: then there is an `answer` or an `error`.
+        done: True once it has an `answer` or an `error`.
         answer: The parts of the answer after its tag.
         error: Why there is no answer.
-        wake: Called once it is over.
+        wake: Called once it is done.
         session: The number of the connection that a flush is about, unless another one is made meanwhile; 0 for none.
     """
 
@@ -149,7 +149,7 @@ class RetryBackoff:
         return self._delay * random.uniform(0.75, 1.0)
 
     def reset(self) -> None:
-        """Notes that an attempt has succeeded."""
+        """Starts again with the shortest delay, after an attempt has succeeded."""
         self._delay = 0.0
 
 
@@ -161,15 +161,15 @@ class ClientProtocol:
 
     Attributes:
         out: Messages to send, in order; a twin takes them from the left.
-        state: How far the connection is.
+        state: The progress of the connection.
         session: Counts the connections.
         broker: The id of the broker's store.
         max_body: The largest body that the broker takes, in bytes.
         flight: Bytes of records that wait for their answers.
-        fault: Why this client is of no use with this broker.
-        flushing: The last flush that was asked for; it may be done.
-        gathering: The consumers of which something was acknowledged and has not been sent.
-        retreat: How long a busy broker is left alone.
+        fault: The error after which this client cannot use this broker; `None` without one.
+        flushing: The last flush that was requested; it may be done.
+        gathering: The consumers with acknowledgements that are not sent yet.
+        retreat: The delays before requests to a busy broker are repeated.
     """
 
     def __init__(self, client: bytes) -> None:
@@ -198,7 +198,7 @@ class ClientProtocol:
     # ------------------------------------------------------------------ the connection
 
     def connected(self) -> None:
-        """A new connection is there."""
+        """Starts the session of a new connection."""
         self.lost()
         self.state = State.GREETING
         self.session += 1
@@ -209,7 +209,7 @@ class ClientProtocol:
         )
 
     def lost(self) -> None:
-        """The connection is over."""
+        """Ends the session of a lost connection."""
         if self.state is State.DOWN:
             return
         self.state = State.DOWN
@@ -219,7 +219,7 @@ class ClientProtocol:
             if request.command in _SESSION_BOUND:
                 self._finish(request, [])
             elif request.stream is not None and request.stream.began:
-                del self._requests[request.tag]  # its feed begins again by itself
+                del self._requests[request.tag]  # `_handle_welcome` begins its stream again
         for stream in self._streams.values():
             stream.interrupt()
 
@@ -233,10 +233,10 @@ class ClientProtocol:
             self._finish(request, [], error)
 
     def receive(self, parts: bytes | list[bytes]) -> None:
-        """Takes a message of the broker.
+        """Handles a message of the broker.
 
         Raises:
-            SyntaxFault: The broker does not speak its protocol: the connection is to be given up.
+            SyntaxFault: The message violates the protocol: the caller must drop the connection.
         """
         try:
             if isinstance(parts, bytes):
@@ -250,7 +250,7 @@ class ClientProtocol:
                 self._handle_error(tag, _error(parts))
             elif (request := self._requests.get(tag)) is not None and _ANSWERS[request.command] == command:
                 self._handle_answer(request, parts[2:])
-            # What else comes was given up meanwhile.
+            # Any other tag is of a request or stream that was given up.
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError, BrokerError) as error:
             raise SyntaxFault(f"the broker sent what is not a valid message of its protocol: {error}") from error
 
@@ -270,7 +270,7 @@ class ClientProtocol:
         self._finish(request, answer)
 
     def _handle_replaced_topic(self, request: PendingRequest, stream: StreamState) -> None:
-        """The topic was deleted while there was no connection, and another one has its name."""
+        """Ends a stream whose topic was deleted and created again while the client was not connected."""
         error = TopicError(f"topic {stream.topic!r} was deleted, and made again")
         self._remove(stream.tag)
         stream.end(error)
@@ -284,7 +284,7 @@ class ClientProtocol:
         self.state = State.UP
         before, self.broker = self.broker, str(about.get("broker", self.broker))
         if before and before != self.broker:
-            # Another store: its ids have started over.
+            # The broker has another store, with other ids.
             for stream in self._streams.values():
                 stream.renumber(self.session)
             self._drop_acks()
@@ -342,7 +342,7 @@ class ClientProtocol:
         return self._enter_publish(request)
 
     def stage(self, topic: str, records: bytes, stage: bytes, sequence: int) -> PendingRequest:
-        """Keeps records aside under a name; raises as `append`."""
+        """Stages records under a name; raises as `append`."""
         parts = protocol.check_name(topic).encode(), records, stage, u64(sequence)
         request = PendingRequest(protocol.STAGE, self._tag(), parts)
         request.size = len(records)
@@ -366,10 +366,10 @@ class ClientProtocol:
         return self._in_flight_requests < MAX_IN_FLIGHT_REQUESTS and self.has_room(size)
 
     def flush(self) -> PendingRequest:
-        """Asks for what was acknowledged before to be durable.
+        """Requests that earlier acknowledgements become durable.
 
-        With the answer it is, unless another connection was made meanwhile: then once nothing is `resuming`, and
-        after a second flush where `dirty` is set.
+        The answer confirms it, unless the client has reconnected meanwhile: then they are durable once nothing is
+        `resuming`, and after a second flush where `dirty` is set.
         """
         self.queue_acks()
         request = self._flush()
@@ -436,7 +436,7 @@ class ClientProtocol:
         """Returns what comes before all that is asked from now on; see `give_up_since`."""
         return self._tag()
 
-    # ------------------------------------------------------------------ subscriptions and shares
+    # ------------------------------------------------------------------ subscriptions and consumers
 
     def subscribe(
         self, topic: str, replay: str | int | None, name: str | None, credit: int
@@ -450,12 +450,12 @@ class ClientProtocol:
         return stream, self._open(stream)
 
     def consume(self, topic: str, ack_timeout: float, credit: int) -> tuple[ConsumerState, PendingRequest]:
-        """Takes a share of a round-robin topic; raises as `subscribe`."""
+        """Adds a consumer to a round-robin topic; raises as `subscribe`."""
         stream = ConsumerState(self._tag(), protocol.check_name(topic), ack_timeout, credit)
         return stream, self._open(stream)
 
     def take_block(self, stream: StreamState) -> Block | None:
-        """The next block of a feed, if there is one."""
+        """Returns the next block of a stream; `None` if the queue is empty."""
         if not stream.queue:
             return None
         block = stream.queue.popleft()
@@ -519,15 +519,15 @@ class ClientProtocol:
             stream.unsent_acks.clear()
         self.unsent_consumers.clear()
 
-    # ------------------------------------------------------------------ what may not be durable
+    # ------------------------------------------------------------------ unconfirmed acknowledgements
 
     def _limit_unconfirmed(self, stream: ConsumerState) -> None:
-        """Flushes acknowledgements where no call does: so their number in memory has a bound."""
+        """Flushes acknowledgements once there are many, to bound the memory that they take."""
         if len(stream.unconfirmed) >= _MAX_UNCONFIRMED_ACKS:
             self._flush()
 
     def _ack_earlier_session(self, stream: ConsumerState, ids: Sequence[int]) -> None:
-        """Claims acks of an earlier connection's deliveries, which the broker has taken back."""
+        """Acknowledges deliveries of an earlier connection, which the broker has requeued."""
         self._changed = True
         if self.state is State.UP:
             self._reack(stream.topic, stream.topic_id, ids)
@@ -535,14 +535,14 @@ class ClientProtocol:
             stream.unconfirmed += ids
 
     def _reack(self, topic: str, topic_id: int, ids: Sequence[int]) -> None:
-        """Settles again what was acknowledged; the answer confirms that it is durable, or that it cannot be."""
+        """Repeats acknowledgements by SETTLE; its answer confirms those that can be durable."""
         for part in _parts(ids):
             request = PendingRequest(protocol.SETTLE, self._tag(), (topic.encode(), u64(topic_id), part))
             self._reack_tags.add(request.tag)
             self._enter(request)
 
     def _reack_all(self) -> None:
-        """Settles, first in a new connection, what the broker may not have received, or kept."""
+        """Repeats, before anything else in a new connection, the acknowledgements that may be lost."""
         for tag in sorted(self._reack_tags):
             self._send(self._requests[tag])
         acked = self._take_unconfirmed()
@@ -563,7 +563,7 @@ class ClientProtocol:
         return found
 
     def _drop_acks(self) -> None:
-        """Drops what was acknowledged: it was another store's."""
+        """Drops the acknowledgements of another store."""
         self._unconfirmed.clear()
         for request in list(self._requests.values()):
             request.acked = []
@@ -589,7 +589,7 @@ class ClientProtocol:
             self._queue_message(protocol.POSITION, stream.tag, u64(position))
 
     def cancel(self, stream: StreamState) -> PendingRequest | None:
-        """Ends a feed; returns the request for it, if the broker has the feed."""
+        """Ends a stream; returns the CANCEL request, or `None` if the broker does not know the stream."""
         self.queue_acks()
         self._return_undelivered(stream)
         known = self._remove(stream.tag) is not None
@@ -602,7 +602,7 @@ class ClientProtocol:
         return self._enter(PendingRequest(protocol.CANCEL, stream.tag, ()))
 
     def return_undelivered(self) -> None:
-        """Gives back what came and was not handed out, before all ends."""
+        """Returns deliveries that no caller has received to the broker."""
         for stream in self._streams.values():
             self._return_undelivered(stream)
 
@@ -619,7 +619,7 @@ class ClientProtocol:
                 self._queue_message(word, stream.tag, part)
 
     def close(self) -> None:
-        """Ends all feeds and requests."""
+        """Ends all streams and requests."""
         self.lost()
         for stream in list(self._streams.values()):
             stream.end(None)

@@ -129,7 +129,7 @@ class ConnectionMonitor:
         return f"{endpoint}: no broker is there within {timeout} s{detail}"
 
     def handle(self, event: Event) -> bool:
-        """Takes an event in. Gives whether it is the end of the connection."""
+        """Handles an event. Returns whether it ends the connection."""
         if event.kind is EventKind.HANDSHAKE_SUCCEEDED:
             self._connected, self.failure_reason, self.handshake_failed = True, "", False
         elif event.kind is EventKind.DISCONNECTED and self._connected:
@@ -238,18 +238,18 @@ class ConnectionBase:
     # ------------------------------------------------------------------ for each twin
 
     def refuse(self) -> None:
-        """Raises where no call can be made: in a forked child, for instance, and once the client is closed."""
+        """Raises if no call can be made: in a forked child, for instance, or once the client is closed."""
         raise NotImplementedError
 
     def refuse_waiting(self) -> None:
         """Raises where no call can wait."""
 
     def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
-        """Returns when the time of a call is up; *timeout*: other seconds than those of the client."""
+        """Returns the deadline of a call; *timeout* replaces the client's own."""
         raise NotImplementedError
 
     async def wait_ready(self, ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Waits until something is so. Returns whether it is."""
+        """Waits until *ready* returns true. Returns false after the deadline."""
         raise NotImplementedError
 
     async def answer(self, request: PendingRequest, deadline: float | None) -> bool:
@@ -265,7 +265,7 @@ class ConnectionBase:
         raise NotImplementedError
 
     def send_acks_later(self) -> None:
-        """Has `send_acks` called soon. Under the lock."""
+        """Schedules `send_acks`. Under the lock."""
         raise NotImplementedError
 
     # ------------------------------------------------------------------ requests
@@ -276,7 +276,7 @@ class ConnectionBase:
             raise ClosedError(f"the client of {self.endpoint} is closed")
 
     def run_locked(self, ask: Callable[[], _Asked]) -> _Asked:
-        """Calls what makes requests, under the lock; they leave. What has raised has made none.
+        """Calls a function that makes requests, under the lock, and sends them. If it raises, none is made.
 
         No context manager does: a signal handler may raise on the way into its end, which is then not reached.
         """
@@ -297,14 +297,14 @@ class ConnectionBase:
     async def ask(self, command: bytes, *parts: bytes | None) -> list[bytes]:
         """Makes a request of the parts that are there, and waits for its answer.
 
-        It is given no `*parts`: Python serves signals behind such a call, before the coroutine is awaited.
+        It is given no `*parts`: Python handles signals after such a call, before the coroutine is awaited.
         """
         there = [part for part in parts if part is not None]
         (request,) = await self.submit(lambda: [self.core.request(command, *there)], self.deadline())
         return request.result()
 
     async def submit(self, ask: Callable[[], Sequence[PendingRequest]], deadline: float | None) -> list[PendingRequest]:
-        """Calls what makes requests, and waits for an answer to the first of them.
+        """Calls a function that makes requests, and waits for the answer to the first one.
 
         Where anything raises, also a signal handler, they are given up: else they would be made in the next connection,
         after what was asked for later.
@@ -330,7 +330,7 @@ class ConnectionBase:
         return request.result()
 
     async def wait_for(self, ready: Callable[[], bool], deadline: float | None, what: str) -> None:
-        """Waits until something is so."""
+        """Waits until *ready* returns true, or raises `BrokerTimeout`."""
         if not await self.wait_ready(ready, deadline):
             raise self._timeout_error(what)
 
@@ -338,11 +338,11 @@ class ConnectionBase:
         if self.core.is_busy:
             return BrokerTimeout(f"{self.endpoint}: the broker is busy: {what} has not come in time")
         if self.core.state is State.UP:
-            return BrokerTimeout(f"{self.endpoint}: the broker gave no sign in time: {what} has not come")
+            return BrokerTimeout(f"{self.endpoint}: {what} has not come in time")
         return BrokerTimeout(self._connection_monitor.failure(self.endpoint, self.timeout))
 
     def give_up(self, requests: Sequence[PendingRequest]) -> None:
-        """Gives requests up that no call waits for any more."""
+        """Gives up requests that no call waits for."""
         if requests:
             with self.lock:
                 for request in requests:
@@ -373,7 +373,7 @@ class ConnectionBase:
             await self.flush(deadline)  # it may have come to nothing
 
     async def send_bye(self) -> None:
-        """Flushes what was acknowledged, and gives back what is held."""
+        """Flushes acknowledgements, returns unread deliveries to the broker, and sends BYE."""
         await self.flush(self.deadline())
         with self.lock:
             if self.core.state is not State.UP:
@@ -385,14 +385,14 @@ class ConnectionBase:
             await self.finish(bye, self.deadline())
 
     def drop(self, one: StreamState | PendingRequest) -> None:
-        """Notes that a feed or a request has lost its holder. Locks nothing: the next call ends it.
+        """Queues a stream or a request without references, for the next call to end. Takes no lock.
 
-        Any thread, in the midst of anything, may be the one that finds so: the garbage collector comes when it likes.
+        The garbage collector may call it in any thread, at any point.
         """
         self._dropped.append(one)
 
     def end_dropped(self) -> None:
-        """Ends what has no holder any more."""
+        """Ends the streams and requests that `drop` has queued."""
         while self._dropped:
             with self.lock, contextlib.suppress(IndexError):  # another thread was faster
                 one = self._dropped.popleft()
@@ -509,13 +509,13 @@ class BlockingConnection(ConnectionBase):
         return self.lock._is_owned()  # type: ignore[attr-defined, no-any-return]
 
     def flush_at_exit(self, deadline: float) -> None:
-        """The program ends without `close`: flushes what was acknowledged, where the broker is there."""
+        """Flushes acknowledgements at the end of a program that has not closed the client, if it is connected."""
         if not self.closed and not self.inherited and self.core.state is State.UP:
             with contextlib.suppress(OmqError):
                 run_blocking(lambda: self.flush(deadline))
 
     def wake_all(self) -> None:
-        """Has every call that waits look again. Under the lock."""
+        """Makes every waiting call check its condition. Under the lock."""
         for waiter in self._waiters:
             waiter.wake()
 
@@ -535,12 +535,12 @@ class BlockingConnection(ConnectionBase):
         if self.inherited:
             raise StateError("this client belongs to the parent process: make a new one after fork()")
         if self.in_lock:
-            raise StateError("a signal handler cannot use the client amid a call of its thread, but for close()")
+            raise StateError("a signal handler cannot use the client during a call of its thread, except for close()")
         self.refuse_closed()
 
     def refuse_waiting(self) -> None:
         if self.in_wait:
-            raise StateError("a signal handler cannot wait for the broker amid a call of its thread that does")
+            raise StateError("a signal handler cannot wait for the broker while a call of its thread does")
 
     def deadline(self, timeout: float | Unset | None = UNSET) -> float | None:
         seconds = self.timeout if isinstance(timeout, Unset) else timeout
@@ -568,14 +568,14 @@ class BlockingConnection(ConnectionBase):
                 if self.closed:
                     idle = _MAX_IDLE_POLLS
                 elif self.core.unsent_consumers:
-                    with contextlib.suppress(OmqError):  # who reads finds out
+                    with contextlib.suppress(OmqError):  # the reading thread handles it
                         self.send_acks()
                 self._acks_due = idle < _MAX_IDLE_POLLS
 
     # ------------------------------------------------------------------ the socket
 
     def wait(self, ready: Callable[[], bool], deadline: float | None) -> bool:
-        """Waits until something has come; reads the socket if no other thread does. Gives whether it has come."""
+        """Waits until *ready* returns true, or the deadline; reads the socket if no other thread does."""
         self.refuse_waiting()
         thread = get_ident()
         try:
@@ -619,13 +619,13 @@ class BlockingConnection(ConnectionBase):
                     self._waiters.remove(me)
                 if self._leader is me:
                     self._leader = None
-                # Also where another one's turn ended: who was woken to read, and leaves, passes the turn on.
+                # A waiter that was woken to read, and leaves, wakes the next one.
                 if self._leader is None:
                     for waiter in self._waiters[:1]:
                         waiter.wake()
 
     def _poll(self, poll_timeout: float) -> bool:
-        """Looks at the socket for some time, and takes in what has come. Gives whether something has happened."""
+        """Polls the socket once, and handles the received messages. Returns whether anything has happened."""
         if self._dropped:
             self.end_dropped()
         try:
@@ -674,7 +674,7 @@ class BlockingConnection(ConnectionBase):
             raise
 
     def _repeat(self, poll_timeout: float) -> float:
-        """Asks again for what a busy broker refused, if it is time. Gives for how long to look at the socket."""
+        """Repeats the requests that a busy broker refused, once their delay is over. Returns the poll timeout."""
         now = time.monotonic()
         with self.lock:
             if self._busy_retry_at is None:
@@ -696,7 +696,7 @@ class BlockingConnection(ConnectionBase):
                 socket.send_multipart(out[0], timeout=0)
                 out.popleft()
         except (SendTimeout, ClosedError):
-            pass  # who reads sends it, or finds out
+            pass  # the reading thread sends the rest, or handles it
 
     def _check_connection(self) -> bool:
         """Checks, when nothing has come, whether the connection is lost."""
@@ -722,7 +722,7 @@ class BlockingConnection(ConnectionBase):
         self._socket = socket
 
     def _reopen(self, poll_timeout: float) -> bool:
-        """Dials again, if it is time. Gives whether there is a socket."""
+        """Connects again once the delay is over. Returns whether there is a socket."""
         pause = self._reconnect_backoff.remaining(time.monotonic())
         if pause > 0:
             sleep(min(pause, poll_timeout))
@@ -734,7 +734,7 @@ class BlockingConnection(ConnectionBase):
         return not self.closed
 
     def _drop_connection(self) -> None:
-        """Gives the connection up."""
+        """Drops the connection."""
         with self.lock:
             if self.closed:
                 return

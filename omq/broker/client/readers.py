@@ -119,7 +119,7 @@ class RangeReader:
         return answer[2:]
 
     def messages(self, header: bytes, records: bytes) -> list[Message]:
-        """Returns the messages of a block. Raises like `stream_state.messages_of`."""
+        """Decodes a block; raises as `stream_state.messages_of`."""
         found = decoded(header, records, self._topic, Message)
         if self._remaining is not None:
             found = found[: self._remaining]
@@ -127,7 +127,7 @@ class RangeReader:
         return found
 
     def close(self) -> None:
-        """Stops reading, and drops the outstanding request."""
+        """Cancels the request that is in flight."""
         if self._request is not None:
             self._connection.drop(self._request)
             self._request = None
@@ -158,10 +158,10 @@ class ColumnReader:
         self._memory: Buffer | None = None
 
     def add(self, header: bytes, records: bytes) -> Iterator[Columns]:
-        """Adds a block; gives the columns that it has filled.
+        """Adds a block; yields the columns that it has filled.
 
         Raises:
-            BrokerFailed: The broker sent what is damaged.
+            BrokerFailed: The broker sent damaged records.
         """
         gatherer = self._gatherer
         try:
@@ -178,12 +178,12 @@ class ColumnReader:
             raise BrokerFailed(f"{self._topic}: the broker sent records that are damaged: {error}") from error
 
     def rest(self) -> Iterator[Columns]:
-        """Gives the columns of what is left."""
+        """Yields the columns of the remaining records."""
         if self._gatherer.count:
             yield self._take()
 
     def _begin(self, size: int) -> None:
-        """Has memory ready for the next row."""
+        """Allocates memory for the next row."""
         if self._new is not None and self._memory is None:
             self._memory = self._new(size)
             self._gatherer.begin(self._memory)

@@ -47,14 +47,14 @@ class LaterMessage(Message):
 
 
 class StreamReader(Protocol):
-    """A stream of either twin, which hands out what has come."""
+    """A stream of either twin, which returns messages to callers."""
 
     def _take_undelivered(self) -> Iterable[Message]:
-        """Gives up what it has taken of its feed and not handed out, and returns it."""
+        """Removes and returns the decoded messages that no caller has received."""
 
 
 class StreamState:
-    """Deliveries of the broker by a tag: a subscription or a share.
+    """The deliveries under one tag: a subscription or a consumer.
 
     Attributes:
         topic: The topic's name.
@@ -134,13 +134,13 @@ class StreamState:
         return list(reader._take_undelivered()) if reader is not None else []
 
     def end(self, error: OmqError | None) -> None:
-        """Ends the feed."""
+        """Ends the stream."""
         if not self.ended:
             self.ended, self.error, self.in_force = True, error, False
             self.notify()
 
     def notify(self) -> None:
-        """Wakes who waits."""
+        """Calls `wake`."""
         if self.wake is not None:
             self.wake()
 
@@ -153,7 +153,7 @@ def _discard_all() -> None:
         stream.discard()
 
 
-# What has come is the parent's: in a forked child the next step finds nothing, and is refused.
+# Received messages are the parent's: in a forked child the next call finds none, and raises.
 os.register_at_fork(after_in_child=_discard_all)
 
 
@@ -169,7 +169,7 @@ class SubscriptionState(StreamState):
     command = protocol.SUBSCRIBE
 
     def __init__(self, tag: bytes, topic: str, replay: str | int | None, name: str | None, credit: int) -> None:
-        # The broker grants no more. Where the feed thought it has more, it would give back nothing before that is used.
+        # The broker's own limit. With a larger credit here it would run out before this side returns any.
         super().__init__(tag, topic, min(credit, protocol.MAX_CREDIT_BYTES))
         # A caller that gives a start wants to begin there, where the name cannot go on.
         self.reset = replay is not None
@@ -236,15 +236,15 @@ class SubscriptionState(StreamState):
 
 
 class ConsumerState(StreamState):
-    """A share of a round-robin topic."""
+    """A consumer of a round-robin topic."""
 
     command = protocol.CONSUME
 
     def __init__(self, tag: bytes, topic: str, ack_timeout: float, credit: int) -> None:
         super().__init__(tag, topic, min(credit, protocol.MAX_JOBS))
         self.ack_timeout = ack_timeout
-        # What was acknowledged of late. The broker may have delivered it again before it received that: no more than
-        # the credit, for then it delivers nothing.
+        # Recent acknowledgements. The broker may redeliver such messages before it receives the ack, but no more of
+        # them than the credit.
         self._recent_acks: OrderedDict[int, None] = OrderedDict()
         self.unsent_acks: list[int] = []  # acknowledged in this connection, and not sent
         self.unconfirmed: list[int] = []  # acknowledged, and not confirmed as durable by a flush
@@ -312,10 +312,10 @@ class ConsumerState(StreamState):
 
 
 def messages_of(stream: StreamState, block: Block) -> list[Message]:
-    """The messages of a subscription's block that it has not had.
+    """Decodes the messages of a subscription's block that are new to it.
 
     Raises:
-        BrokerFailed: They are not what was published.
+        BrokerFailed: The records are damaged.
     """
     header, records, _, known, store = block
     found: list[Message]
@@ -329,7 +329,7 @@ def messages_of(stream: StreamState, block: Block) -> list[Message]:
 
 
 def deliveries_of(stream: StreamState, block: Block, consumer: DeliveryConsumer, session: int) -> list[Delivery]:
-    """The deliveries of a share's block; raises as `messages_of`."""
+    """Decodes a consumer's block; raises as `messages_of`."""
     header, records, counts, *_ = block
     found = decoded(header, records, stream.topic, Delivery)
     attempts = struct.unpack(f"!{len(found)}I", counts) if counts else repeat(1)
@@ -339,7 +339,7 @@ def deliveries_of(stream: StreamState, block: Block, consumer: DeliveryConsumer,
 
 
 def decoded(header: bytes, records: bytes, topic: str, kind: type[_Message]) -> list[_Message]:
-    """The messages of a block; raises as `messages_of`."""
+    """Decodes a block; raises as `messages_of`."""
     try:
         return decode(header, records, topic, kind)
     except ValueError as error:

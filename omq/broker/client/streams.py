@@ -1,4 +1,4 @@
-"""Subscriptions and consumers of a client: what both twins have in common, and those of the blocking one."""
+"""Subscriptions and consumers: the base classes of both twins, and the blocking ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class StreamBase(Generic[_Message, _AckResult]):
         raise NotImplementedError
 
     def _is_current(self, message: _Message) -> bool:
-        """Returns whether a message that was taken from the feed may still be handed out."""
+        """Returns whether a message that was taken from the stream may still be returned."""
         return True
 
     def _ack_result(self) -> _AckResult:
@@ -178,7 +178,7 @@ class ConsumerBase(StreamBase[Delivery, _AckResult]):
 
     def _refuse_ended(self) -> None:
         if self._stream.ended:
-            raise ClosedError(f"the consumer of {self.topic!r} is closed: its messages go to others")
+            raise ClosedError(f"the consumer of {self.topic!r} is closed: others get its messages")
 
     def _is_current(self, message: Delivery) -> bool:
         if message.session != self._connection.core.session:
@@ -203,7 +203,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
 
     def __init__(self, connection: BlockingConnection, stream: StreamState) -> None:
         super().__init__(connection, stream)
-        self._loaded: Block | None = None  # stands in the batch, and in the feed still
+        self._loaded: Block | None = None  # decoded into the batch, and still in the queue
 
     def _ack_result(self) -> None:
         return None
@@ -297,7 +297,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
         with connection.lock:
             if stream.queue and stream.queue[0] is block:
                 batch = iter([*self._batch, *messages])  # another thread may have loaded one, too
-                # The block stays in the feed until it stands in the batch, for a signal handler may raise anywhere. No
+                # The block stays in the queue until it is in the batch, because a signal handler may raise anywhere. No
                 # handler runs between these two.
                 self._loaded, self._batch = block, batch
                 self._release_block()
@@ -305,7 +305,7 @@ class ClientStream(StreamBase[_Message, None], ClosesAtExit):
             connection.wake_ready()  # there may be some for other threads
 
     def _release_block(self) -> None:
-        """Takes the block that stands in the batch out of the feed."""
+        """Removes the block that is in the batch from the queue."""
         queue = self._stream.queue
         if queue and queue[0] is self._loaded:
             self._connection.core.take_block(self._stream)
@@ -346,7 +346,7 @@ class Subscription(SubscriptionBase[None], ClientStream[Message]):
 
 
 class Consumer(ConsumerBase[None], ClientStream[Delivery]):
-    """A share of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
+    """A consumer of a round-robin topic; iterate over it, or call `recv`, and acknowledge each `Delivery`.
 
     What is not acknowledged is delivered again: after `ack_timeout`, when the connection is lost, or when this is
     closed. `ack` and `nack` do not wait; `Client.flush`, `close`, and the next `publish` of the client return once what

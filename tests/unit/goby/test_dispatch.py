@@ -182,12 +182,12 @@ def test_an_inbox_is_bounded_and_drops_what_nobody_takes() -> None:
     inbox, items = Inbox(3), items_of(MAX_BURST + 5)
     assert inbox.accept(items, 0) == MAX_BURST + 3
     assert inbox.accept(items, MAX_BURST + 3) == MAX_BURST + 3
-    assert inbox.patience() < 0, "nothing was ever taken"
+    assert inbox.wait_time() < 0, "nothing was ever taken"
     inbox.drop(2)
     assert (inbox.dropped, inbox.stalled) == (2, True)
     assert inbox.take() == items[0]
     assert not inbox.stalled
-    assert 0 < inbox.patience() <= READER_TIMEOUT_S
+    assert 0 < inbox.wait_time() <= READER_TIMEOUT_S
     assert inbox.accept(items, MAX_BURST + 4) == MAX_BURST + 5
     inbox.ended = True
     assert inbox.accept(items, 0) == MAX_BURST + 5, "what comes after the end is nobody's"

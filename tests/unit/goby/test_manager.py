@@ -113,11 +113,11 @@ def test_nobody_speaks_for_the_manager() -> None:
 def test_who_waits_is_told_of_the_release_at_once() -> None:
     held = manager("a", "b")
     for pid, name in enumerate(["a", "c", "c"], 10):
-        answer = held.heard(ask_hold(name, pid, 0, name == "a"), 0.0)
+        answer = held.handle(ask_hold(name, pid, 0, name == "a"), 0.0)
         assert answer is not None
         assert told([answer]) == {(name, pid, True)}
     assert held.tick(0.1) == []
-    answer = held.heard(ask_hold("b", 20, 0, True), 0.2)
+    answer = held.handle(ask_hold("b", 20, 0, True), 0.2)
     assert answer is not None
     assert told([answer]) == {("b", 20, False)}
     assert told(held.tick(0.2)) == {("a", 10, False), ("c", 11, False), ("c", 12, False)}
@@ -130,8 +130,8 @@ def test_who_waits_is_told_of_the_release_at_once() -> None:
 def test_a_request_that_cannot_be_read_is_counted(request_: bytes, caplog: pytest.LogCaptureFixture) -> None:
     held = manager("a")
     assert held.answer(request_, 10.0) == b""
-    assert held.heard(b"/x/\0" + request_, 10.0) is None
-    assert held.heard(b"no NUL", 10.0) is None
+    assert held.handle(b"/x/\0" + request_, 10.0) is None
+    assert held.handle(b"no NUL", 10.0) is None
     assert held.malformed == 3
     assert len(caplog.records) == 1, "the log is not flooded"
     assert asked(held, 2, "a", ready=True, now=10.0).hold is False
@@ -170,21 +170,21 @@ def test_a_process_that_is_silent_no_longer_speaks_for_its_name() -> None:
     """A second process has used the name for a moment: the first one, which is still there, is heard again."""
     hold = Hold(["nav", "log"])
     hold.registered("nav", 1, 0.0)
-    assert hold.heard("nav", 1, True, 0.1)
+    assert hold.record("nav", 1, True, 0.1)
     hold.registered("nav", 2, 0.2)
-    assert not hold.heard("nav", 1, True, 0.3), "the other one may live"
+    assert not hold.record("nav", 1, True, 0.3), "the other one may live"
     assert hold.missing(0.4) == ["nav", "log"]
-    assert hold.heard("nav", 2, False, 0.9)
-    assert not hold.heard("nav", 1, True, 1.8), "it lives"
-    assert hold.heard("nav", 1, True, 2.0)
+    assert hold.record("nav", 2, False, 0.9)
+    assert not hold.record("nav", 1, True, 1.8), "it lives"
+    assert hold.record("nav", 1, True, 2.0)
     assert hold.missing(2.0) == ["log"]
-    assert not hold.heard("nav", 2, True, 2.1), "now it is the first one's"
+    assert not hold.record("nav", 2, True, 2.1), "now it is the first one's"
 
 
 def test_who_takes_over_a_name_is_not_ready_since_the_one_before_was() -> None:
     hold = Hold(["nav"])
     hold.registered("nav", 1, 0.0)
     hold.registered("nav", 2, 0.1)
-    assert hold.heard("nav", 2, True, 0.2)
-    assert hold.heard("nav", 1, False, 2.2)
+    assert hold.record("nav", 2, True, 0.2)
+    assert hold.record("nav", 1, False, 2.2)
     assert hold.missing(2.2) == ["nav"]

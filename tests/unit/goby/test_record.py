@@ -154,6 +154,6 @@ def test_what_finds_no_room_aside_leaves_all_as_it_was(tmp_path: Path, monkeypat
         file.write(b"torn")
     before = path.read_bytes()
     monkeypatch.setattr("omq.goby.record.shutil.copyfileobj", full)
-    with pytest.raises(OSError, match=r"set aside.*log\.damaged"):
+    with pytest.raises(OSError, match=r"moving the damaged part.*log\.damaged"):
         Recorder(path)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("log", before)]
