@@ -20,7 +20,6 @@ SHARED = {
     "Ping": "PING of ZMTP and of the S-expressions",
     "PlainClient": "omq.PlainClient and its side of the handshake",
     "PlainServer": "omq.PlainServer and its side of the handshake",
-    "Router": "the ROUTER pattern, and the router of a Goby bus",
     "Server": "omq.broker.Server and the SERVER pattern",
     "Subscribe": "SUBSCRIBE of ZMTP and of the S-expressions",
     "Subscription": "omq.broker.Subscription, omq.broker.sexp.Subscription and omq.goby.Subscription",
