@@ -169,7 +169,7 @@ class ClientProtocol:
         fault: The error after which this client cannot use this broker; `None` without one.
         flushing: The last flush that was requested; it may be done.
         gathering: The consumers with acknowledgements that are not sent yet.
-        retreat: The delays before requests to a busy broker are repeated.
+        busy_backoff: The delays before requests to a busy broker are repeated.
     """
 
     def __init__(self, client: bytes) -> None:
@@ -392,7 +392,7 @@ class ClientProtocol:
 
     @property
     def is_busy(self) -> bool:
-        """Returns whether the broker was too busy for something: `repeat` is due after a `retreat`."""
+        """Returns whether the broker was too busy for something: `repeat` is due after a `busy_backoff`."""
         return bool(self._busy)
 
     def repeat(self) -> None:
@@ -494,7 +494,7 @@ class ClientProtocol:
         """Acknowledges a message that came in a connection, in one message with others.
 
         Returns:
-            Whether it is time for `say_gathered`. Else it is due soon, and before anything waits.
+            Whether it is time for `queue_acks`. Else it is due soon, and before anything waits.
         """
         if session < stream.first_session:
             return False  # it was another message
