@@ -378,7 +378,7 @@ def _check_stage(name: str, what: str = "a stage's name") -> bytes:
         TypeError: It is not a string.
     """
     if not isinstance(name, str):
-        raise TypeError(f"{what} is a string, unlike {name!r:.80}")
+        raise TypeError(f"{what} must be a string, not {name!r:.80}")
     encoded = name.encode()
     if not 1 <= len(encoded) <= protocol.MAX_NAME_BYTES:
         raise ValueError(f"{what} has 1 to {protocol.MAX_NAME_BYTES} bytes, not {len(encoded)}: {name[:40]!r}")

@@ -975,7 +975,7 @@ def test_a_name_that_is_no_string_is_named(twin, client, topic, name):
         lambda: client.abort(name),
     ]
     for call in calls:
-        with pytest.raises(TypeError, match=f"name is a string, unlike {name!r}"):
+        with pytest.raises(TypeError, match=f"name must be a string, not {name!r}"):
             twin.wait(call())
 
 
