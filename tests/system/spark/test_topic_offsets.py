@@ -366,24 +366,24 @@ def test_a_topic_that_comes_later_is_pinned_when_it_is_seen_and_begins_with_what
     lost.stop()
 
 
-def test_topics_that_are_known_are_not_pinned_again(
+def test_cursors_of_known_topics_are_not_created_again(
     client: Client, query: Query, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     filled(client, "t.a")
     run = query.run(topicPattern="t.*", subscription="job")
     run.take()
     client.create("t.b", persistence="transient")
-    pinned: list[dict[str, int]] = []
-    pin = TopicCatalog.create_cursors
+    created: list[dict[str, int]] = []
+    create = TopicCatalog.create_cursors
     monkeypatch.setattr(
-        TopicCatalog, "create_cursors", lambda self, starts: (pinned.append(dict(starts)), pin(self, starts))
+        TopicCatalog, "create_cursors", lambda self, starts: (created.append(dict(starts)), create(self, starts))
     )
     for _ in range(3):
         run.take()
-    assert pinned == [{"t.b": 1}, {}, {}]
+    assert created == [{"t.b": 1}, {}, {}]
 
 
-def test_a_topic_that_is_made_again_is_pinned_again(
+def test_a_topic_that_is_created_again_has_a_new_cursor(
     client: Client, query: Query, caplog: pytest.LogCaptureFixture
 ) -> None:
     filled(client, "a")

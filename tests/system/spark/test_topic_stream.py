@@ -316,7 +316,7 @@ def test_retention_that_overtakes_a_stream_fails_it_or_is_passed_over(
         client.publish("overtaken", b"y")
     (info,) = client.topics("overtaken")
     told = failing(stream(spark, url, **options), tmp_path)
-    assert f"topic 'overtaken' begins with {info.first} now: ids 6 to {info.first - 1} are lost" in told
+    assert f"topic 'overtaken' now begins with {info.first}: ids 6 to {info.first - 1} are lost" in told
     seen = Seen(1)
     drained(stream(spark, url, failOnDataLoss=False, **options), tmp_path, seen)
     assert seen.ids == list(range(info.first, 36))
