@@ -182,7 +182,7 @@ def read_users(path: Path) -> dict[str, str]:
             continue
         name, _, password = line.partition(":")
         if not (name and password):
-            raise _invalid(key, path, f"line {number} is not of the form name:password")
+            raise _invalid(key, path, f"line {number}: must be of the form name:password")
         if name in users:
             raise _invalid(key, path, f'line {number}: user "{name}" is listed twice')
         users[name] = password
