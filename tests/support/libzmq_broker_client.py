@@ -107,7 +107,7 @@ class RawClient:
     def __init__(self, endpoint: str, *, hello: bool = True, client: str = "", **options: Any) -> None:
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.linger = 0
-        self.socket.rcvtimeo = 10_000
+        self.socket.rcvtimeo = 30_000  # a broker that recovers while other tests use both cores
         for name, value in options.items():
             setattr(self.socket, name, value)
         self.socket.connect(endpoint)
