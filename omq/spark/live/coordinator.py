@@ -1,6 +1,6 @@
-"""The coordinator of a stream: it knows the receiver of each partition, on whatever host of the cluster that is.
+"""The coordinator of a stream: it knows the receiver of each partition, on any host of the cluster.
 
-It lives in the process that Spark asks for offsets, so it begins and ends with a run of the query, and with it the
+It runs in the process that Spark asks for offsets. Therefore it begins and ends with a run of the query, and so do the
 receivers.
 """
 
@@ -15,28 +15,37 @@ from typing import Any, Final
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, ProcessAddress, RpcServer
 from omq.unpatched import threading
 
-STATUS_TIMEOUT_S: Final = 2.0  # that receivers may take to report
+STATUS_TIMEOUT_S: Final = 2.0  # for receivers to report
 
 
 @dataclass(eq=False)
-class _Registered:
-    """A receiver, as the coordinator knows it."""
+class _Registration:
+    """A registered receiver.
+
+    Attributes:
+        name: The name of its connection.
+        address: Its address for tasks.
+        channel: The connection to it.
+        status: Its last report.
+        answered: The number of the last request for a report that it has answered.
+        ended: Whether it has disconnected.
+    """
 
     name: str
     address: ProcessAddress
     channel: Channel
     status: dict[str, Any] = field(default_factory=dict)
-    answered: int = 0  # the last request for a report that it has answered
+    answered: int = 0
     ended: bool = False
 
     def send(self, **order: Any) -> None:
-        """Sends it an order; that it has gone is noticed where its reports are read."""
+        """Sends an order. The thread that reads the reports notices a receiver that has ended."""
         with contextlib.suppress(OSError):
             self.channel.send(order)
 
 
 class Coordinator:
-    """Answers the source, receivers, and tasks.
+    """Serves the source, receivers and tasks.
 
     Attributes:
         address: The address for receivers and tasks.
@@ -45,9 +54,9 @@ class Coordinator:
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._receivers: dict[str, _Registered] = {}
-        self._starting: set[str] = set()  # receivers that a task starts
-        self._lost: list[dict[str, Any]] = []
+        self._receivers: dict[str, _Registration] = {}
+        self._starting: set[str] = set()  # names of receivers that a task is starting
+        self._lost_reports: list[dict[str, Any]] = []
         self._requests = itertools.count(1)
         self.secret = secrets.token_bytes(32)
         self._server = RpcServer("coordinator", self.secret, self._serve)
@@ -56,27 +65,29 @@ class Coordinator:
     # ------------------------------------------------------------------ for the source
 
     def commit(self, number: int) -> None:
-        """Lets the receivers forget microbatches up to this one."""
-        for one in self._all():
+        """Has the receivers drop microbatches up to this one."""
+        for one in self._registrations():
             one.send(commit=number)
 
     def status(self) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         """Returns the reports of the receivers, and the last reports of those that have died since the last call."""
-        asked = self._all()
+        registered = self._registrations()
         request = next(self._requests)
-        for one in asked:
+        for one in registered:
             one.send(report=request)
         with self._changed:
-            self._changed.wait_for(lambda: all(one.answered >= request or one.ended for one in asked), STATUS_TIMEOUT_S)
-            lost, self._lost = self._lost, []
+            self._changed.wait_for(
+                lambda: all(one.answered >= request or one.ended for one in registered), STATUS_TIMEOUT_S
+            )
+            lost, self._lost_reports = self._lost_reports, []
             return [{**one.status, "connection": one.name} for one in self._receivers.values()], lost
 
     def wait_ready(self, count: int, seconds: float) -> bool:
-        """Waits until a microbatch has something to do; returns False if there is nothing within those seconds.
+        """Waits until the next microbatch would have rows, or would start a receiver; returns False after a timeout.
 
         Args:
-            count: How many receivers there are to be; a missing one is started by a microbatch.
-            seconds: How long to wait.
+            count: The number of partitions. A microbatch starts their missing receivers.
+            seconds: The timeout.
         """
         with self._changed:
             return self._changed.wait_for(
@@ -86,61 +97,64 @@ class Coordinator:
                 seconds,
             )
 
-    def _all(self) -> list[_Registered]:
+    def _registrations(self) -> list[_Registration]:
         with self._changed:
             return list(self._receivers.values())
 
     # ------------------------------------------------------------------ for receivers and tasks
 
     def _serve(self, channel: Channel) -> None:
-        asked = channel.recv()
-        if "register" in asked:
-            self._follow(_Registered(asked["register"], ProcessAddress(*asked["address"]), channel))
+        request = channel.recv()
+        if "register" in request:
+            self._serve_receiver(_Registration(request["register"], ProcessAddress(*request["address"]), channel))
         else:
-            self._find(channel, asked["find"], asked["broken"])
+            self._serve_task(channel, request["find"], request["broken"])
 
-    def _follow(self, receiver: _Registered) -> None:
+    def _serve_receiver(self, receiver: _Registration) -> None:
         """Keeps the reports of a receiver until it ends."""
         channel, name = receiver.channel, receiver.name
         channel.set_send_timeout(IDLE_TIMEOUT_S)
-        # It reports all the time.
+        # It reports every REPORT_INTERVAL_S.
         channel.sock.settimeout(FROZEN_TIMEOUT_S)
         with self._changed:
             before = self._receivers.get(name)
             if before is not None and before.address != receiver.address:
-                # It was taken for dead, and has a successor.
+                # This one counted as dead, and has been replaced.
                 receiver.send(end=True)
                 return
-            # It serves no task before this.
+            # It serves tasks from here on.
             receiver.send(serve=True)
-            # It has lost nothing if it was not there for a moment.
-            self._lost = [one for one in self._lost if one["process"] != receiver.address.name]
+            # Its connection has only broken: nothing is lost.
+            self._lost_reports = [one for one in self._lost_reports if one["process"] != receiver.address.name]
             self._receivers[name] = receiver
             self._changed.notify_all()
         try:
             while True:
-                found = channel.recv()
+                report = channel.recv()
                 with self._changed:
-                    receiver.status = found["status"]
-                    receiver.answered = found.get("request", receiver.answered)
+                    receiver.status = report["status"]
+                    receiver.answered = report.get("request", receiver.answered)
                     self._changed.notify_all()
         finally:
             with self._changed:
                 receiver.ended = True
                 if self._receivers.get(name) is receiver:
                     del self._receivers[name]
-                    # One that could not open its connection has reported nothing.
+                    # A receiver that could not open its connection has not reported anything.
                     if receiver.status:
-                        self._lost.append({**receiver.status, "connection": name, "process": receiver.address.name})
+                        self._lost_reports.append(
+                            {**receiver.status, "connection": name, "process": receiver.address.name}
+                        )
                 self._changed.notify_all()
 
-    def _find(self, channel: Channel, name: str, broken: str) -> None:
-        """Sends a task the address of its receiver, or has it start one: one task at a time.
+    def _serve_task(self, channel: Channel, name: str, broken: str) -> None:
+        """Sends a task the address of its receiver, or has it start one. Only one task starts a receiver at a time.
 
         Args:
             channel: The connection to the task.
             name: The name of the receiver's connection.
-            broken: The process to which the task has lost its connection: it is the receiver if it still answers.
+            broken: The name of the receiver process to which the task has lost its connection; empty for none. The
+                process remains the receiver if it still answers.
         """
         with self._changed:
             suspect = self._receivers.get(name)
@@ -157,7 +171,7 @@ class Coordinator:
             return
         try:
             channel.send({"start": True})
-            channel.recv()  # its end: the receiver has started, or the task has failed
+            channel.recv()  # raises when the task disconnects: the receiver has registered, or the task has failed
         finally:
             with self._changed:
                 self._starting.discard(name)

@@ -1,9 +1,9 @@
-"""The receiver of a partition: a process of its own, which has the connection, and what Spark has not committed.
+"""The receiver of a partition: a process that has the connection, and the messages that Spark has not committed.
 
-Spark's workers come and go: one that has had nothing to do for a minute is ended, the next microbatch goes to another,
-perhaps on another host. So none of them has the connection. The first task that wants a partition starts this process,
-and all tasks, on whatever host, read through it. It belongs to the run of a query (see `coordinator`), not to an
-executor: it outlives a killed executor, and ends with the query.
+Spark ends idle Python workers after a minute, and may run the next microbatch on another host, so no worker can have
+the connection. The first task that needs a partition starts this process, and the tasks of all hosts read from it. It
+belongs to the run of a query (`coordinator`), not to an executor: it outlives a killed executor, and ends with the
+query.
 """
 
 from __future__ import annotations
@@ -40,22 +40,24 @@ from omq.unpatched import queue, subprocess, threading
 
 log = logging.getLogger("omq.spark")
 
-MAX_BATCH_BYTES: Final = 1 << 30  # of a microbatch without a bound of its own: all is kept until it is committed
-MIN_BATCH_BYTES: Final = 64 << 20  # to which that goes down where memory is short
-MEMORY_PART: Final = 8  # a microbatch may use an eighth of the available memory
-GATHERING_S: Final = 1.0  # for a microbatch without triggerSeconds
-DRAINING_S: Final = 10.0  # likewise for all microbatches of one availableNow
-MAX_BATCH_ROWS: Final = 1 << 24  # likewise of a microbatch without a bound of its own
-ALIVE_INTERVAL_S: Final = 2.0  # after which a task that waits is sent a sign of life
-REPORT_INTERVAL_S: Final = 0.5  # between two reports to the coordinator
-POLL_INTERVAL_S: Final = 0.05  # between two looks at whether a microbatch would have something
-RETRY_DELAY_S: Final = 0.1
-DETACHED_TIMEOUT_S: Final = 60.0  # for which the network to the coordinator may be broken
-START_TIMEOUT_S: Final = 60.0  # for a new process to read its plan
-#: Added to the report at a query's end where the peer binds; an omq peer keeps its messages.
-_NOT_COUNTED: Final = (
-    ". A libzmq peer drops what it had queued for this connection (up to its SNDHWM) if it sent faster than Spark read:"
-    " that is lost, and not counted here"
+# The limits of a microbatch without limits in the options. All of it is in memory until it is committed.
+MAX_MICROBATCH_ROWS: Final = 1 << 24
+MAX_MICROBATCH_BYTES: Final = 1 << 30
+MIN_MICROBATCH_BYTES: Final = 64 << 20  # of the limit in bytes, where memory is short
+MEMORY_DIVISOR: Final = 8  # a microbatch may use an eighth of the available memory
+DEFAULT_TRIGGER_S: Final = 1.0
+DEFAULT_AVAILABLE_NOW_S: Final = 10.0  # of all microbatches together
+
+HEARTBEAT_INTERVAL_S: Final = 2.0  # to a task that waits for messages
+REPORT_INTERVAL_S: Final = 0.5  # to the coordinator
+READY_POLL_INTERVAL_S: Final = 0.05  # between two checks whether a microbatch would have rows
+RECONNECT_DELAY_S: Final = 0.1
+RECONNECT_TIMEOUT_S: Final = 60.0  # for the network to the coordinator
+START_TIMEOUT_S: Final = 60.0  # for a new process to open its connection
+#: Added to the log at a query's end where the peer binds; an omq peer keeps its messages.
+_LIBZMQ_NOTE: Final = (
+    ". A libzmq peer drops the messages that it had queued for this connection (up to its SNDHWM): these are lost, too,"
+    " and not counted here"
 )
 
 
@@ -65,10 +67,10 @@ class ReadRequest(InputPartition):
 
     Attributes:
         name: The name of the connection.
-        endpoint: The endpoint of that.
-        after: The last microbatch that is committed.
-        microbatch: The microbatch to read.
-        drains: Whether the query ends with what is there (`availableNow`).
+        endpoint: The endpoint of the connection.
+        after: The number of the last committed microbatch.
+        microbatch: The number of the microbatch to read.
+        available_now: Whether the query has `availableNow`.
         coordinator: The address of the coordinator.
         secret: The stream's secret.
     """
@@ -77,111 +79,112 @@ class ReadRequest(InputPartition):
     endpoint: str
     after: int
     microbatch: int
-    drains: bool
+    available_now: bool
     coordinator: ProcessAddress
     secret: bytes
 
 
 class Microbatch:
-    """The part of a microbatch that one partition has, for any number of readers, which may begin before its end.
+    """The messages of a partition in a microbatch. Any number of readers may follow it while it grows.
 
     Attributes:
-        number: Its number, as the end offset has it.
-        rows: Messages.
-        read: Messages that some reader has had.
-        bytes: Bytes of their bodies.
-        over: Whether nothing more comes.
-        bounded: Whether it ended because there was no more room in it.
-        error: Why it ended, if that was not as it should be.
+        number: The number of the microbatch in the end offset.
+        rows: The number of messages.
+        read: The number of messages that a reader has taken; the largest of all readers.
+        bytes: The bytes of their bodies.
+        is_complete: Whether it has ended, with or without an error.
+        bounded: Whether it ended at a limit of rows or bytes.
+        error: The error with which it ended; `None` without one.
     """
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.rows = self.read = self.bytes = 0
-        self.over = self.bounded = self._begun = False
+        self.is_complete = self.bounded = self._claimed = False
         self.error: Exception | None = None
-        self._taken: list[MessageBatch] = []
+        self._batches: list[MessageBatch] = []
         self._changed = threading.Condition()
 
-    def add(self, taken: MessageBatch) -> None:
-        """Appends what was taken."""
+    def add(self, batch: MessageBatch) -> None:
+        """Appends a batch."""
         with self._changed:
-            self._taken.append(taken)
-            self.rows += taken.count
-            self.bytes += taken.size
+            self._batches.append(batch)
+            self.rows += batch.count
+            self.bytes += batch.size
             self._changed.notify_all()
 
     def end(self, bounded: bool, error: Exception | None = None) -> None:
-        """Nothing more comes."""
+        """Ends the microbatch."""
         with self._changed:
-            self.over, self.bounded, self.error = True, bounded, error
+            self.is_complete, self.bounded, self.error = True, bounded, error
             self._changed.notify_all()
 
-    def begin(self) -> bool:
-        """Returns True to the caller that is to fill it: it is new, or has failed, and goes on where it failed."""
+    def claim(self) -> bool:
+        """Returns True to the one caller that must fill the microbatch: it is new, or has failed and continues."""
         with self._changed:
-            is_free, self._begun = not self._begun or self.error is not None, True
+            is_free, self._claimed = not self._claimed or self.error is not None, True
             if is_free:
-                self.over, self.error = False, None
+                self.is_complete, self.error = False, None
             return is_free
 
-    def follow(self, poll_interval_s: float | None = None, at: int = 0) -> Iterator[MessageBatch | None]:
-        """Yields all batches from the first to the end of the microbatch.
+    def follow(self, heartbeat_interval_s: float | None = None, skip: int = 0) -> Iterator[MessageBatch | None]:
+        """Yields all batches until the end of the microbatch.
 
         Args:
-            poll_interval_s: Seconds without a batch after which it yields `None`; `None`: it never does.
-            at: The number of batches to skip, from the first.
+            heartbeat_interval_s: Seconds without a batch after which it yields `None`; `None` to wait without that.
+            skip: The number of batches that the reader has already.
 
         Raises:
             Exception: The error with which the microbatch ended.
             StateError: The microbatch has fewer batches.
         """
         with self._changed:
-            if at > len(self._taken):
+            if skip > len(self._batches):
                 raise omq.StateError(
-                    f"microbatch {self.number} has {len(self._taken)} batches, and a task had {at} of it"
+                    f"microbatch {self.number} has {len(self._batches)} batches, and a task had {skip} of it"
                 )
-            rows = sum(one.count for one in self._taken[:at])
+            rows = sum(one.count for one in self._batches[:skip])
+        index = skip
         while True:
             with self._changed:
-                if len(self._taken) == at and not self.over:
-                    self._changed.wait(poll_interval_s)
-                taken = self._taken[at] if len(self._taken) > at else None
-                if taken is None and self.error is not None:
+                if len(self._batches) == index and not self.is_complete:
+                    self._changed.wait(heartbeat_interval_s)
+                batch = self._batches[index] if len(self._batches) > index else None
+                if batch is None and self.error is not None:
                     raise self.error
-                if taken is None and self.over:
+                if batch is None and self.is_complete:
                     return
-            if taken is not None or poll_interval_s is not None:
-                yield taken
-            if taken is not None:
-                at += 1
-                rows += taken.count
+            if batch is not None or heartbeat_interval_s is not None:
+                yield batch
+            if batch is not None:
+                index += 1
+                rows += batch.count
                 self.read = max(self.read, rows)
 
 
 class Receiver:
-    """The connection of a partition, and the microbatches that were taken from it.
+    """The connection of a partition, and its uncommitted microbatches.
 
     Args:
         settings: The options of the read.
         endpoint: The endpoint of the connection.
 
     Attributes:
-        last: The last microbatch that was begun.
+        last: The newest microbatch; `None` before the first.
         changed: Set when there is something to report.
     """
 
     def __init__(self, settings: SocketSettings, endpoint: str) -> None:
         self._settings = settings
         self._lock = threading.Lock()
-        self._kept: dict[int, Microbatch] = {}  # that Spark has not committed, by their numbers
+        self._uncommitted: dict[int, Microbatch] = {}  # by number
         self._committed = -1
         self._jobs: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
-        self._max_bytes = max(MIN_BATCH_BYTES, min(MAX_BATCH_BYTES, available() // MEMORY_PART))
+        self._max_bytes = max(MIN_MICROBATCH_BYTES, min(MAX_MICROBATCH_BYTES, available() // MEMORY_DIVISOR))
         blocks = max(4, self._max_bytes // settings.batch_bytes + 4)
         self._connection = LiveConnection(settings, endpoint, SharedBufferPool(blocks))
-        self._drained_s = 0.0  # for which the microbatches of a drain have gathered
-        self._drain_begun = math.inf  # when its first messages came
+        self._gathered_s = 0.0  # of all microbatches
+        self._first_arrival = math.inf  # the time of the first messages
         self._ready = False
         self.changed = threading.Event()
         self.last: Microbatch | None = None
@@ -191,9 +194,9 @@ class Receiver:
     def _run(self) -> None:
         while True:
             try:
-                job = self._jobs.get(timeout=POLL_INTERVAL_S)
+                job = self._jobs.get(timeout=READY_POLL_INTERVAL_S)
             except queue.Empty:
-                # It is reported at once when a microbatch would have something.
+                # The coordinator waits for the change.
                 if self._ready != (ready := self._connection.ready):
                     self._ready = ready
                     self.changed.set()
@@ -205,117 +208,117 @@ class Receiver:
     # ------------------------------------------------------------------ reading
 
     def read(self, request: dict[str, Any]) -> Microbatch:
-        """Returns the microbatch that a task asks for; the first request has it taken.
+        """Returns the microbatch of a request, and begins to fill it unless another request has done so.
 
         Args:
-            request: `read`, its number; `after`, that of the last one which is committed; `given`, how many batches of
-                it the task has had; and `drains`, whether the query ends with what is there.
+            request: The fields `read` (the number of the microbatch), `after` (of the last committed one) and
+                `available_now`.
 
         Raises:
-            StateError: It has been committed.
+            StateError: The microbatch has been committed.
         """
         self.commit(request["after"])
         number = request["read"]
         with self._lock:
             if number <= self._committed:
-                raise omq.StateError(f"microbatch {number} has been committed, and is not kept any more")
-            found = self._kept.setdefault(number, Microbatch(number))
-        if found.begin():
-            self._jobs.put(lambda: self._take(found, request["drains"]))
+                raise omq.StateError(f"microbatch {number} has been committed, and its messages are no longer kept")
+            found = self._uncommitted.setdefault(number, Microbatch(number))
+        if found.claim():
+            self._jobs.put(lambda: self._take(found, request["available_now"]))
         return found
 
-    def _take(self, microbatch: Microbatch, drains: bool) -> None:
+    def _take(self, microbatch: Microbatch, available_now: bool) -> None:
         connection = self._connection
         self.last = microbatch
-        failed: Exception | None = None
-        begun = time.monotonic()
+        failure: Exception | None = None
+        started_at = time.monotonic()
         try:
-            for taken in connection.take(self._rest(microbatch, drains)):
-                microbatch.add(taken)
-                self._drain_begun = min(self._drain_begun, time.monotonic())
+            for batch in connection.take(self._progress(microbatch, available_now)):
+                microbatch.add(batch)
+                self._first_arrival = min(self._first_arrival, time.monotonic())
         except Exception as error:
-            failed = error
-        self._drained_s += time.monotonic() - begun
-        if drains and connection.cut:
+            failure = error
+        self._gathered_s += time.monotonic() - started_at
+        if available_now and connection.timed_out:
             log.warning(
-                "%s: messages still came after availableNow had taken them for %g s; the next run takes the others"
-                " (option triggerSeconds)",
+                "%s: messages still arrived after availableNow had read for %g s; the next run reads the others. A"
+                " larger triggerSeconds reads for longer",
                 connection.endpoint,
-                self._seconds(drains),
+                self._trigger_s(available_now),
             )
-        # Before the task is answered: Spark asks for the next microbatch at once.
+        # Before the task ends: Spark plans the next microbatch at once.
         self._ready = connection.ready
-        microbatch.end(failed is None and connection.bounded, failed)
+        microbatch.end(failure is None and connection.bounded, failure)
         self.changed.set()
 
-    def _seconds(self, drains: bool) -> float:
-        """Returns how long a microbatch gathers, or all of a drain do."""
-        return self._settings.max_seconds or (DRAINING_S if drains else GATHERING_S)
+    def _trigger_s(self, available_now: bool) -> float:
+        """Returns the seconds that a microbatch gathers; with `availableNow`, of all microbatches together."""
+        return self._settings.max_seconds or (DEFAULT_AVAILABLE_NOW_S if available_now else DEFAULT_TRIGGER_S)
 
-    def _rest(self, microbatch: Microbatch, drains: bool) -> ReadProgress:
-        """Returns a read of what a microbatch may still have, which may have begun before, in the time of a drain."""
+    def _progress(self, microbatch: Microbatch, available_now: bool) -> ReadProgress:
+        """Returns the limits of the rest of a microbatch, which may have failed before."""
         settings = self._settings
-        seconds = self._seconds(drains)
-        if drains:
-            # Under a cap a microbatch gathers in no time, and Spark takes its own for each: an explicit triggerSeconds
-            # means all of it. Else what is there is to be read whole, however many microbatches it needs.
-            spent = self._drained_s if settings.max_seconds is None else time.monotonic() - self._drain_begun
+        seconds = self._trigger_s(available_now)
+        if available_now:
+            # With triggerSeconds, Spark's time between small microbatches counts, too. By default only the time of
+            # reads counts, so that messages which are there are all read, in any number of microbatches.
+            spent = self._gathered_s if settings.max_seconds is None else time.monotonic() - self._first_arrival
             seconds = max(seconds - max(spent, 0.0), 0.0)
         return ReadProgress(
-            (settings.max_rows or MAX_BATCH_ROWS) - microbatch.rows,
+            (settings.max_rows or MAX_MICROBATCH_ROWS) - microbatch.rows,
             (settings.max_bytes or self._max_bytes) - microbatch.bytes,
             seconds,
-            settings.quiet_seconds if drains else None,
+            settings.quiet_seconds if available_now else None,
         )
 
     def commit(self, number: int) -> None:
-        """Forgets microbatches up to this one."""
+        """Drops microbatches up to this one."""
         with self._lock:
             self._committed = max(self._committed, number)
-            self._kept = {one: kept for one, kept in self._kept.items() if one > self._committed}
+            self._uncommitted = {key: one for key, one in self._uncommitted.items() if key > self._committed}
 
     def close(self) -> None:
-        """Stops taking, closes the connection, and logs how many messages are lost with the query."""
+        """Ends the current read, closes the connection, and logs the number of lost messages."""
         self._connection.interrupted.set()
         self._jobs.put(None)
         self._thread.join()
         arrived = self._connection.close()
-        uncommitted = sum(one.rows for one in list(self._kept.values()))
+        uncommitted = sum(one.rows for one in list(self._uncommitted.values()))
         if arrived or uncommitted:
             log.warning(
-                "%s: the receiver has ended. Lost are %d messages of microbatches that are not known to be committed,"
+                "%s: the receiver has ended. %d messages of microbatches that are not known to be committed are lost,"
                 " and %d that had arrived and were not read%s",
                 self._connection.endpoint,
                 uncommitted,
                 arrived,
-                _NOT_COUNTED if self._connection.endpoint in self._settings.connect else "",
+                _LIBZMQ_NOTE if self._connection.endpoint in self._settings.connect else "",
             )
 
     def status(self) -> dict[str, Any]:
         """Returns the report for the coordinator."""
-        kept = list(self._kept.values())
+        uncommitted = list(self._uncommitted.values())
         last = self.last
         return {
             "endpoint": self._connection.endpoint,
             "microbatch": None if last is None else last.number,
             "bounded": last is not None and last.bounded,
-            "rows": sum(one.rows for one in kept),
-            "unread": sum(one.rows - one.read for one in kept),
-            "bytes": sum(one.bytes for one in kept),
+            "rows": sum(one.rows for one in uncommitted),
+            "unread": sum(one.rows - one.read for one in uncommitted),
+            "bytes": sum(one.bytes for one in uncommitted),
             "ready": self._ready,
-            **self._connection.health(),
+            **self._connection.stats(),
         }
 
 
 # ---------------------------------------------------------------------- the process
 
 
-class _Process:
-    """Serves tasks and the coordinator, until the query ends or the coordinator has another receiver.
+class _ReceiverServer:
+    """Serves tasks, and the coordinator's orders, until the query ends or another receiver replaces this one.
 
     Args:
         settings: The options of the read.
-        request: The request of the task that has started the process.
+        request: The request of the task that started the process.
     """
 
     def __init__(self, settings: SocketSettings, request: ReadRequest) -> None:
@@ -323,87 +326,87 @@ class _Process:
         self._settings = settings
         self._request = request
         self._receiver: Receiver | None = None
-        self._attached = threading.Event()
-        self._ending = threading.Event()
+        self._registered = threading.Event()
+        self._closing = threading.Event()
         self._channel = connect(request.coordinator, request.secret)
-        self._server = RpcServer("receiver", request.secret, self._serve)
-        self._thread = threading.Thread(target=self._follow, name="omq-spark-follow", daemon=True)
+        self._server = RpcServer("receiver", request.secret, self._serve_task)
+        self._thread = threading.Thread(target=self._run, name="omq-spark-coordinator", daemon=True)
 
     async def start(self) -> None:
-        """Begins to follow the coordinator."""
+        """Starts the thread of the coordinator's orders."""
         loop, task = asyncio.get_running_loop(), asyncio.current_task()
         assert task is not None
         self._end = functools.partial(loop.call_soon_threadsafe, task.cancel)
         self._thread.start()
 
     async def close(self) -> None:
-        """Stops serving, closes the connection, and logs what is lost with the query."""
-        self._ending.set()
+        """Stops serving, and closes the connection."""
+        self._closing.set()
         self._server.close()
         self._channel.close()
         self._thread.join()
         if self._receiver is not None:
             self._receiver.close()
 
-    def _follow(self) -> None:
+    def _run(self) -> None:
         goes_on = True
         try:
-            while goes_on and not self._ending.is_set():
+            while goes_on and not self._closing.is_set():
                 with contextlib.suppress(OSError, EOFError):
                     self._channel.set_send_timeout(IDLE_TIMEOUT_S)
                     self._channel.send({"register": self._request.name, "address": self._server.address})
-                    goes_on = "serve" in self._channel.recv() and self._begin()
+                    goes_on = "serve" in self._channel.recv() and self._open_receiver()
                     if goes_on:
-                        self._obey(self._channel)
-                self._attached.clear()
+                        self._serve_coordinator(self._channel)
+                self._registered.clear()
                 self._channel.close()
-                goes_on = goes_on and self._attach()
+                goes_on = goes_on and self._reconnect()
         finally:
             self._end()
 
-    def _begin(self) -> bool:
-        """Opens the connection, at first; returns False if it cannot."""
+    def _open_receiver(self) -> bool:
+        """Opens the connection the first time; returns False if that fails."""
         if self._receiver is None:
             try:
                 self._receiver = Receiver(self._settings, self._request.endpoint)
             except Exception as error:
                 print(json.dumps({"error": str(error), "kind": type(error).__name__}), flush=True)
                 return False
-            # The task that has started us reads our standard output to its end.
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, 1)
-            os.close(nowhere)
-        self._attached.set()
+            # The task that started this process reads its standard output to the end.
+            devnull = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(devnull, 1)
+            os.close(devnull)
+        self._registered.set()
         return True
 
-    def _attach(self) -> bool:
+    def _reconnect(self) -> bool:
         """Connects to the coordinator again; returns False if the query has ended."""
-        deadline = time.monotonic() + DETACHED_TIMEOUT_S
-        while time.monotonic() < deadline and not self._ending.is_set():
+        deadline = time.monotonic() + RECONNECT_TIMEOUT_S
+        while time.monotonic() < deadline and not self._closing.is_set():
             try:
                 self._channel = connect(self._request.coordinator, self._request.secret)
                 return True
             except Unreachable as error:
                 if error.refused:
                     break
-                self._ending.wait(RETRY_DELAY_S)
+                self._closing.wait(RECONNECT_DELAY_S)
         return False
 
-    def _obey(self, channel: Channel) -> None:
-        """Does what the coordinator orders, and reports to it, until that is gone."""
+    def _serve_coordinator(self, channel: Channel) -> None:
+        """Executes the coordinator's orders, and reports to it, until the connection to it ends."""
         receiver = self._receiver
         assert receiver is not None
-        gone = threading.Event()
+        ended = threading.Event()
 
         def report() -> None:
             with contextlib.suppress(OSError):
-                while not gone.is_set():
+                while not ended.is_set():
                     channel.send({"status": receiver.status()})
                     receiver.changed.wait(REPORT_INTERVAL_S)
                     receiver.changed.clear()
 
-        reporting = threading.Thread(target=report, name="omq-spark-report", daemon=True)
-        reporting.start()
+        reporter = threading.Thread(target=report, name="omq-spark-report", daemon=True)
+        reporter.start()
         try:
             while True:
                 order = channel.recv()
@@ -412,46 +415,46 @@ class _Process:
                 else:
                     channel.send({"status": receiver.status(), "request": order["report"]})
         finally:
-            gone.set()
-            reporting.join()
+            ended.set()
+            reporter.join()
 
-    def _serve(self, channel: Channel) -> None:
-        """Sends one task the microbatch that it asks for."""
+    def _serve_task(self, channel: Channel) -> None:
+        """Sends the messages of a microbatch to a task."""
         channel.set_send_timeout(SEND_TIMEOUT_S)
         request = channel.recv()
         receiver = self._receiver
-        if receiver is None or not self._attached.is_set():
-            return  # another process may have the partition by now, or the query has ended
-        sent: list[MessageBatch] = []  # while the task may look at it
+        if receiver is None or not self._registered.is_set():
+            return  # the query may have ended, or another receiver may have replaced this one
+        sent: list[MessageBatch] = []  # the task maps their memory until it disconnects
         try:
-            for taken in receiver.read(request).follow(ALIVE_INTERVAL_S, request["given"]):
-                if taken is None:
-                    channel.send({"waits": True})
+            for batch in receiver.read(request).follow(HEARTBEAT_INTERVAL_S, request["skip"]):
+                if batch is None:
+                    channel.send({"heartbeat": True})
                 else:
-                    sent.append(taken)
-                    _send(channel, taken)
+                    sent.append(batch)
+                    _send(channel, batch)
             answer: dict[str, Any] = {"done": True}
         except (omq.OmqError, OSError, pa.ArrowException, TypeError, ValueError) as error:
             answer = {"error": str(error), "kind": type(error).__name__}
         channel.send(answer)
         with contextlib.suppress(OSError, EOFError):
-            channel.recv()  # its end
+            channel.recv()  # raises when the task disconnects
 
 
-def _send(channel: Channel, taken: MessageBatch) -> None:
-    """Sends what was taken: on this host the descriptor of the block that holds it, if there is one."""
-    # One for each message, if each came by itself: too much for a message.
-    runs = array("q", itertools.chain.from_iterable(taken.runs))
-    message = {"endpoint": taken.endpoint, "first": taken.first, "size": taken.size}
-    if channel.local and isinstance(taken.block, SharedBlock):
-        channel.send({**message, "block": len(taken.block)}, [runs], [taken.block.descriptor])
+def _send(channel: Channel, batch: MessageBatch) -> None:
+    """Sends a batch: its block's descriptor to a task on this host, if it is in a block, otherwise its bytes."""
+    # Attached: there may be a run for each message, which is too much for the JSON.
+    runs = array("q", itertools.chain.from_iterable(batch.runs))
+    message = {"endpoint": batch.endpoint, "first": batch.first, "size": batch.size}
+    if channel.local and isinstance(batch.block, SharedBlock):
+        channel.send({**message, "block": len(batch.block)}, [runs], [batch.block.descriptor])
     else:
-        memory = [taken.body, taken.ends, *([] if taken.starts is None else [taken.starts])]
+        memory = [batch.body, batch.ends, *([] if batch.starts is None else [batch.starts])]
         channel.send(message, [runs, *memory])
 
 
 def start(settings: SocketSettings, request: ReadRequest) -> dict[str, Any] | None:
-    """Starts the receiver of a partition, and waits until it has registered; returns its error if it cannot begin.
+    """Starts the receiver of a partition, and waits until it has registered; returns its error if it cannot.
 
     Raises:
         OSError: The process cannot be started.
@@ -463,19 +466,19 @@ def start(settings: SocketSettings, request: ReadRequest) -> dict[str, Any] | No
     ) as process:
         output, _ = process.communicate(pickle.dumps((settings, request)), timeout=START_TIMEOUT_S)
     if process.returncode:
-        raise OSError(f"{' '.join(command)} has failed: see its standard error")
+        raise OSError(f"{' '.join(command)} has failed; see its standard error")
     return dict(json.loads(output)) if output else None
 
 
 def main() -> None:
-    """Runs the process."""
+    """Runs the receiver that standard input describes."""
     settings, request = pickle.loads(sys.stdin.buffer.read())
-    # The task that has started this process does not wait for its end, and may be killed before.
+    # The task that started this process does not wait for its end, and may be killed before.
     if os.fork():
         os._exit(0)
     log_to_stderr("warning")
     raise_descriptor_limit(log)
-    run_server(_Process(settings, request), log)
+    run_server(_ReceiverServer(settings, request), log)
 
 
 if __name__ == "__main__":

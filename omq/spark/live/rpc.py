@@ -1,7 +1,7 @@
-"""Remote calls between the processes of one stream: each side proves that it knows the stream's secret.
+"""Remote calls between the processes of one stream. Both sides prove that they know the stream's secret.
 
-Messages are JSON, with bytes and descriptors attached. The secret comes from the driver with each partition. A peer
-that does not know it learns nothing, and nothing after its first line is read.
+Messages are JSON, with bytes and descriptors attached. Tasks get the secret from the driver with their partitions. A
+peer without it is sent nothing, and is disconnected after the handshake.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ import omq
 from omq.unpatched import socket, threading
 
 NONCE_BYTES: Final = 32
-HANDSHAKE_TIMEOUT_S: Final = 5.0  # for a peer to authenticate, and for a connect
-IDLE_TIMEOUT_S: Final = 15.0  # after which a connection on which nothing comes counts as broken
-FROZEN_TIMEOUT_S: Final = 45.0  # after which a process that sends nothing counts as dead
-SEND_TIMEOUT_S: Final = 600.0  # after which a task that takes nothing of what is sent counts as dead
+HANDSHAKE_TIMEOUT_S: Final = 5.0  # for a connect, and for the authentication
+IDLE_TIMEOUT_S: Final = 15.0  # without data, after which a connection counts as broken
+FROZEN_TIMEOUT_S: Final = 45.0  # without a report, after which a receiver counts as dead
+SEND_TIMEOUT_S: Final = 600.0  # after which a task that does not read counts as dead
 BACKLOG: Final = 128
-MAX_UNAUTHENTICATED: Final = 64  # connections to a listener; of more the oldest is closed
-MAX_MESSAGE_BYTES: Final = 64 << 20  # without attachments; only an authenticated peer sends any
+MAX_UNAUTHENTICATED: Final = 64  # connections of a listener; the oldest is closed for a new one
+MAX_MESSAGE_BYTES: Final = 64 << 20  # without attachments
 _LENGTH: Final = struct.Struct(">I")
 
 
 class Unreachable(omq.OmqError):
-    """No process that knows the secret is there.
+    """No process with the secret can be reached.
 
     Attributes:
-        refused: Whether each address refused the connection: its host is there, and the process is not.
+        refused: Whether each address refused the connection: the host is up, and the process has ended.
     """
 
     def __init__(self, text: str, refused: bool = False) -> None:
@@ -45,13 +45,13 @@ class Unreachable(omq.OmqError):
 
 
 class ProcessAddress(NamedTuple):
-    """The address of a process; in a message a list of the same.
+    """The address of a process. In JSON it is a list.
 
     Attributes:
-        host: The name of this and no other network namespace of this and no other machine.
-        name: Its name among the abstract Unix sockets there.
-        addresses: The addresses by which other hosts may know it.
-        port: Its port there.
+        host: The unique name of a network namespace of a machine.
+        name: The name of its abstract Unix socket, for processes with the same *host*.
+        addresses: The IP addresses for other hosts.
+        port: The TCP port.
     """
 
     host: str
@@ -61,22 +61,22 @@ class ProcessAddress(NamedTuple):
 
 
 def this_host() -> str:
-    """Returns `ProcessAddress.host` of this process: the boot of the machine, and the network namespace."""
+    """Returns `ProcessAddress.host` of this process: the machine's boot id, and the network namespace."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     return f"{boot}/{os.stat('/proc/self/ns/net').st_ino}"
 
 
 def addresses() -> tuple[str, ...]:
-    """Returns the addresses of this host for others: `SPARK_LOCAL_IP`, if it is set, or all but loopback's."""
+    """Returns the IP addresses for other hosts: `SPARK_LOCAL_IP` if it is set, otherwise all but loopback addresses."""
     chosen = os.environ.get("SPARK_LOCAL_IP")
     if chosen:
         with contextlib.suppress(OSError):
             return (str(socket.getaddrinfo(chosen, None)[0][4][0]),)
     found = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as asking:
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as query:
         for _, name in socket.if_nameindex():
             with contextlib.suppress(OSError):
-                answer = fcntl.ioctl(asking, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
+                answer = fcntl.ioctl(query, 0x8915, struct.pack("256s", name.encode()[:15]))  # SIOCGIFADDR
                 found.append(socket.inet_ntoa(answer[20:24]))
     with contextlib.suppress(OSError):
         for line in Path("/proc/net/if_inet6").read_text(encoding="ascii").splitlines():
@@ -87,7 +87,7 @@ def addresses() -> tuple[str, ...]:
 
 
 class Channel:
-    """A connection to an authenticated peer. Sending is for any thread, receiving for one.
+    """A connection to a peer. Any thread may send, only one may receive.
 
     Attributes:
         sock: The socket.
@@ -102,13 +102,13 @@ class Channel:
         self.local = sock.family == socket.AF_UNIX
         if not self.local:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            # The loss of a host is noticed.
+            # Keepalive detects the loss of a host.
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
             for option, value in ((socket.TCP_KEEPIDLE, 5), (socket.TCP_KEEPINTVL, 2), (socket.TCP_KEEPCNT, 3)):
                 sock.setsockopt(socket.IPPROTO_TCP, option, value)
 
     def set_send_timeout(self, seconds: float) -> None:
-        """Closes the connection when the peer has not taken what was sent for that many seconds."""
+        """Has the kernel end the connection when the peer has not acknowledged data for this time. TCP only."""
         if not self.local:
             self.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, int(seconds * 1000))
 
@@ -116,19 +116,19 @@ class Channel:
         """Proves to the peer that this process knows the secret, and requires the same proof.
 
         Raises:
-            Unreachable: The peer does not know the secret, or sends nothing.
+            Unreachable: The peer does not know the secret, or does not answer.
         """
         ours = secrets.token_bytes(NONCE_BYTES)
         self.sock.settimeout(HANDSHAKE_TIMEOUT_S)
         try:
             self.sock.sendall(ours)
-            theirs = bytes(self._exactly(NONCE_BYTES))
+            theirs = bytes(self._recv_exactly(NONCE_BYTES))
             both = ours + theirs if serves else theirs + ours
             own, peers = (b"server", b"client") if serves else (b"client", b"server")
-            # The client's proof comes first: an unknown peer is sent nothing.
+            # The client's proof is first, so a server sends none to an unknown peer.
             if not serves:
                 self.sock.sendall(_proof(secret, own, both))
-            if not hmac.compare_digest(self._exactly(NONCE_BYTES), _proof(secret, peers, both)):
+            if not hmac.compare_digest(self._recv_exactly(NONCE_BYTES), _proof(secret, peers, both)):
                 raise Unreachable("the peer does not know the secret")
             if serves:
                 self.sock.sendall(_proof(secret, own, both))
@@ -141,18 +141,18 @@ class Channel:
         """Sends a message, with bytes and, on the same host, descriptors attached.
 
         Raises:
-            StateError: It has more bytes than the peer would take.
+            StateError: It has more than `MAX_MESSAGE_BYTES`.
         """
         views = [memoryview(one).cast("B") for one in attached]
         if views:
             message = {**message, "attached": [len(view) for view in views]}
         body = json.dumps(message).encode()
         if len(body) > MAX_MESSAGE_BYTES:
-            raise omq.StateError(f"a message of {len(body)} bytes, where {MAX_MESSAGE_BYTES} are the most")
+            raise omq.StateError(f"a message has {len(body)} bytes; the maximum is {MAX_MESSAGE_BYTES}")
         head = _LENGTH.pack(len(body)) + body
         with self._sending:
             if descriptors:
-                # They arrive with the first octet.
+                # The kernel attaches them to the first byte.
                 sent = socket.send_fds(self.sock, [head], list(descriptors))
                 head = head[sent:]
             self.sock.sendall(head)
@@ -160,7 +160,7 @@ class Channel:
                 self.sock.sendall(view)
 
     def receive(self) -> tuple[dict[str, Any], list[bytearray], list[int]]:
-        """Returns the next message, and the bytes and descriptors that are attached to it.
+        """Returns the next message, and its attached bytes and descriptors.
 
         Raises:
             EOFError: The peer has closed the connection.
@@ -171,14 +171,14 @@ class Channel:
             first, descriptors, _, _ = socket.recv_fds(self.sock, 1, 8, socket.MSG_CMSG_CLOEXEC)
             if not first:
                 raise EOFError("the peer has closed the connection")
-        (length,) = _LENGTH.unpack(first + self._exactly(_LENGTH.size - len(first)))
+        (length,) = _LENGTH.unpack(first + self._recv_exactly(_LENGTH.size - len(first)))
         if length > MAX_MESSAGE_BYTES:
-            raise omq.RemoteProtocolError(f"a message of {length} bytes, where {MAX_MESSAGE_BYTES} are the most")
-        found: dict[str, Any] = json.loads(self._exactly(length))
-        return found, [self._exactly(size) for size in found.pop("attached", ())], list(descriptors)
+            raise omq.RemoteProtocolError(f"a message has {length} bytes; the maximum is {MAX_MESSAGE_BYTES}")
+        message: dict[str, Any] = json.loads(self._recv_exactly(length))
+        return message, [self._recv_exactly(size) for size in message.pop("attached", ())], list(descriptors)
 
     def recv(self) -> dict[str, Any]:
-        """Returns the next message, to which nothing is attached."""
+        """Returns the next message, without attachments."""
         return self.receive()[0]
 
     def call(self, message: dict[str, Any]) -> dict[str, Any]:
@@ -186,19 +186,19 @@ class Channel:
         self.send(message)
         return self.recv()
 
-    def _exactly(self, size: int) -> bytearray:
-        found = bytearray(size)
-        at = 0
-        with memoryview(found) as view:
-            while at < size:
-                got = self.sock.recv_into(view[at:], 0, socket.MSG_WAITALL)
-                if not got:
+    def _recv_exactly(self, size: int) -> bytearray:
+        data = bytearray(size)
+        filled = 0
+        with memoryview(data) as view:
+            while filled < size:
+                received = self.sock.recv_into(view[filled:], 0, socket.MSG_WAITALL)
+                if not received:
                     raise EOFError("the peer has closed the connection")
-                at += got
-        return found
+                filled += received
+        return data
 
     def close(self) -> None:
-        """Closes the connection, and wakes a thread that waits for it."""
+        """Closes the connection, and wakes a thread that receives."""
         with contextlib.suppress(OSError):
             self.sock.shutdown(socket.SHUT_RDWR)
         self.sock.close()
@@ -213,8 +213,8 @@ class RpcServer:
 
     Args:
         role: The role of this process, for the name of its Unix socket.
-        secret: The secret.
-        serve: Serves one peer; the channel is closed after it.
+        secret: The stream's secret.
+        serve: Serves one peer. The channel is closed when it returns.
     """
 
     def __init__(self, role: str, secret: bytes, serve: Callable[[Channel], None]) -> None:
@@ -234,10 +234,10 @@ class RpcServer:
             threading.Thread(target=self._accept, args=(listener,), name="omq-spark-accept", daemon=True).start()
 
     def _listen(self, found: tuple[str, ...]) -> int:
-        """Binds to addresses of this host; returns the port."""
-        where = found[0] if os.environ.get("SPARK_LOCAL_IP") or found[0].startswith("127.") else ""
+        """Binds a TCP listener, to the only address or to all; returns its port."""
+        host = found[0] if os.environ.get("SPARK_LOCAL_IP") or found[0].startswith("127.") else ""
         family = socket.AF_INET6 if any(":" in one for one in found) else socket.AF_INET
-        listener = socket.create_server((where, 0), family=family, dualstack_ipv6=family == socket.AF_INET6)
+        listener = socket.create_server((host, 0), family=family, dualstack_ipv6=family == socket.AF_INET6)
         self._listeners.append(listener)
         return int(listener.getsockname()[1])
 
@@ -249,16 +249,16 @@ class RpcServer:
             except OSError:
                 if listener.fileno() < 0:
                     return
-                threading.Event().wait(0.1)  # no descriptor is left; peers wait until one is
+                threading.Event().wait(0.1)  # no descriptor is left; peers wait in the backlog
                 continue
             if len(newest) == MAX_UNAUTHENTICATED and not newest[0].authenticated:
-                newest[0].close()  # a peer that knows the secret is quick to prove it
+                newest[0].close()  # a peer with the secret authenticates quickly
             channel = Channel(sock)
             newest.append(channel)
             try:
                 threading.Thread(target=self._admit, args=(channel,), name="omq-spark-serve", daemon=True).start()
             except RuntimeError:
-                channel.close()  # no thread can be had; the peer comes again
+                channel.close()  # no thread can be started; the peer retries
 
     def _admit(self, channel: Channel) -> None:
         try:
@@ -273,12 +273,12 @@ class RpcServer:
         """Stops listening."""
         for listener in self._listeners:
             with contextlib.suppress(OSError):
-                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread that accepts
+                listener.shutdown(socket.SHUT_RDWR)  # wakes the thread in `_accept`
             listener.close()
 
 
 def is_same_user(sock: socket.socket) -> bool:
-    """Returns whether the peer of a Unix socket runs as our user: any user may take an abstract name."""
+    """Returns whether the peer of a Unix socket runs as this user: any user may bind an abstract name."""
     credentials = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
     return bool(struct.unpack("3i", credentials)[1] == os.getuid())
 
@@ -287,13 +287,13 @@ def connect(to: ProcessAddress, secret: bytes) -> Channel:
     """Returns a channel to a process.
 
     Raises:
-        Unreachable: No process that knows the secret is there.
+        Unreachable: No process with the secret can be reached there.
     """
-    ways: list[tuple[int, Any]] = [(socket.AF_UNIX, f"\0{to.name}")] if to.host == this_host() else []
-    ways += [(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, to.port)) for one in to.addresses]
+    targets: list[tuple[int, Any]] = [(socket.AF_UNIX, f"\0{to.name}")] if to.host == this_host() else []
+    targets += [(socket.AF_INET6 if ":" in one else socket.AF_INET, (one, to.port)) for one in to.addresses]
     reasons = []
     refused = True
-    for family, address in ways:
+    for family, address in targets:
         sock = socket.socket(family, socket.SOCK_STREAM)
         sock.settimeout(HANDSHAKE_TIMEOUT_S)
         try:

@@ -23,12 +23,14 @@ from omq.spark.provider import Provider
 
 log = logging.getLogger("omq.spark")
 
-VERSION: Final = 3  # of an offset in a checkpoint; before, it had the name of a stream
-IDLE_WAIT_S: Final = 1.0  # for which Spark's question for the next microbatch waits until there is something
+KIND: Final = "live"
+OFFSET_VERSION: Final = 3  # of an offset in a checkpoint
+MAX_IDLE_WAIT_S: Final = 1.0  # of `latestOffset`, for messages
+ROWS_PER_BATCH: Final = 1000  # that `push_partition` sends at a time
 
 
 class SocketReader(DataSourceReader):
-    """Reads once, until a bound is reached."""
+    """Reads a batch, until a limit is reached."""
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
@@ -46,61 +48,63 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def __init__(self, settings: SocketSettings) -> None:
         self._settings = settings
-        self._drains = False
-        self._planned = 0  # the last microbatch that this run of the query has planned
-        self._committed = 0  # the last one that is known to be committed
+        self._available_now = False
+        self._planned = 0  # the last microbatch that this run has planned
+        self._committed = 0  # the last microbatch that is known to be committed
         self._coordinator: Coordinator | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802 - Spark's names, here and below
         return _offset(0)
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        return ReadAllAvailable()  # the receivers decide how much a microbatch takes: they see the data
+        return ReadAllAvailable()  # the receivers apply the limits
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        self._drains = True
+        self._available_now = True
 
     @hidden_traceback()
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802
-        number = _number(start) if start else 0
-        # Spark asks when it has committed a microbatch; its `commit` comes only with the next one.
+        number = _microbatch_number(start) if start else 0
+        # Spark calls this after a commit, but `commit` only with the next microbatch.
         self.commit(_offset(number))
         reports = self._reports()
-        goes_on = True
-        # The first microbatch of a run has the receivers started.
+        has_next = True
+        # The first microbatch of a run starts the receivers.
         if self._coordinator is not None and self._planned == number:
-            if self._drains:
-                # Somewhere there was no more room in it.
-                goes_on = any(one["bounded"] and one["microbatch"] == number for one in reports if "microbatch" in one)
+            if self._available_now:
+                # A receiver has more than its limit.
+                has_next = any(one["bounded"] and one["microbatch"] == number for one in reports if "microbatch" in one)
             else:
-                seconds = min(self._settings.max_seconds or IDLE_WAIT_S, IDLE_WAIT_S)
-                goes_on = self._coordinator.wait_ready(len(self._settings.endpoints), seconds)
-        if goes_on:
+                seconds = min(self._settings.max_seconds or MAX_IDLE_WAIT_S, MAX_IDLE_WAIT_S)
+                has_next = self._coordinator.wait_ready(len(self._settings.endpoints), seconds)
+        if has_next:
             self._planned = number + 1
-        return _offset(number + goes_on)
+        return _offset(number + has_next)
 
     @hidden_traceback()
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Returns what Spark shows as `latestOffset` in a query's progress: the reports of the receivers."""
-        return {"kind": "live", "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
+        """Returns the reports of the receivers, which Spark shows as `latestOffset` in a query's progress."""
+        return {"kind": KIND, "partitions": sorted(self._reports(), key=lambda one: str(one["connection"]))}
 
     @hidden_traceback()
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Any:
-        after, number = _number(start), _number(end)
+        after, number = _microbatch_number(start), _microbatch_number(end)
         if after > number:
-            raise omq.StateError(f"the checkpoint goes backwards, from {start} to {end}")
+            raise omq.StateError(
+                f"the checkpoint goes backwards, from microbatch {after} to {number}; it is damaged: use a new one"
+            )
         if number != self._planned:
             self._planned = number
             log.warning(
-                "microbatch %d was planned by a former run of the query, and is read again: if that run had read"
-                " anything for it, that is lost",
+                "microbatch %d was planned by an earlier run of the query, and is read again; messages that the earlier"
+                " run had read for it are lost",
                 number,
             )
         if self._coordinator is None:
             self._coordinator = Coordinator()
         address, secret = self._coordinator.address, self._coordinator.secret
         return [
-            ReadRequest(f"{endpoint} #{index}", endpoint, after, number, self._drains, address, secret)
+            ReadRequest(f"{endpoint} #{index}", endpoint, after, number, self._available_now, address, secret)
             for index, endpoint in enumerate(self._settings.endpoints)
         ]
 
@@ -110,21 +114,21 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @hidden_traceback()
     def commit(self, end: dict[str, Any]) -> None:
-        self._committed = max(self._committed, _number(end))
+        self._committed = max(self._committed, _microbatch_number(end))
         if self._coordinator is not None:
             self._coordinator.commit(self._committed)
 
     def _reports(self) -> list[dict[str, Any]]:
-        """Returns the reports of the receivers, and logs what was lost with one.
+        """Returns the reports of the receivers, and logs the loss of those that have died.
 
         Raises:
-            StateError: One was, and that is to be an error.
+            StateError: A receiver has died, and `failOnDataLoss` is true.
         """
         if self._coordinator is None:
             return []
         reports, lost = self._coordinator.status()
         for one in lost:
-            text = _lost(one, self._committed)
+            text = _loss_text(one, self._committed)
             if self._settings.fail_on_data_loss:
                 raise omq.StateError(f"{text} (failOnDataLoss=true)")
             log.warning("%s", text)
@@ -133,41 +137,53 @@ class SocketStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 def _offset(number: int) -> dict[str, Any]:
     # Spark compares offsets as text, so their keys are sorted.
-    return {"kind": "live", "microbatch": number, "version": VERSION}
+    return {"kind": KIND, "microbatch": number, "version": OFFSET_VERSION}
 
 
-def _number(offset: Mapping[str, Any]) -> int:
-    """Returns the number of the microbatch."""
-    if offset.get("kind") != "live" or offset.get("version") != VERSION:
-        raise omq.StateError(f"the checkpoint is of another kind of source: {dict(offset)}")
+def _microbatch_number(offset: Mapping[str, Any]) -> int:
+    """Returns the number of an offset.
+
+    Raises:
+        StateError: The checkpoint belongs to another kind of source, or has offsets of another version.
+    """
+    if offset.get("kind") != KIND:
+        raise omq.StateError(
+            f"the checkpoint belongs to another kind of source, not to a live socket: {dict(offset)}; use another"
+            " checkpointLocation"
+        )
+    if offset.get("version") != OFFSET_VERSION:
+        raise omq.StateError(
+            f"the checkpoint has offsets of version {offset.get('version')}, this package supports {OFFSET_VERSION};"
+            " use another checkpointLocation"
+        )
     return int(offset["microbatch"])
 
 
-def _lost(report: dict[str, Any], committed: int) -> str:
-    """Returns what was lost with a receiver that has died.
+def _loss_text(report: dict[str, Any], committed: int) -> str:
+    """Returns the text about a receiver that has died.
 
     Args:
         report: Its last report, which may be half a second old.
-        committed: The last microbatch that Spark has committed.
+        committed: The number of the last committed microbatch.
     """
     text = f"{report.get('endpoint', report['connection'])}: the receiver has died"
     if report.get("microbatch") is None:
-        return f"{text}; what had arrived there is lost"
-    # What its tasks have had of a microbatch that is committed is not lost.
-    done = report["microbatch"] <= committed
+        return f"{text}; the messages that had arrived there are lost"
+    # Tasks have the read messages of a committed microbatch.
+    is_committed = report["microbatch"] <= committed
     return (
-        f"{text}; lost are about {report['unread' if done else 'rows']} messages of microbatch {report['microbatch']},"
-        f" and {report['waiting']} that had arrived, by its last report: a lower bound, without what came later and"
-        " what was in the kernel's buffers"
+        f"{text}; about {report['unread' if is_committed else 'rows']} messages of microbatch {report['microbatch']}"
+        f" are lost, and {report['waiting']} that had arrived, by its last report. This is a lower bound: later"
+        " messages and those in the kernel's buffers are not counted"
     )
 
 
 PROVIDER: Final = Provider(
-    SocketSettings, SocketReader, SocketStreamReader, SocketSink, "what a socket has sent cannot be replaced"
+    SocketSettings, SocketReader, SocketStreamReader, SocketSink, "messages that a socket has sent cannot be replaced"
 )
 
 
-# ---------------------------------------------------------------------- for stages of a user's own
+# ---------------------------------------------------------------------- functions for Spark's tasks
 
 
 def _parsed(use: str, given: dict[str, Any]) -> SocketSettings:
@@ -185,7 +201,7 @@ def _text(value: Any) -> str:
 
 
 def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
-    """Yields what arrives as record batches, until a bound is reached; for `mapInArrow` and similar methods.
+    """Yields the messages of a socket as record batches, until a limit is reached; for `mapInArrow` and the like.
 
     Args:
         **given: The options of `spark.read.format("omq")`: `socket`, `connect` or `bind` with one endpoint, and
@@ -196,7 +212,7 @@ def pull_batches(**given: Any) -> Iterator[pa.RecordBatch]:
     """
     found = _parsed(READ, given)
     if len(found.endpoints) != 1:
-        raise omq.OptionError("pull_batches() has one endpoint: have a partition for each")
+        raise omq.OptionError(f"pull_batches: {len(found.endpoints)} endpoints; give one per call")
     return read_once(found, found.endpoints[0])
 
 
@@ -204,12 +220,12 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
     """Sends the rows of a partition and waits until they have left; for `foreachPartition` and `mapInArrow`.
 
     Args:
-        rows: Record batches or Rows with the columns `value` or `parts`, and `topic` for a PUB; or bytes, each a
-            message.
+        rows: Record batches or Rows with the columns `value` or `parts`, and `topic` for a PUB; or the bytes of one
+            message each.
         **given: The options of `write.format("omq")`.
 
     Returns:
-        One batch of one row: how many `rows` and `bytes` were sent (both bigint).
+        One record batch of one row: the counts `rows` and `bytes` (both bigint).
 
     Raises:
         OptionError: An option or a column is unknown or missing or does not fit.
@@ -227,14 +243,14 @@ def push_partition(rows: Iterable[Any], **given: Any) -> Iterator[pa.RecordBatch
 
 
 def _batched(rows: Iterable[Any]) -> Iterator[pa.RecordBatch]:
-    """Rows gathered into batches of a thousand."""
+    """Yields record batches of rows, and record batches as they are."""
     gathered: list[Any] = []
     for row in rows:
         if isinstance(row, pa.RecordBatch):
             yield row
             continue
         gathered.append({"value": row} if isinstance(row, bytes | bytearray) else row.asDict())
-        if len(gathered) == 1000:
+        if len(gathered) == ROWS_PER_BATCH:
             yield pa.RecordBatch.from_pylist(gathered)
             gathered = []
     if gathered:

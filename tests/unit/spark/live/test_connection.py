@@ -16,7 +16,7 @@ import pytest
 import omq
 from omq.spark import pull_batches, push_partition
 from omq.spark.live import connection as connections
-from omq.spark.live.connection import LEAVE_IDLE_TIMEOUT_S, LiveConnection, ReadProgress
+from omq.spark.live.connection import DRAIN_IDLE_TIMEOUT_S, LiveConnection, ReadProgress
 from omq.spark.live.settings import SocketSettings
 from omq.spark.options import STREAM_READ
 from tests.support.raw_peer import GREETING, frames, ready
@@ -95,7 +95,7 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
         feeder.start()
         try:
             connection = opened(push.endpoints[0])
-            found = list(connection.take(ReadProgress(rows=2000, seconds=5)))
+            found = list(connection.take(ReadProgress(max_rows=2000, max_seconds=5)))
             connection.socket.stop()
         finally:
             goes_on.set()
@@ -103,9 +103,9 @@ def test_small_messages_are_taken_many_at_a_time_though_they_come_a_few_at_a_tim
     runs = [run for one in found for run in one.runs]
     # A call that got little was followed by a moment without one.
     pairs = itertools.pairwise(runs)
-    gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < connections.ENOUGH_BYTES]
+    gaps = [later - sooner for (sooner, count), (later, _) in pairs if count * 64 < connections.MIN_CALL_BYTES]
     assert len(gaps) > 2
-    assert min(gaps) >= connections.GATHER_S * 1e6 * 0.9
+    assert min(gaps) >= connections.CALL_PAUSE_S * 1e6 * 0.9
 
 
 @pytest.mark.parametrize("ends", ["seconds", "interrupted"])
@@ -122,13 +122,13 @@ def test_a_read_ends_in_time_though_a_peer_goes_on_sending(ends: str) -> None:
         feeder.start()
         try:
             connection = opened(push.endpoints[0], batchBytes="16m")
-            limits = ReadProgress(seconds=0.3) if ends == "seconds" else ReadProgress()
+            limits = ReadProgress(max_seconds=0.3) if ends == "seconds" else ReadProgress()
             if ends == "interrupted":
                 threading.Timer(0.3, connection.interrupted.set).start()
             begun = time.monotonic()
             count = sum(one.count for one in connection.take(limits))
             took = time.monotonic() - begun
-            assert connection.cut == (ends == "seconds")
+            assert connection.timed_out == (ends == "seconds")
             connection.socket.stop()
         finally:
             goes_on.set()
@@ -158,7 +158,7 @@ def test_what_has_arrived_and_was_not_read_is_counted() -> None:
         peer.sendall(GREETING + ready(b"PUSH"))
         connection.socket.wait_connected(timeout=10)
         peer.sendall(frames(b"x") * 100)
-        assert taken(connection, rows=40) == 40
+        assert taken(connection, max_rows=40) == 40
         assert connection.close() == 60
 
 
@@ -172,7 +172,7 @@ def test_what_is_lost_by_closing_is_counted_whole(push: omq.PUSH) -> None:
     thread = threading.Thread(target=job)
     thread.start()
     connection = opened(push.endpoints[0])
-    rows = taken(connection, rows=20_000)
+    rows = taken(connection, max_rows=20_000)
     assert rows == 20_000
     lost = connection.close()
     with omq.PULL(connect=push.endpoints[0]) as pull:
@@ -189,7 +189,7 @@ def test_between_two_reads_it_is_paused() -> None:
         try:
             body = b"x" * 100_000
             push.send(body)
-            assert taken(connection, rows=1) == 1
+            assert taken(connection, max_rows=1) == 1
             assert connection.socket.options.recv_hwm == 1
             sent = 0
             try:
@@ -199,7 +199,7 @@ def test_between_two_reads_it_is_paused() -> None:
             except omq.SendTimeout:
                 pass
             assert sent < 15  # kernel buffers, and one or two messages
-            assert taken(connection, rows=sent) == sent
+            assert taken(connection, max_rows=sent) == sent
         finally:
             connection.close()
 
@@ -207,7 +207,7 @@ def test_between_two_reads_it_is_paused() -> None:
 def test_what_waits_in_the_socket_is_bounded_in_bytes(push: omq.PUSH) -> None:
     connection = opened(push.endpoints[0])
     push.send_many([b"x" * 100_000] * 30)
-    bounds = {connection.socket.options.recv_hwm for _ in connection.take(ReadProgress(rows=30))}
+    bounds = {connection.socket.options.recv_hwm for _ in connection.take(ReadProgress(max_rows=30))}
     assert bounds == {10}
     connection.close()
 
@@ -231,7 +231,7 @@ def test_a_drain_ends_when_it_is_quiet(push: omq.PUSH) -> None:
     connection = opened(push.endpoints[0])
     push.send_many([b"x"] * 100)
     begun = time.monotonic()
-    assert taken(connection, quiet=0.3) == 100
+    assert taken(connection, quiet_seconds=0.3) == 100
     assert 0.3 <= time.monotonic() - begun < 5
     connection.close()
 
@@ -258,14 +258,14 @@ def test_a_drain_loses_nothing_of_a_peer_that_goes_on_sending(multipart: bool, r
             if rows:
                 assert connection.socket.poll(20)
                 time.sleep(0.2)  # so that the kernel has some on their way
-            limits, goes_on_reading = dict[str, Any](rows=rows, seconds=0.0 if rows else 0.3, quiet=5), True
-            was_cut = False
+            limits = dict[str, Any](max_rows=rows, max_seconds=0.0 if rows else 0.3, quiet_seconds=5)
+            has_timed_out, goes_on_reading = False, True
             while goes_on_reading:
                 for one in connection.take(ReadProgress(**limits)):
-                    got += [int(parts[0]) for parts in one.batch(wanted)["parts"].to_pylist()]
-                was_cut = was_cut or connection.cut
+                    got += [int(parts[0]) for parts in one.record_batch(wanted)["parts"].to_pylist()]
+                has_timed_out = has_timed_out or connection.timed_out
                 goes_on_reading = connection.bounded
-            assert was_cut
+            assert has_timed_out
             assert connection.close() == 0
         finally:
             with omq.PULL(connect=url) as rest:
@@ -316,7 +316,7 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
                 begun.set()
                 # Longer in all than nothing at all may come.
                 for _ in range(8):
-                    time.sleep(LEAVE_IDLE_TIMEOUT_S / 6)
+                    time.sleep(DRAIN_IDLE_TIMEOUT_S / 6)
                     push.sendall(bytes(size // 8))
 
         thread = threading.Thread(target=feed)
@@ -330,7 +330,7 @@ def test_a_large_message_has_its_time_when_the_connection_is_closed() -> None:
 def test_a_peer_that_goes_on_sending_ends_with_a_warning(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connections, "LEAVE_TIMEOUT_S", 1.0)
+    monkeypatch.setattr(connections, "DRAIN_TIMEOUT_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as listener:
         url = f"tcp://127.0.0.1:{listener.getsockname()[1]}"
         connection = opened(url)
@@ -343,8 +343,8 @@ def test_a_peer_that_goes_on_sending_ends_with_a_warning(
 
         thread = threading.Thread(target=feed)
         thread.start()
-        assert taken(connection, rows=1, seconds=10) == 1
+        assert taken(connection, max_rows=1, max_seconds=10) == 1
         with caplog.at_level(logging.WARNING, "omq.spark"):
             connection.close()
         thread.join(20)
-        assert "what was on its way is lost" in caplog.text
+        assert "messages on their way are lost" in caplog.text

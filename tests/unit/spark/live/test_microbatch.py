@@ -15,7 +15,7 @@ def taken(*numbers: int) -> MessageBatch:
 
 def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
     found = Microbatch(1)
-    assert found.begin()
+    assert found.claim()
     seen: list[list[MessageBatch]] = [[] for _ in range(3)]
     threads = [threading.Thread(target=lambda one=one: one.extend(found.follow())) for one in seen]
     parts = [taken(0, 1), taken(2), taken(3, 4)]
@@ -27,20 +27,20 @@ def test_any_number_of_readers_see_the_same_from_the_beginning() -> None:
         thread.join(20)
     assert seen == [parts] * 3
     assert (found.rows, found.bytes, found.bounded) == (5, 5, True)
-    assert not found.begin()
+    assert not found.claim()
     assert list(found.follow()) == parts
 
 
 def test_what_failed_goes_on_where_it_failed() -> None:
     found = Microbatch(1)
-    assert found.begin()
+    assert found.claim()
     found.add(taken(0))
     found.end(False, omq.MultipartError("a message of 2 parts"))
     reader = found.follow()
     assert next(reader).first == 0
     with pytest.raises(omq.MultipartError):
         next(reader)
-    assert found.begin()
+    assert found.claim()
     found.add(taken(1))
     found.end(False)
     assert [one.first for one in found.follow()] == [0, 1]
@@ -50,12 +50,12 @@ def test_who_has_had_some_gets_the_rest_and_nobody_more_than_there_is() -> None:
     found = Microbatch(1)
     for number in range(3):
         found.add(taken(number, number + 10))
-    reader = found.follow(at=1)
+    reader = found.follow(skip=1)
     next(reader)
     assert found.read == 0
     next(reader)
     assert found.read == 4
     with pytest.raises(omq.StateError, match="microbatch 1 has 3 batches, and a task had 4"):
-        next(found.follow(at=4))
+        next(found.follow(skip=4))
     found.end(False)
-    assert list(found.follow(at=3)) == []
+    assert list(found.follow(skip=3)) == []

@@ -18,7 +18,7 @@ def test_nobody_is_an_error_that_says_why(caplog: pytest.LogCaptureFixture) -> N
             peers = Peers(pull, REFUSED, 2.0, True)
             while monitor.recv(timeout=20).kind is not omq.EventKind.CONNECT_FAILED:
                 pass
-        peers._until = time.monotonic() + 2.0
+        peers._deadline = time.monotonic() + 2.0
         assert not peers.wait(0.1)
         assert not peers.wait(0.05)
         assert [one.message for one in caplog.records if "no peer is connected yet; last failure" in one.message]

@@ -18,10 +18,10 @@ import pytest
 import omq
 from omq.spark.live import receiver_client
 from omq.spark.live.coordinator import Coordinator
-from omq.spark.live.receiver import MIN_BATCH_BYTES, ReadRequest, Receiver, start
+from omq.spark.live.receiver import MIN_MICROBATCH_BYTES, ReadRequest, Receiver, start
 from omq.spark.live.rpc import FROZEN_TIMEOUT_S, IDLE_TIMEOUT_S, Channel, Unreachable
 from omq.spark.live.settings import SocketSettings
-from omq.spark.live.source import _lost
+from omq.spark.live.source import _loss_text
 from omq.spark.options import STREAM_READ
 from tests.support.waits import until
 
@@ -48,20 +48,20 @@ class Stream:
     def end(self) -> None:
         """Ends the run, as the end of the process does that Spark asks for offsets."""
         self.coordinator._server.close()
-        for one in self.coordinator._all():
+        for one in self.coordinator._registrations():
             one.channel.close()
 
-    def request(self, number: int, drains: bool = False) -> ReadRequest:
+    def request(self, number: int, available_now: bool = False) -> ReadRequest:
         address = self.coordinator.address
         if self.elsewhere:
             address = address._replace(host="elsewhere")
         endpoint = self.settings.endpoints[0]
-        return ReadRequest(endpoint, endpoint, number - 1, number, drains, address, self.coordinator.secret)
+        return ReadRequest(endpoint, endpoint, number - 1, number, available_now, address, self.coordinator.secret)
 
-    def read(self, number: int, drains: bool = False, columns: tuple[str, ...] = ("value",)) -> list[Any]:
+    def read(self, number: int, available_now: bool = False, columns: tuple[str, ...] = ("value",)) -> list[Any]:
         """The values of one microbatch."""
         chosen = dataclasses.replace(self.settings, columns=columns)
-        batches = list(receiver_client.read(chosen, self.request(number, drains)))
+        batches = list(receiver_client.read(chosen, self.request(number, available_now)))
         return [row[columns[0]] for batch in batches for row in batch.to_pylist()]
 
     def report(self) -> dict[str, Any]:
@@ -159,14 +159,14 @@ def test_a_receiver_killed_in_the_midst_of_a_microbatch_ends_it(
     begun = next(reader)
     os.kill(stream.receiver(), signal.SIGKILL)
     if asked:
-        with pytest.raises(omq.StateError, match=r"in the midst of a microbatch.*failOnDataLoss=true"):
+        with pytest.raises(omq.StateError, match=r"during a microbatch.*failOnDataLoss=true"):
             list(reader)
     else:
         with caplog.at_level(logging.WARNING, "omq.spark"):
             rest = list(reader)
         values = [int(value) for batch in [begun, *rest] for value in batch["value"].to_pylist()]
         assert values == list(range(len(values)))
-        assert "what it had read ahead is lost" in caplog.text
+        assert "the messages that it had are lost" in caplog.text
     stream.end()
 
 
@@ -216,7 +216,7 @@ def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch
     )
     push.send_many([b"%03d" % n + b" " * 100 for n in range(100)])
     receiver = stream.receiver()
-    called = receiver_client._called
+    called = receiver_client._call_coordinator
 
     @contextlib.contextmanager
     def answered(request: ReadRequest, question: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -227,24 +227,24 @@ def test_a_receiver_that_is_killed_while_its_task_comes_back_ends_the_microbatch
                 push.send_many([b"%03d" % n + b" " * 100 for n in range(100, 200)])
             yield answer
 
-    monkeypatch.setattr(receiver_client, "_called", answered)
+    monkeypatch.setattr(receiver_client, "_call_coordinator", answered)
     reader = receiver_client.read(stream.settings, stream.request(1))
     values = [int(value) for _ in range(3) for value in next(reader)["value"].to_pylist()]
     lines[-1].sock.close()
     if asked:
-        with pytest.raises(omq.StateError, match=r"in the midst of a microbatch.*failOnDataLoss=true"):
+        with pytest.raises(omq.StateError, match=r"during a microbatch.*failOnDataLoss=true"):
             list(reader)
     else:
         with caplog.at_level(logging.WARNING, "omq.spark"):
             assert list(reader) == []
-        assert "what it had read ahead is lost" in caplog.text
+        assert "the messages that it had are lost" in caplog.text
     assert values == list(range(len(values)))
     stream.end()
 
 
 def test_what_is_lost_with_a_receiver_is_a_lower_bound() -> None:
     report = {"connection": "c", "microbatch": 17, "rows": 0, "unread": 0, "waiting": 1004}
-    assert "1004 that had arrived, by its last report: a lower bound" in _lost(report, 16)
+    assert "1004 that had arrived, by its last report. This is a lower bound" in _loss_text(report, 16)
 
 
 def test_a_receiver_that_cannot_be_reached_fails_the_task_and_not_the_microbatch(
@@ -440,10 +440,10 @@ def test_nobody_there_is_told_to_the_task() -> None:
 def test_a_drain_ends_when_it_is_quiet_and_goes_on_where_there_was_no_room(push: omq.PUSH) -> None:
     stream = Stream(connect=push.endpoints[0], maxRowsPerTrigger="100", quietSeconds="0.3")
     push.send_many(numbered(0, 150))
-    assert stream.read(1, drains=True) == numbered(0, 100)
+    assert stream.read(1, available_now=True) == numbered(0, 100)
     one = stream.report()
     assert (one["microbatch"], one["bounded"], one["rows"], one["waiting"]) == (1, True, 100, 50)
-    assert stream.read(2, drains=True) == numbered(100, 50)
+    assert stream.read(2, available_now=True) == numbered(100, 50)
     one = stream.report()
     assert (one["microbatch"], one["bounded"], one["connected"], one["taken"]) == (2, False, 0, 150)
     stream.end()
@@ -466,7 +466,7 @@ def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(
     began, bounded, number, got = time.monotonic(), True, 0, list[bytes]()
     while bounded:
         number += 1
-        got += stream.read(number, drains=True)
+        got += stream.read(number, available_now=True)
         bounded = stream.report()["bounded"]
         time.sleep(0.1)  # what Spark does in between
     ended.set()
@@ -474,12 +474,12 @@ def test_a_drain_that_has_a_time_ends_in_it_however_short_its_microbatches_are(
     assert got == numbered(0, len(got))
     assert len(got) > 100
     assert time.monotonic() - began < 30
-    assert capfd.readouterr().err.count("messages still came after availableNow had taken them for 1 s") == 1
+    assert capfd.readouterr().err.count("messages still arrived after availableNow had read for 1 s") == 1
     stream.end()
 
 
 def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("omq.spark.live.receiver.DRAINING_S", 1.0)
+    monkeypatch.setattr("omq.spark.live.receiver.DEFAULT_AVAILABLE_NOW_S", 1.0)
     wanted = parsed(connect=push.endpoints[0], maxRowsPerTrigger="10", quietSeconds="0.3", columns="value")
     one = Receiver(wanted, push.endpoints[0])
     push.send_many(numbered(0, 150))
@@ -487,8 +487,8 @@ def test_a_drain_that_has_none_reads_what_is_there_whole(push: omq.PUSH, monkeyp
     number = 0
     while len(got) < 150:
         number += 1
-        found = one.read({"read": number, "after": number - 1, "given": 0, "drains": True})
-        got += [value for taken in found.follow() for value in taken.batch(wanted)["value"].to_pylist()]
+        found = one.read({"read": number, "after": number - 1, "skip": 0, "available_now": True})
+        got += [value for taken in found.follow() for value in taken.record_batch(wanted)["value"].to_pylist()]
         time.sleep(0.1)
     assert got == numbered(0, 150)
     one.close()
@@ -499,8 +499,8 @@ def test_a_microbatch_without_bounds_has_one_all_the_same(push: omq.PUSH, monkey
     one = Receiver(parsed(connect=push.endpoints[0], triggerSeconds="30"), push.endpoints[0])
     body = b"x" * (8 << 20)
     push.send_many([body] * 20)
-    found = one.read({"read": 1, "after": 0, "given": 0, "drains": False})
-    assert sum(taken.size for taken in found.follow()) == MIN_BATCH_BYTES
+    found = one.read({"read": 1, "after": 0, "skip": 0, "available_now": False})
+    assert sum(taken.size for taken in found.follow()) == MIN_MICROBATCH_BYTES
     assert found.bounded
     assert one.status()["bounded"]
     one.commit(1)
@@ -569,10 +569,10 @@ def test_a_receiver_ends_with_the_query_and_says_what_is_lost(
     receiver = stream.receiver()
     stream.end()
     assert gone(receiver, 20)
-    lost = "Lost are 100 messages of microbatches that are not known to be committed, and 50 that had arrived"
+    lost = "100 messages of microbatches that are not known to be committed are lost, and 50 that had arrived"
     said = capfd.readouterr().err
     assert f"{push.endpoints[0]}: the receiver has ended. {lost}" in said
-    assert "A libzmq peer drops what it had queued" in said
+    assert "A libzmq peer drops the messages that it had queued" in said
     # What comes later is for the next run.
     push.send_many(numbered(250, 10))
     following = Stream(connect=push.endpoints[0], triggerSeconds="0.5")
@@ -589,7 +589,7 @@ def test_a_receiver_that_is_sent_a_signal_reports_what_is_lost_and_has_a_success
     receiver = stream.receiver()
     os.kill(receiver, signal.SIGTERM)
     assert gone(receiver, 20)
-    assert "Lost are 100 messages of microbatches that are not known to be committed, and 50" in capfd.readouterr().err
+    assert "100 messages of microbatches that are not known to be committed are lost, and 50" in capfd.readouterr().err
     push.send_many(numbered(150, 10))
     assert stream.read(2) == numbered(150, 10)
     assert [(one["microbatch"], one["rows"]) for one in stream.lost()] == [(1, 100)]
@@ -604,7 +604,7 @@ def test_a_query_that_has_committed_all_loses_nothing_and_says_nothing(
     receiver = stream.receiver()
     stream.end()
     assert gone(receiver, 20)
-    assert "Lost" not in capfd.readouterr().err
+    assert "are lost" not in capfd.readouterr().err
 
 
 def test_the_end_is_no_error_where_standard_error_leads_nowhere(push: omq.PUSH) -> None:
@@ -642,7 +642,7 @@ def test_a_drain_takes_what_is_on_its_way_and_commits_it(push: omq.PUSH, capfd: 
     number, goes_on = 0, True
     while goes_on:
         number += 1
-        got += map(int, stream.read(number, drains=True))
+        got += map(int, stream.read(number, available_now=True))
         goes_on = stream.report()["bounded"]
     stream.coordinator.commit(number)
     receiver = stream.receiver()
@@ -650,7 +650,7 @@ def test_a_drain_takes_what_is_on_its_way_and_commits_it(push: omq.PUSH, capfd: 
     assert gone(receiver, 20)
     ended.set()
     thread.join(20)
-    assert "Lost" not in capfd.readouterr().err
+    assert "are lost" not in capfd.readouterr().err
     following = Stream(connect=push.endpoints[0], triggerSeconds="1")
     while len(got) < sent[0]:
         number += 1
