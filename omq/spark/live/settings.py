@@ -1,4 +1,4 @@
-"""The options of live sockets: which there are, and what they come to together."""
+"""Parses and validates the options of live sockets."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ from omq.spark.settings import Settings as BaseSettings
 
 #: The socket types of each side.
 _TYPES: Final = dict.fromkeys(READS, ("PULL", "SUB")) | dict.fromkeys(WRITES, ("PUSH", "PUB"))
-#: Options of a socket that mean nothing on one side.
-_ELSEWHERE: Final = {
-    # A read ends at its bounds, not at a timeout, and it sends nothing.
+#: Socket options that only reads or only writes take.
+_RESTRICTED: Final = {
+    # A read ends at its limits, not at a timeout, and does not send.
     "recv_timeout": WRITES,
     "send_hwm": WRITES,
     "send_timeout": WRITES,
@@ -61,31 +61,31 @@ _OWN: Final = (
     Option("topic", WRITES, octets, "text"),
     Option("subscribers", WRITES, *WHOLE_NUMBER),
     Option("curveServerKeyFile", ALL, Path, "the path of a file with the server's public key"),
-    Option("curveSecretKeyFile", ALL, Path, "the path of a file with our secret key"),
-    Option("curveAuthorizedKeysFile", ALL, Path, "the path of a file with a public key a line"),
+    Option("curveSecretKeyFile", ALL, Path, "the path of a file with the secret key of this side"),
+    Option("curveAuthorizedKeysFile", ALL, Path, "the path of a file with one public key per line"),
 )
 
 
 @dataclass(frozen=True, kw_only=True)
 class SocketSettings(BaseSettings):
-    """The options of one read or write of a live socket, whose bounds are for each partition.
+    """The options of one read or write of a live socket. Limits apply to each partition.
 
     Attributes:
-        socket: The type's name.
+        socket: The name of the socket type.
         bind: Endpoints to listen on.
-        connect: Endpoints to dial.
+        connect: Endpoints to connect to.
         partitions: Connections to the only endpoint; `None` for one connection per endpoint.
-        max_seconds: Seconds that it reads at most; `None` for the default of a microbatch.
+        max_seconds: The most seconds of a read or a microbatch; `None` for the default.
         quiet_seconds: Seconds without a message after which `availableNow` has drained a source.
-        keep_seconds: Seconds that a sink keeps a connection without using it.
-        connect_timeout: Seconds for the first peer to connect; `None` for any time.
-        fail_on_connect_timeout: Whether the query fails after that; else that is logged.
+        keep_seconds: Seconds that a sink keeps an unused connection.
+        connect_timeout: Seconds for the first peer to connect; `None` for no limit.
+        fail_on_connect_timeout: Whether the query fails after that; otherwise it is logged.
         topic: The topic of every message that a PUB sends; `None` for the column `topic`, or for no topic.
         subscribers: Subscriptions that a PUB waits for before it sends.
-        keys: The paths of CURVE keys by option.
+        keys: The paths of CURVE keys, by option.
     """
 
-    OPTIONS = OptionSet(_OWN, _TYPES, _ELSEWHERE)
+    OPTIONS = OptionSet(_OWN, _TYPES, _RESTRICTED)
     COLUMNS: ClassVar = {
         "value": "binary",
         "parts": "array<binary>",
@@ -110,15 +110,15 @@ class SocketSettings(BaseSettings):
 
     @property
     def endpoints(self) -> tuple[str, ...]:
-        """The endpoints of the partitions of a read, each as often as it is opened."""
+        """The endpoint of each partition of a read."""
         both = self.bind + self.connect
         return both * self.partitions if self.partitions else both
 
     def security(self) -> Any:
-        """The socket's CURVE keys, read in the process that opens the socket; `None` without CURVE.
+        """Returns the CURVE client or server, from the files on this host; `None` without CURVE.
 
         Raises:
-            OptionError: A file cannot be read, or has no key.
+            OptionError: A file cannot be read, or does not have a key.
         """
         keys = {name: read_secret(name, path) for name, path in self.keys}
         secret = keys.get("curveSecretKeyFile")
@@ -137,8 +137,8 @@ class SocketSettings(BaseSettings):
         """Opens a socket.
 
         Args:
-            endpoint: The only endpoint of the socket; `None` for all.
-            **options: More of the socket's options.
+            endpoint: The endpoint of the socket; `None` for all endpoints of the settings.
+            **options: Socket options that override those of the settings.
         """
         kind: type[omq.Socket] = getattr(omq, self.socket)
         bind = [one for one in self.bind if endpoint in (None, one)]
@@ -147,10 +147,10 @@ class SocketSettings(BaseSettings):
 
     @classmethod
     def _check_together(cls, use: str, own: dict[str, Any], options: dict[str, Any], bounded: bool) -> None:
-        """Raises for options that are missing, or exclude or need one another."""
+        """Raises an `OptionError` for options that are missing, or exclude or need each other."""
         types = _TYPES[use]
         if own.get("socket") not in types:
-            fault = f"socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
+            fault = f"option socket={own['socket']!r} does not fit" if "socket" in own else "option 'socket' is missing"
             raise omq.OptionError(f"{fault}: {use} takes {' or '.join(types)}; {cls.OPTIONS.listed(use)}")
         if "bind" not in own and "connect" not in own:
             raise omq.OptionError(f"option 'connect' or 'bind' is missing: an endpoint; {cls.OPTIONS.listed(use)}")
@@ -166,7 +166,7 @@ class SocketSettings(BaseSettings):
         if "curveAuthorizedKeysFile" in own and "curveSecretKeyFile" not in own:
             raise omq.OptionError("option 'curveSecretKeyFile' is missing: curveAuthorizedKeysFile makes a server")
         if bounded and use == READ and not own.keys() & {"maxRows", "maxBytes", "maxSeconds"}:
-            raise omq.OptionError("a batch needs a bound: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
+            raise omq.OptionError("a batch needs a limit: option 'maxRows', 'maxBytes' or 'maxSeconds' is missing")
 
     @classmethod
     def _fields(cls, use: str, own: dict[str, Any]) -> dict[str, Any]:
@@ -175,26 +175,30 @@ class SocketSettings(BaseSettings):
         return {**super()._fields(use, own), **seconds, "keys": keys}
 
     def check(self) -> None:
-        """Raises if options do not go together."""
+        """Raises an `OptionError` for options that cannot be combined."""
         super().check()
         omq.Options.parse(omq.SocketType(self.socket), dict(self.options))
         for option, endpoints in (("bind", self.bind), ("connect", self.connect)):
             for endpoint, times in Counter(endpoints).items():
                 check_endpoint(option, endpoint, omq.SocketType(self.socket))
                 if times > 1 and option == "bind":
-                    raise omq.OptionError(f"option bind: {endpoint!r} stands there twice, and can be bound only once")
+                    raise omq.OptionError(f"option bind: {endpoint!r} is given twice, and can be bound only once")
                 if times > 1 and self.socket == "SUB":
                     raise omq.OptionError(
-                        f"option connect: {endpoint!r} stands there twice: every message would come twice"
+                        f"option connect: {endpoint!r} is given twice; every message would arrive twice"
                     )
         if self.partitions and self.partitions > 1 and self.socket == "SUB":
             raise omq.OptionError(
-                f"partitions={self.partitions}: each connection of a SUB gets every message; it has one partition"
+                f"option partitions={self.partitions}: each connection of a SUB gets every message; use 1"
             )
         if self.partitions and len(self.bind + self.connect) != 1:
-            raise omq.OptionError("option 'partitions' is for a single endpoint: several have a partition each")
+            raise omq.OptionError(
+                f"option partitions={self.partitions}: it is for a single endpoint; each of several has one partition"
+            )
         if self.partitions and self.partitions > 1 and self.bind:
-            raise omq.OptionError(f"partitions={self.partitions}: an endpoint can be bound only once; connect to it")
+            raise omq.OptionError(
+                f"option partitions={self.partitions}: an endpoint can be bound only once; use connect, or 1"
+            )
         if (self.topic is not None or self.subscribers) and self.socket != "PUB":
             raise omq.OptionError(f"options 'topic' and 'subscribers' are for a PUB, not for a {self.socket}")
 

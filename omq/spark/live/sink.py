@@ -1,9 +1,9 @@
-"""Sends rows through PUSH and PUB; a connection that is kept has one process of a host, through which others write.
+"""Sends rows through PUSH and PUB. One process of a host keeps the connection, and the others write through it.
 
-Spark gives the partitions of a stream to any free worker process, so the next microbatch often runs in another one.
-Closing the connection and opening it there would lose the messages on their way. So the process that opened it keeps
-it, and serves the other processes over a Unix socket. That socket's name is the claim: it is in the abstract namespace,
-so the kernel lets one process have it and takes it back when that process dies, however it dies.
+Spark gives the partitions of a stream to any free worker process, so the next microbatch often runs in another one. A
+new connection there would cost the messages on their way in the old one. Therefore the process that opened it keeps it,
+and serves the others over a Unix socket. That socket's abstract name is the claim: only one process can bind it, and
+the kernel releases it when that process ends.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ from omq.unpatched import sleep, socket, threading
 
 log = logging.getLogger("omq.spark")
 
-LARGE_BYTES: Final = 32768  # mean bytes of a body from which on bodies are sent from Arrow's memory, without a copy
-LINGER_S: Final = 30.0  # seconds that the rows of a task may take to leave
-SEND_TIMEOUT_S: Final = 120.0  # seconds that a PUSH may wait for room, until its peers take something
+MIN_ZERO_COPY_BYTES: Final = 32768  # from this mean size on, bodies are sent from Arrow's memory, without a copy
+DEFAULT_LINGER_S: Final = 30.0  # for the rows of a task to leave the process
+DEFAULT_SEND_TIMEOUT_S: Final = 120.0  # for a PUSH to get room for a message
 REQUEST_TIMEOUT_S: Final = 5.0  # for a process that has connected to send its first rows
-IDLE_POLL_S: Final = 0.5  # between two looks at how long a connection has not been used
-BACKLOG: Final = 64  # processes that may wait for their turn
+IDLE_POLL_INTERVAL_S: Final = 0.5  # between two checks for keepSeconds
+BACKLOG: Final = 64  # processes that may wait
 _TYPES: Final = {
     "value": ("binary", "string"),
     "parts": ("array<binary>", "array<string>"),
@@ -51,11 +51,11 @@ _BINARY: Final = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_stri
 
 @dataclass
 class RowsSent(WriterCommitMessage):
-    """The count of what a task has sent.
+    """The counts of a task.
 
     Attributes:
-        rows: Messages.
-        bytes: Bytes of the messages' parts.
+        rows: The messages that it has sent.
+        bytes: The bytes of their parts.
     """
 
     rows: int = 0
@@ -63,20 +63,20 @@ class RowsSent(WriterCommitMessage):
 
 
 def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -> None:
-    """Raises an `OptionError` unless columns make messages.
+    """Raises an `OptionError` for columns that a sink cannot send.
 
     Args:
         settings: The options of the write.
-        columns: Their types by name, as Spark writes them; `None` where only the values show it.
+        columns: Spark's types by name; `None` if the type is not known yet.
     """
     for name, kind in columns.items():
         if name not in _TYPES or kind not in (None, *_TYPES[name]):
             raise omq.OptionError(
-                f"column {name!r}{f' of type {kind}' if kind else ''}: a sink takes value (binary or string) or parts"
-                " (array of them), and topic for a PUB"
+                f"column {name!r}{f' of type {kind}' if kind else ''}: a sink takes 'value' (binary or string) or"
+                " 'parts' (array of them), and 'topic' for a PUB; select these"
             )
     if len(columns.keys() & {"value", "parts"}) != 1:
-        raise omq.OptionError("a sink takes one of the columns value and parts")
+        raise omq.OptionError("a sink takes either the column 'value' or the column 'parts'; select one of them")
     if "topic" in columns and settings.socket != "PUB":
         raise omq.OptionError(f"column 'topic': it is for a PUB, not for a {settings.socket}")
     if "topic" in columns and settings.topic is not None:
@@ -84,13 +84,13 @@ def check_columns(settings: SocketSettings, columns: Mapping[str, str | None]) -
 
 
 class Sender:
-    """A socket that rows are sent through."""
+    """A socket that sends rows."""
 
     def __init__(self, settings: SocketSettings) -> None:
         self._topic = settings.topic
         given = dict(settings.options)
-        linger = given.get("linger", LINGER_S)
-        sending = given.get("send_timeout", SEND_TIMEOUT_S if settings.socket == "PUSH" else None)
+        linger = given.get("linger", DEFAULT_LINGER_S)
+        sending = given.get("send_timeout", DEFAULT_SEND_TIMEOUT_S if settings.socket == "PUSH" else None)
         self.socket = settings.open(linger=linger, send_timeout=sending)
         try:
             self._await_peers(settings)
@@ -99,7 +99,7 @@ class Sender:
             raise
 
     def _await_peers(self, settings: SocketSettings) -> None:
-        """Waits for a peer, and for the subscriptions that are wanted, for connectTimeout at most."""
+        """Waits for a peer and for `subscribers`, connectTimeout at most."""
         seconds, fails = settings.connect_timeout, settings.fail_on_connect_timeout
         if settings.connect and not settings.bind and seconds is not None:
             peers = Peers(self.socket, ",".join(settings.connect), seconds, fails)
@@ -116,10 +116,11 @@ class Sender:
                 log.warning("%s", error)
 
     def send(self, batches: Iterable[pa.RecordBatch]) -> RowsSent:
-        """Sends every row, and waits until all have left this process.
+        """Sends all rows, and waits until they have left this process.
 
         Raises:
-            SendTimeout: There was no room for a message within `send_timeout`, or not everything left within `linger`.
+            SendTimeout: There was no room for a message within `send_timeout`, or rows were still queued after
+                `linger`.
             OptionError: A value is null.
         """
         sent = RowsSent()
@@ -130,51 +131,52 @@ class Sender:
             if limit != 0:
                 self.socket.flush(limit)
         except omq.SendTimeout:
-            raise omq.SendTimeout(f"not everything that was sent has left within linger={limit} s") from None
+            raise omq.SendTimeout(f"messages have not left the process within linger={limit} s") from None
         return sent
 
     def _send(self, batch: pa.RecordBatch, sent: RowsSent) -> None:
         names = batch.schema.names
         if "parts" in names:
-            bodies: Any = [[_octets(part) for part in parts] for parts in _whole(batch, "parts").to_pylist()]
+            messages = _without_nulls(batch, "parts").to_pylist()
+            bodies: Any = [[_encode_part(part) for part in parts] for parts in messages]
             size = sum(sum(map(len, parts)) for parts in bodies)
         else:
-            bodies = messages(_whole(batch, "value"))
+            bodies = binary_values(_without_nulls(batch, "value"))
             size = sum(map(len, bodies))
         if "topic" in names:
-            heads: Any = messages(_whole(batch, "topic"))
+            topics: Any = binary_values(_without_nulls(batch, "topic"))
         else:
-            heads = None if self._topic is None else [self._topic] * len(bodies)
-        if heads is not None or "parts" in names:
+            topics = None if self._topic is None else [self._topic] * len(bodies)
+        if topics is not None or "parts" in names:
             for number, body in enumerate(bodies):
                 parts = body if "parts" in names else [body]
-                self.socket.send_multipart(parts if heads is None else [heads[number], *parts])
+                self.socket.send_multipart(parts if topics is None else [topics[number], *parts])
         else:
-            done = 0
-            while done < len(bodies):
-                # If the time is up after some messages, there was progress: go on with the rest.
-                done += self.socket.send_many(bodies[done:] if done else bodies)
+            sent_count = 0
+            while sent_count < len(bodies):
+                # After a timeout with progress it returns fewer than it was given.
+                sent_count += self.socket.send_many(bodies[sent_count:] if sent_count else bodies)
         sent.rows += len(bodies)
         sent.bytes += size
 
 
-def _octets(part: Any) -> bytes:
+def _encode_part(part: Any) -> bytes:
     if part is None:
-        raise omq.OptionError("a part is null: there is nothing to send")
+        raise omq.OptionError("column 'parts' has a null part, which cannot be sent; filter such rows")
     return part.encode() if isinstance(part, str) else part
 
 
-def _whole(batch: pa.RecordBatch, name: str) -> pa.Array:
+def _without_nulls(batch: pa.RecordBatch, name: str) -> pa.Array:
     column = batch.column(name)
     if column.null_count:
-        raise omq.OptionError(f"column {name!r} has a null: there is nothing to send")
+        raise omq.OptionError(f"column {name!r} has a null, which cannot be sent; filter such rows")
     return column
 
 
-def messages(column: pa.Array) -> list[Any]:
-    """The values of a binary or string column: bytes, or views of Arrow's memory where they are large."""
+def binary_values(column: pa.Array) -> list[Any]:
+    """Returns the values of a binary or string column: bytes, or views of Arrow's memory if they are large."""
     if not any(fits(column.type) for fits in _BINARY):
-        raise omq.OptionError(f"a value is binary or string, not {column.type}")
+        raise omq.OptionError(f"a value of type {column.type} cannot be sent; cast it to binary or string")
     n = len(column)
     if n == 0:
         return []
@@ -187,20 +189,20 @@ def messages(column: pa.Array) -> list[Any]:
     if data is None or start == end:
         return [b""] * n
     body = memoryview(data)[start:end]
-    if end - start < LARGE_BYTES * n:
+    if end - start < MIN_ZERO_COPY_BYTES * n:
         whole = bytes(body)
         return [whole[a - start : b - start] for a, b in pairwise(ends)]
     return [body[a - start : b - start] for a, b in pairwise(ends)]
 
 
-# ---------------------------------------------------------------------- the one writer of a host
+# ---------------------------------------------------------------------- shared connections
 
 
 class HostWriter:
-    """A connection that this process keeps, for one task at a time, its own or another process's.
+    """A connection of this process, for one task at a time, of this process or of another.
 
     Args:
-        key: The name of the connection on this host.
+        key: The key of the connection.
         settings: The options of the write.
 
     Attributes:
@@ -208,20 +210,20 @@ class HostWriter:
         listener: The socket whose name is the claim.
 
     Raises:
-        OSError: Another process has it.
-        OmqError: It cannot be opened.
+        OSError: Another process has the connection.
+        OmqError: The connection cannot be opened.
     """
 
     def __init__(self, key: str, settings: SocketSettings) -> None:
-        self._key = key
+        self._connection_key = key
         self._keep_seconds = settings.keep_seconds
         self._lock = threading.Lock()
-        self._used = time.monotonic()
+        self._last_used = time.monotonic()
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
-            self.listener.bind(_name(key))
+            self.listener.bind(_socket_name(key))
             self.listener.listen(BACKLOG)
-            self.listener.settimeout(IDLE_POLL_S)
+            self.listener.settimeout(IDLE_POLL_INTERVAL_S)
             self.sender = Sender(settings)
         except BaseException:
             self.listener.close()
@@ -233,7 +235,7 @@ class HostWriter:
         return self.sender
 
     def __exit__(self, *_: object) -> None:
-        self._used = time.monotonic()
+        self._last_used = time.monotonic()
         self._lock.release()
 
     def _run(self) -> None:
@@ -242,17 +244,17 @@ class HostWriter:
                 peer, _ = self.listener.accept()
             except TimeoutError:
                 with self._lock:
-                    if time.monotonic() - self._used < self._keep_seconds:
+                    if time.monotonic() - self._last_used < self._keep_seconds:
                         continue
-                    # A process that comes from here on finds the name free, and opens a connection of its own.
-                    _kept.pop(self._key, None)
-                    self.sender.socket.close()  # messages that have not left have its linger to do so
+                    # The name is free after the close, and the next process opens another connection.
+                    _writers.pop(self._connection_key, None)
+                    self.sender.socket.close()  # queued messages have `linger` to leave
                     self.listener.close()
                 return
             except OSError:
                 if self.listener.fileno() < 0:
                     return
-                sleep(IDLE_POLL_S)  # no descriptor is left: processes that connect wait until one is
+                sleep(IDLE_POLL_INTERVAL_S)  # no descriptor is left; processes wait in the backlog
                 continue
             with peer:
                 if is_same_user(peer):
@@ -263,7 +265,7 @@ class HostWriter:
         with self as sender, peer.makefile("rwb") as stream:
             try:
                 try:
-                    # No other process is served while this one sends nothing.
+                    # Other processes wait for this one.
                     peer.settimeout(REQUEST_TIMEOUT_S)
                     rows = pa.ipc.open_stream(stream)
                     peer.settimeout(None)
@@ -273,56 +275,58 @@ class HostWriter:
                 stream.write(json.dumps(result).encode() + b"\n")
                 stream.flush()
             except OSError:
-                pass  # the process that asked is gone
+                pass  # the other process has ended
 
 
-_kept: dict[str, HostWriter] = {}
+_writers: dict[str, HostWriter] = {}
 
 
-def _forget() -> None:
-    """Forgets, in a forked child, the connections and the names, which are the parent's."""
-    for one in _kept.values():
-        one.listener.close()  # only the descriptor that was inherited: the parent still has the name
-    _kept.clear()
+def _drop_inherited() -> None:
+    """Drops the parent's connections in a forked child."""
+    for one in _writers.values():
+        one.listener.close()  # only the inherited descriptor: the parent still has the name
+    _writers.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_drop_inherited)
 
 
-def _key(settings: SocketSettings) -> str:
-    """Returns the name of a connection on this host, from the query and the options; one that dials is a process's."""
+def _connection_key(settings: SocketSettings) -> str:
+    """Returns the key of a connection, from the query and the options; without `bind` also from the process."""
     context = TaskContext.get()
     query = context.getLocalProperty("sql.streaming.queryId") if context is not None else None
     return hashlib.sha256(repr((query, settings, None if settings.bind else os.getpid())).encode()).hexdigest()[:32]
 
 
-def _name(key: str) -> str:
+def _socket_name(key: str) -> str:
     return f"\0omq-spark/{os.getuid()}/{key}"
 
 
 def claim(key: str, settings: SocketSettings) -> HostWriter | None:
-    """Returns the connection that this process keeps under a key, opened if none does; `None` if another one does."""
-    if key not in _kept:
+    """Returns this process's connection with a key, and opens it if necessary; `None` if another process has it."""
+    if key not in _writers:
         try:
-            _kept[key] = HostWriter(key, settings)
+            _writers[key] = HostWriter(key, settings)
         except OSError:
             return None
-    return _kept[key]
+    return _writers[key]
 
 
 def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> RowsSent | None:
-    """Sends rows through the process that has the connection, and waits for its flush; `None` without that process.
+    """Sends rows through the process that has the connection; `None` if there is no such process.
 
     Raises:
-        OmqError: The error of that process; or it ended, and some of the rows have been sent.
+        OmqError: That process failed, or ended after some of the rows.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_CLOEXEC) as peer:
         try:
-            peer.connect(_name(key))
+            peer.connect(_socket_name(key))
         except (ConnectionRefusedError, FileNotFoundError):
             return None
         if not is_same_user(peer):
-            raise omq.StateError("another user's process has the name that a connection of ours needs")
+            raise omq.StateError(
+                f"another user's process has bound the Unix socket {_socket_name(key)[1:]!r}, which this sink needs"
+            )
         with peer.makefile("rwb") as stream:
             try:
                 out = pa.ipc.new_stream(stream, schema)
@@ -342,7 +346,7 @@ def deliver(key: str, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> R
 
 
 def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) -> RowsSent:
-    """Sends the rows of a task; a bound endpoint is kept, and shared by all tasks of the host."""
+    """Sends the rows of a task. All tasks of a host share the connection of a bound endpoint."""
     if not settings.bind and settings.use != STREAM_WRITE:
         sender = Sender(settings)
         try:
@@ -352,14 +356,13 @@ def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) ->
             raise
         sender.socket.close()
         return sent
-    # Whether this process of Spark's ends with its task.
-    single_use = TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
-    if settings.socket == "PUB" and settings.bind and not settings.subscribers and single_use:
+    ends_with_task = TaskContext.get() is not None and not os.environ.get("SPARK_REUSE_WORKER")
+    if settings.socket == "PUB" and settings.bind and not settings.subscribers and ends_with_task:
         raise omq.OptionError(
-            f"bind={settings.bind[0]!r}: a PUB would lose its subscribers with each task, since"
-            " spark.python.worker.reuse=false; set it to true, give 'subscribers', or connect"
+            f"option bind={settings.bind[0]!r}: with spark.python.worker.reuse=false a PUB would lose its subscribers"
+            " after each task; set it to true, give 'subscribers', or connect"
         )
-    key = _key(settings)
+    key = _connection_key(settings)
     while True:
         writer = claim(key, settings)
         if writer is not None:
@@ -376,14 +379,14 @@ def send_through(settings: SocketSettings, batches: Iterator[pa.RecordBatch]) ->
 
 
 class SocketSink(SparkSink):
-    """Sends rows. A task returns when its rows have left: a commit has nothing to do.
+    """Sends rows. A task returns when its rows have left, so a commit does nothing.
 
     Args:
         settings: The options.
         rows: The schema of the rows.
 
     Raises:
-        OptionError: A column is missing, cannot be sent, or has another type.
+        OptionError: A column is missing, unknown, or has another type.
     """
 
     def __init__(self, settings: SocketSettings, rows: StructType) -> None:

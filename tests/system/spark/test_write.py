@@ -91,7 +91,7 @@ def test_a_socket_without_room_slows_the_task_down(spark: Any, feed: Feeder) -> 
     [
         ("id", {}, "column 'id' of type bigint"),
         ("CAST(id AS STRING) AS value, CAST(id AS STRING) AS topic", {}, "it is for a PUB"),
-        ("CAST(id AS STRING) AS topic", {"socket": "PUB"}, "one of the columns value and parts"),
+        ("CAST(id AS STRING) AS topic", {"socket": "PUB"}, "either the column 'value' or the column 'parts'"),
         ("CAST(id AS STRING) AS value", {"maxRows": "5"}, "not an option of write: 'maxRows'; known"),
         ("CAST(id AS STRING) AS value", {"socket": "PULL"}, "write takes PUSH or PUB"),
         ("CAST(NULL AS STRING) AS value", ANY_TIME, "has a null"),

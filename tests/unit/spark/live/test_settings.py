@@ -49,7 +49,7 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
 @pytest.mark.parametrize(
     ("use", "given", "complaint"),
     [
-        ("read", PULL, "a batch needs a bound"),
+        ("read", PULL, "a batch needs a limit"),
         (
             "read",
             {**PULL, "maxrow": "1"},
@@ -83,7 +83,7 @@ def test_an_empty_prefix_subscribes_to_everything() -> None:
         (
             "readStream",
             {"socket": "SUB", "subscribe": "", "connect": "tcp://a:1, tcp://a:1"},
-            "'tcp://a:1' stands there twice: every message would come twice",
+            "'tcp://a:1' is given twice; every message would arrive twice",
         ),
         ("readStream", {"socket": "PULL", "bind": "tcp://a:1,tcp://a:1"}, "bound only once"),
         ("readStream", {**PULL, "socket": "SUB", "subscribe": "", "partitions": "2"}, "each connection of a SUB gets"),

@@ -21,7 +21,7 @@ def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch
     batch = pa.RecordBatch.from_pydict({"value": [b"1", b"2"]})
     with omq.PULL(connect=writer.sender.socket.endpoints[0]) as pull:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as silent:
-            silent.connect(sink._name(key))
+            silent.connect(sink._socket_name(key))
             begun = time.monotonic()
             assert sink.deliver(key, batch.schema, [batch]) == sink.RowsSent(2, 2)
             assert time.monotonic() < begun + 5
@@ -32,5 +32,5 @@ def test_a_process_that_sends_nothing_delays_others_only_for_a_while(monkeypatch
             sink.deliver(key, nulls.schema, [nulls])
     writer.sender.socket.stop()
     writer.listener.close()
-    sink._kept.clear()
+    sink._writers.clear()
     assert sink.deliver(secrets.token_hex(8), batch.schema, [batch]) is None
